@@ -68,6 +68,63 @@ def test_a_row_that_is_cut_off_is_named_with_its_line_and_its_form(form: str, fr
     print(caught.value)
 
 
+REFUSED = {
+    "a table without an ID": (
+        ["when,who,what", "1,2,3"],
+        "line 1: read as a table with column names, when, who, what, but no column is known to be its ID: rename the",
+    ),
+    "a table without bytes": (["Time,ID,DLC", "1,2,3"], "line 1: .*, but no column is known to be its bytes: rename"),
+    "an ID behind the bytes": (
+        ["Data,ID", "00,1"],
+        "line 1: .*, but 'ID' stands behind the bytes, of which a row may",
+    ),
+    "bytes apart": (
+        ["ID,D0,bus,D1", "1,00,a,00"],
+        "line 1: .*, but the columns of its bytes do not stand side by side",
+    ),
+    "text of python-can, in base64": (
+        ["timestamp,arbitration_id,dlc,data", "1.5,0xdada,6,WzQyLCA5XQ=="],
+        "line 2: bytes 'WzQyLCA5XQ==' are not up to 8 with two hexadecimal digits each, in .*; read as a table with col",
+    ),
+    "a class that is none": (
+        ["Timestamp,Arbitration_ID,DLC,Data,Class", "1.0,130,1,06,Normal", "1.0,130,1,06,Odd"],
+        "line 3: flag 'Odd' is neither Normal nor Attack, in .*; read as a table with column names",
+    ),
+    "a frame of CAN FD": (
+        ["(1.5) can0 044##12A3B"],
+        "line 1: bytes '12A3B' are not .*; read as a candump log, whose rows",
+    ),
+    "a remote frame": (
+        ["(1.5) can0 044#11", "(1.6) can0 044#R"],
+        "line 2: byte 'R' does not .*; read as a candump log",
+    ),
+    "a direction that is missing": (
+        ["(1.5) can0 1#11 R", "(1.5) can0 1#11"],
+        "line 2: no flag, but the first row has one",
+    ),
+    "a date": (
+        ["(2026-11-23 04:00:00.1)  can0  123   [1]  11"],
+        "line 1: time '2026-11-23' .*; read as what candump shows",
+    ),
+    "a text log that is cut off": (
+        ["Timestamp: 1.5        ID: 0350    000    DLC: 8    05 28 84"],
+        "line 1: 3 bytes, fewer than its DLC of 8 .*; read as HCRL's text log, whose rows are Timestamp: seconds ID:",
+    ),
+    "another text": (
+        ["These are drives."],
+        "line 1: 1 of at least 3 fields, in .*; read as HCRL's CSV, whose rows are",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_refusal_names_the_line_the_reason_and_the_form(kind: str, tmp_path: Path) -> None:
+    lines, reason = REFUSED[kind]
+    with pytest.raises(DataError, match=rf"drive\.txt, {reason}") as caught:
+        read_frames(write(tmp_path, lines))
+    assert str(caught.value).endswith(("mend or remove the line", "rename the columns"))
+
+
 # ------------------------------------------------------------------------------------------------ parquet
 
 

@@ -91,6 +91,8 @@ def _reason_behind(behind: list[str], shown: int, layout: Layout) -> str:
     if not layout.behind and len(filled) == 1 and words_of(filled[0]):
         return "a flag, but the first row has none"
     more = sum(_is_hexadecimal(each, (2,)) for each in filled)
+    if more and layout.length is None and flagged:
+        return "no flag, but the first row has one"
     if more:
         return f"{shown + more} bytes, more than its DLC of {shown}"
     wrong = next((each for each in filled if not is_flag(each, layout.words)), None)

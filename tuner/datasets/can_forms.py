@@ -123,11 +123,12 @@ def named_columns(names: Sequence[str]) -> tuple[dict[str, int | None], list[int
 
 
 def _is_header(line: str) -> bool:
-    """Whether these are names: one is that of an ID, or there are three words and no number."""
+    """Whether these are names: one is that of an ID, or there are three with delimiters and none is a number."""
     columns = _columns(line)
     if any(_plain(each) in NAMES["identifier"] for each in columns):
         return True
-    return len(columns) >= 3 and all(re.fullmatch(r"[A-Za-z][\x20-\x7e]*", each) for each in columns)
+    apart = re.search(f"[{DELIMITERS}]", line) is not None
+    return apart and len(columns) >= 3 and all(re.fullmatch(r"[A-Za-z][\x20-\x7e]*", each) for each in columns)
 
 
 def _by_names(line: str, row: str) -> Layout:
@@ -163,7 +164,7 @@ def _of_csv(line: str, row: str) -> Layout:
 def _of_candump_log(line: str, row: str) -> Layout:
     """``candump -x`` adds a direction, which says nothing of attacks."""
     layout = Layout(2, 3, time=0, packed=True)
-    directed = fields_of(row)[-1] in DIRECTIONS[0]
+    directed = re.search(r"\s[RT]\s*$", row)
     return replace(layout, flag_behind=0, behind=1, words=DIRECTIONS) if directed else layout
 
 
