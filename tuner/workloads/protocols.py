@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tuner.errors import InputError, option
 from tuner.trial import Config, Configuration, ConfigValue
@@ -47,6 +47,9 @@ class DataDescription(Protocol):
     def training_samples(self, data: object) -> int | None:
         """The number of training samples, which a batch cannot exceed; None if it is unknown."""
 
+    def constant_loss(self, data: object) -> float:
+        """The training loss of the best constant prediction, which shows whether the first epoch's loss is wild."""
+
     def all_data(self, data: object) -> object:
         """The data with all samples in the training split. Metrics of the other splits are then meaningless."""
 
@@ -70,6 +73,9 @@ class Curriculum(Protocol):
 
 class OwnLoop(Protocol):
     """Another optimizer, or other learning rates, than those that a configuration can choose."""
+
+    def parameter_groups(self, model: nn.Module, config: Config) -> Iterable[dict[str, Any]]:
+        """The model's parameters in groups, as torch's optimizers take them, for rates other than ``lr``."""
 
     def optimizer(self, model: nn.Module, config: Config) -> Optimizer:
         """An optimizer of the model's parameters, which are on the device."""

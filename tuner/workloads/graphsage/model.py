@@ -11,8 +11,6 @@ from torch.nn import functional as F
 from tuner.workloads.graphsage.sparse import Neighbours, bag_sum
 
 ROWS = 2**14  # of a layer's output that are computed at a time where no gradients are needed
-BASE_WIDTH = 64
-INPUT_STD = 0.1  # of embeddings and projected features, up to the base width
 LAYER_GAIN = 0.5
 
 
@@ -97,7 +95,7 @@ class GraphSAGEModel(nn.Module):
             self.register_buffer(name, constant, persistent=False)
         self.register_buffer("rating_scale", rating_scale)
         # ⟨zᵤ, zᵢ⟩ starts small beside a rating, at any width and number of features.
-        std = INPUT_STD * min(1.0, BASE_WIDTH / hidden_dim) ** 0.5
+        std = min(0.1, 0.8 / hidden_dim**0.5)
         self.embedding = nn.Parameter(std * torch.randn(nodes, hidden_dim))
         self.bias = nn.Parameter(torch.zeros(nodes))
         self.user_projection = nn.Linear(user_features.shape[1], hidden_dim, bias=False)
