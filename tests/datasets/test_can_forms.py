@@ -112,7 +112,7 @@ REFUSED = {
     ),
     "another text": (
         ["These are drives."],
-        "line 1: time 'These' is not a number .*; read as HCRL's CSV, .* the line, or take the file away if it is no rec",
+        "line 1: time 'These' is not a number .*; read as HCRL's CSV, .* the line, or take the file away",
     ),
 }
 
