@@ -94,6 +94,11 @@ REFUSED = {
         ["(1.5) can0 044##12A3B"],
         "line 1: bytes '12A3B' are not .*; read as a candump log, whose rows",
     ),
+    "a candump log that is cut off": (["(1.5) can0 044#11", "(1.6) can0"], "line 2: 2 of at least 3 fields, in "),
+    "a short row": (
+        ["id,time,data", "12"],
+        "line 2: 1 of at least 2 fields, in .*; read as a table with column names",
+    ),
     "a remote frame": (
         ["(1.5) can0 044#11", "(1.6) can0 044#R"],
         "line 2: byte 'R' does not .*; read as a candump log",

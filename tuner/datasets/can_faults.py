@@ -40,7 +40,7 @@ def seconds(field: bytes | str) -> float:
 
 
 def _reason(fields: Sequence[str], layout: Layout) -> str:
-    if len(fields) < layout.data and (layout.length is not None or len(fields) < layout.data - 1):
+    if len(fields) < layout.data:
         return f"{len(fields)} of at least {layout.data} fields"
     if layout.time is not None:
         time = fields[layout.time]
