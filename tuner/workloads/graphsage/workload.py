@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -201,7 +202,7 @@ def fanouts(config: Config) -> tuple[int, ...]:
     given, layers = str(config.get("fanout", BY_SIZE)), int(config["num_layers"])
     if given in (ALL, BY_SIZE):
         return ()
-    numbers = [int(each) for each in given.split(",") if each.strip().isascii() and each.strip().isdigit()]
+    numbers = [int(each) for each in given.split(",") if re.fullmatch(r"\s*[0-9]{1,9}\s*", each)]
     sound = len(numbers) == given.count(",") + 1 and len(numbers) in (1, layers)
     if not sound or not all(1 <= number <= MOST_NEIGHBOURS for number in numbers):
         raise InputError(
