@@ -79,7 +79,8 @@ class Checkpoint:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            self._faults["read"] = f"checkpoint {self._path.name} not used: it is damaged ({type(error).__name__})"
+            why = f"it is damaged, or of an earlier version ({type(error).__name__})"
+            self._faults["read"] = f"checkpoint {self._path.name} not used: {why}"
             return None
         self._kept = progress.epoch
         return progress
