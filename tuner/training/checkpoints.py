@@ -101,10 +101,13 @@ class Checkpoint:
         """Writes the file under another name first, so that a complete file always exists."""
         if not self._folder.is_dir():
             return
+        state = model.state_dict()
+        # A workload's constants are as large as its data, and a resumed trial has them again.
+        weights = {name: value for name, value in progress.weights.items() if name in state}
         content = {
             **self._of,
-            "progress": vars(progress),
-            "model": model.state_dict(),
+            "progress": {**vars(progress), "weights": weights},
+            "model": state,
             "optimizer": optimizer.state_dict(),
             "random": _random_state(),
         }
