@@ -103,9 +103,9 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
 
     def alternatives(self, config: Config, data: RatingData) -> dict[str, Config]:
         """The full graph, where a sample was chosen by the graph's size."""
-        if config.get("fanout", BY_SIZE) != BY_SIZE or not _sampled(len(data.train), config):
+        if config.get("fanout", BY_SIZE) != BY_SIZE or not sampled(len(data.train), config):
             return {}
-        fanout = ",".join(map(str, _sampled(len(data.train), config)))
+        fanout = ",".join(map(str, sampled(len(data.train), config)))
         return {f"sampled (fanout {fanout})": config, "full graph (fanout all)": {**config, "fanout": ALL}}
 
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
@@ -119,7 +119,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         users, items = (_scaled(_tensor(each)) for each in (data.user_features, data.item_features))
         scale = torch.tensor([rating.mean(dtype=np.float64), rating.min(), rating.max()], dtype=torch.float32)
         graph = graph_of(_tensor(data.graph.crow), _tensor(data.graph.col))
-        fanout = _sampled(len(rating), config)
+        fanout = sampled(len(rating), config)
         return _model(config, users, items, graph, scale, fanout)
 
     def constants(self, model: GraphSAGEModel) -> dict[str, Tensor]:
@@ -218,7 +218,7 @@ def _default_fanout(layers: int) -> tuple[int, ...]:
     return (max(2, round(SAMPLED_NODES ** (1 / layers))),) * layers
 
 
-def _sampled(ratings: int, config: Config) -> tuple[int, ...]:
+def sampled(ratings: int, config: Config) -> tuple[int, ...]:
     """The neighbours to sample for each layer with so many training ratings; empty for all neighbours."""
     by_size = config.get("fanout", BY_SIZE) == BY_SIZE and ratings > WHOLE_GRAPH
     return _default_fanout(int(config["num_layers"])) if by_size else fanouts(config)
