@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.support.toy import Toy
-from tuner.errors import InputError
+from tuner.errors import InputError, WorkloadError
 from tuner.estimation.service import EstimationService
 from tuner.machine.devices import ram_device
 from tuner.spec.settings import Settings
@@ -22,6 +22,15 @@ class Forked(Toy):
 
     def alternatives(self, config: Config, data: Any) -> Mapping[str, Config]:
         return {"full graph": {**config, "way": 0}, "sampled": {**config, "way": 1}, "refused": {**config, "way": 2}}
+
+
+class Failing(Toy):
+    """Whose ways are no dictionary."""
+
+    name: ClassVar[str] = "forked"
+
+    def alternatives(self, config: Config, data: Any) -> Any:
+        return None
 
 
 def request(seconds: float | None, workload: str = "forked") -> Request:
@@ -43,3 +52,9 @@ def test_ways_to_train_are_told_with_their_times_and_what_is_unknown_is_left_out
     said = alternatives(tasks, [request(1.0), request(12.3), request(9.0, "toy")], device, settings)
     assert said == ["full graph, about 12 s an epoch; sampled, about 3.2 s"]
     assert alternatives(tasks, [request(None)], device, settings) == [], "nothing is timed for it alone"
+
+
+def test_a_method_that_fails_is_named() -> None:
+    tasks = {"forked": TrainingTask(Failing(), None)}
+    with pytest.raises(WorkloadError, match=r"workload forked: alternatives failed: TypeError: 'NoneType'"):
+        alternatives(tasks, [request(1.0)], ram_device(), Settings(auto_memory=True))

@@ -11,7 +11,7 @@ from tuner.reporting.texts import rough
 from tuner.spec.settings import Settings
 from tuner.study.planning import estimation_service
 from tuner.trial import Config, Device, Request
-from tuner.workloads.protocols import Alternatives, optional
+from tuner.workloads import contract
 from tuner.workloads.task import Tasks, TrainingTask
 
 
@@ -22,13 +22,12 @@ def alternatives(tasks: Tasks, requests: Sequence[Request], device: Device, sett
     """
     lines, service = list[str](), estimation_service(settings)
     for name, task in tasks.items():
-        ways = optional(task.workload, Alternatives.alternatives)
         timed = [each for each in requests if each.trial.workload == name and each.seconds]
-        if ways and timed:
+        if timed:
             longest = max(timed, key=lambda each: each.seconds or 0.0)
             found = {
                 way: _seconds(config, longest, task, device, service)
-                for way, config in ways(longest.trial.config, task.data).items()
+                for way, config in contract.alternatives(task.workload, longest.trial.config, task.data).items()
             }
             known = [f"{way}, about {rough(seconds)}" for way, seconds in found.items() if seconds]
             lines += ["; ".join([f"{known[0]} an epoch", *known[1:]])] if len(known) > 1 else []

@@ -25,7 +25,9 @@ from tuner.study.result import StudyResult
 from tuner.study.stages import Placed
 from tuner.study.stored_options import needs_objects
 from tuner.trial import GB, Config, MemoryEstimate, Objective, shrunk, title
+from tuner.workloads.contract import summarize
 from tuner.workloads.protocols import caution
+from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,8 +126,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
             which = "best single trial" if has_seeds(rows) else "best"
             again = how_to_repeat(record, best, folder, result.workloads[workload])
             lines.append(f"{which}: {said}. Again: {again}")
-            doubt = caution(study.tasks[workload].workload, study.tasks[workload].data)
-            lines.append(f"warning: {doubt}" if doubt else "")
+            lines.append(_warning(study.tasks[workload]))
     print_text(console, "\n".join(line for line in lines if line))
 
 
@@ -136,6 +137,15 @@ def _unkept(result: StudyResult) -> str:
     which = f"{title(first.workload, first.name, several=several)} ({first.trial_id}){more}"
     reason = first.error.removeprefix(f"{NOT_KEPT}: ")
     return f"best.pt is not of the best trial: the weights of {which} could not be kept: {reason}"
+
+
+def _warning(task: TrainingTask) -> str:
+    """Why the best trial may not be the best, by the workload; empty if it gives no reason."""
+    try:
+        doubt = caution(task.workload, task.data)
+    except Exception as error:  # the study is complete all the same
+        doubt = f"the workload's method caution failed: {summarize(error)}"
+    return f"warning: {doubt}" if doubt else ""
 
 
 def _estimated(study: Placed, result: StudyResult) -> list[Attempt]:

@@ -15,7 +15,7 @@ from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Batch, Split, Trainable, Workload
 from tuner.workloads.built_in import is_built_in
-from tuner.workloads.protocols import ChunkedEvaluation, DataDescription, optional
+from tuner.workloads.protocols import Alternatives, ChunkedEvaluation, DataDescription, optional
 from tuner.workloads.session import to_number
 
 if TYPE_CHECKING:
@@ -190,10 +190,30 @@ def check_loss(workload: Workload, loss: object) -> Tensor:
 
 
 def constant_loss(workload: Workload, data: object) -> float:
-    """The training loss of the best constant prediction; infinite if the workload does not say it."""
+    """The training loss of the best constant prediction; infinite if the workload does not say it.
+
+    Raises ``WorkloadError`` if the method returns no number.
+    """
     own = optional(workload, DataDescription.constant_loss)
+    if own is None:
+        return math.inf
     with calling(workload, "constant_loss"):
-        return to_number(own(data)) if own else math.inf
+        found: object = own(data)
+    try:
+        return to_number(found)
+    except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for more than one number
+        _refuse(workload, f"constant_loss returned {_kind(found)}: expected a number")
+
+
+def alternatives(workload: Trainable, config: Config, data: object) -> Mapping[str, Config]:
+    """The ways to train a configuration; empty without the method, ``WorkloadError`` if the user's fails."""
+    own = optional(workload, Alternatives.alternatives)
+    try:
+        return dict(own(config, data)) if own else {}
+    except Exception as error:
+        if is_built_in(workload):
+            raise
+        raise WorkloadError(f"workload {workload.name}: alternatives failed: {summarize(error)}") from error
 
 
 def evaluated(
