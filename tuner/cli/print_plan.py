@@ -45,8 +45,9 @@ def _device_line(forecast: Forecast, device: Device) -> str:
 
 def _gain_line(forecast: Forecast) -> str:
     took, alone, uniform = forecast.schedule.seconds, forecast.one_by_one, forecast.uniform
-    gain = f"{alone / took:.1f} times as fast as one after another"
+    after = f" ({rough(alone)})" if forecast.measured else ""
+    gain = f"{alone / took:.1f} times as fast as one after another{after}"
     gain += f", {uniform / took:.2f} times as fast as uniform packing" if forecast.plan.packing == "per-trial" else ""
     if forecast.measured:
-        return f"{'packing':<10} {gain} ({rough(alone)})"
+        return f"{'packing':<10} {gain}"
     return f"{'packing':<10} {gain}, if time grows with epochs and memory; --like DIR takes it from a study's trials"
