@@ -426,7 +426,7 @@ def plan(
 ) -> Forecast:
     """Shows the packing of a study without running it: what ``tune plan`` prints.
 
-    Without ``like`` a trial's time is taken to grow with its epochs and its memory.
+    Where a trial's time is unknown, times are taken to grow with epochs and memory.
 
     Args:
         workload: What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side

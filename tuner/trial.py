@@ -196,6 +196,9 @@ class MemoryEstimate:
     # What a trial on a GPU takes of its host's RAM, with its child processes; no part of the total. 0 on the CPU.
     host_bytes: int = 0
     host_measured: bool = False  # whether trials of its workload have shown what they take there; else it is a guess
+    epoch_seconds: float | None = (
+        None  # how long an epoch takes with its evaluation; no part of the total; None: unknown
+    )
 
     @classmethod
     def given(cls, gb: float) -> MemoryEstimate:
@@ -268,6 +271,12 @@ class Request:
     need_bytes: int
     history: History = History()
     host_bytes: int = 0  # what will be reserved of its host's RAM beside a GPU's memory
+
+    @property
+    def seconds(self) -> float | None:
+        """How long all epochs of its trial are expected to take; None if that is unknown."""
+        an_epoch, epochs = self.estimate.epoch_seconds, self.trial.epochs
+        return an_epoch * epochs if an_epoch and epochs else None
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,14 @@ def table(seed: int, rows: int) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "user_id": random.choice(["ann", "bob", "cy"], rows),
-            "item_id": random.integers(10, 15, rows),
+            "item_id": random.integers(10, 60, rows),
             "rating": random.integers(1, 6, rows),
         }
     )
 
 
 USERS = pd.DataFrame({"age": [30, 40, 50]}, index=["ann", "bob", "cy"])
-ITEMS = pd.DataFrame(np.eye(5), index=range(10, 15))
+ITEMS = pd.DataFrame(np.eye(50), index=range(10, 60))
 CONFIGURATIONS = [{"name": "a", "hidden_dim": 4, "epochs": 2}, {"name": "b", "hidden_dim": 8, "epochs": 2}]
 
 

@@ -22,7 +22,7 @@ TRAIN = pd.DataFrame(
         "when": "now",
     }
 )
-TEST = TRAIN.iloc[:2]
+TEST = pd.DataFrame({"user_id": ["ann", "cy"], "item_id": [20, 10], "rating": [1.0, 2.5]})
 
 
 def ratings(count: int) -> Ratings:
@@ -33,8 +33,8 @@ def ratings(count: int) -> Ratings:
 def test_labels_of_any_kind_become_rows_of_the_features() -> None:
     data = from_tables(TRAIN, TEST, USERS, ITEMS, seed=0)
     assert (data.num_users, data.num_items) == (3, 2)
-    assert data.test.user.tolist() == [0, 1]
-    assert data.test.item.tolist() == [0, 0]
+    assert data.test.user.tolist() == [0, 2]
+    assert data.test.item.tolist() == [1, 0]
     assert data.test.rating.tolist() == [1.0, 2.5]
     assert len(data.train) == 3
     assert len(data.validation) == 1
@@ -45,8 +45,8 @@ def test_labels_of_any_kind_become_rows_of_the_features() -> None:
 
 @pytest.mark.parametrize("make", [np.array, list, lambda rows: [tuple(row) for row in rows]])
 def test_three_columns_without_names_are_user_item_rating(make) -> None:  # type: ignore[no-untyped-def]
-    rows = make([[0, 1, 4.5], [1, 0, 2.0], [2, 1, 1.0]])
-    data = from_tables(rows, rows, np.eye(3), [[1, 2], [3, 4]], seed=0)
+    rows, others = make([[0, 1, 4.5], [1, 0, 2.0], [2, 1, 1.0]]), [[0, 0, 3.0], [1, 1, 4.0]]
+    data = from_tables(others, rows, np.eye(3), [[1, 2], [3, 4]], seed=0)
     assert data.test.user.tolist() == [0, 1, 2]
     assert data.test.item.tolist() == [1, 0, 1]
     assert data.test.rating.tolist() == [4.5, 2.0, 1.0]
@@ -65,7 +65,7 @@ def test_categorical_and_nullable_columns_are_read_as_their_values() -> None:
 
 def test_a_dataframe_of_labels_is_not_read_by_position() -> None:
     data = from_tables(TRAIN, TEST, USERS, ITEMS.iloc[::-1], seed=0)
-    assert data.test.item.tolist() == [1, 1]
+    assert data.test.item.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,42 @@ def test_a_split_needs_ratings_on_both_sides() -> None:
         split_validation(ratings(1), 0.05, seed=0)
     with pytest.raises(InputError, match=r"between 0 and 1, but got 1.5"):
         split_validation(ratings(9), 1.5, seed=0)
+
+
+def rated(pairs: list[tuple[int, int]]) -> Ratings:
+    user, item = np.array(pairs, dtype=np.int32).T
+    return Ratings(user, item, np.arange(len(pairs), dtype=np.float32))
+
+
+def pairs(ratings: Ratings) -> set[tuple[int, int]]:
+    return set(zip(ratings.user.tolist(), ratings.item.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ratings_of_one_user_and_item_stay_in_one_split(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    given = rated([(int(user), int(item)) for user, item in random.integers(0, 9, (300, 2))])
+    kept, held_out = split_validation(given, 0.2, seed)
+    assert sorted([*kept.rating, *held_out.rating]) == list(range(300))
+    assert not pairs(kept) & pairs(held_out)
+    assert len(pairs(held_out)) == round(0.2 * len(pairs(given)))
+
+
+def test_two_pairs_are_enough_and_one_is_not_however_often_it_is_rated() -> None:
+    kept, held_out = split_validation(rated([(0, 1)] * 5 + [(1, 0)]), 0.05, seed=0)
+    assert {len(kept), len(held_out)} == {5, 1}
+    with pytest.raises(InputError, match=r"1 ratings \(8 more repeat a user and an item\) are too few to hold out"):
+        split_validation(rated([(0, 1)] * 9), 0.05, seed=0)
+
+
+def test_training_ratings_of_what_is_tested_are_dropped_and_counted() -> None:
+    eye = np.eye(3, dtype=np.float32)
+    train = rated([(0, 0), (0, 1), (0, 1), (1, 2), (2, 2), (2, 2)])
+    data = rating_data("x", train, rated([(0, 1), (1, 1), (1, 1)]), eye, eye, seed=0)
+    assert pairs(data.train) | pairs(data.validation) == {(0, 0), (1, 2), (2, 2)}
+    assert (data.repeats, data.dropped, len(data.test)) == (4, 2, 3)
+    with pytest.raises(InputError, match="every training rating is of a user and an item in the test ratings"):
+        rating_data("x", train, train, eye, eye, seed=0)
 
 
 def test_ratings_must_fit_the_features_and_each_other() -> None:

@@ -83,6 +83,16 @@ def test_a_study_of_several_seeds_has_a_row_for_each_and_a_table_of_means(
     assert len(json.loads((tmp_path / "out" / "study.json").read_text())["configurations"]) == 2
 
 
+def test_a_doubt_about_the_best_is_the_line_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Toy, "caution", lambda self, data: "it was chosen by a coin", raising=False)
+    study(tmp_path / "out", *AB)
+    lines = capsys.readouterr().out.splitlines()
+    (best,) = (number for number, line in enumerate(lines) if line.startswith("best: "))
+    assert "warning: it was chosen by a coin" in lines[best + 1 :]
+
+
 def test_trials_that_failed_are_listed_below_the_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study(tmp_path / "out", {"name": "a"}, {"name": "b", "fault": 1}, seeds=2)
     printed = capsys.readouterr().out

@@ -97,6 +97,17 @@ def test_a_loss_that_explodes_ends_the_trial(first: float) -> None:
         list(fit(Exploding(first, 1.9e6, 2.1e6), Trial("001", "toy", "t", config, seed=0), None, "cpu"))
 
 
+def test_a_first_epoch_that_is_wild_beside_a_constant_prediction_ends_the_trial() -> None:
+    class Known(Exploding):
+        def constant_loss(self, data: object) -> float:
+            return 2.0
+
+    trial = Trial("001", "toy", "t", complete({"epochs": 2}, Toy.hyperparameters), seed=0)
+    assert isinstance([*fit(Known(1.9e6, 1.0), trial, None, "cpu")][-1], Fit)
+    with pytest.raises(Diverged, match=r"to 2.1e\+06 in epoch 1; a constant prediction has 2: lower lr"):
+        list(fit(Known(2.1e6, 1.0), trial, None, "cpu"))
+
+
 def sage(ratings: RatingData, checkpoint: Checkpoint | None = None, **values: Any) -> Iterator[EpochReport | Fit]:
     """A trial whose batches have 96 ratings, but for the last."""
     config = complete({"epochs": 4, "batch_size": 96, **values}, GraphSAGE().schema)

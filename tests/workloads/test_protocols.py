@@ -37,7 +37,7 @@ def test_without_optional_methods_there_is_nothing_to_check_to_prepare_or_to_des
     assert protocols.finish_of(toy)(values) == values
     assert protocols.prerequisites(toy, values) == {}
     assert protocols.frozen(toy, toy.build_model({"fault": 0}, None)) == []
-    assert protocols.describe_data(toy, None) == ""
+    assert protocols.describe_data(toy, None) == protocols.caution(toy, None) == ""
     protocols.check(toy, [], None)
     with pytest.raises(InputError, match=r"^all_data=True: workload 'toy' has no method all_data"):
         protocols.joined_splits(toy, None)

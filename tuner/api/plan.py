@@ -44,7 +44,8 @@ class Forecast:
     schedule: Schedule
     one_by_one: float  # how long the trials take one after another, in the same unit
     uniform: float  # how long they take when each is given what the largest needs
-    measured: bool  # whether the times follow from trials that have run
+    measured: bool  # whether the times follow from timed steps, or from trials that have run
+    alternatives: Sequence[str] = ()  # how long other ways to train would take, a line for each workload with any
     left_out: Sequence[str] = ()  # a line for each trial that fits no device
     first: Sequence[Request] = ()  # what is trained before these trials, one after another, such as a teacher
 
@@ -59,7 +60,7 @@ class Forecast:
 def plan(options: PlanOptions) -> Forecast | Capacity:
     """Shows the packing of a study without running it: what ``tune plan`` prints.
 
-    Without ``like`` a trial's time is taken to grow with its epochs and its memory.
+    Where a trial's time is unknown, times are taken to grow with epochs and memory.
 
     Returns:
         The forecast; with ``gpu`` a ``Capacity``.
@@ -84,7 +85,10 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
         _refuse_auto(loaded.trials)
         return capacity(loaded.tasks, loaded.trials, sizes, loaded.settings)
     placed = place(estimate(loaded, found))
-    tasks, plan, requests, seconds = placed.tasks, placed.plan, placed.requests, speed(rows)
+    tasks, plan = placed.tasks, placed.plan
+    requests = with_times(placed.requests, rows) if rows else placed.requests
+    measured = all(request.seconds for request in requests)
+    seconds = expected if measured else speed([])
     alike = placed.settings.changed(packing="uniform")
     unfit = {each.trial.trial_id for each in placed.misfits}
     fit = [each for each in placed.estimates.requests if each.trial.trial_id not in unfit]
@@ -97,7 +101,8 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
         schedule=simulate(requests, plan, seconds),
         one_by_one=sum(map(seconds, requests)),
         uniform=simulate(requests, uniform, seconds).seconds,
-        measured=bool(rows),
+        measured=measured,
+        alternatives=placed.alternatives,
         left_out=left_out(placed),
         first=_first(placed),
     )
@@ -109,6 +114,22 @@ def _first(placed: Placed) -> Sequence[Request]:
     trials = to_trials(before, placed.settings.changed(seeds=1, epochs=None))
     estimates = estimate_requests(placed.tasks, trials, placed.devices, placed.settings)
     return plan_requests(placed.tasks, estimates.requests, placed.devices, placed.settings)[1] if trials else []
+
+
+def with_times(requests: Sequence[Request], rows: Sequence[Attempt]) -> list[Request]:
+    """The requests with the time of an epoch by what these trials took, where they say how many they have."""
+    seconds = speed(rows)
+    return [
+        replace(each, estimate=replace(each.estimate, epoch_seconds=seconds(each) / each.trial.epochs))
+        if each.trial.epochs
+        else each
+        for each in requests
+    ]
+
+
+def expected(request: Request) -> float:
+    """How long a trial takes whose time is known."""
+    return request.seconds or 0.0
 
 
 def speed(rows: Sequence[Attempt]) -> Seconds:
@@ -159,6 +180,7 @@ def to_record(forecast: Forecast) -> dict[str, object]:
                 "name": forecast.title(placement.trial),
                 "device": placement.device.label,
                 "share_gb": round(placement.limit_bytes / GB, 4),
+                "epoch_seconds": placement.estimate.epoch_seconds,
                 "start": round(start, 3),
                 "end": round(end, 3),
             }

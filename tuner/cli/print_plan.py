@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tuner.reporting.plan_text import DEVICES, plan_text
-from tuner.reporting.texts import duration
+from tuner.reporting.texts import rough
 from tuner.trial import GB, Device
 
 if TYPE_CHECKING:
@@ -15,9 +15,10 @@ FIRST = 5  # so many of the trials that start together on a device are named
 
 
 def forecast_text(forecast: Forecast) -> str:
-    """The plan, what each device would do, and how long it would take."""
+    """The plan, what each device would do, and what the packing gains."""
     plan = forecast.plan
-    lines = [plan_text(plan, forecast.requests, forecast.data, forecast.sized.text)]
+    seconds = forecast.schedule.seconds if forecast.measured else None
+    lines = [plan_text(plan, forecast.requests, forecast.data, forecast.sized.text, seconds, forecast.alternatives)]
     lines += forecast.left_out
     lines += [
         f"{'first':<10} {each.trial.name} is trained, once and alone: {each.need_bytes / GB:.2f} GB"
@@ -26,7 +27,7 @@ def forecast_text(forecast: Forecast) -> str:
     lines += [_device_line(forecast, device) for device in plan.devices[:DEVICES]]
     if len(plan.devices) > DEVICES:
         lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
-    return "\n".join([*lines, _time_line(forecast)])
+    return "\n".join([*lines, _gain_line(forecast)])
 
 
 def _device_line(forecast: Forecast, device: Device) -> str:
@@ -42,10 +43,10 @@ def _device_line(forecast: Forecast, device: Device) -> str:
     )
 
 
-def _time_line(forecast: Forecast) -> str:
+def _gain_line(forecast: Forecast) -> str:
     took, alone, uniform = forecast.schedule.seconds, forecast.one_by_one, forecast.uniform
     gain = f"{alone / took:.1f} times as fast as one after another"
     gain += f", {uniform / took:.2f} times as fast as uniform packing" if forecast.plan.packing == "per-trial" else ""
     if forecast.measured:
-        return f"{'time':<10} {duration(took)}; one after another {duration(alone)}: {gain}"
-    return f"{'time':<10} {gain}, if time grows with epochs and memory; --like DIR takes it from a study's trials"
+        return f"{'packing':<10} {gain} ({rough(alone)})"
+    return f"{'packing':<10} {gain}, if time grows with epochs and memory; --like DIR takes it from a study's trials"

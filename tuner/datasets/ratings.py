@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Table: TypeAlias = pd.DataFrame | ArrayLike
     Ids: TypeAlias = pd.Index[str] | pd.Index[int]
 
+SMALL_GRAPH = 2**20  # training ratings
 _COLUMNS = ("user_id", "item_id", "rating")
 
 
@@ -40,10 +41,29 @@ class Ratings:
 
 
 @dataclass(frozen=True, eq=False)
-class RatingData:
-    """Ratings in three disjoint splits, and the graph of the training ratings in CSR form.
+class Adjacency:
+    """A graph in CSR form: edges in both directions for each rating. Its nodes are the users, then the items."""
 
-    Users and items are rows of the feature matrices. The graph's nodes are the users, then the items.
+    crow: NDArray[np.int32]  # (users + items + 1,): the start of each node's neighbours
+    col: NDArray[np.int32]  # (2 · ratings,): the neighbours
+
+    @classmethod
+    def of(cls, ratings: Ratings, num_users: int, num_items: int) -> Adjacency:
+        """Raises ``InputError`` if there are too many ratings for indices of 32 bits."""
+        if 2 * len(ratings) > np.iinfo(np.int32).max:
+            raise InputError(f"{len(ratings):,} training ratings: at most 1,073,741,823 are supported; give fewer")
+        degrees = np.bincount(ratings.user, minlength=num_users), np.bincount(ratings.item, minlength=num_items)
+        # One after the other, since an order has 64 bits a rating.
+        items = ratings.item[np.argsort(ratings.user, kind="stable")] + np.int32(num_users)
+        users = ratings.user[np.argsort(ratings.item, kind="stable")]
+        return cls(np.concatenate([[0], *degrees]).cumsum().astype(np.int32), np.concatenate([items, users]))
+
+
+@dataclass(frozen=True, eq=False)
+class RatingData:
+    """Ratings in three disjoint splits, and the graph of the training ratings.
+
+    Users and items are rows of the feature matrices.
     """
 
     name: str
@@ -52,14 +72,26 @@ class RatingData:
     test: Ratings
     user_features: NDArray[np.float32]
     item_features: NDArray[np.float32]
-    crow: NDArray[np.int32]  # (users + items + 1,): the start of each node's neighbours
-    col: NDArray[np.int32]  # (2 · training ratings,): the neighbours
+    graph: Adjacency
+    repeats: int = 0  # ratings of a user and an item that have been read before
+    dropped: int = 0  # training ratings that were left out, as a test rating is of the same user and item
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without a small graph and counts of 0: studies of earlier versions know their data by the pickle."""
+        small = len(self.train) <= SMALL_GRAPH
+        left_out = [name for name in ("repeats", "dropped") if not vars(self)[name]] + ["graph"] * small
+        return {name: value for name, value in vars(self).items() if name not in left_out}
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        """Makes a small graph again. Larger ones are shared by a machine's processes."""
+        vars(self).update(state)
+        if "graph" not in state:
+            vars(self)["graph"] = Adjacency.of(self.train, self.num_users, self.num_items)
 
     def all_training(self) -> RatingData:
         """All ratings as training ratings, and so as edges of the graph."""
         train = joined([self.train, self.validation, self.test])
-        crow, col = adjacency(train, self.num_users, self.num_items)
-        return replace(self, train=train, crow=crow, col=col)
+        return replace(self, train=train, graph=Adjacency.of(train, self.num_users, self.num_items))
 
     @property
     def num_users(self) -> int:
@@ -75,16 +107,53 @@ class RatingData:
 def split_validation(train: Ratings, fraction: float, seed: int) -> tuple[Ratings, Ratings]:
     """Holds out a random `fraction`, at least one rating; returns (kept, held out), each in its old order.
 
-    Raises ``InputError`` if the fraction is not between 0 and 1, or a part would be empty.
+    Ratings of the same user and item are on the same side, and count as one. Raises ``InputError`` if the fraction is
+    not between 0 and 1, or a part would be empty.
     """
     if not 0 < fraction < 1:
         raise InputError(f"the fraction to hold out must lie between 0 and 1, but got {fraction}")
-    held_out = max(1, round(fraction * len(train)))
-    if held_out >= len(train):
-        raise InputError(f"{len(train)} ratings are too few to hold out {fraction:g} of them; give more ratings")
+    rows, first = _copies(train)
+    later = rows[rows != first]
+    count = len(train) - len(later)
+    held_out = max(1, round(fraction * count))
+    if held_out >= count:
+        again = f" ({len(later)} more repeat a user and an item)" if len(later) else ""
+        raise InputError(f"{count} ratings{again} are too few to hold out {fraction:g} of them; give more ratings")
+    chosen = np.random.default_rng(seed).permutation(count)[:held_out]
     mask = np.zeros(len(train), dtype=bool)
-    mask[np.random.default_rng(seed).permutation(len(train))[:held_out]] = True
+    mask[np.delete(np.arange(len(train)), later)[chosen] if len(later) else chosen] = True
+    mask[rows] = mask[first]
     return train[~mask], train[mask]
+
+
+def _copies(ratings: Ratings) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows of users and items that are rated more than once, and the first row of each row's pair."""
+    pairs = _pairs(ratings, int(ratings.item.max(initial=0)) + 1)
+    rows = np.flatnonzero(_among(pairs, np.unique(_repeated(pairs))))
+    _, first, pair = np.unique(pairs[rows], return_index=True, return_inverse=True)
+    return rows, rows[first][pair]
+
+
+def _pairs(ratings: Ratings, num_items: int) -> NDArray[np.int64]:
+    """A number for each rating's user and item."""
+    return ratings.user.astype(np.int64) * num_items + ratings.item
+
+
+def _repeated(pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each pair as often as it occurs beyond the first time, in ascending order."""
+    ordered = np.sort(pairs)
+    again: NDArray[np.int64] = ordered[1:][ordered[1:] == ordered[:-1]]
+    return again
+
+
+def _among(pairs: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which pairs are in ``wanted``, which is sorted. In parts, so that 25 million take few bytes each."""
+    found = np.zeros(len(pairs), dtype=bool)
+    for begin in range(0, len(pairs) if len(wanted) else 0, 2**20):
+        part = pairs[begin : begin + 2**20]
+        place = np.searchsorted(wanted, part).clip(max=len(wanted) - 1)
+        found[begin : begin + 2**20] = wanted[place] == part
+    return found
 
 
 def rating_data(
@@ -99,31 +168,31 @@ def rating_data(
 ) -> RatingData:
     """Checks that ratings and features fit together, and holds out validation ratings of the training ones.
 
-    Features are (num_users, Fu) and (num_items, Fi). Raises ``InputError`` if ratings are missing, have unequal
-    lengths or are not finite, or if users or items have no features.
+    Features are (num_users, Fu) and (num_items, Fi). Training ratings of a test rating's user and item are dropped,
+    so that the test is of ratings that training has not seen. Raises ``InputError`` if ratings are missing, have
+    unequal lengths or are not finite, or if users or items have no features.
     """
     _check_features(user_features, "user_features")
     _check_features(item_features, "item_features")
     for label, part in (("training", train), ("test", test)):
         _check_ratings(part, label, len(user_features), len(item_features))
-    kept, validation = split_validation(train, validation_fraction, seed)
-    crow, col = adjacency(kept, len(user_features), len(item_features))
-    return RatingData(name, kept, validation, test, user_features, item_features, crow, col)
+    unseen, repeats = _unseen(train, test, len(item_features))
+    if not unseen.any():
+        raise InputError(
+            "every training rating is of a user and an item in the test ratings; give others to train on"
+        )
+    dropped = len(train) - int(unseen.sum())
+    kept, validation = split_validation(train[unseen] if dropped else train, validation_fraction, seed)
+    graph = Adjacency.of(kept, len(user_features), len(item_features))
+    return RatingData(name, kept, validation, test, user_features, item_features, graph, repeats, dropped)
 
 
-def adjacency(ratings: Ratings, num_users: int, num_items: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The rows' starts and the columns of a graph with an edge in both directions for each rating.
-
-    Raises ``InputError`` if there are too many ratings for indices of 32 bits.
-    """
-    if 2 * len(ratings) > np.iinfo(np.int32).max:
-        raise InputError(f"{len(ratings):,} training ratings: at most 1,073,741,823 are supported; give fewer")
-    degrees = np.bincount(ratings.user, minlength=num_users), np.bincount(ratings.item, minlength=num_items)
-    crow = np.concatenate([[0], *degrees]).cumsum()
-    # Sorted one after the other, since orders are of 64 bits.
-    items_of_users = ratings.item[np.argsort(ratings.user, kind="stable")] + np.int32(num_users)
-    users_of_items = ratings.user[np.argsort(ratings.item, kind="stable")]
-    return crow.astype(np.int32), np.concatenate([items_of_users, users_of_items])
+def _unseen(train: Ratings, test: Ratings, num_items: int) -> tuple[NDArray[np.bool_], int]:
+    """Which training ratings are of no test rating's user and item, and how many of all ratings repeat a pair."""
+    given, tested = _pairs(train, num_items), _pairs(test, num_items)
+    repeated = _repeated(np.concatenate([given, tested]))
+    distinct = np.unique(repeated)
+    return ~_among(given, distinct[_among(distinct, np.unique(tested))]), len(repeated)
 
 
 def _check_ratings(ratings: Ratings, label: str, num_users: int, num_items: int) -> None:

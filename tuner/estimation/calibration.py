@@ -4,7 +4,8 @@ Weights, gradients, optimizer state and data are counted exactly, so only the co
 
     peak = context + exact parts + slope · (activations + workspace + fragmentation)
 
-The headroom follows from the residuals. The samples are kept in ``calibration.json`` in the user's cache.
+The headroom follows from the residuals. The samples are kept in ``calibration.json`` in the user's cache, and so are
+those of other modules under keys of their own: what trials took of a GPU's host, and how long their steps took.
 """
 
 from __future__ import annotations
@@ -141,10 +142,11 @@ def load_samples(name: str, folder: Path | None = None) -> list[Sample]:
     return _read(_path(folder)).get(name, [])
 
 
-def record(name: str, samples: Sequence[Sample], folder: Path | None = None) -> Path:
+def record(name: str, samples: Sequence[Sample], folder: Path | None = None, *, latest: bool = False) -> Path:
     """Adds samples to a key, and returns the file. A file that is damaged or not writable raises ``InputError``.
 
     The latest hundred footprints are kept, each with its largest peak. So repeated ones do not push out the others.
+    With ``latest`` each is kept as it was seen last.
     """
     path = _path(folder)
     try:
@@ -152,21 +154,22 @@ def record(name: str, samples: Sequence[Sample], folder: Path | None = None) -> 
         with open(path.with_suffix(".lock"), "w", opener=not_following) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # two studies may end at the same time
             content = _read(path)
-            content[name] = _distinct([*content.get(name, []), *samples])[-KEPT_SAMPLES:]
+            all_of_them = [*content.get(name, []), *samples]
+            content[name] = _distinct(all_of_them, latest=latest)[-KEPT_SAMPLES:]
             _write(path, content)
     except OSError as error:
         raise InputError(f"the calibration {path} cannot be written: {error.strerror}") from error
     return path
 
 
-def _distinct(samples: Sequence[Sample]) -> list[Sample]:
-    """One sample per footprint, with its largest peak, by when the footprint was last seen."""
-    largest: dict[tuple[int, int], Sample] = {}
+def _distinct(samples: Sequence[Sample], *, latest: bool) -> list[Sample]:
+    """One sample per footprint, the latest or that with the largest peak, by when the footprint was last seen."""
+    kept: dict[tuple[int, int], Sample] = {}
     for sample in samples:
         footprint = sample.exact_bytes, sample.activation_bytes
-        known = largest.pop(footprint, sample)
-        largest[footprint] = max(sample, known, key=lambda each: each.peak_bytes)
-    return list(largest.values())
+        known = kept.pop(footprint, sample)
+        kept[footprint] = sample if latest else max(sample, known, key=lambda each: each.peak_bytes)
+    return list(kept.values())
 
 
 def _write(path: Path, content: Mapping[str, Sequence[Sample]]) -> None:

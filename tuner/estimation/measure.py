@@ -1,4 +1,4 @@
-"""Measures real training steps on the device, in a new process."""
+"""Measures real training steps on the device, in a new process: their memory and their time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import ExecutionError, WorkloadError, one_line
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The memory of ``training.rehearsal.rehearse``, in bytes."""
+    """The memory of ``training.rehearsal.rehearse``, in bytes, and an epoch's time."""
 
     peak_bytes: int  # of the process: peak reserved memory and context on a GPU, peak resident memory on the CPU
     context_bytes: int  # taken before the first tensor: the CUDA context, or interpreter and libraries
@@ -35,6 +36,7 @@ class Measurement:
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
+    epoch_seconds: float | None = None  # None if it could not be found
 
     def to_estimate(self) -> MemoryEstimate:
         """The estimate. What is left of the allocated bytes is activations, and of the peak fragmentation."""
@@ -48,6 +50,7 @@ class Measurement:
             activation_bytes=activation,
             fragmentation_bytes=max(0, self.peak_bytes - self.context_bytes - exact - activation),
             context_bytes=self.context_bytes,
+            epoch_seconds=self.epoch_seconds,
         )
 
 
@@ -55,6 +58,8 @@ def measure(
     workload: Workload, config: Config, data: object, device: Device, expandable_segments: bool = False
 ) -> Measurement:
     """Runs two training steps and the evaluations in a new process, so that nothing else is counted.
+
+    A few steps and an evaluation follow, which are timed: on the CPU with one thread, as most plans give a trial.
 
     Raises:
         ExecutionError: the process died or the step failed.
@@ -92,6 +97,7 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
     from tuner.training.rehearsal import rehearse as rehearse_training
     from tuner.training.rehearsal import representative_batches, warm_up
     from tuner.training.step import place, to_device
+    from tuner.training.timing import epoch_seconds
 
     target = "cpu" if device.kind == "cpu" else "cuda:0"
     meter = PeakMeter(device, lambda: warm_up(target), host=False)
@@ -113,7 +119,7 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
     allocated = torch.cuda.max_memory_allocated() if target != "cpu" else _tensor_peak_bytes(rehearse)
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
-    return Measurement(
+    measured = Measurement(
         peak_bytes=peak,
         context_bytes=meter.context_bytes,
         allocated_bytes=int(allocated),
@@ -121,6 +127,11 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
         gradient_bytes=sum(gradient.nbytes for gradient in gradients),
         optimizer_bytes=sum(value.nbytes for value in state),
     )
+    with suppress(Exception):  # memory is known all the same
+        torch.set_num_threads(1)
+        seconds = epoch_seconds(workload, model, optimizer, config, data, target)
+        measured = replace(measured, epoch_seconds=seconds)
+    return measured
 
 
 def _tensor_peak_bytes(run: Callable[[], object]) -> int:

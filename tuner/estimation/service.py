@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
 from tuner.estimation import calibration, host
 from tuner.estimation.calibration import Sample
+from tuner.estimation.epoch_times import StepTime, can_be_recorded, predicted, recorded, steps_in_epoch
 from tuner.estimation.registry import AUTO, Method, can_be_calibrated, check_method, estimators
 from tuner.trial import MAX_BATCH, UNNAMED, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Workload
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     Build = Callable[[dict[str, Any]], Parts]
 
 IN_RAM = " | RAM"  # ends the calibration's keys of what GPUs' trials take of their host's RAM
+A_STEP = " | a step, "  # and a method end those of how long a step takes
 WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)  # parameters that no allocation depends on
 
 
@@ -52,7 +54,7 @@ class EstimationService:
     def estimate_all(
         self, workload: Trainable, configurations: Sequence[Configuration], data: object, device: Device
     ) -> list[EstimatePair]:
-        """The estimates of complete configurations.
+        """The estimates of complete configurations, with an epoch's time where that is known.
 
         Raises:
             InputError: no method works for a configuration, or the calibration file is damaged.
@@ -67,7 +69,14 @@ class EstimationService:
                     named = "" if configuration.name == UNNAMED else f"{configuration.name}: "
                     kind = WorkloadError if isinstance(error, WorkloadError) else InputError
                     raise kind(f"{named}{error.text}") from error
-        raw = [found[memory_key(configuration.values)] for configuration in configurations]
+        known = {each.method: self._step_times(workload.name, device.name, each.method) for each in found.values()}
+        raw = []
+        for configuration in configurations:
+            each = found[memory_key(configuration.values)]
+            if can_be_recorded(each):
+                steps = steps_in_epoch(workload, configuration.values, data)
+                each = replace(each, epoch_seconds=predicted(known[each.method], each, steps))
+            raw.append(each)
         return list(map(EstimatePair, raw, self.calibrated(raw, workload.name, device.name)))
 
     def estimate(self, workload: Trainable, config: Config, data: object, device: Device) -> MemoryEstimate:
@@ -146,6 +155,33 @@ class EstimationService:
     def learn_in_ram(self, workload: str, device: str, peaks: Iterable[tuple[MemoryEstimate, int]]) -> None:
         """Like ``learn``, of what trials on a GPU took of their host's RAM."""
         calibration.record(self._key(workload, device) + IN_RAM, [host.to_sample(raw, peak) for raw, peak in peaks])
+
+    def timed(self, workload: Trainable, config: Config, data: object, device: Device) -> float | None:
+        """An epoch's seconds of one complete configuration, timed now or in an earlier study; None if neither.
+
+        Errors are as in ``estimate_all``.
+        """
+        raw = self.raw(workload, config, data, device)
+        if not can_be_recorded(raw):
+            return raw.epoch_seconds
+        known = self._step_times(workload.name, device.name, raw.method)
+        return recorded(known, raw, steps_in_epoch(workload, config, data))
+
+    def learn_times(
+        self, workload: Trainable, data: object, device: str, epochs: Iterable[tuple[MemoryEstimate, Config, float]]
+    ) -> None:
+        """Records uncalibrated estimates with their configurations and an epoch's seconds, as ``learn`` does."""
+        rows: dict[str, list[Sample]] = {}
+        for raw, config, seconds in epochs:
+            if can_be_recorded(raw) and seconds > 0:
+                time = StepTime.of(raw, seconds, steps_in_epoch(workload, config, data))
+                rows.setdefault(raw.method, []).append(time.to_row())
+        for method, samples in rows.items():
+            calibration.record(self._key(workload.name, device) + A_STEP + method, samples, latest=True)
+
+    def _step_times(self, workload: str, device: str, method: str) -> list[StepTime]:
+        rows = calibration.load_samples(self._key(workload, device) + A_STEP + method) if self.calibration else []
+        return [StepTime.from_row(row) for row in rows]
 
     def _key(self, workload: str, device: str) -> str:
         return calibration.key(workload, device, self.expandable_segments)

@@ -111,6 +111,9 @@ class Listener(Protocol):
     def silent(self, text: str) -> None:
         """A trial has reported nothing for long, as the text says."""
 
+    def tick(self) -> None:
+        """Time has passed: at most ``POLL_SECONDS``, or as long as an executor takes for its next event."""
+
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
         """The study ends: running trials have this time to write checkpoints, or cannot because of ``fault``."""
 
@@ -164,6 +167,7 @@ def run_trials(
         if not (packer.waiting or loop.running or loop.delayed):
             return
         loop.handle_events(interrupt.seconds_left(loop.delayed.seconds_until_next(POLL_SECONDS)))
+        listener.tick()
 
 
 @dataclass

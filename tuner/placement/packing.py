@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Literal
 
 from tuner.errors import InputError
+from tuner.placement.queue import Queue
 from tuner.placement.rooms import (
     UNBOUNDED,
     does_not_fit,
@@ -169,9 +168,8 @@ def make_plan(
 class Packer:
     """Keeps the memory accounts of a plan's devices and the queue of trials, and decides which trial starts where.
 
-    It repeatedly places the largest trial that fits on the emptiest device. So trials spread over the devices, and
-    small ones fill the gaps. Trials with a lower seed go first, so that a study that ends early has results of every
-    configuration.
+    It repeatedly places the first trial of the queue that fits on the emptiest device. So trials spread over the
+    devices, and small ones fill the gaps.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -183,19 +181,15 @@ class Packer:
         self._index = {device: index for index, device in enumerate(plan.devices)}
         self._lost: set[int] = set()
         self._emptiest = sorted((-free, index) for index, free in enumerate(self._free))  # a heap, with stale entries
-        self._order = count()
-        self._waiting: dict[int, list[tuple[int, int, Request]]] = {}  # for each seed: by need, then the latest first
-        self._seeds: list[int] = []  # those of the queue, in order: there may be 100,000
+        self._queue = Queue(memory_binds=plan.bound in ("memory", "RAM") or plan.guaranteed < plan.workers)
         self._free_ram = dict(plan.ram_budgets)
         self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
-        self._rams: list[int] = []  # what each trial in the queue needs of its host's RAM, sorted
-        self._least_ram = 0  # the least of them, or of those that were there last
         self._aside: dict[str, set[int]] = {}  # by node id, devices that wait for its RAM and are not in the heap
 
     @property
     def waiting(self) -> int:
         """The number of trials in the queue."""
-        return len(self._rams)
+        return len(self._queue)
 
     @property
     def largest_bytes(self) -> int:
@@ -222,9 +216,9 @@ class Packer:
 
     def held_back(self) -> tuple[Request, Device] | None:
         """The next trial that fits without bounds, with what it would get, and on which device."""
-        for free, index in self._freest() if self._waiting else ():
-            if fitting := self._position(free, self._own_ram(index)):
-                need, _, request = self._waiting[fitting[0]][fitting[1]]
+        for free, index in self._freest() if self._queue else ():
+            if fitting := self._queue.first(free, self._own_ram(index)):
+                need, request = self._queue.look(fitting)
                 return replace(request, need_bytes=need), self._plan.devices[index]
         return None
 
@@ -235,11 +229,8 @@ class Packer:
 
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue."""
-        for seed, same_seed in self._waiting.items():
-            for position, (_, _, request) in enumerate(same_seed):
-                if request.trial.trial_id == trial_id:
-                    self._pop(seed, position)
-                    return
+        if at := self._queue.find(trial_id):
+            self._queue.pop(at)
 
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. A trial that needs more than any device has will get a whole device."""
@@ -249,33 +240,27 @@ class Packer:
             need = min(self._need(request), largest)
             if request.host_bytes > smallest_ram:
                 request = self._within_host(request, need)
-            insort(self._rams, request.host_bytes)
-            if request.trial.seed not in self._waiting:
-                insort(self._seeds, request.trial.seed)
-            insort(self._waiting.setdefault(request.trial.seed, []), (need, -next(self._order), request))
-        self._least_ram = self._rams[0] if self._rams else self._least_ram
+            self._queue.add(request, need)
         for node in list(self._aside):
             self._bring_back(node)
 
     def revise(self, correct: Callable[[Request], Request]) -> None:
         """Replaces every request in the queue by ``correct(request)``, which has a better known need."""
-        waiting = [entry for same_seed in self._waiting.values() for entry in same_seed]
-        requests = [request for _, _, request in sorted(waiting, key=lambda entry: -entry[1])]
-        self._waiting, self._seeds, self._rams = {}, [], []
-        self.enqueue(correct(request) for request in requests)
+        self.enqueue([correct(request) for request in self._queue.pop_all()])
 
     def place(self) -> list[tuple[Request, Placement]]:
         """Takes the trials that start now out of the queue, and reserves their memory."""
         placed: list[tuple[Request, Placement]] = []
-        while self._waiting and len(placed) < self._most and (index := self._emptiest_device()) is not None:
+        while self._queue and len(placed) < self._most and (index := self._emptiest_device()) is not None:
             room, ram = self._room(index), self._ram(index)
-            fitting = self._take(room, ram)
+            fitting = self._queue.first(room, ram)
             if fitting is None:
-                if ram == UNBOUNDED or self._position(room, UNBOUNDED) is None:
+                if ram == UNBOUNDED or self._queue.first(room, UNBOUNDED) is None:
                     break
                 self._set_aside()
                 continue
-            placed.append((fitting[1], self._reserve(index, *fitting)))
+            need, request = self._queue.pop(fitting)
+            placed.append((request, self._reserve(index, need, request)))
         return placed
 
     def _reserve(self, index: int, need: int, request: Request) -> Placement:
@@ -293,34 +278,6 @@ class Packer:
         self._lost.add(self._index[device])
         self.revise(lambda request: request)
 
-    def _take(self, room_bytes: int, ram_bytes: int) -> tuple[int, Request] | None:
-        """Takes the largest trial that fits, of the lowest seed with one, and its need; None if none fits."""
-        fitting = self._position(room_bytes, ram_bytes)
-        if fitting is None:
-            return None
-        return self._pop(*fitting)
-
-    def _pop(self, seed: int, position: int) -> tuple[int, Request]:
-        """Takes the trial at a position of its seed's queue, and its need."""
-        need, _, request = self._waiting[seed].pop(position)
-        if not self._waiting[seed]:
-            del self._waiting[seed]
-            self._seeds.remove(seed)
-        del self._rams[bisect_left(self._rams, request.host_bytes)]
-        self._least_ram = self._rams[0] if self._rams else self._least_ram
-        return need, request
-
-    def _position(self, room_bytes: float, ram_bytes: int) -> tuple[int, int] | None:
-        """The seed and the position in its queue of the trial that ``_take`` would take."""
-        for seed in self._seeds:
-            same_seed = self._waiting[seed]
-            position = bisect_right(same_seed, room_bytes, key=lambda entry: entry[0]) - 1
-            while position >= 0 and same_seed[position][2].host_bytes > ram_bytes:
-                position -= 1
-            if position >= 0:
-                return seed, position
-        return None
-
     def _need(self, request: Request) -> int:
         """The memory share of a trial. With uniform packing it is the same for all that never ran out of memory."""
         return max(request.need_bytes, self._plan.footprint_bytes if self._plan.packing == "uniform" else 0)
@@ -336,7 +293,7 @@ class Packer:
             free, index = self._emptiest[0]
             if -free != self._room(index) or not self._is_open(index):
                 heapq.heappop(self._emptiest)
-            elif self._free_ram and self._ram(index) < self._least_ram:
+            elif self._free_ram and self._ram(index) < self._queue.least_ram:
                 self._set_aside()
             else:
                 return index
@@ -378,7 +335,7 @@ class Packer:
         """Of each host with RAM for a trial its emptiest device with a slot: free bytes and index, the most first."""
         found: dict[str, tuple[int, int]] = {}
         for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
-            if self._is_open(index) and self._own_ram(index) >= self._least_ram:
+            if self._is_open(index) and self._own_ram(index) >= self._queue.least_ram:
                 found[device.node_id] = max(found.get(device.node_id, (0, 0)), (free, index))
         return sorted(found.values(), reverse=True)
 

@@ -64,6 +64,18 @@ def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request
     return Schedule(tuple(placements), now)
 
 
+def expected_seconds(requests: Sequence[Request], plan: Plan, trials: int) -> float | None:
+    """How long a study of so many trials like these takes, if its workers do not slow each other.
+
+    None if the time of any of them is unknown.
+    """
+    known = {request.trial.trial_id: request.seconds for request in requests}
+    if not requests or None in known.values():
+        return None
+    took = simulate(requests, plan, lambda request: known[request.trial.trial_id] or 0.0).seconds
+    return took * max(trials, len(requests)) / len(requests)
+
+
 def shortest_possible(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> float:
     """A lower bound of any schedule's seconds: memory · time of all trials over all memory, or the longest trial."""
     area = sum(request.need_bytes * seconds(request) for request in requests)

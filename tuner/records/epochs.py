@@ -104,6 +104,19 @@ def histories(lines: Iterable[EpochLine]) -> dict[str, dict[int, EpochLine]]:
     return by_trial
 
 
+def seconds_per_epoch(lines: Iterable[EpochLine]) -> dict[str, float]:
+    """How long an epoch of each trial's last attempt took on average, by trial id; only where one has ended."""
+    ends: dict[str, tuple[EpochLine, EpochLine]] = {}
+    for line in lines:
+        first, _ = ends.get(line.trial_id, (line, line))
+        ends[line.trial_id] = (first if first.attempt == line.attempt else line), line
+    return {
+        trial_id: max(0.0, last.at - first.at) / (last.epoch - first.epoch)
+        for trial_id, (first, last) in ends.items()
+        if last.epoch > first.epoch
+    }
+
+
 def _ends_in_partial_line(file: BinaryIO) -> bool:
     """Whether a kill has left an incomplete last line, to which nothing must be appended."""
     if file.seek(0, 2) == 0:

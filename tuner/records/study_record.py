@@ -12,7 +12,7 @@ from pydantic import AfterValidator, PlainValidator
 
 from tuner.errors import InputError
 from tuner.machine.regular_files import MOST_BYTES, regular
-from tuner.records.checking import CheckedValue, Name, Text, TrialId, Whole, as_name, as_text, checked_json
+from tuner.records.checking import Amount, CheckedValue, Name, Text, TrialId, Whole, as_name, as_text, checked_json
 from tuner.records.files import STUDY
 from tuner.trial import ConfigValue, Device, Direction, Objective
 
@@ -73,6 +73,9 @@ class PlanRecord:
     ram_footprint_bytes: int = 0
     workers: int = 0
     tight: Sequence[str] = field(default_factory=list)  # the names of trials with less than they would cache
+    # Expected times, as far as they were known: an epoch of each workload's slowest trial, and all trials together.
+    epoch_seconds: Mapping[str, Amount] = field(default_factory=dict)
+    seconds: Amount | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import time
 import warnings
 from contextlib import suppress
 from html import escape
@@ -62,20 +61,24 @@ class NotebookProgress(StudyProgress):
         super().finished(outcome, retry)
         self._update()
 
+    def tick(self) -> None:
+        """Time has passed."""
+        self._update()
+
     def _has_line(self, outcome: Outcome) -> bool:
         return outcome.status != "completed"
 
     def _update(self) -> None:
         """Draws the bar, at most once in ``REFRESH_SECONDS``."""
-        if self._display and (self._ended or time.monotonic() - self._drawn >= REFRESH_SECONDS):
-            self._drawn = time.monotonic()
+        if self._display and (self._ended or self.clock() - self._drawn >= REFRESH_SECONDS):
+            self._drawn = self.clock()
             self._display.update(self._bundle(), raw=True)  # type: ignore[no-untyped-call]
 
     def _bundle(self) -> dict[str, str]:
         """The bar as HTML and as plain text."""
         running = list(self._running.values())
         share, left = self._share_done(running), self._time_left(running)
-        seconds = f"{time.monotonic() - self._began:.0f} s in all" if self._ended else left
+        seconds = f"{self.clock() - self._began:.0f} s in all" if self._ended else left
         text = f"{self._done}/{self.trials} trials ended · {self._best_text()} · {seconds}"
         bar = f'<progress max="1" value="{share:.4f}" style="width:16em"></progress>'
         return {"text/plain": text, "text/html": f"<div>{bar} {escape(text)}</div>"}

@@ -10,7 +10,7 @@ from tuner.errors import option
 from tuner.placement.packing import HOST_MARGIN, host_need_bytes, is_tight, low_bytes, need_bytes
 from tuner.placement.rooms import ram_buffer_bytes
 from tuner.reporting.console import WIDE, make_table
-from tuner.reporting.texts import count_text
+from tuner.reporting.texts import count_text, rough
 from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:
@@ -47,10 +47,18 @@ def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
     return "\n".join([*lines, f"{below}(1 + margin){beside}"])
 
 
-def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str = "") -> str:
-    """The plan in a few lines: data, footprint, memory, buffer, workers, share, and what bounds them.
+def plan_text(
+    plan: Plan,
+    requests: Sequence[Request],
+    data: str,
+    batches: str = "",
+    seconds: float | None = None,
+    alternatives: Sequence[str] = (),
+) -> str:
+    """The plan in a few lines: data, footprint, memory, buffer, workers, share, what bounds them, and time.
 
     ``requests`` are all trials to run. ``data`` has a line for each data set, ``batches`` one for each batch size.
+    ``seconds`` is how long all take together, if it is known. ``alternatives`` are lines below the time.
     """
     lines = _labelled("data", data)
     lines.append(f"{'trials':<10} {len(requests)}{_seeds(requests)}")
@@ -72,7 +80,37 @@ def plan_text(plan: Plan, requests: Sequence[Request], data: str, batches: str =
     bound = option(plan.bound) if plan.bound == "max_workers" else plan.bound
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
     lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {bound}{busy}")
-    return "\n".join(lines)
+    return "\n".join(
+        lines + _labelled("time", "\n".join([*time_lines(requests, seconds, plan.workers), *alternatives]))
+    )
+
+
+def time_lines(requests: Sequence[Request], seconds: float | None, workers: int) -> list[str]:
+    """How long an epoch and the longest trial of each workload take, and all trials together."""
+    workloads = dict.fromkeys(request.trial.workload for request in requests)
+    lines = [_time([each for each in requests if each.trial.workload == name]) for name in workloads]
+    together = f"{rough(seconds)} in all with {count_text(workers, 'worker')}" if seconds else ""
+    if len(lines) > 1:
+        lines = [f"{name}: {line}" for name, line in zip(workloads, lines, strict=True)]
+        return lines + ([f"{together}"] if together else [])
+    return [f"{lines[0]}, {together}"] if together and len(requests) > 1 else lines
+
+
+def _time(requests: Sequence[Request]) -> str:
+    """How long an epoch and the longest of one workload's trials take."""
+    known = [request for request in requests if request.seconds]
+    if not known:
+        return "unknown until the first epochs"
+    an_epoch = _span([rough(size) for size in sorted(each.estimate.epoch_seconds or 0.0 for each in known)])
+    epochs = _span([f"{number:,}" for number in sorted(each.trial.epochs for each in known)])
+    longest = rough(max(each.seconds or 0.0 for each in known))
+    whose = f" for the longest of {len(known)} trials" if len(known) > 1 else ""
+    others = f"; unknown for {len(requests) - len(known)} of {len(requests)} trials" if requests != known else ""
+    return f"about {an_epoch} an epoch, {epochs} epoch{'s' * (epochs != '1')}: {longest}{whose}{others}"
+
+
+def _span(ascending: Sequence[str]) -> str:
+    return ascending[0] if ascending[0] == ascending[-1] else f"{ascending[0]} to {ascending[-1]}"
 
 
 def monitoring_text(plan: Plan) -> str:

@@ -1,9 +1,9 @@
-"""The progress of a study: a live table on a terminal, and a line for each attempt that has ended."""
+"""The progress of a study: a live table, or without a terminal a line now and then; and a line as an attempt ends."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from tuner.errors import printable
 from tuner.placement.retry import Retry
 from tuner.reporting.console import make_table, print_text
-from tuner.reporting.texts import MOST_OF_ERROR
+from tuner.reporting.texts import MOST_OF_ERROR, rough
 from tuner.trial import (
     ACCUMULATION,
     EVALUATION_PARTS,
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 
+QUIET_SECONDS = 30.0  # after so long without a line, what is not a terminal gets one about the study
+MOST_BEGUN = 0.9  # of an epoch that is not reported yet counts as done
+NAMED = 4  # so many running trials are named in it
+
 Running = Sequence[tuple[Placement, EpochReport | None]]  # running trials with their last reports
 
 
@@ -44,12 +48,20 @@ class StudyProgress:
     objectives: Mapping[str, Objective]  # what trials are compared by, by workload
     budget_bytes: int  # the memory for trials on all devices
     several_seeds: bool = field(default=False, kw_only=True)  # show each trial's seed
+    # How long all epochs together are expected to take one after another; 0 if unknown.
+    training_seconds: float = field(default=0.0, kw_only=True)
+    clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
     _running: dict[str, tuple[Placement, EpochReport | None]] = field(default_factory=dict, init=False)
+    _heard: dict[str, float] = field(default_factory=dict, init=False)  # when a trial started, or last reported
     _best: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)  # value and name, by workload
-    _began: float = field(default_factory=time.monotonic, init=False)
+    _began: float = field(init=False)
+    _printed: float = field(init=False)
     _done: int = field(default=0, init=False)
-    _epochs_done: int = field(default=0, init=False)
+    _work_done: float = field(default=0.0, init=False)  # of trials that have ended: epochs, or their expected seconds
     _live: Live | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._began = self._printed = self.clock()
 
     def __enter__(self) -> Self:
         """Starts the live table, on a terminal."""
@@ -68,10 +80,12 @@ class StudyProgress:
 
     def started(self, placement: Placement) -> None:
         """A trial has been placed."""
+        self._heard[placement.trial.trial_id] = self.clock()
         self._running[placement.trial.trial_id] = (placement, None)
 
     def reported(self, report: EpochReport) -> None:
         """A trial has begun to train, or finished an epoch."""
+        self._heard[report.trial_id] = self.clock()
         placement, _ = self._running[report.trial_id]
         self._running[report.trial_id] = (placement, report)
 
@@ -81,7 +95,7 @@ class StudyProgress:
         self._running.pop(trial.trial_id, None)
         if not retry:
             self._done += 1
-            self._epochs_done += trial.epochs
+            self._work_done += trial.epochs * self._epoch_work(outcome.placement)
         objective = self.objectives[trial.workload]
         value = outcome.metrics.get(objective.metric)
         if value is not None:
@@ -109,8 +123,14 @@ class StudyProgress:
         whose = f"{trials} running trials have" if trials > 1 else "the running trial has"
         self.note(f"ending: {whose} {seconds:g} s to write checkpoints; an interrupt (Ctrl-C) does not wait for that")
 
+    def tick(self) -> None:
+        """Time has passed: prints a line about the study if none was printed for long and there is no live table."""
+        if self._running and not self.console.is_terminal and self.clock() - self._printed >= QUIET_SECONDS:
+            self.note(self._summary(list(self._running.values()), named=True))
+
     def note(self, line: str) -> None:
         """Prints a line above the table."""
+        self._printed = self.clock()
         with suppress(OSError):  # the terminal may be closed; the study must still end properly
             print_text(self.console, line)
 
@@ -144,11 +164,14 @@ class StudyProgress:
             )
         return Group(summary, table) if running else summary
 
-    def _summary(self, running: Running) -> str:
-        """A line about the study."""
+    def _summary(self, running: Running, *, named: bool = False) -> str:
+        """A line about the study; with the names of running trials if they are not in a table below it."""
         reserved = sum(placement.limit_bytes for placement, _ in running)
+        names = [f"{self._title(placement.trial)} {_epochs(report)}" for placement, report in running[:NAMED]]
+        names += [f"{len(running) - NAMED} more"] if len(running) > NAMED else []
+        which = f" ({', '.join(names)})" if named and names else ""
         return (
-            f"{self._done}/{self.trials} done, {len(running)} running · {self._best_text()} · memory reserved "
+            f"{self._done}/{self.trials} done, {len(running)} running{which} · {self._best_text()} · memory reserved "
             f"{reserved / GB:.1f} of {self.budget_bytes / GB:.1f} GB · {self._time_left(running)}"
         )
 
@@ -159,19 +182,30 @@ class StudyProgress:
         return f"best {', '.join(bests)}" if bests else "no result yet"
 
     def _share_done(self, running: Running) -> float:
-        """The share of all epochs that is done, from 0 to 1; of all trials where their epochs are unknown."""
+        """The share of all epochs' time that is done, from 0 to 1; of all trials where their epochs are unknown."""
         if not self.epochs:
             return self._done / max(1, self.trials)
-        return (self._epochs_done + sum(report.epoch for _, report in running if report)) / max(1, self.epochs)
+        done = sum(self._work(placement, report) for placement, report in running)
+        return min(1.0, (self._work_done + done) / (self.training_seconds or self.epochs))
+
+    def _work(self, placement: Placement, report: EpochReport | None) -> float:
+        """What a running trial has done; where times are known, with a part of its epoch that is not reported yet."""
+        seconds, epoch = self._epoch_work(placement), report.epoch if report else 0
+        begun = self.clock() - self._heard[placement.trial.trial_id] if self.training_seconds else 0.0
+        return epoch * seconds + min(begun, MOST_BEGUN * seconds) * (epoch < placement.trial.epochs)
+
+    def _epoch_work(self, placement: Placement | None) -> float:
+        """What an epoch of a trial counts: its expected seconds, or the mean; 1 where they are unknown."""
+        if not self.training_seconds:
+            return 1.0
+        own = placement.estimate.epoch_seconds if placement else None
+        return own or self.training_seconds / self.epochs
 
     def _time_left(self, running: Running) -> str:
-        """The remaining time, estimated as if all epochs took equally long."""
+        """The remaining time, by what the work so far took."""
         share = self._share_done(running)
-        elapsed = time.monotonic() - self._began
-        if share <= 0:
-            return f"{elapsed:.0f} s so far"
-        left = elapsed * (1 - share) / share
-        return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
+        elapsed = self.clock() - self._began
+        return f"about {rough(elapsed * (1 - share) / share)} left" if share > 0 else f"{elapsed:.0f} s so far"
 
 
 def _epochs(report: EpochReport | None) -> str:

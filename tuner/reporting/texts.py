@@ -48,3 +48,11 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def rough(seconds: float) -> str:
+    """Seconds that are known about: ``0.04 s``, ``3 s``, ``36 s``, ``2 min``, ``1.5 h``, with two digits at most."""
+    for size, unit in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= 1.5 * size:
+            return f"{float(f'{seconds / size:.2g}'):g} {unit}"
+    return f"{float(f'{max(seconds, 0.01):.2g}'):g} s"

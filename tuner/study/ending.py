@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from tuner.errors import TunerError, one_line
 from tuner.placement.packing import is_tight
 from tuner.records.attempts import NOT_KEPT, Attempt
-from tuner.records.files import RESULTS
+from tuner.records.epochs import read_epochs, seconds_per_epoch
+from tuner.records.files import EPOCHS, RESULTS
 from tuner.records.study_record import StudyRecord
 from tuner.reporting.console import in_notebook, print_text
 from tuner.reporting.figures.axes import varying
@@ -23,22 +24,28 @@ from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stages import Placed
 from tuner.study.stored_options import needs_objects
-from tuner.trial import GB, MemoryEstimate, Objective, shrunk, title
+from tuner.trial import GB, Config, MemoryEstimate, Objective, shrunk, title
+from tuner.workloads.protocols import caution
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def learn_from(result: StudyResult, settings: Settings, console: Console) -> None:
+def learn_from(study: Placed, result: StudyResult, console: Console) -> None:
     """Keeps what completed trials took, so that the next study on this machine estimates and packs better."""
     devices = {device.label: device for device in result.plan.devices}
-    service = estimation_service(settings)
+    service = estimation_service(study.settings)
+    took = seconds_per_epoch(read_epochs(Path(result) / EPOCHS))
     peaks: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
     in_ram: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
+    epochs: dict[tuple[str, str], list[tuple[MemoryEstimate, Config, float]]] = {}
     for row in result.trials:
         raw = result.estimates.get(row.trial_id)  # a changed line of the journal may be of no trial
         if raw is None or row.status != "completed" or shrunk(row.config):
             continue
+        if row.trial_id in took and row.device in devices:
+            times = epochs.setdefault((row.workload, devices[row.device].name), [])
+            times.append((raw, row.config, took[row.trial_id]))
         tight = row.gpu_fraction == 1 and is_tight(raw, row.result.limit_bytes)  # its peak is what there was
         if row.peak_memory_gb and row.device in devices and not tight:
             found = peaks.setdefault((row.workload, devices[row.device].name), [])
@@ -51,6 +58,9 @@ def learn_from(result: StudyResult, settings: Settings, console: Console) -> Non
             service.learn(workload, device, taken)
         for (workload, device), taken in in_ram.items():
             service.learn_in_ram(workload, device, taken)
+        for (workload, device), taken_times in epochs.items():
+            task = study.tasks[workload]
+            service.learn_times(task.workload, task.data, device, taken_times)
     except TunerError as error:  # the study is complete all the same
         print_text(console, f"not calibrated: {error.text}")
 
@@ -77,7 +87,7 @@ def show_end(console: Console, study: Placed, result: StudyResult, record: Study
     """Learns from the study, writes its page, and prints what is to be known of it."""
     settings = study.settings
     if settings.auto_memory and settings.calibration:
-        learn_from(result, settings, console)
+        learn_from(study, result, console)
     page = write_report(console, study, result, record) if settings.report else None
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
         if study.shows_end:
@@ -114,6 +124,8 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
             which = "best single trial" if has_seeds(rows) else "best"
             again = how_to_repeat(record, best, folder, result.workloads[workload])
             lines.append(f"{which}: {said}. Again: {again}")
+            doubt = caution(study.tasks[workload].workload, study.tasks[workload].data)
+            lines.append(f"warning: {doubt}" if doubt else "")
     print_text(console, "\n".join(line for line in lines if line))
 
 

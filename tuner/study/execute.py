@@ -72,8 +72,15 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
     number = len(requests) + len(study.misfits) + (study.live.left if study.live else 0)
     known = [request.trial.epochs for request in requests]
     epochs = sum(known) * number // max(1, len(known))
+    timed = [request.seconds for request in requests if request.seconds]
     progress = (NotebookProgress if in_notebook() else StudyProgress)(
-        around.console, number, epochs, study.objectives, sum(study.plan.budgets), several_seeds=settings.seeds > 1
+        around.console,
+        number,
+        epochs,
+        study.objectives,
+        sum(study.plan.budgets),
+        several_seeds=settings.seeds > 1,
+        training_seconds=sum(timed) * number / len(timed) if timed and len(timed) == len(requests) else 0.0,
     )
     described = study.optuna.described if study.optuna else None
     recorder = Recorder(folder, progress, requests, around.trackers, settings.scheduler, described)

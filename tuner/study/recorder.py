@@ -104,6 +104,10 @@ class Recorder:
         """A trial has reported nothing for long."""
         self._progress.note(text)
 
+    def tick(self) -> None:
+        """Time has passed."""
+        self._progress.tick()
+
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
         """The study ends; this many trials have so long to write checkpoints, or cannot be asked for this reason."""
         self._progress.stopping(trials, seconds, fault)

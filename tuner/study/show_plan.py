@@ -27,7 +27,8 @@ REMEDIES: dict[Status, str] = {
 
 def show_plan(console: Console, study: Placed) -> None:
     """Prints the plan, and what a search adds to it; if nothing is left to do, what would run trials again."""
-    lines = [plan_text(study.plan, study.requests, describe(study.tasks), study.sized.text)]
+    data, batches = describe(study.tasks), study.sized.text
+    lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, study.alternatives)]
     lines += left_out(study)
     lines += _little_shared(study)
     if study.live and study.live.left:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError, option
 from tuner.placement.packing import Plan
+from tuner.placement.simulation import expected_seconds
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
@@ -22,6 +23,7 @@ from tuner.records.journal import read_attempts
 from tuner.records.study_folder import check_unused
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.spec.settings import Settings
+from tuner.study.alternatives import alternatives
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting
 from tuner.study.planning import Estimates, Whole, plan_requests, to_trials, usable, whole_of, with_learning
@@ -81,6 +83,8 @@ class Placed(Estimated):
     plan: Plan  # how the trials share the devices
     requests: Sequence[Request] = ()  # the trials that are left to run
     misfits: Sequence[Request] = ()  # those that fit no device and are left out
+    seconds: float | None = None  # how long they are expected to take together; None if unknown
+    alternatives: Sequence[str] = ()  # how long other ways to train would take, a line for each workload that has any
 
     @property
     def tried(self) -> Sequence[Trial]:
@@ -148,7 +152,8 @@ def place(estimated: Estimated) -> Placed:
     if fit:
         more = len(fit) + live.left if live else 0
         plan, served = plan_requests(tasks, fit, devices, settings, more)
-        return Placed(**before, plan=plan, requests=served, misfits=misfits)
+        seconds, others = expected_seconds(served, plan, more), alternatives(tasks, served, devices[0], settings)
+        return Placed(**before, plan=plan, requests=served, misfits=misfits, seconds=seconds, alternatives=others)
     if misfits and not estimated.attempts:
         plan_requests(tasks, [min(misfits, key=lambda each: each.need_bytes)], devices, settings)  # says why not
     shown = [

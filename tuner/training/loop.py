@@ -40,8 +40,8 @@ def fit(
     after so many epochs without a better one. The test split is evaluated once, with that epoch's weights, and
     decides nothing.
 
-    Raises ``Pruned``, ``Stopped`` if the study ends, and ``Diverged`` if an epoch's mean loss is not finite or over
-    ``divergence_factor`` times the first step's loss. Other exceptions are the workload's or torch's; ``phase_of``
+    Raises ``Pruned``, ``Stopped`` if the study ends, and ``Diverged`` if an epoch's mean loss is not finite or too
+    large by the workload's ``divergence_factor``. Other exceptions are the workload's or torch's; ``phase_of``
     returns the phase in which they were raised.
 
     Args:
@@ -62,6 +62,7 @@ def fit(
     objective = objective or workload.objective
     with phases() as enter:
         model, optimizer, rates, progress = _begin(workload, trial, data, device, checkpoint, progress)
+        constant = contract.constant_loss(workload, data)
         yield EpochReport(trial.trial_id, progress.epoch, last)
         steps = count(1)
         enter("first step")
@@ -80,7 +81,7 @@ def fit(
             now = epoch_data(model, trial.config, data, epoch) if epoch_data else data
             loss, first = train_epoch(workload, model, optimizer, trial.config, now, device, after_step, steps)
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
-            _check(loss, progress.first_loss, epoch, workload.divergence_factor)
+            _check(loss, progress.first_loss, constant, epoch, workload.divergence_factor)
             enter("evaluation")
             metrics = {"train_loss": loss}
             if held_out:
@@ -124,11 +125,13 @@ def _begin(
     return model, optimizer, rates, progress
 
 
-def _check(loss: float, first: float, epoch: int, divergence_factor: float) -> None:
+def _check(loss: float, first: float, constant: float, epoch: int, divergence_factor: float) -> None:
+    """Raises ``Diverged``. ``first`` is the first step's loss, ``constant`` that of a constant prediction."""
     if not math.isfinite(loss):
         raise Diverged(f"the training loss became {loss} in epoch {epoch}: lower lr")
-    if loss > divergence_factor * max(1.0, abs(first)):
-        raise Diverged(f"the training loss rose from {first:.3g} to {loss:.3g} in epoch {epoch}: lower lr")
+    if loss > divergence_factor * max(1.0, min(abs(first), constant)):
+        least = f"; a constant prediction has {constant:.3g}" if constant < math.inf else ""
+        raise Diverged(f"the training loss rose from {first:.3g} to {loss:.3g} in epoch {epoch}{least}: lower lr")
 
 
 def _is_best(metrics: Mapping[str, float], best: Mapping[str, float], objective: Objective) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -58,8 +59,12 @@ def build_optimizer(workload: Workload, model: nn.Module, config: Config) -> Opt
     name = str(config.get("optimizer", "adam"))
     make = contract.chosen(workload, "optimizer", name, OPTIMIZERS, "optimizer(model, config)")
     options = {"momentum": float(config.get("momentum", 0.0))} if name == "sgd" else {}
+    parameters: Iterable[Any] = model.parameters()
+    if groups := optional(workload, OwnLoop.parameter_groups):
+        with contract.calling(workload, "parameter_groups"):
+            parameters = groups(model, config)
     return make(
-        model.parameters(),
+        parameters,
         lr=float(config["lr"]),
         weight_decay=float(config["weight_decay"]),
         fused=True,

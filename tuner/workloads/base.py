@@ -113,7 +113,8 @@ class Workload(Trainable, Generic[DataT, ModelT]):
     Attributes:
         hyperparameters: the keys that a configuration may set, each with a ``Hyperparameter`` or its default alone.
             Those that the training loop reads (``epochs``, ``lr`` and ``weight_decay``) may be left out.
-        divergence_factor: a trial has diverged if an epoch's mean loss exceeds this factor times the first step's.
+        divergence_factor: a trial has diverged if an epoch's mean loss exceeds this factor times the first step's, or
+            times that of a constant prediction (``constant_loss``) if this is less.
     """
 
     hyperparameters: ClassVar[Mapping[str, Declared]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config
 from tuner.workloads.base import Batch, Split, Trainable, Workload
 from tuner.workloads.built_in import is_built_in
-from tuner.workloads.protocols import ChunkedEvaluation, optional
+from tuner.workloads.protocols import ChunkedEvaluation, DataDescription, optional
 from tuner.workloads.session import to_number
 
 if TYPE_CHECKING:
@@ -186,6 +187,13 @@ def check_loss(workload: Workload, loss: object) -> Tensor:
     if not loss.requires_grad:
         _refuse(workload, f"loss returned a tensor without a gradient: {wanted}: leave out .detach() and no_grad()")
     return loss
+
+
+def constant_loss(workload: Workload, data: object) -> float:
+    """The training loss of the best constant prediction; infinite if the workload does not say it."""
+    own = optional(workload, DataDescription.constant_loss)
+    with calling(workload, "constant_loss"):
+        return to_number(own(data)) if own else math.inf
 
 
 def evaluated(

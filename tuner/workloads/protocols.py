@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tuner.errors import InputError, option
 from tuner.trial import Config, Configuration, ConfigValue
@@ -41,14 +41,27 @@ class DataDescription(Protocol):
     def describe(self, data: object) -> str:
         """A short description of the data set, for the plan."""
 
+    def caution(self, data: object) -> str:
+        """Why the best of the study's trials may not be the best; empty if the data are no reason."""
+
     def training_samples(self, data: object) -> int | None:
         """The number of training samples, which a batch cannot exceed; None if it is unknown."""
+
+    def constant_loss(self, data: object) -> float:
+        """The training loss of the best constant prediction, which shows whether the first epoch's loss is wild."""
 
     def all_data(self, data: object) -> object:
         """The data with all samples in the training split. Metrics of the other splits are then meaningless."""
 
     def rehearsal(self, data: object) -> object:
         """A part of the data whose evaluation takes as much memory as that of all data, for estimates."""
+
+
+class Alternatives(Protocol):
+    """Several ways to train a configuration, of which the plan says how long an epoch takes."""
+
+    def alternatives(self, config: Config, data: object) -> Mapping[str, Config]:
+        """Complete configurations by the name of the way, such as "full graph" and "sampled"; with the given one."""
 
 
 class Curriculum(Protocol):
@@ -60,6 +73,9 @@ class Curriculum(Protocol):
 
 class OwnLoop(Protocol):
     """Another optimizer, or other learning rates, than those that a configuration can choose."""
+
+    def parameter_groups(self, model: nn.Module, config: Config) -> Iterable[dict[str, Any]]:
+        """The model's parameters in groups, as torch's optimizers take them, for rates other than ``lr``."""
 
     def optimizer(self, model: nn.Module, config: Config) -> Optimizer:
         """An optimizer of the model's parameters, which are on the device."""
@@ -161,6 +177,12 @@ def frozen(workload: Trainable, model: nn.Module) -> list[nn.Module]:
 def describe_data(workload: Trainable, data: object) -> str:
     """A short description of the data set; empty without the method ``describe``."""
     own = optional(workload, DataDescription.describe)
+    return own(data) if own else ""
+
+
+def caution(workload: Trainable, data: object) -> str:
+    """Why the best trial may not be the best; empty without the method ``caution``."""
+    own = optional(workload, DataDescription.caution)
     return own(data) if own else ""
 
 

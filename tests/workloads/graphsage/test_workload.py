@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
 import torch
 
-from tuner.datasets.ratings import RatingData, Ratings, adjacency
+from tuner.datasets.ratings import Adjacency, RatingData, Ratings
 from tuner.errors import InputError
 from tuner.search.configurations import complete
 from tuner.workloads.graphsage.model import GraphSAGEModel, SAGELayer, dropout
@@ -31,7 +32,7 @@ def test_a_layer_agrees_with_pygs_on_the_same_weights(ratings: RatingData) -> No
     both_ways = torch.cat([torch.stack([user, item + 40]), torch.stack([item + 40, user])], dim=1)
     x = torch.randn(100, 16)
     x1, x2 = x.clone().requires_grad_(), x.clone().requires_grad_()
-    graph = graph_of(torch.from_numpy(ratings.crow), torch.from_numpy(ratings.col))
+    graph = graph_of(torch.from_numpy(ratings.graph.crow), torch.from_numpy(ratings.graph.col))
     y1, y2 = theirs(x1, both_ways), ours(x2, graph)
     weight = torch.randn_like(y1)
     (y1 * weight).sum().backward()
@@ -118,8 +119,7 @@ def test_training_predicts_as_evaluation_does(
 
 def test_samples_of_a_single_neighbour_are_that_neighbour(ratings: RatingData) -> None:
     once = Ratings(np.arange(40, dtype=np.int32), np.arange(40, dtype=np.int32), np.ones(40, dtype=np.float32))
-    crow, col = adjacency(once, 40, 60)
-    alone = dataclasses.replace(ratings, crow=crow, col=col)
+    alone = dataclasses.replace(ratings, graph=Adjacency.of(once, 40, 60))
     whole, sampled = build(alone, fanout="all"), build(alone, fanout="3,2,4")
     torch.testing.assert_close(predicted(sampled, 120), predicted(whole, 120))
     predicted(sampled, 120).sum().backward()
@@ -148,3 +148,17 @@ def test_the_graphs_size_decides_by_default(ratings: RatingData, monkeypatch: py
 def test_a_fanout_that_fits_no_layer_is_refused(fanout: str) -> None:
     with pytest.raises(InputError, match=r"fanout = .* is not allowed \(allowed: all, by-size, .* as in 5,5,5\)"):
         GraphSAGE().finish({"fanout": fanout, "num_layers": 3})
+
+
+def test_the_plan_tells_of_ratings_that_repeat_others(ratings: RatingData) -> None:
+    assert "repeat" not in GraphSAGE().describe(ratings)
+    said = GraphSAGE().describe(dataclasses.replace(ratings, repeats=1200, dropped=30))
+    assert "report on; 1,200 repeat an earlier one's user and item, of which 30 are not trained on" in said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(49, "49 validation ratings, .* about 10%"), (1, "1 validation rating, "), (50, "^$")]
+)
+def test_few_validation_ratings_are_a_reason_for_doubt(count: int, said: str, ratings: RatingData) -> None:
+    few = ratings.train[np.arange(len(ratings.train)) < count]
+    assert re.search(said, GraphSAGE().caution(dataclasses.replace(ratings, validation=few)))

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 
 from tuner.workloads.graphsage.sparse import Neighbours, bag_sum
 
-EMBEDDING_STD = 0.1
 ROWS = 2**14  # of a layer's output that are computed at a time where no gradients are needed
+LAYER_GAIN = 0.5
 
 
 def dropout(x: Tensor, p: float) -> Tensor:
@@ -39,6 +39,9 @@ class SAGELayer(nn.Module):
         self.dropout = dropout
         self.lin_l = nn.Linear(in_channels, out_channels)
         self.lin_r = nn.Linear(in_channels, out_channels, bias=False)
+        for linear in (self.lin_l, self.lin_r):
+            nn.init.normal_(linear.weight, std=LAYER_GAIN / in_channels**0.5)
+        nn.init.zeros_(self.lin_l.bias)
 
     def forward(self, x: Tensor, neighbours: Neighbours | Tensor) -> Tensor:
         """(N, in_channels) → (N, out_channels); ``neighbours`` is a graph, or the means (N, in_channels)."""
@@ -87,14 +90,18 @@ class GraphSAGEModel(nn.Module):
         self.fanout = fanout
         nodes = self.num_users + len(item_features)
         # Not part of the state dict, as training does not change them and processes may share their memory.
-        for name, constant in (*graph._asdict().items(), ("user_features", user_features)):
+        features = {"user_features": user_features, "item_features": item_features}
+        for name, constant in (graph._asdict() | features).items():
             self.register_buffer(name, constant, persistent=False)
-        self.register_buffer("item_features", item_features, persistent=False)
         self.register_buffer("rating_scale", rating_scale)
-        self.embedding = nn.Parameter(EMBEDDING_STD * torch.randn(nodes, hidden_dim))
+        # ⟨zᵤ, zᵢ⟩ starts small beside a rating, at any width and number of features.
+        std = min(0.1, 0.8 / hidden_dim**0.5)
+        self.embedding = nn.Parameter(std * torch.randn(nodes, hidden_dim))
         self.bias = nn.Parameter(torch.zeros(nodes))
         self.user_projection = nn.Linear(user_features.shape[1], hidden_dim, bias=False)
         self.item_projection = nn.Linear(item_features.shape[1], hidden_dim, bias=False)
+        for projection in (self.user_projection, self.item_projection):
+            nn.init.normal_(projection.weight, std=std / projection.in_features**0.5)
         shares = [dropout] * (num_layers - 1) + [None]  # neither ReLU nor dropout after the last layer
         self.layers = nn.ModuleList(SAGELayer(hidden_dim, hidden_dim, share) for share in shares)
 

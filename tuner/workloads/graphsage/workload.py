@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tuner.errors import InputError
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ALL, BY_SIZE = "all", "by-size"
 WHOLE_GRAPH = 2**18  # training ratings up to which ``fanout: by-size`` takes all neighbours
 SAMPLED_NODES = 100
+FEWEST_TO_CHOOSE_BY = 50  # validation ratings; the RMSE of fewer has a standard error of over 10 %
 EVALUATION_PAIRS = 2**16  # pairs that are decoded at a time, with two (2**16, hidden_dim) gathers
 
 
@@ -39,6 +40,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
     metric = "val_rmse"
     default_data: ClassVar[str] = "synthetic"
     memory_scales_with: ClassVar[str | None] = "batch_size"
+    divergence_factor: ClassVar[float] = 1e3  # no width, depth or default rate reached twice the ratings' variance
     # The defaults were chosen on the validation RMSE of MovieLens-100K.
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
         "hidden_dim": Hyperparameter(64, 1, 8192, "channels of embeddings and layers"),
@@ -47,13 +49,21 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         "fanout": TextHyperparameter(
             BY_SIZE,
             "neighbours sampled for each layer, as in 10,5; all; or by-size, which samples if the graph is large",
+            optional=True,
             numbers=True,
         ),
-        "lr": Hyperparameter(0.01, 1e-7, 10.0, "Adam's learning rate at the start; decays linearly"),
+        "lr": Hyperparameter(
+            0.01, 1e-7, 10.0, "Adam's learning rate at the start, up to 64 channels; decays linearly"
+        ),
         "weight_decay": Hyperparameter(5e-4, 0.0, 1.0, "L2 penalty"),
         "batch_size": Hyperparameter(2048, 1, 10_000_000, "ratings in a training batch"),
         "epochs": Hyperparameter(12, 1, 100_000, "passes over the training ratings"),
     }
+
+    def finish(self, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
+        """Checks ``fanout``."""
+        fanouts(values)
+        return values
 
     def load_data(self, source: str, seed: int) -> RatingData:
         """Ratings by name or folder; see ``tuner.datasets.movielens.load_ratings``."""
@@ -62,11 +72,21 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         return load_ratings(source, seed=seed)
 
     def describe(self, data: RatingData) -> str:
+        repeats = f"; {data.repeats:,} repeat an earlier one's user and item" if data.repeats else ""
+        dropped = f", of which {data.dropped:,} are not trained on, as they are in the test" if data.dropped else ""
         return (
             f"{data.name}: {data.num_users:,} users, {data.num_items:,} items; "
             f"{len(data.train):,} ratings to train on, {len(data.validation):,} to choose by, "
-            f"{len(data.test):,} to report on"
+            f"{len(data.test):,} to report on{repeats}{dropped}"
         )
+
+    def caution(self, data: RatingData) -> str:
+        count = len(data.validation)
+        if count >= FEWEST_TO_CHOOSE_BY:
+            return ""
+        error = 1 / math.sqrt(2 * count)  # relative, of the standard deviation of so many normal errors
+        few = f"{count} validation rating{'s' * (count > 1)}"
+        return f"it was chosen by {few}, whose RMSE has a standard error of about {error:.0%}: give more ratings"
 
     def all_data(self, data: RatingData) -> RatingData:
         return data.all_training()
@@ -74,10 +94,9 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
     def training_samples(self, data: RatingData) -> int:
         return len(data.train)
 
-    def finish(self, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
-        """Checks ``fanout``."""
-        fanouts(values)
-        return values
+    def constant_loss(self, data: RatingData) -> float:
+        """The variance of the training ratings."""
+        return float(data.train.rating.var(dtype="float64"))
 
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
         """A new model over the graph of the training ratings."""
@@ -87,9 +106,9 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         from tuner.workloads.graphsage.sparse import graph_of
 
         rating = data.train.rating
-        users, items = (_unit_columns(_tensor(each)) for each in (data.user_features, data.item_features))
+        users, items = (_scaled(_tensor(each)) for each in (data.user_features, data.item_features))
         scale = torch.tensor([rating.mean(dtype=np.float64), rating.min(), rating.max()], dtype=torch.float32)
-        graph = graph_of(_tensor(data.crow), _tensor(data.col))
+        graph = graph_of(_tensor(data.graph.crow), _tensor(data.graph.col))
         fanout = _sampled(len(rating), config)
         return _model(config, users, items, graph, scale, fanout)
 
@@ -104,6 +123,24 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         model = _model(config, users, items, graph_of(weights["crow"], weights["col"]), scale, None)
         model.load_state_dict({key: weights[key] for key in model.state_dict()})
         return model
+
+    def parameter_groups(self, model: GraphSAGEModel, config: Config) -> list[dict[str, Any]]:
+        """Rates that fall with the width H from 64 on: with H for layers' matrices, with √H for nodes' vectors.
+
+        Adam changes all numbers of a vector by about its rate at once, and its product with another vector by H times
+        that. With one rate, first epochs of wide and deep models are wild. Yang et al. (2022, arXiv 2203.03466)
+        derive how rates must fall. SGD's steps shrink with the gradients.
+        """
+        share = 1.0 if config.get("optimizer") == "sgd" else min(1.0, 64 / int(config["hidden_dim"]))
+        matrices = [value for value in model.layers.parameters() if value.ndim == 2]
+        apart = {id(value) for value in (*matrices, model.bias)}
+        vectors = [value for value in model.parameters() if id(value) not in apart]
+        lr = float(config["lr"])
+        return [
+            {"params": [model.bias]},
+            {"params": vectors, "lr": lr * share**0.5},
+            {"params": matrices, "lr": lr * share},
+        ]
 
     def checkpointed(self, model: GraphSAGEModel) -> Iterable[nn.Module]:
         """The layers, each with its activation and dropout."""
@@ -175,9 +212,13 @@ def _sampled(ratings: int, config: Config) -> tuple[int, ...]:
     return _default_fanout(int(config["num_layers"])) if by_size else fanouts(config)
 
 
-def _unit_columns(features: Tensor) -> Tensor:
-    """The columns scaled to a maximum magnitude of 1. Flags are not changed."""
-    return features / features.abs().amax(dim=0).clamp(min=1e-12)
+def _scaled(features: Tensor) -> Tensor:
+    """The columns scaled to a maximum magnitude of 1, and all to rows whose magnitudes add up to 1 on average.
+
+    So a step of Adam moves what is projected as far with many columns as with one.
+    """
+    features = features / features.abs().amax(dim=0).clamp(min=1e-12)
+    return features / features.abs().sum(dim=1).mean().clamp(min=1)
 
 
 def _model(

@@ -1,0 +1,59 @@
+"""How long an epoch takes, from a few steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import chain, islice
+
+import torch
+from torch import nn
+
+from tuner.training.step import evaluate, train_step
+from tuner.trial import Config
+from tuner.workloads.base import Workload
+from tuner.workloads.micro_batches import sample_count, training_steps
+from tuner.workloads.protocols import DataDescription, optional
+
+STEPS = 5  # so many are timed, after one that warms up
+MOST_SECONDS = 2.0  # no further step is timed after so long
+
+
+def epoch_seconds(
+    workload: Workload,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: Config,
+    data: object,
+    device: str,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float | None:
+    """An epoch's training and its evaluation: timed steps, times the training samples over theirs.
+
+    None if the number of training samples is unknown. The model is trained by it. Exceptions are the workload's.
+    """
+    count = optional(workload, DataDescription.training_samples)
+    samples = count(data) if count else None
+    if not samples:
+        return None
+
+    def now() -> float:
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+        return clock()
+
+    model.train()
+    # As many epochs as may be needed if each has one step. Batches are drawn within the time, as in training.
+    groups = chain.from_iterable(training_steps(workload, config, data) for _ in range(1 + STEPS))
+    train_step(workload, model, optimizer, *next(groups), config=config, device=device)
+    began = trained = now()
+    timed = 0
+    for group in islice(groups, STEPS):
+        train_step(workload, model, optimizer, *group, config=config, device=device)
+        timed += sum(sample_count(workload, batch) for batch in group)
+        trained = now()
+        if trained - began >= MOST_SECONDS:
+            break
+    evaluate(workload, model, data, "validation", config=config)
+    return (trained - began) / timed * samples + now() - trained
