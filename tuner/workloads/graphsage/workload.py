@@ -26,6 +26,7 @@ ALL, BY_SIZE = "all", "by-size"
 WHOLE_GRAPH = 2**18  # training ratings up to which ``fanout: by-size`` takes all neighbours
 SAMPLED_NODES = 100
 FEWEST_TO_CHOOSE_BY = 50  # validation ratings; the RMSE of fewer has a standard error of over 10 %
+FLAGS = 4  # a row's mean sum of features that is not scaled: more than that of MovieLens' users or films
 EVALUATION_PAIRS = 2**16  # pairs that are decoded at a time, with two (2**16, hidden_dim) gathers
 
 
@@ -213,12 +214,12 @@ def _sampled(ratings: int, config: Config) -> tuple[int, ...]:
 
 
 def _scaled(features: Tensor) -> Tensor:
-    """The columns scaled to a maximum magnitude of 1, and all to rows whose magnitudes add up to 1 on average.
+    """The columns scaled to a maximum magnitude of 1, and all so that rows have magnitudes of at most FLAGS on average.
 
-    So a step of Adam moves what is projected as far with many columns as with one.
+    Otherwise a step of Adam, which changes all columns' weights by the same, moves what is projected by their number.
     """
     features = features / features.abs().amax(dim=0).clamp(min=1e-12)
-    return features / features.abs().sum(dim=1).mean().clamp(min=1)
+    return features / (features.abs().sum(dim=1).mean() / FLAGS).clamp(min=1)
 
 
 def _model(
