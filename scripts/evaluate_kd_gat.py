@@ -311,7 +311,7 @@ def stronger(test: Test, found: Found, baselines: Mapping[str, float]) -> list[s
     """Teachers that a baseline on which no bar is is above, in words."""
     means_of = {stage: mean_of(found[stage, "teacher"], "f1") for stage in STAGES}
     return [
-        f"{test.name}: {name}, has {baselines[name]:.4f}, the {stage}'s teacher {value:.4f}"
+        f"{test.name}: {name} has {baselines[name]:.4f}, the {stage}'s teacher {value:.4f}"
         for name in (LOGISTIC, RANGE)
         for stage, value in means_of.items()
         if value < baselines[name]
@@ -367,8 +367,7 @@ def main(data: str, seeds: int, epochs: int, autoencoder_epochs: int, processes:
             held_out += unseen(test, values)
             finding = {stage: count + finds(values, stage) for stage, count in finding.items()}
     print("".join(f"\n{line}" for line in held_out))
-    print("".join(f"\nnote: {note}" for note in notes))
-    print("".join(f"\nmissed: {fault}" for fault in faults))
+    print("".join(f"\nnote: {note}" for note in notes) + "".join(f"\nmissed: {fault}" for fault in faults))
     kinds = len(tests) - 2
     told_apart = ", ".join(f"{stage}s find {count}" for stage, count in finding.items())
     print(

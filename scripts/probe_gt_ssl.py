@@ -237,7 +237,8 @@ def main(
 ) -> None:
     options = read_study(study).options or {}
     name, config = best_configuration(study)
-    trees = load_trees(data, seed=options.get("seed", 0), skip_bad=options.get("skip_bad", False))
+    level, skip_bad = config.get("label_level", 1), options.get("skip_bad", False)
+    trees = load_trees(data, seed=options.get("seed", 0), skip_bad=skip_bad, label_level=level)
     click.echo(f"{trees.name}: {len(trees)} trees, labels {', '.join(trees.classes)}; encoder {name}, {seeds} seeds")
     if labels and (fewest := int(np.bincount(trees.label).min())) <= max(labels):
         raise click.UsageError(f"--labels {max(labels)}: a class has {fewest} trees: leave some to test on")

@@ -12,7 +12,7 @@ from tuner.api.plan import Forecast, speed, to_record
 from tuner.cli.print_plan import forecast_text
 from tuner.errors import InputError
 from tuner.records.attempts import Attempt
-from tuner.reporting.texts import duration
+from tuner.reporting.texts import duration, rough
 from tuner.trial import GB, MemoryEstimate, Request, Trial
 
 
@@ -83,5 +83,26 @@ def test_the_time_of_a_trial_is_that_of_all_its_attempts(tmp_path: Path) -> None
     assert forecast(like=str(tmp_path), limit=1, epochs=6).one_by_one == pytest.approx(15.0)
 
 
+def test_known_times_are_told_and_the_gain_needs_no_guess(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text('{"workload": "graphsage"}')
+    line = {"trial_id": "t001", "workload": "graphsage", "name": "a", "seed": 0, "status": "completed"}
+    line |= {"attempts": 1, "epochs": 2, "duration_s": 6.0, "estimated_memory_gb": 1.4, "config/epochs": 2}
+    (tmp_path / "attempts.jsonl").write_text(json.dumps(line) + "\n")
+    found = forecast(like=str(tmp_path), epochs=12, limit=3, max_workers=2)
+    *_, time, _, _, packing = forecast_text(found).splitlines()
+    said = "about 3 s an epoch, 12 epochs: 36 s for the longest of 3 trials, 72 s in all with 2 workers"
+    assert time == f"time       {said}"
+    assert packing == "packing    1.5 times as fast as one after another (1.8 min)"
+    assert [trial["epoch_seconds"] for trial in to_record(found)["trials"]] == pytest.approx([3.0] * 3)
+    assert to_record(found)["seconds"] == pytest.approx(72)
+
+
 def test_durations_are_told_in_two_units() -> None:
     assert [duration(each) for each in (42.4, 185, 7800)] == ["42 s", "3 min 5 s", "2 h 10 min"]
+
+
+def test_rough_times_have_two_digits_at_most() -> None:
+    times = (0, 0.0432, 3.04, 36.2, 89, 125, 5000, 9000, 400_000)
+    assert [rough(each) for each in times] == (
+        ["0.01 s", "0.043 s", "3 s", "36 s", "89 s", "2.1 min", "83 min", "2.5 h", "4.6 days"]
+    )

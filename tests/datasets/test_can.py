@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tuner
-from tests.support.can_files import write_recordings
+from tests.support.can_files import lines_of, plain_rows, write_recordings
 from tuner.datasets import can as module
 from tuner.datasets.can import CanData, build, load_can
 from tuner.datasets.can_frames import Frames
@@ -136,13 +136,30 @@ def test_files_are_read_as_they_were_written(can_folder: Path) -> None:
     assert (one.name, one.recordings, len(one)) == ("dos_synthetic", ("dos_synthetic",), 10)
 
 
+def test_texts_logs_and_parquet_of_a_folder_are_recordings_and_what_tells_of_them_is_not(tmp_path: Path) -> None:
+    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    made, folder = plain_rows(synthetic_can(300)["dos_synthetic"]), tmp_path / "drives"
+    folder.mkdir()
+    for name, form in (("a.txt", "normal_run_data.txt"), ("b.LOG", "candump -l"), ("dos.csv", "Car-Hacking")):
+        (folder / name).write_text("\n".join(lines_of(form, made)))
+    columns = {
+        "time": [row[0] for row in made],
+        "id": [row[1] for row in made],
+        "data": ["".join(row[2]) for row in made],
+    }
+    parquet.write_table(pa.table(columns), folder / "c.parquet")
+    (folder / "README.txt").write_text("These are drives.")
+    (folder / "LICENSE.txt").write_text("Yours.")
+    data = load_can(str(folder))
+    assert (data.recordings, data.attacks) == (("a", "b", "c", "dos"), ("none", "dos"))
+    assert [(data.features[data.first[k]] == data.features[0]).all() for k in (3, 6, 9)] == [True] * 3
+
+
 @pytest.mark.parametrize("source", ["gone", "empty"])
 def test_a_source_without_files_is_refused(source: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "empty" / "notes.txt").write_text("")
-    with pytest.raises(
-        DataError, match=f"no .* '.*{source}': give an HCRL-style CSV file, a folder of such files, or"
-    ):
+    (tmp_path / "empty" / "README.txt").write_text("")
+    with pytest.raises(DataError, match=f"no .* '.*{source}': give a recording .*, a folder of recordings, or"):
         load_can(str(tmp_path / source))
 
 

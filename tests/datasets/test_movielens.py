@@ -120,6 +120,53 @@ def test_reading_by_line_agrees_with_reading_at_once(
         assert np.array_equal(getattr(fast.train, column), getattr(slow.train, column))
 
 
+def test_ml_10m_has_half_stars_and_no_file_of_users(tmp_path: Path) -> None:
+    ratings = "1::7::5::9\n1::1::3.5::9\n6::7::4::9\n6::1::0.5::9\n"
+    (ml_1m(tmp_path, ratings_dat=ratings) / "users.dat").unlink()
+    data = load_folder(tmp_path, seed=0)
+    assert data.user_features.tolist() == [[1.0], [1.0]]
+    read = np.concatenate([part.rating for part in (data.train, data.validation, data.test)])
+    assert sorted(read.tolist()) == [0.5, 3.5, 4.0, 5.0]
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder; files of a byte are large, and the cache is beside it."""
+    monkeypatch.setattr(movielens, "LARGE_FILE", 0)
+    monkeypatch.setattr(movielens, "LINES", 3)
+    monkeypatch.setattr("tuner.datasets.cache._cache_folder", lambda: tmp_path / "cache")
+    (tmp_path / "data").mkdir()
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("make", [ml_100k, ml_1m, ml_latest])
+def test_large_files_are_read_in_parts_and_mapped(make: Make, large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = load_folder(make(large), seed=0)
+    monkeypatch.setattr(movielens, "_loader", lambda _: None)
+    again = load_folder(large, seed=0)
+    monkeypatch.undo()
+    plain = load_folder(large, seed=0)
+    for data in (read, again):
+        assert isinstance(data.train.user, np.memmap)
+        assert isinstance(data.graph.col, np.memmap)
+        assert data.graph.col.tolist() == plain.graph.col.tolist()
+        assert data.test.rating.tolist() == plain.test.rating.tolist()
+
+
+@pytest.mark.parametrize(
+    ("lines", "fault"),
+    [
+        ("1\t1\t5\t8\n2\t1\t9\t8\n", "line 2: expected user, item, rating"),
+        ("1\t1\t5\t8\n\n2\t1\t5\n", "line 3"),
+        ("\n", "is empty"),
+    ],
+)
+def test_a_fault_of_a_large_file_is_found_by_line(lines: str, fault: str, large: Path) -> None:
+    with pytest.raises(DataError, match=f"u.data,? {fault}"):
+        load_folder(ml_100k(large, u_data=lines), seed=0)
+    assert not (large.parent / "cache").exists()
+
+
 @pytest.mark.parametrize(
     "line",
     ["1\t1\tgood\t8", "1\t1\t5", "1\t1\t5\t8\t9", "1.5\t1\t5\t8", "0\t1\t5\t8", "1\t1\t6\t8", "1\t1\tnan\t8",
@@ -179,8 +226,8 @@ def test_a_missing_folder_format_or_file_is_named(tmp_path: Path) -> None:
         load_folder(tmp_path / "nowhere", seed=0)
     with pytest.raises(DataError, match=r"neither u.data nor u1.base .*, ratings.dat .* or ratings.csv"):
         load_folder(tmp_path, seed=0)
-    (ml_1m(tmp_path) / "users.dat").unlink()
-    with pytest.raises(DataError, match=r"cannot read .*users.dat: No such file"):
+    (ml_1m(tmp_path) / "movies.dat").unlink()
+    with pytest.raises(DataError, match=r"cannot read .*movies.dat: No such file"):
         load_folder(tmp_path, seed=0)
 
 

@@ -204,3 +204,37 @@ def test_a_folder_of_nothing_but_bad_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path, BAD["cycle"][0], "bad.swc")
     with pytest.raises(DataError, match=r"none of the 1 \.swc files in .* can be used: .*bad\.swc, line 6"):
         read_folder(tmp_path, skip_bad=True)
+
+
+# ------------------------------------------------------------------------------------------------ labels
+
+
+@pytest.mark.parametrize(
+    ("level", "classes", "labels"),
+    [(1, ("basket", "pyramidal"), [0, 0, 1]), (2, ("Allen", "Markram"), [1, 0, 1]), (3, ("CNG version",), [0] * 3)],
+)
+def test_labels_are_the_names_of_one_level_of_folders(
+    level: int, classes: tuple[str, ...], labels: list[int], tmp_path: Path
+) -> None:
+    for name in (
+        "basket/Markram/CNG version/axon/a",
+        "basket/Allen/CNG version/b",
+        "pyramidal/Markram/CNG version/c",
+    ):
+        write(tmp_path, GOOD, f"{name}.swc")
+    found = read_folder(tmp_path, label_level=level)
+    order = [path.stem for path in found.files]
+    assert (found.classes, [int(found.labels[order.index(name)]) for name in "abc"]) == (classes, labels)
+
+
+def test_a_tree_in_no_folder_of_the_level_is_refused_but_for_the_first(tmp_path: Path) -> None:
+    write(tmp_path, GOOD, "a/b/1.swc")
+    write(tmp_path, GOOD, "2.swc")
+    assert read_folder(tmp_path).classes == ("", "a")
+    with pytest.raises(
+        DataError, match=r"label_level 2: '2.swc' is in 0 folders within .*: give .*label_level=1.*, or"
+    ):
+        read_folder(tmp_path, label_level=2)
+    (tmp_path / "2.swc").unlink()
+    with pytest.raises(DataError, match=r"label_level 3: 'a/b/1.swc' is in 2 folders within the data's: give .*=2"):
+        read_folder(tmp_path, label_level=3)

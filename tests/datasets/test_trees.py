@@ -197,6 +197,18 @@ def test_cached_arrays_are_mapped_and_not_read(no_reading: TreeData, swc_folder:
     assert not data.position.flags.writeable
 
 
+def test_another_level_of_labels_is_read_anew(swc_folder: Path) -> None:
+    (swc_folder / "a").rename(swc_folder / "a-before")
+    (swc_folder / "b" / "a").mkdir()
+    (swc_folder / "a-before").rename(swc_folder / "b" / "a" / "x")
+    for file in sorted((swc_folder / "b").glob("*.swc")):
+        (swc_folder / "b" / "c").mkdir(exist_ok=True)
+        file.rename(swc_folder / "b" / "c" / file.name)
+    assert load_trees(str(swc_folder), seed=0).classes == ("b",)
+    assert load_trees(str(swc_folder), seed=0, label_level=2).classes == ("a", "c")
+    assert len(entries()) == 2
+
+
 @pytest.mark.parametrize("change", ["content", "new", "gone"])
 def test_a_changed_folder_is_read_anew(change: str, no_reading: TreeData, swc_folder: Path) -> None:
     file = swc_folder / "a" / "0.swc"

@@ -11,6 +11,7 @@ import pytest
 import tuner
 from tests.support.attempts import attempt
 from tuner.datasets.can_frames import read_frames
+from tuner.datasets.can_parquet import read_parquet
 from tuner.datasets.swc import read_swc
 from tuner.errors import InputError
 from tuner.machine.regular_files import regular
@@ -23,6 +24,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a.yaml": parse_file,
     "a.swc": read_swc,
     "a.csv": read_frames,
+    "a.parquet": read_parquet,
     "rows.csv": lambda path: tuner.fit_footprint(str(path)),
     "model.toml": lambda path: tuner.estimate(str(path)),
     "study.json": lambda path: read_study(path.parent),

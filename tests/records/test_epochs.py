@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tuner.records import epochs
-from tuner.records.epochs import EpochLog, read_epochs
+from tuner.records.epochs import EpochLine, EpochLog, read_epochs, seconds_per_epoch
 from tuner.trial import EpochReport
 
 
@@ -64,3 +64,12 @@ def test_a_file_that_cannot_be_written_or_read_costs_nothing_but_its_lines(path:
 def test_lines_that_are_something_else_are_left_out(path: Path, text: str) -> None:
     path.write_text(text + "\n", encoding="latin-1")
     assert read_epochs(path) == []
+
+
+def test_an_epoch_takes_the_mean_of_the_last_attempts() -> None:
+    def line(trial_id: str, attempt: int, epoch: int, at: float) -> EpochLine:
+        return EpochLine(trial_id=trial_id, attempt=attempt, epoch=epoch, at=at, metrics={})
+
+    lines = [line("a", 1, 0, 0), line("b", 1, 0, 0), line("a", 1, 2, 90), line("a", 2, 2, 100), line("a", 2, 4, 106)]
+    assert seconds_per_epoch(lines) == {"a": 3.0}, "b has not ended any"
+    assert seconds_per_epoch([line("a", 1, 0, 9), line("a", 1, 1, 8)]) == {"a": 0.0}, "the clock was set back"

@@ -9,7 +9,7 @@ from tuner.errors import InputError
 from tuner.estimation.calibration import Sample
 from tuner.estimation.host import WORKER_BYTES
 from tuner.placement.packing import host_need_bytes, need_bytes
-from tuner.reporting.plan_text import plan_text
+from tuner.reporting.plan_text import plan_text, time_lines
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, misfit_text
 from tuner.study.planning import Estimates, estimate_requests, plan_requests, whole_of, with_host_needs
@@ -68,7 +68,9 @@ def test_a_plan_says_which_cores_are_busy_with_other_work(gpu_16gb: Device) -> N
     ):
         device = dataclasses.replace(gpu_16gb, idle_cores=idle)
         plan, served = plan_requests(tasks, [cached(12, 2)], [device], settings)
-        assert plan_text(plan, served, "data").endswith(said)
+        *_, workers, time = plan_text(plan, served, "data").splitlines()
+        assert workers.endswith(said)
+        assert time == "time       unknown until the first epochs"
 
 
 def test_a_configuration_for_which_there_is_no_ram_is_refused_or_left_out(gpu_16gb: Device) -> None:
@@ -126,3 +128,24 @@ def test_what_gpus_trials_take_of_the_ram_is_estimated_also_where_their_memory_i
         tasks, [trial], [dataclasses.replace(gpu_16gb, kind="cpu")], Settings(memory_gb=2)
     ).requests
     assert on_cpu.host_bytes == 0
+
+
+def timed(workload: str, seconds: float | None, epochs: int) -> Request:
+    estimate = MemoryEstimate("traced", epoch_seconds=seconds)
+    return Request(Trial("t1", workload, "wide", {"epochs": epochs}, 0), estimate, 1)
+
+
+def test_a_plan_tells_the_time_of_an_epoch_the_longest_trial_and_all_as_far_as_it_is_known() -> None:
+    listed = [timed("toy", 3, 12), timed("toy", 0.5, 6)]
+    assert time_lines(listed, 40, 2) == [
+        "about 0.5 s to 3 s an epoch, 6 to 12 epochs: 36 s for the longest of 2 trials, 40 s in all with 2 workers"
+    ]
+    assert time_lines(listed[:1], 36, 1) == ["about 3 s an epoch, 12 epochs: 36 s"]
+    assert time_lines([*listed[:1], timed("toy", None, 12)], None, 2) == [
+        "about 3 s an epoch, 12 epochs: 36 s; unknown for 1 of 2 trials"
+    ]
+    assert time_lines([*listed, timed("other", None, 0)], None, 2) == [
+        "toy: about 0.5 s to 3 s an epoch, 6 to 12 epochs: 36 s for the longest of 2 trials",
+        "other: unknown until the first epochs",
+    ]
+    assert time_lines([*listed, timed("other", 1, 1)], 41, 2)[-1] == "41 s in all with 2 workers"

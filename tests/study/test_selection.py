@@ -19,6 +19,7 @@ from tuner.search import configurations as space
 from tuner.spec.settings import Settings
 from tuner.study.planning import estimate_requests, to_trials
 from tuner.study.repeat import command, of_trial, settings_of_workload
+from tuner.study.searching import choose_searched
 from tuner.study.selection import choose, chosen_before, parse_data
 from tuner.trial import Device
 from tuner.workloads.built_in import BUILT_IN
@@ -251,6 +252,44 @@ def test_bad_files_are_skipped_by_the_workloads_that_read_files(tmp_path: Path) 
     assert [len(choice.load_data() or ()) for choice in found] == [0, 3]
     with pytest.raises(InputError, match=r"0.swc, line 1: 3 columns, .*; skip_bad=True leaves such files out"):
         given(workload="gt-ssl", data=str(tmp_path))[0][0].load_data()
+
+
+def swc_files(folder: Path) -> str:
+    for name in ("lab/basket/1", "lab/basket/2", "lab/pyramidal/3", "other/basket/4"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{name}.swc").write_text("1 1 0 0 0 5 -1\n2 3 1 0 0 1 1\n")
+    return str(folder)
+
+
+def test_data_are_loaded_as_all_configurations_say(tmp_path: Path) -> None:
+    options = Settings(workload=["gt-ssl"], data=swc_files(tmp_path), config=[{"epochs": 1}, {"epochs": 2}])
+    for level, classes in ((1, ("lab", "other")), (2, ("basket", "pyramidal"))):
+        ((selection,), _) = choose(options.changed(overrides=(f"label_level={level}",)), 0)
+        assert selection.load_checked().classes == classes  # type: ignore[attr-defined]
+        (again,) = chosen_before(
+            [{**each.values, "name": each.name} for each in selection.configurations], ["gt-ssl"], options.data, 0
+        )
+        assert again.load_checked().classes == classes  # type: ignore[attr-defined]
+
+
+def test_configurations_that_say_it_differently_are_refused(tmp_path: Path) -> None:
+    listed = [{"label_level": 2}, {"epochs": 2}]
+    text = "label_level 2 and 1 in one study: data are loaded once for all .*: give overrides='label_level=2'"
+    with pytest.raises(InputError, match=text):
+        choose(Settings(workload=["gt-ssl"], data=swc_files(tmp_path), config=listed), 0)
+
+
+def test_a_search_has_one_value_of_what_says_how_data_are_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    given = {"workload": ["gt-ssl"], "data": swc_files(tmp_path), "search": "optuna", "num_samples": 2}
+    space = {"lr": {"loguniform": [1e-4, 1e-2]}}
+    for options in ({"space": {**space, "label_level": 2}}, {"space": space, "overrides": ("label_level=2",)}):
+        ((selection,), _, _) = choose_searched(Settings(**given, **options), StudyRecord(workload=[]))
+        assert selection.load_checked().classes == ("basket", "pyramidal")  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match=r"label_level = .*: data are loaded once for all trials: give it one value"):
+        choose_searched(
+            Settings(**given, space={**space, "label_level": {"choice": [1, 2]}}), StudyRecord(workload=[])
+        )
 
 
 def test_mixed_precision_is_refused_on_the_cpu_where_batches_vary(

@@ -8,9 +8,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast, get_type_hints
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T", bound=DataclassInstance)
 
+ABOUT = "about.json"  # of the values that are no arrays
 UNREADABLE = (OSError, ValueError, EOFError)  # numpy raises EOFError for an empty file
 
 
@@ -26,7 +27,8 @@ def cached(kind: type[T], key: str, build: Callable[[], T]) -> T:
     """The data set of this key from the cache, where it is built and stored first if necessary.
 
     Arrays are ``np.memmap`` of read-only files, so that processes share their pages. If the cache cannot be written,
-    the built arrays are returned. The other fields of ``kind`` are numbers, texts and tuples of texts.
+    the built arrays are returned. The other fields of ``kind`` are numbers, texts, tuples of texts, and
+    dataclasses of such fields.
     """
     entry = _cache_folder() / kind.__name__ / key
     if entry.is_dir():
@@ -60,25 +62,38 @@ def _cache_folder() -> Path:
 
 def _save(data: DataclassInstance, entry: Path) -> None:
     """Writes the arrays into a temporary folder and renames it, so that an entry is always complete."""
-    values = {field.name: getattr(data, field.name) for field in fields(data)}
-    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     entry.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=entry.parent, prefix="partial-"))
     try:
-        for name, value in arrays.items():
-            np.save(partial / f"{name}.npy", value, allow_pickle=False)
-        about = {name: value for name, value in values.items() if name not in arrays}
-        (partial / "about.json").write_text(json.dumps(about))
+        _write(data, partial)
         partial.rename(entry)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _write(data: DataclassInstance, folder: Path) -> None:
+    about = {}
+    for field in fields(data):
+        value = getattr(data, field.name)
+        if isinstance(value, np.ndarray):
+            np.save(folder / f"{field.name}.npy", value, allow_pickle=False)
+        elif is_dataclass(value):
+            (folder / field.name).mkdir()
+            _write(cast("DataclassInstance", value), folder / field.name)
+        else:
+            about[field.name] = value
+    (folder / ABOUT).write_text(json.dumps(about))
+
+
 def _load(kind: type[T], entry: Path) -> T:
-    about = json.loads((entry / "about.json").read_text())
+    about = json.loads((entry / ABOUT).read_text())
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in about.items()}
+    kinds = get_type_hints(kind)
     for field in fields(kind):
-        if field.name not in values:
-            path = entry / f"{field.name}.npy"
-            values[field.name] = np.load(path, mmap_mode="r", allow_pickle=False)
+        if field.name in values:
+            continue
+        if is_dataclass(kinds[field.name]):
+            values[field.name] = _load(kinds[field.name], entry / field.name)
+        else:
+            values[field.name] = np.load(entry / f"{field.name}.npy", mmap_mode="r", allow_pickle=False)
     return kind(**values)

@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from tuner.datasets.cache import cached, file_key
 from tuner.datasets.can_frames import Frames, read_frames
 from tuner.datasets.can_graphs import window_graphs
+from tuner.datasets.can_parquet import read_parquet
 from tuner.datasets.spans import joined, spans, starts
 from tuner.errors import DataError, InputError
 
-VERSION = "1"  # of the cache: increase it when the built data change
+SUFFIXES = (".csv", ".txt", ".log", ".parquet")  # of the files that are read of a folder
+NO_RECORDINGS = ("readme", "licen")  # what names of texts begin with that come along
+VERSION = "2"  # of the cache: increase it when the built data change
 HELD_OUT = 0.2  # the share of a recording's windows for validation, and the same for the test
 FEWEST = 3  # the minimum number of windows of a recording
 LARGEST_WINDOW = 100_000  # the maximum number of frames of a window
@@ -78,8 +81,9 @@ class CanData:
 def load_can(source: str, *, window: int = 100) -> CanData:
     """CAN-bus graphs by name or path.
 
-    ``source`` is ``synthetic`` (generated), an HCRL-style CSV file, or a folder of such files. A graph has ``window``
-    frames. Raises ``DataError`` with file, line and value if there is no file or one is invalid.
+    ``source`` is ``synthetic`` (generated), a recording in a form that ``can_forms.py`` knows or in parquet, or a
+    folder of recordings. A graph has ``window`` frames. Raises ``DataError`` with file, line and value if there is no
+    file or one is invalid.
     """
     if not isinstance(window, int) or not 2 <= window <= LARGEST_WINDOW:
         raise InputError(f"window {window!r}: must be a whole number of frames from 2 to {LARGEST_WINDOW:,}")
@@ -92,7 +96,7 @@ def load_can(source: str, *, window: int = 100) -> CanData:
 
     def read() -> CanData:
         name = path.resolve().name if path.is_dir() else path.stem
-        return build(((file.stem, read_frames(file)) for file in files), window, name)
+        return build(((file.stem, _read(file)) for file in files), window, name)
 
     return cached(CanData, file_key(path, files, VERSION, window), read)
 
@@ -138,15 +142,20 @@ def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> C
 
 
 def _files(path: Path) -> list[Path]:
-    """The file itself, or a folder's CSV files by name."""
-    wanted = "give an HCRL-style CSV file, a folder of such files, or 'synthetic'"
+    """The file itself, or a folder's recordings by name."""
+    wanted = f"give a recording ({', '.join(SUFFIXES)}), a folder of recordings, or 'synthetic'"
     if not path.exists():
         raise DataError(f"no file or folder {str(path)!r}: {wanted}")
-    files = [path] if path.is_file() else sorted(each for each in path.iterdir() if each.suffix.lower() == ".csv")
+    files = [path] if path.is_file() else sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES)
+    files = [each for each in files if each == path or not each.name.lower().startswith(NO_RECORDINGS)]
     files = [each for each in files if each.is_file()]
     if not files:
-        raise DataError(f"no .csv file in {str(path)!r}: {wanted}")
+        raise DataError(f"no recording in {str(path)!r}: {wanted}")
     return files
+
+
+def _read(path: Path) -> Frames:
+    return read_parquet(path) if path.suffix.lower() == ".parquet" else read_frames(path)
 
 
 def _sizes(windows: int) -> tuple[int, int, int]:

@@ -11,6 +11,7 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+from tuner.datasets.progress import progress_bar
 from tuner.errors import DataError, option
 
 URL = "https://files.grouplens.org/datasets/movielens/ml-100k.zip"
@@ -64,24 +65,15 @@ def _refusal(url: str, what: str) -> DataError:
 
 
 def _download(url: str, archive: Path, sha256: str, progress: bool, timeout: float) -> None:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
     digest = hashlib.sha256()
-    hidden = not (progress and console.is_terminal)
-    with (
-        urllib.request.urlopen(url, timeout=timeout) as response,
-        archive.open("wb") as file,
-        Progress(console=console, transient=True, disable=hidden) as bar,
-    ):
+    with urllib.request.urlopen(url, timeout=timeout) as response, archive.open("wb") as file:
         length = response.headers.get("Content-Length")
         total = int(length) if length else None
-        task = bar.add_task("MovieLens-100K", total=total)
-        while chunk := response.read(_CHUNK_BYTES):
-            file.write(chunk)
-            digest.update(chunk)
-            bar.advance(task, len(chunk))
+        with progress_bar("MovieLens-100K", total, shown=progress) as advance_to:
+            while chunk := response.read(_CHUNK_BYTES):
+                file.write(chunk)
+                digest.update(chunk)
+                advance_to(file.tell())
         received = file.tell()
     if total is not None and received != total:
         raise _refusal(url, f"was cut off after {received:,} of {total:,} bytes")

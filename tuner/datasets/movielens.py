@@ -1,4 +1,4 @@
-"""Reads MovieLens folders: ML-100K, ML-1M and ml-latest (https://grouplens.org/datasets/movielens)."""
+"""Reads MovieLens folders, from ML-100K to ML-25M and ml-latest (https://grouplens.org/datasets/movielens)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.datasets.cache import cached, file_key
+from tuner.datasets.progress import progress_bar
 from tuner.datasets.ratings import RatingData, Ratings, rating_data, split_validation
+from tuner.datasets.spans import joined
 from tuner.errors import DataError, option
 from tuner.machine.regular_files import regular
 
@@ -23,6 +26,10 @@ Entities: TypeAlias = tuple[Ids, Matrix]  # ids in ascending order, and the feat
 Parts: TypeAlias = tuple[Ratings, Ratings, Matrix, Matrix]
 User: TypeAlias = tuple[int, bool, str]  # age, whether female, occupation
 
+LARGE_FILE = 2**25  # bytes
+LINES = 2**20  # of a large file that are read at a time
+CACHE_VERSION = 1
+RATING_FILES = ("u.data", "u1.base", "u1.test", "ratings.dat", "ratings.csv")
 _LARGEST_ID = 2**31 - 1
 # A data set without a test split gets the same fifth for every seed, so that results of all seeds can be compared.
 _TEST_FRACTION, _TEST_SEED = 0.2, 0
@@ -50,18 +57,30 @@ def load_folder(path: Path, *, seed: int) -> RatingData:
     """Reads a MovieLens folder in one of three layouts.
 
     ML-100K: `u.user`, `u.item` and `u1.base` with `u1.test`, or `u.data`.
-    ML-1M: `users.dat`, `movies.dat`, `ratings.dat`.
-    ml-latest: `movies.csv`, `ratings.csv`; users have no data and get a constant feature.
+    ML-1M and ML-10M: `users.dat` (only ML-1M), `movies.dat`, `ratings.dat`.
+    ML-20M, ML-25M and ml-latest: `movies.csv`, `ratings.csv`.
+
+    What is read of files of over 32 MB is kept in the user's cache, from which all processes map it.
 
     User features are the standardised age, a flag for female, and a flag for each occupation; item features are a
-    flag for each genre. Without a test file, a fifth of the ratings is the test split.
+    flag for each genre. Users of whom there are no data get a constant feature. Without a test file, a fifth of the
+    ratings is the test split.
 
     Raises ``DataError`` with file and line if the folder, a file or an id is missing, or a line is invalid.
     """
     try:
-        train, test, users, items = _loader(path)(path)
+        load = _loader(path)
+        files = [file for name in RATING_FILES if (file := path / name).is_file()]
+        if max(file.stat().st_size for file in files) <= LARGE_FILE:
+            return _loaded(load, path, seed)
+        key = file_key(path, [*files, *path.glob("movies.*"), *path.glob("u.*")], CACHE_VERSION, seed)
+        return cached(RatingData, key, lambda: _loaded(load, path, seed))
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}; a MovieLens folder has it") from error
+
+
+def _loaded(load: Callable[[Path], Parts], path: Path, seed: int) -> RatingData:
+    train, test, users, items = load(path)
     return rating_data(path.resolve().name, train, test, users, items, seed=seed)
 
 
@@ -73,12 +92,12 @@ def _loader(path: Path) -> Callable[[Path], Parts]:
     if (path / "u.data").is_file() or (path / "u1.base").is_file():
         return _load_100k
     if (path / "ratings.dat").is_file():
-        return _load_1m
+        return _load_dat
     if (path / "ratings.csv").is_file():
-        return _load_latest
+        return _load_csv
     raise DataError(
         f"no MovieLens data in {str(path)!r}: it has neither u.data nor u1.base (ML-100K), "
-        "ratings.dat (ML-1M) or ratings.csv (ml-latest)"
+        "ratings.dat (ML-1M, ML-10M) or ratings.csv (ML-20M, ML-25M, ml-latest)"
     )
 
 
@@ -93,23 +112,28 @@ def _load_100k(folder: Path) -> Parts:
     return train, test, users[1], items[1]
 
 
-def _load_1m(folder: Path) -> Parts:
-    users = _user_features(_table(folder / "users.dat", "::", _user_1m, "id::M or F::age::occupation::zip code"))
+def _load_dat(folder: Path) -> Parts:
     items = _genre_flags(_table(folder / "movies.dat", "::", _movie, "id::title::genre|genre"))
-    train, test = _split_test(_ratings(folder / "ratings.dat", "::", users[0], items[0]))
+    file, path = folder / "users.dat", folder / "ratings.dat"
+    if not file.exists():  # ML-10M
+        return _without_users(path, "::", items)
+    users = _user_features(_table(file, "::", _user_1m, "id::M or F::age::occupation::zip code"))
+    train, test = _split_test(_ratings(path, "::", users[0], items[0]))
     return train, test, users[1], items[1]
 
 
-def _load_latest(folder: Path) -> Parts:
-    path, header = folder / "ratings.csv", "userId,movieId,rating,timestamp"
-    items = _genre_flags(
-        _table(folder / "movies.csv", ",", _movie, "id,title,genre|genre", header="movieId,title,genres")
-    )
-    table = _rating_table(path, ",", header)
-    ids = np.unique(table[:, 0]).astype(np.int64)
-    ratings = _with_positions(table, path, ids, items[0], header)
-    train, test = _split_test(ratings)
-    return train, test, np.ones((len(ids), 1), dtype=np.float32), items[1]
+def _load_csv(folder: Path) -> Parts:
+    header = "movieId,title,genres"
+    items = _genre_flags(_table(folder / "movies.csv", ",", _movie, "id,title,genre|genre", header=header))
+    return _without_users(folder / "ratings.csv", ",", items, "userId,movieId,rating,timestamp")
+
+
+def _without_users(path: Path, separator: str, items: Entities, header: str = "") -> Parts:
+    """Ratings by users of whom nothing is known."""
+    table = _rating_table(path, separator, header)
+    users = np.unique(table.user).astype(np.int64)
+    train, test = _split_test(_with_positions(table, path, users, items[0], header))
+    return train, test, np.ones((len(users), 1), dtype=np.float32), items[1]
 
 
 def _split_test(ratings: Ratings) -> tuple[Ratings, Ratings]:
@@ -121,18 +145,25 @@ def _split_test(ratings: Ratings) -> tuple[Ratings, Ratings]:
 
 def _lines(path: Path, header: str = "") -> Iterator[tuple[int, str]]:
     """The numbered lines of a text file, without blank lines, header, byte-order mark and line endings."""
-    data = regular(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
+    with regular(path).open(encoding=_encoding(path), newline="\n") as file:
+        unmarked = (line.removeprefix("\xef\xbb\xbf") for line in file)  # a byte-order mark before latin-1
+        lines = ((number, line.rstrip("\r\n")) for number, line in enumerate(unmarked, 1) if line.strip())
+        if header:
+            number, line = next(lines, (1, ""))
+            if line != header:
+                raise _fault(path, number, line, f"the header {header}")
+        yield from lines
+
+
+def _encoding(path: Path) -> str:
+    """ML-100K and ML-1M have latin-1 titles."""
     try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:  # ML-100K and ML-1M have latin-1 titles
-        text = data.decode("latin-1")
-    # splitlines() would also split at characters that latin-1 titles may contain.
-    lines = ((number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1) if line.strip())
-    if header:
-        number, line = next(lines, (1, ""))
-        if line != header:
-            raise _fault(path, number, line, f"the header {header}")
-    yield from lines
+        with regular(path).open(encoding="utf-8", newline="\n") as file:
+            for _ in file:
+                pass
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "utf-8-sig"
 
 
 def _fault(path: Path, number: int, line: str, expected: str) -> DataError:
@@ -223,32 +254,33 @@ def _ratings(path: Path, separator: str, users: Ids, items: Ids) -> Ratings:
     return _with_positions(_rating_table(path, separator), path, users, items)
 
 
-def _with_positions(table: NDArray[np.float64], path: Path, users: Ids, items: Ids, header: str = "") -> Ratings:
+def _with_positions(table: Ratings, path: Path, users: Ids, items: Ids, header: str = "") -> Ratings:
     """Ratings with positions in `users` and `items` instead of ids."""
     places = []
-    for what, ids, known in (("user", table[:, 0], users), ("item", table[:, 1], items)):
-        place = np.searchsorted(known, ids).clip(max=len(known) - 1)
+    for what, ids, known in (("user", table.user, users), ("item", table.item, items)):
+        place = np.searchsorted(known, ids).clip(max=len(known) - 1).astype(np.int32)
         strange = np.flatnonzero(known[place] != ids)
         if strange.size:
             row = int(strange[0])
             number, line = next(islice(_lines(path, header), row, None))
             raise _fault(path, number, line, f"{'a' if what == 'user' else 'an'} {what} that is in the {what} file")
-        places.append(place.astype(np.int32))
-    return Ratings(places[0], places[1], table[:, 2].astype(np.float32))
+        places.append(place)
+    return Ratings(places[0], places[1], table.rating)
 
 
-def _rating_table(path: Path, separator: str, header: str = "") -> NDArray[np.float64]:
-    """The fields user, item, rating, time of every line (lines, 4); raises the errors of `_rating_row`."""
-    table = _read_at_once(path, separator, header)
+def _rating_table(path: Path, separator: str, header: str = "") -> Ratings:
+    """The ratings of every line, with ids; raises the errors of `_rating_row`."""
+    read = _read_in_parts if regular(path).stat().st_size > LARGE_FILE else _read_at_once
+    table = read(path, separator, header)
     if table is None:
-        rows = [_rating_row(path, number, line, separator) for number, line in _lines(path, header)]
-        if not rows:
-            raise DataError(f"{path} is empty; expected lines of {_RATING}")
-        table = np.array(rows)
+        rows = (_rating_row(path, number, line, separator) for number, line in _lines(path, header))
+        table = _sound(np.fromiter(rows, np.dtype((np.float64, 4))))
+    if table is None:
+        raise DataError(f"{path} is empty; expected lines of {_RATING}")
     return table
 
 
-def _read_at_once(path: Path, separator: str, header: str) -> NDArray[np.float64] | None:
+def _read_at_once(path: Path, separator: str, header: str) -> Ratings | None:
     """The table; None if the file is unusual in any way.
 
     numpy takes 0.04 s longer than pandas for ML-100K, but importing pandas takes 0.5 s.
@@ -259,14 +291,45 @@ def _read_at_once(path: Path, separator: str, header: str) -> NDArray[np.float64
             if header and next(file, "").rstrip("\n") != header:
                 return None
             lines = (line.replace(separator, "\t") for line in file)
-            table = np.loadtxt(lines, delimiter="\t", comments=None, ndmin=2)
+            return _sound(np.loadtxt(lines, delimiter="\t", comments=None, ndmin=2))
     except (ValueError, UserWarning):
         return None
-    if table.shape[1] != 4:
+
+
+def _read_in_parts(path: Path, separator: str, header: str) -> Ratings | None:
+    """The table of a large file, with a bar in a terminal; None if the file is unusual in any way."""
+    import pandas as pd
+
+    parts = []
+    # pandas reads fast with separators of one character. "::" gives empty columns between the others.
+    columns = [0, 2, 4, 6] if separator == "::" else [0, 1, 2, 3]
+    try:
+        with regular(path).open("rb") as file, progress_bar(path.name, path.stat().st_size) as advance_to:
+            if header and file.readline().decode("utf-8-sig").rstrip("\r\n") != header:
+                return None
+            for part in pd.read_csv(
+                file, sep=separator[0], header=None, dtype=np.float64, chunksize=LINES, skip_blank_lines=False
+            ):
+                table = _sound(part.to_numpy()[:, columns]) if part.shape[1] == columns[-1] + 1 else None
+                if table is None:
+                    return None
+                parts.append(table)
+                advance_to(file.tell())
+    except ValueError:  # pandas' and Unicode's errors are of this kind
+        return None
+    return joined(parts) if parts else None
+
+
+def _sound(table: NDArray[np.float64]) -> Ratings | None:
+    """The ratings of a table of user, item, rating and time (lines, 4); None if a value is not allowed."""
+    if table.ndim != 2 or table.shape[1] != 4 or not len(table):
         return None
     ids, stars = table[:, :2], table[:, 2]
     sound = (ids >= 1).all() and (ids <= _LARGEST_ID).all() and (ids == np.floor(ids)).all()
-    return table if sound and (stars >= 0.5).all() and (stars <= 5).all() else None
+    if not (sound and (stars >= 0.5).all() and (stars <= 5).all() and np.isfinite(table).all()):
+        return None
+    user, item = ids.T.astype(np.int32)
+    return Ratings(user, item, stars.astype(np.float32))
 
 
 def _rating_row(path: Path, number: int, line: str, separator: str) -> tuple[float, float, float, float]:

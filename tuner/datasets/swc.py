@@ -37,7 +37,7 @@ class SwcFolder(NamedTuple):
     files: list[Path]  # of the trees, in order
     trees: list[Tree]  # reduced
     labels: NDArray[np.int64]  # (T,) each tree's index into ``classes``
-    classes: tuple[str, ...]  # the names of the sub-folders; an empty name for the folder itself
+    classes: tuple[str, ...]  # the names of the sub-folders; an empty name for trees that are in none
     bad: list[str]  # the faults of the files that were left out
 
 
@@ -52,14 +52,17 @@ def find_files(folder: Path) -> list[Path]:
     return files
 
 
-def read_folder(folder: Path, *, skip_bad: bool = False) -> SwcFolder:
-    """Reads and reduces every reconstruction in a folder and its sub-folders, whose names are the labels.
+def read_folder(folder: Path, *, skip_bad: bool = False, label_level: int = 1) -> SwcFolder:
+    """Reads and reduces every reconstruction in a folder and its sub-folders.
 
-    Raises ``DataError`` with line and reason for the first invalid file. With ``skip_bad`` invalid files are left
-    out, and the error is raised if no file is left.
+    A tree's label is the name of the sub-folder of level ``label_level`` that it is in, whatever folders that one is
+    in: level 1 is in ``folder`` itself. Raises ``DataError`` with line and reason for the first invalid file, or for
+    a file that is in no folder of a level above 1. With ``skip_bad`` invalid files are left out, and the error is
+    raised if no file is left.
     """
-    files, trees, bad = [], [], []
-    for path in find_files(folder):
+    files, trees, bad, found = [], [], [], find_files(folder)
+    labels = [_label(path.relative_to(folder), label_level) for path in found]
+    for path in found:
         try:
             trees.append(reduce_tree(read_swc(path)))
             files.append(path)
@@ -69,9 +72,21 @@ def read_folder(folder: Path, *, skip_bad: bool = False) -> SwcFolder:
             bad.append(error.text)
     if not trees:
         raise DataError(f"none of the {len(bad)} .swc files in {str(folder)!r} can be used: {bad[0]}")
-    names = [str(path.parent.relative_to(folder)) for path in files]
-    classes, labels = np.unique(["" if name == "." else name for name in names], return_inverse=True)
-    return SwcFolder(files, trees, labels.astype(np.int64), tuple(map(str, classes)), bad)
+    kept = set(files)
+    names = [label for path, label in zip(found, labels, strict=True) if path in kept]
+    classes, numbers = np.unique(names, return_inverse=True)
+    return SwcFolder(files, trees, numbers.astype(np.int64), tuple(map(str, classes)), bad)
+
+
+def _label(path: Path, level: int) -> str:
+    """The name of a file's folder of this level; ``path`` is relative to the data's folder."""
+    folders = path.parts[:-1]
+    if level > max(1, len(folders)):
+        raise DataError(
+            f"label_level {level}: {str(path)!r} is in {len(folders)} folder{'s' * (len(folders) != 1)} within the "
+            f"data's: give {option('overrides', f'label_level={max(1, len(folders))}')}, or move it"
+        )
+    return folders[level - 1] if folders else ""
 
 
 def read_swc(path: Path) -> Tree:

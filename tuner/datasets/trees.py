@@ -16,7 +16,7 @@ from tuner.datasets.swc import Tree, find_files, read_folder
 from tuner.errors import DataError
 
 FEATURES = ("is root", "radius", "branch points above", "path length to the root", "distance from the root")
-VERSION = "2"  # of the cache: increase it when the built data change
+VERSION = "3"  # of the cache: increase it when the built data change
 HELD_OUT = 0.15  # the share of the trees for validation, and the same for the test
 
 
@@ -63,11 +63,11 @@ class TreeData:
         )
 
 
-def load_trees(source: str, *, seed: int, skip_bad: bool = False) -> TreeData:
+def load_trees(source: str, *, seed: int, skip_bad: bool = False, label_level: int = 1) -> TreeData:
     """Trees by name or path; raises ``DataError`` if the folder or a file in it is invalid.
 
-    ``source`` is ``synthetic`` (generated), or a folder of SWC files whose sub-folders are the labels. ``seed`` is
-    the seed of the split; ``skip_bad`` leaves out invalid files.
+    ``source`` is ``synthetic`` (generated), or a folder of SWC files. Their labels are the names of the sub-folders
+    of level ``label_level``, counted from 1. ``seed`` is that of the split; ``skip_bad`` leaves out invalid files.
     """
     if source == "synthetic":
         from tuner.datasets.synthetic_trees import synthetic_trees
@@ -77,10 +77,10 @@ def load_trees(source: str, *, seed: int, skip_bad: bool = False) -> TreeData:
     folder = Path(source).expanduser()
 
     def read() -> TreeData:
-        swc = read_folder(folder, skip_bad=skip_bad)
+        swc = read_folder(folder, skip_bad=skip_bad, label_level=label_level)
         return build(swc.trees, swc.labels, folder.resolve().name, swc.classes, len(swc.bad))
 
-    return split(cached(TreeData, file_key(folder, find_files(folder), VERSION, skip_bad), read), seed)
+    return split(cached(TreeData, file_key(folder, find_files(folder), VERSION, skip_bad, label_level), read), seed)
 
 
 def build(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 QUIET_SECONDS = 30.0  # after so long without a line, what is not a terminal gets one about the study
+MOST_BEGUN = 0.9  # of an epoch that is not reported yet counts as done
 NAMED = 4  # so many running trials are named in it
 
 Running = Sequence[tuple[Placement, EpochReport | None]]  # running trials with their last reports
@@ -47,16 +48,16 @@ class StudyProgress:
     objectives: Mapping[str, Objective]  # what trials are compared by, by workload
     budget_bytes: int  # the memory for trials on all devices
     several_seeds: bool = field(default=False, kw_only=True)  # show each trial's seed
-    # Expected times: of all epochs one after another, 0 if unknown, and of the study; None if unknown.
+    # How long all epochs together are expected to take one after another; 0 if unknown.
     training_seconds: float = field(default=0.0, kw_only=True)
-    seconds: float | None = field(default=None, kw_only=True)
     clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
     _running: dict[str, tuple[Placement, EpochReport | None]] = field(default_factory=dict, init=False)
+    _heard: dict[str, float] = field(default_factory=dict, init=False)  # when a trial started, or last reported
     _best: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)  # value and name, by workload
     _began: float = field(init=False)
     _printed: float = field(init=False)
     _done: int = field(default=0, init=False)
-    _work_done: float = field(default=0.0, init=False)  # of trials that have ended, in the unit of ``_work``
+    _work_done: float = field(default=0.0, init=False)  # of trials that have ended: epochs, or their expected seconds
     _live: Live | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -79,10 +80,12 @@ class StudyProgress:
 
     def started(self, placement: Placement) -> None:
         """A trial has been placed."""
+        self._heard[placement.trial.trial_id] = self.clock()
         self._running[placement.trial.trial_id] = (placement, None)
 
     def reported(self, report: EpochReport) -> None:
         """A trial has begun to train, or finished an epoch."""
+        self._heard[report.trial_id] = self.clock()
         placement, _ = self._running[report.trial_id]
         self._running[report.trial_id] = (placement, report)
 
@@ -182,8 +185,14 @@ class StudyProgress:
         """The share of all epochs' time that is done, from 0 to 1; of all trials where their epochs are unknown."""
         if not self.epochs:
             return self._done / max(1, self.trials)
-        done = sum(report.epoch * self._epoch_work(placement) for placement, report in running if report)
+        done = sum(self._work(placement, report) for placement, report in running)
         return min(1.0, (self._work_done + done) / (self.training_seconds or self.epochs))
+
+    def _work(self, placement: Placement, report: EpochReport | None) -> float:
+        """What a running trial has done; where times are known, with a part of its epoch that is not reported yet."""
+        seconds, epoch = self._epoch_work(placement), report.epoch if report else 0
+        begun = self.clock() - self._heard[placement.trial.trial_id] if self.training_seconds else 0.0
+        return epoch * seconds + min(begun, MOST_BEGUN * seconds) * (epoch < placement.trial.epochs)
 
     def _epoch_work(self, placement: Placement | None) -> float:
         """What an epoch of a trial counts: its expected seconds, or the mean; 1 where they are unknown."""
@@ -193,11 +202,10 @@ class StudyProgress:
         return own or self.training_seconds / self.epochs
 
     def _time_left(self, running: Running) -> str:
-        """The remaining time by what the work so far took; before any is done, by what was expected."""
+        """The remaining time, by what the work so far took."""
         share = self._share_done(running)
         elapsed = self.clock() - self._began
-        left = elapsed * (1 - share) / share if share > 0 else (self.seconds or 0.0) - elapsed
-        return f"about {rough(left)} left" if share > 0 or left > 0 else f"{elapsed:.0f} s so far"
+        return f"about {rough(elapsed * (1 - share) / share)} left" if share > 0 else f"{elapsed:.0f} s so far"
 
 
 def _epochs(report: EpochReport | None) -> str:

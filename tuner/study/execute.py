@@ -81,7 +81,6 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
         sum(study.plan.budgets),
         several_seeds=settings.seeds > 1,
         training_seconds=sum(timed) * number / len(timed) if timed and len(timed) == len(requests) else 0.0,
-        seconds=study.seconds,
     )
     described = study.optuna.described if study.optuna else None
     recorder = Recorder(folder, progress, requests, around.trackers, settings.scheduler, described)

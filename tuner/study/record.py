@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import ParameterError
 from tuner.placement.packing import is_tight
+from tuner.records.checking import LARGEST_AMOUNT
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.reporting.console import print_text
@@ -80,7 +81,7 @@ def _new(study: Placed) -> StudyRecord:
             workers=study.plan.workers,
             tight=_tight(study),
             epoch_seconds=_epoch_seconds(study),
-            seconds=study.seconds,
+            seconds=study.seconds if (study.seconds or 0.0) <= LARGEST_AMOUNT else None,
         ),
         versions={"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -92,7 +93,8 @@ def _new(study: Placed) -> StudyRecord:
 def _epoch_seconds(study: Placed) -> dict[str, float]:
     found: dict[str, float] = {}
     for each in study.requests:
-        if seconds := each.estimate.epoch_seconds:
+        seconds = each.estimate.epoch_seconds
+        if seconds and seconds <= LARGEST_AMOUNT:
             found[each.trial.workload] = max(seconds, found.get(each.trial.workload, 0.0))
     return found
 

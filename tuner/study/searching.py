@@ -108,11 +108,29 @@ def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Select
     objective = objective_of(workload, settings.metric, settings.direction)
     searcher = to_searcher(search, one.space, objective, settings.seed + 1_000_003 * len(before), points)
     live = LiveSearch(workload, searcher, one.fixed, settings, objective)
-    tried = configurations(before or [{}], workload.schema, source="study.json", finish=finish_of(workload))
+    tried = configurations(
+        before or [_of_data(one)], workload.schema, source="study.json", finish=finish_of(workload)
+    )
     asked = settings.changed(overrides=())
     selections, _ = choose(asked, settings.data_seed, workload=[workload], listing=lambda *_: {workload.name: tried})
     selections = selections if before else [replace(each, configurations=[]) for each in selections]
     return selections, f"{settings.search_name}-{label}", live
+
+
+def _of_data(one: SearchedSpace) -> dict[str, ConfigValue]:
+    """What a space says of how data are loaded.
+
+    Raises:
+        InputError: it has several values of that.
+    """
+    keys = [key for key in one.workload.data_keys if key in one.space]
+    for key in keys:
+        if not one.space[key].is_constant:
+            raise InputError(
+                f"{one.source}: {key} = {one.space[key]}: data are loaded once for all trials: give it one value, "
+                "and run a study for each"
+            )
+    return {key: one.space[key].values[0] for key in keys}
 
 
 def same_selection(study: StudyRecord, settings: Settings, names: Collection[str]) -> bool:

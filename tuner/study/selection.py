@@ -257,5 +257,25 @@ def _choices(
     for workload in named:
         load = partial(load_data, workload, sources[workload.name], seed)
         skipping = {"skip_bad": True} if skip_bad and workload.skips_bad_files else {}
-        chosen.append(Selection(workload, partial(load, **skipping), found[workload.name]))
+        loading = data_values(workload, [each.values for each in found[workload.name]])
+        chosen.append(Selection(workload, partial(load, **skipping, **loading), found[workload.name]))
     return chosen
+
+
+def data_values(workload: Trainable, listed: Sequence[Mapping[str, ConfigValue]]) -> dict[str, ConfigValue]:
+    """What configurations say of how data are loaded, where it is not the default.
+
+    Raises ``InputError`` if they differ in it.
+    """
+    found = {}
+    for key in workload.data_keys:
+        default = (workload.schema or {})[key].default
+        given = list(dict.fromkeys(values.get(key, default) for values in listed)) or [default]
+        if len(given) > 1:
+            raise InputError(
+                f"{key} {given[0]} and {given[1]} in one study: data are loaded once for all configurations: give "
+                f"{option('overrides', f'{key}={given[0]}')}, and run a study for each"
+            )
+        if given[0] != default:
+            found[key] = given[0]
+    return found

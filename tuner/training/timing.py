@@ -47,12 +47,13 @@ def epoch_seconds(
     # As many epochs as may be needed if each has one step. Batches are drawn within the time, as in training.
     groups = chain.from_iterable(training_steps(workload, config, data) for _ in range(1 + STEPS))
     train_step(workload, model, optimizer, *next(groups), config=config, device=device)
-    began, timed = now(), 0
+    began = trained = now()
+    timed = 0
     for group in islice(groups, STEPS):
         train_step(workload, model, optimizer, *group, config=config, device=device)
         timed += sum(sample_count(workload, batch) for batch in group)
-        if now() - began >= MOST_SECONDS:
+        trained = now()
+        if trained - began >= MOST_SECONDS:
             break
-    trained = now()
     evaluate(workload, model, data, "validation", config=config)
     return (trained - began) / timed * samples + now() - trained

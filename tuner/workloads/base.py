@@ -57,6 +57,8 @@ class Trainable(ABC):
         default_data: the default ``source`` of ``load_data``.
         asks: whether its trials ask the study questions as they run.
         own_process: whether each trial needs a new process, whose main thread runs it.
+        data_keys: the keys of a configuration that ``load_data`` takes by name where they are not the default. Data
+            are loaded once, so all configurations of a study have the same values of these.
         skips_bad_files: whether ``load_data`` accepts ``skip_bad=True``, which leaves out files that cannot be used.
     """
 
@@ -70,6 +72,7 @@ class Trainable(ABC):
     asks: ClassVar[bool] = False
     own_process: ClassVar[bool] = False
     skips_bad_files: ClassVar[bool] = False
+    data_keys: ClassVar[Sequence[str]] = ()
     default_data: ClassVar[str] = ""
 
     @property

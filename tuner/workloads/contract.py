@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from tuner.errors import TunerError, WorkloadError, one_line
-from tuner.trial import Config
+from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Batch, Split, Trainable, Workload
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.protocols import ChunkedEvaluation, DataDescription, optional
@@ -79,7 +79,7 @@ def _place(error: BaseException, function: Callable[..., object] | None) -> str:
     return f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
 
 
-def load_data(workload: Trainable, source: str, seed: int, **options: bool) -> object:
+def load_data(workload: Trainable, source: str, seed: int, **options: ConfigValue) -> object:
     """A workload's data; raises ``WorkloadError`` if the user's ``load_data`` fails."""
     try:
         return workload.load_data(source, seed, **options)

@@ -135,18 +135,14 @@ def test_many_samples_come_close_to_all_neighbours(ratings: RatingData) -> None:
 def test_the_graphs_size_decides_by_default(ratings: RatingData, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not build(ratings).fanout
     monkeypatch.setattr("tuner.workloads.graphsage.workload.WHOLE_GRAPH", 100)
-    assert [build(ratings, num_layers=layers).fanout for layers in (1, 2, 3, 4)] == [
-        (100,),
-        (10,) * 2,
-        (5,) * 3,
-        (3,) * 4,
-    ]
+    chosen = [build(ratings, num_layers=layers).fanout for layers in (1, 2, 3, 4)]
+    assert chosen == [(25,), (5, 5), (3, 3, 3), (2, 2, 2, 2)]
     assert build(ratings, fanout="all").fanout == ()
 
 
 @pytest.mark.parametrize("fanout", ["none", "10,10", "10,,10", "0", "-1", "1.5", "²"])
 def test_a_fanout_that_fits_no_layer_is_refused(fanout: str) -> None:
-    with pytest.raises(InputError, match=r"fanout = .* is not allowed \(allowed: all, by-size, .* as in 5,5,5\)"):
+    with pytest.raises(InputError, match=r"fanout = .* is not allowed \(allowed: all, by-size, .* as in 3,3,3\)"):
         GraphSAGE().finish({"fanout": fanout, "num_layers": 3})
 
 
@@ -162,3 +158,13 @@ def test_the_plan_tells_of_ratings_that_repeat_others(ratings: RatingData) -> No
 def test_few_validation_ratings_are_a_reason_for_doubt(count: int, said: str, ratings: RatingData) -> None:
     few = ratings.train[np.arange(len(ratings.train)) < count]
     assert re.search(said, GraphSAGE().caution(dataclasses.replace(ratings, validation=few)))
+
+
+def test_a_plan_compares_a_sample_by_size_with_the_full_graph(
+    ratings: RatingData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert GraphSAGE().alternatives(CONFIG, ratings) == {}
+    monkeypatch.setattr("tuner.workloads.graphsage.workload.WHOLE_GRAPH", 100)
+    ways = GraphSAGE().alternatives(CONFIG, ratings)
+    assert ways == {"sampled (fanout 5,5)": CONFIG, "full graph (fanout all)": {**CONFIG, "fanout": "all"}}
+    assert GraphSAGE().alternatives({**CONFIG, "fanout": "all"}, ratings) == {}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -420,7 +421,10 @@ def test_a_model_comes_back_from_its_weights_alone(model: GtSsl, trees: TreeData
 def test_data_are_described(trees: TreeData) -> None:
     text = GTSSL().describe(trees)
     assert text.startswith("12 trees: 12 trees, ")
-    assert text.endswith("; 8 trees to train on, 2 to choose by, 2 to report on")
+    assert text.endswith("; 8 trees to train on, 2 to choose by, 2 to report on; classes: bushy 6, stemmed 6")
+    label = np.array([0, 0, *range(10)], dtype=np.int32)
+    many = dataclasses.replace(trees, label=label, classes=("", *"bcdefghijkl"))
+    assert GTSSL().describe(many).endswith("in no folder 3, b 1, c 1, d 1, e 1, f 1, g 1, h 1, i 1, j 1 and 2 more")
 
 
 def test_training_lowers_both_losses(trees: TreeData) -> None:

@@ -33,7 +33,7 @@ def written_figures(fitted: Fit) -> dict[str, float | None]:
 def differing(
     here: Mapping[str, float | None], study: Mapping[str, float | None]
 ) -> dict[str, tuple[float | None, float | None]]:
-    """The study's metrics that differ, with its value first; what an earlier version did not measure is no difference."""
+    """The study's metrics that differ, with its value first; an earlier version may have measured fewer."""
     return {name: (value, here.get(name)) for name, value in study.items() if value != here.get(name)}
 
 

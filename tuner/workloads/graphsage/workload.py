@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 ALL, BY_SIZE = "all", "by-size"
-WHOLE_GRAPH = 2**18  # training ratings up to which ``fanout: by-size`` takes all neighbours
-SAMPLED_NODES = 100
+WHOLE_GRAPH = 2**19  # training ratings up to which ``fanout: by-size`` takes all neighbours
+SAMPLED_NODES = 25  # for each user and item of a batch, beside the nodes between; 2 for each layer at least
 FEWEST_TO_CHOOSE_BY = 50  # validation ratings; the RMSE of fewer has a standard error of over 10 %
 FLAGS = 4  # a row's mean sum of features that is not scaled: more than that of MovieLens' users or films
 EVALUATION_PAIRS = 2**16  # pairs that are decoded at a time, with two (2**16, hidden_dim) gathers
@@ -98,6 +98,13 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
     def constant_loss(self, data: RatingData) -> float:
         """The variance of the training ratings."""
         return float(data.train.rating.var(dtype="float64"))
+
+    def alternatives(self, config: Config, data: RatingData) -> dict[str, Config]:
+        """The full graph, where a sample was chosen by the graph's size."""
+        if config.get("fanout", BY_SIZE) != BY_SIZE or not _sampled(len(data.train), config):
+            return {}
+        fanout = ",".join(map(str, _sampled(len(data.train), config)))
+        return {f"sampled (fanout {fanout})": config, "full graph (fanout all)": {**config, "fanout": ALL}}
 
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
         """A new model over the graph of the training ratings."""
@@ -203,7 +210,7 @@ def fanouts(config: Config) -> tuple[int, ...]:
 
 
 def _default_fanout(layers: int) -> tuple[int, ...]:
-    """About 100 nodes for each user and item of a batch, however many layers there are."""
+    """About ``SAMPLED_NODES`` in all, however many layers there are."""
     return (max(2, round(SAMPLED_NODES ** (1 / layers))),) * layers
 
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tuner.workloads.gt_ssl.model import GtSsl
 
 
+MOST_CLASSES = 10  # that a plan lists
+
+
 class GTSSL(Workload["TreeData", "GtSsl"]):
     """An SGMP encoder that is pretrained by subtree growth and hierarchical order.
 
@@ -34,6 +37,7 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
     memory_limited_by: ClassVar[str | None] = "max_paths_per_batch"
     batches_vary: ClassVar[bool] = True
     skips_bad_files: ClassVar[bool] = True
+    data_keys: ClassVar[Sequence[str]] = ("label_level",)
     divergence_factor: ClassVar[float] = 1e3  # an order loss rose from 5.4 to 151,633 in one epoch
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
         "hidden_channels": Hyperparameter(64, 2, 4096, "channels of embeddings and messages"),
@@ -51,20 +55,21 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
         "lambda_order": Hyperparameter(1.0, 0.0, 1e6, "weight of the hierarchical order's loss"),
         "delta": Hyperparameter(1.0, 0.0, 1e6, "margin of pairs that are not in order"),
         "epochs": Hyperparameter(100, 1, 100_000, "passes over the training trees"),
+        "label_level": Hyperparameter(1, 1, 100, "level of the folders whose names are the labels", optional=True),
     }
 
-    def load_data(self, source: str, seed: int, skip_bad: bool = False) -> TreeData:
+    def load_data(self, source: str, seed: int, skip_bad: bool = False, label_level: int = 1) -> TreeData:
         """Trees by name or folder; see ``tuner.datasets.trees.load_trees``."""
         from tuner.datasets.trees import load_trees
 
-        return load_trees(source, seed=seed, skip_bad=skip_bad)
+        return load_trees(source, seed=seed, skip_bad=skip_bad, label_level=label_level)
 
     def describe(self, data: TreeData) -> str:
         left_out = f"; {data.bad} file{'s' * (data.bad > 1)} left out" if data.bad else ""
         return (
             f"{data.name}: {len(data):,} trees, {len(data.parent):,} nodes, {data.path.shape[1]:,} third-order "
             f"paths; {len(data.train):,} trees to train on, {len(data.validation):,} to choose by, "
-            f"{len(data.test):,} to report on{left_out}"
+            f"{len(data.test):,} to report on; classes: {_classes(data)}{left_out}"
         )
 
     def all_data(self, data: TreeData) -> TreeData:
@@ -144,6 +149,16 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
         if split == "validation":
             return metrics
         return {**metrics, **probe(model.encoder, data, chunk_size(EVALUATION_TREES, len(data), parts))}
+
+
+def _classes(data: TreeData) -> str:
+    """The largest classes with how many trees they have."""
+    import numpy as np
+
+    counts = np.bincount(data.label, minlength=len(data.classes)).tolist()
+    listed = sorted(zip(data.classes, counts, strict=True), key=lambda each: -each[1])
+    shown = ", ".join(f"{name or 'in no folder'} {count:,}" for name, count in listed[:MOST_CLASSES])
+    return shown + (f" and {len(listed) - MOST_CLASSES} more" if len(listed) > MOST_CLASSES else "")
 
 
 def _model(config: Config, num_features: int) -> GtSsl:

@@ -1,0 +1,193 @@
+"""Each form of recordings that people have is read as the same frames, or refused by a line that names the form."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.can_files import FORMS, UNFLAGGED, lines_of, plain_rows
+from tuner.datasets import can_frames, can_parquet
+from tuner.datasets.can_frames import Frames, read_frames
+from tuner.errors import DataError
+
+LENGTHS = [8, 2, 0, 5, 1, 8, 0, 3] * 5
+
+
+@pytest.fixture
+def frames() -> Frames:
+    random, count = np.random.default_rng(0), len(LENGTHS)
+    data = random.integers(0, 256, (count, 8)).astype(np.uint8)
+    data[np.arange(8) >= np.array(LENGTHS)[:, None]] = 0
+    identifier = random.integers(0, 0x800, count).astype(np.int32)
+    return Frames(1e9 + np.arange(count) / 8, identifier, data, random.random(count) < 0.3)
+
+
+def write(folder: Path, lines: list[str], end: str = "\n") -> Path:
+    path = folder / "drive.txt"
+    path.write_bytes(end.join([*lines, ""]).encode())
+    return path
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_is_read(form: str, end: str, frames: Frames, tmp_path: Path) -> None:
+    found = read_frames(write(tmp_path, lines_of(form, plain_rows(frames, LENGTHS)), end))
+    assert np.array_equal(found.identifier, frames.identifier)
+    assert np.array_equal(found.data, frames.data)
+    assert np.array_equal(found.injected, np.zeros(40, dtype=bool) if form in UNFLAGGED else frames.injected)
+    assert np.array_equal(found.time, np.arange(1, 41) if form == "candump" else frames.time)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_chunks_and_empty_lines_make_no_difference(
+    form: str, frames: Frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = lines_of(form, plain_rows(frames, LENGTHS))
+    whole = read_frames(write(tmp_path, lines))
+    monkeypatch.setattr(can_frames, "CHUNK", 300)
+    parts = read_frames(write(tmp_path, ["", *lines], end="\n  \n"))
+    assert all(
+        np.array_equal(getattr(whole, name), getattr(parts, name)) for name in ("identifier", "data", "injected")
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_that_is_cut_off_is_named_with_its_line_and_its_form(form: str, frames: Frames, tmp_path: Path) -> None:
+    rows = plain_rows(frames, [8] * 40)
+    lines = lines_of(form, rows)
+    place = len(lines) - 1
+    lines[place] = lines[place][: lines[place].upper().index(rows[-1][2][3].upper(), 25) + 1]
+    with pytest.raises(
+        DataError, match=rf"drive\.txt, line {place + 1}: .*; read as .*: mend or remove the line$"
+    ) as caught:
+        read_frames(write(tmp_path, lines))
+    print(caught.value)
+
+
+REFUSED = {
+    "a table without an ID": (
+        ["when,who,what", "1,2,3"],
+        "line 1: read as a table with column names, when, who, what, but no column is known to be its ID: rename the",
+    ),
+    "a table without bytes": (["Time,ID,DLC", "1,2,3"], "line 1: .*, but no column is known to be its bytes: rename"),
+    "an ID behind the bytes": (
+        ["Data,ID", "00,1"],
+        "line 1: .*, but 'ID' stands behind the bytes, of which a row may",
+    ),
+    "bytes apart": (
+        ["ID,D0,bus,D1", "1,00,a,00"],
+        "line 1: .*, but the columns of its bytes do not stand side by side",
+    ),
+    "text of python-can, in base64": (
+        ["timestamp,arbitration_id,dlc,data", "1.5,0xdada,6,WzQyLCA5XQ=="],
+        "line 2: bytes 'WzQyLCA5XQ==' are not up to 8 with two hexadecimal digits each, in .*; read as a table with col",
+    ),
+    "a class that is none": (
+        ["Timestamp,Arbitration_ID,DLC,Data,Class", "1.0,130,1,06,Normal", "1.0,130,1,06,Odd"],
+        "line 3: flag 'Odd' is neither Normal nor Attack, in .*; read as a table with column names",
+    ),
+    "a frame of CAN FD": (
+        ["(1.5) can0 044##12A3B"],
+        "line 1: bytes '12A3B' are not .*; read as a candump log, whose rows",
+    ),
+    "a remote frame": (
+        ["(1.5) can0 044#11", "(1.6) can0 044#R"],
+        "line 2: byte 'R' does not .*; read as a candump log",
+    ),
+    "a direction that is missing": (
+        ["(1.5) can0 1#11 R", "(1.5) can0 1#11"],
+        "line 2: no flag, but the first row has one",
+    ),
+    "a date": (
+        ["(2026-11-23 04:00:00.1)  can0  123   [1]  11"],
+        "line 1: time '2026-11-23' .*; read as what candump shows",
+    ),
+    "a text log that is cut off": (
+        ["Timestamp: 1.5        ID: 0350    000    DLC: 8    05 28 84"],
+        "line 1: 3 bytes, fewer than its DLC of 8 .*; read as HCRL's text log, whose rows are Timestamp: seconds ID:",
+    ),
+    "another text": (
+        ["These are drives."],
+        "line 1: 1 of at least 3 fields, in .*; read as HCRL's CSV, whose rows are",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_refusal_names_the_line_the_reason_and_the_form(kind: str, tmp_path: Path) -> None:
+    lines, reason = REFUSED[kind]
+    with pytest.raises(DataError, match=rf"drive\.txt, {reason}") as caught:
+        read_frames(write(tmp_path, lines))
+    assert str(caught.value).endswith(("mend or remove the line", "rename the columns"))
+
+
+# ------------------------------------------------------------------------------------------------ parquet
+
+
+def tables(frames: Frames) -> dict[str, Any]:
+    """The same frames as tables of different types."""
+    import pyarrow as pa
+
+    data = [bytes(row[:length]) for row, length in zip(frames.data.tolist(), LENGTHS, strict=True)]
+    common = {"timestamp": frames.time, "can_id": frames.identifier, "label": frames.injected}
+    texts = {"Time": frames.time, "ID": [f"{each:#x}" for each in frames.identifier], "DLC": LENGTHS}
+    cells = {f"DATA{n}": [each[n] if n < len(each) else None for each in data] for n in range(8)}
+    return {
+        "bytes": pa.table({**common, "data": data}),
+        "texts": pa.table(
+            {
+                **texts,
+                "Data": [each.hex(" ") for each in data],
+                "Flag": [*map("RT".__getitem__, frames.injected.tolist())],
+            }
+        ),
+        "lists": pa.table({**common, "payload": [list(each) for each in data]}),
+        "columns": pa.table({**texts, **cells, "Class": frames.injected.astype(int)}),
+        "dictionary": pa.table({**common, "data": pa.array([each.hex() for each in data]).dictionary_encode()}),
+    }
+
+
+@pytest.mark.parametrize("kind", ["bytes", "texts", "lists", "columns", "dictionary"])
+def test_parquet_is_read(kind: str, frames: Frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(can_parquet, "ROWS", 7)
+    parquet.write_table(tables(frames)[kind], tmp_path / "drive.parquet")
+    found = can_parquet.read_parquet(tmp_path / "drive.parquet")
+    for name in ("time", "identifier", "data", "injected"):
+        assert np.array_equal(getattr(found, name), getattr(frames, name)), name
+
+
+@pytest.mark.parametrize(
+    ("columns", "reason"),
+    [
+        ({"time": [1.0], "data": ["00"]}, "no column is known to be its ID: rename, mend or convert it"),
+        ({"id": ["zz"], "data": ["00"]}, "ID 'zz' of row 1 is none"),
+        ({"id": [1, 2], "data": ["00", "0"]}, "data '0' of row 2 is none"),
+        ({"id": [1], "dlc": [3], "data": ["0000"]}, "DLC 3 of row 1 is none"),
+        ({"id": [1], "data": [b"123456789"]}, "data b'123456789' of row 1 is none"),
+        ({"id": [1], "data": ["00"], "flag": ["X"]}, "flag 'X' of row 1 is none"),
+        (
+            {"id": [{"a": 1}], "data": ["00"]},
+            "column 'id' is of type struct<a: int64>, not of numbers, texts or bytes",
+        ),
+    ],
+)
+def test_parquet_that_cannot_be_used_is_refused(columns: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    parquet.write_table(pa.table(columns), tmp_path / "drive.parquet")
+    with pytest.raises(DataError, match=rf"drive\.parquet: read as parquet, but {reason}"):
+        can_parquet.read_parquet(tmp_path / "drive.parquet")
+
+
+def test_what_is_no_parquet_and_a_missing_pyarrow_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "drive.parquet"
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match=r"drive\.parquet: read as parquet, but .*: rename, mend or convert it$"):
+        can_parquet.read_parquet(path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(DataError, match=r"parquet needs pyarrow: pip install pyarrow, or give the recording as CSV"):
+        can_parquet.read_parquet(path)
