@@ -26,7 +26,7 @@ ALL, BY_SIZE = "all", "by-size"
 WHOLE_GRAPH = 2**19  # training ratings up to which ``fanout: by-size`` takes all neighbours
 SAMPLED_NODES = 25  # for each user and item of a batch, beside the nodes between; 2 for each layer at least
 FEWEST_TO_CHOOSE_BY = 50  # validation ratings; the RMSE of fewer has a standard error of over 10 %
-FLAGS = 4  # a row's mean sum of features that is not scaled: more than that of MovieLens' users or films
+FLAGS = 4  # more than a user or a film of MovieLens has
 EVALUATION_PAIRS = 2**16  # pairs that are decoded at a time, with two (2**16, hidden_dim) gathers
 
 
@@ -221,9 +221,9 @@ def _sampled(ratings: int, config: Config) -> tuple[int, ...]:
 
 
 def _scaled(features: Tensor) -> Tensor:
-    """The columns scaled to a maximum magnitude of 1, and all so that rows have magnitudes of at most FLAGS on average.
+    """The columns scaled to a maximum magnitude of 1, and rows to a mean sum of magnitudes of at most ``FLAGS``.
 
-    Otherwise a step of Adam, which changes all columns' weights by the same, moves what is projected by their number.
+    A step of Adam changes the weights of all columns alike, so the more a row fills the further it moves.
     """
     features = features / features.abs().amax(dim=0).clamp(min=1e-12)
     return features / (features.abs().sum(dim=1).mean() / FLAGS).clamp(min=1)
