@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 ALL, BY_SIZE = "all", "by-size"
-WHOLE_GRAPH = 2**19  # training ratings up to which ``fanout: by-size`` takes all neighbours
+WHOLE_GRAPH = 2**21  # training ratings up to which ``fanout: by-size`` takes all neighbours
 MOST_NEIGHBOURS = 10_000
 SAMPLED_NODES = 25  # for each user and item of a batch, beside the nodes between; 2 for each layer at least
 FEWEST_TO_CHOOSE_BY = 50  # validation ratings; the RMSE of fewer has a standard error of over 10 %
