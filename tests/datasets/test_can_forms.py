@@ -84,7 +84,7 @@ REFUSED = {
     ),
     "text of python-can, in base64": (
         ["timestamp,arbitration_id,dlc,data", "1.5,0xdada,6,WzQyLCA5XQ=="],
-        "line 2: bytes 'WzQyLCA5XQ==' are not up to 8 with two hexadecimal digits each, in .*; read as a table with col",
+        "line 2: bytes 'WzQyLCA5XQ==' are not up to 8 with two hexadecimal digits each, .*; read as a table with col",
     ),
     "a class that is none": (
         ["Timestamp,Arbitration_ID,DLC,Data,Class", "1.0,130,1,06,Normal", "1.0,130,1,06,Odd"],
@@ -93,6 +93,11 @@ REFUSED = {
     "a frame of CAN FD": (
         ["(1.5) can0 044##12A3B"],
         "line 1: bytes '12A3B' are not .*; read as a candump log, whose rows",
+    ),
+    "a candump log that is cut off": (["(1.5) can0 044#11", "(1.6) can0"], "line 2: 2 of at least 3 fields, in "),
+    "a short row": (
+        ["id,time,data", "12"],
+        "line 2: 1 of at least 2 fields, in .*; read as a table with column names",
     ),
     "a remote frame": (
         ["(1.5) can0 044#11", "(1.6) can0 044#R"],
@@ -103,8 +108,8 @@ REFUSED = {
         "line 2: no flag, but the first row has one",
     ),
     "a date": (
-        ["(2026-11-23 04:00:00.1)  can0  123   [1]  11"],
-        "line 1: time '2026-11-23' .*; read as what candump shows",
+        ["(2026-11-23 04:00:00)  can0  123   [1]  11"],
+        "line 1: time '2026-11-23' .*; read as what candump sho",
     ),
     "a text log that is cut off": (
         ["Timestamp: 1.5        ID: 0350    000    DLC: 8    05 28 84"],
@@ -112,7 +117,7 @@ REFUSED = {
     ),
     "another text": (
         ["These are drives."],
-        "line 1: 1 of at least 3 fields, in .*; read as HCRL's CSV, whose rows are",
+        "line 1: time 'These' is not a number .*; read as HCRL's CSV, .* the line, or take the file away",
     ),
 }
 
@@ -122,7 +127,7 @@ def test_a_refusal_names_the_line_the_reason_and_the_form(kind: str, tmp_path: P
     lines, reason = REFUSED[kind]
     with pytest.raises(DataError, match=rf"drive\.txt, {reason}") as caught:
         read_frames(write(tmp_path, lines))
-    assert str(caught.value).endswith(("mend or remove the line", "rename the columns"))
+    assert str(caught.value).endswith(("mend or remove the line", "rename the columns", "has the forms)"))
 
 
 # ------------------------------------------------------------------------------------------------ parquet

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tuner.datasets.can_forms import Form, Layout, fields_of, is_flag, words_of
+from tuner.datasets.can_forms import FORMS, Form, Layout, fields_of, is_flag, words_of
 from tuner.errors import DataError
 
 LONGEST_TIME = 32  # the maximum number of characters
@@ -20,7 +20,10 @@ def fault(path: Path, number: int, row: str, form: Form, layout: Layout) -> Data
     """The error that names line, reason and form of an invalid row."""
     shown = row if len(row) <= 60 else row[:60] + "…"
     reason = _reason(fields_of(row), layout)
-    return DataError(f"{path}, line {number}: {reason}, in {shown!r}; {read_as(form)}: mend or remove the line")
+    remedy = "mend or remove the line"
+    if number == 1 and form is FORMS[-1]:  # it may be anything
+        remedy += ", or take the file away if it is no recording (docs/kd_gat.md has the forms)"
+    return DataError(f"{path}, line {number}: {reason}, in {shown!r}; {read_as(form)}: {remedy}")
 
 
 def read_as(form: Form) -> str:
@@ -37,7 +40,7 @@ def seconds(field: bytes | str) -> float:
 
 
 def _reason(fields: Sequence[str], layout: Layout) -> str:
-    if len(fields) < layout.data and (layout.length is not None or len(fields) < layout.data - 1):
+    if len(fields) < layout.data:
         return f"{len(fields)} of at least {layout.data} fields"
     if layout.time is not None:
         time = fields[layout.time]

@@ -490,13 +490,24 @@ def test_the_peak_is_the_profilers(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hidden", "layers", "batch", "accumulation"),
-    [(16, 1, 64, 1), (64, 2, 512, 1), (128, 3, 20_000, 1), (128, 3, 8_000, 4)],
+    ("hidden", "layers", "batch", "accumulation", "fanout"),
+    [
+        (16, 1, 64, 1, "all"),
+        (64, 2, 512, 1, "all"),
+        (128, 3, 20_000, 1, "all"),
+        (128, 3, 8_000, 4, "all"),
+        (64, 1, 512, 1, "5"),
+        (64, 2, 512, 1, "10,10"),
+        (32, 3, 400, 2, "4,3,2"),
+    ],
 )
-def test_graphsages_peak_is_the_profilers(hidden: int, layers: int, batch: int, accumulation: int) -> None:
+def test_graphsages_peak_is_the_profilers(
+    hidden: int, layers: int, batch: int, accumulation: int, fanout: str
+) -> None:
     data, workload = synthetic_ratings(200, 300, 10_000), GraphSAGE()
     config: dict[str, Any] = {name: value.default for name, value in workload.hyperparameters.items()}
     config |= {"hidden_dim": hidden, "num_layers": layers, "batch_size": batch, "accumulation": accumulation}
+    config["fanout"] = fanout
 
     def run() -> None:
         model = workload.build_model(config, data)

@@ -140,7 +140,7 @@ def test_the_graphs_size_decides_by_default(ratings: RatingData, monkeypatch: py
     assert build(ratings, fanout="all").fanout == ()
 
 
-@pytest.mark.parametrize("fanout", ["none", "10,10", "10,,10", "0", "-1", "1.5", "²"])
+@pytest.mark.parametrize("fanout", ["none", "10,10", "10,,10", "0", "-1", "1.5", "²", "9" * 30])
 def test_a_fanout_that_fits_no_layer_is_refused(fanout: str) -> None:
     with pytest.raises(InputError, match=r"fanout = .* is not allowed \(allowed: all, by-size, .* as in 3,3,3\)"):
         GraphSAGE().finish({"fanout": fanout, "num_layers": 3})
@@ -165,6 +165,7 @@ def test_a_plan_compares_a_sample_by_size_with_the_full_graph(
 ) -> None:
     assert GraphSAGE().alternatives(CONFIG, ratings) == {}
     monkeypatch.setattr("tuner.workloads.graphsage.workload.WHOLE_GRAPH", 100)
+    assert "samples neighbours" in GraphSAGE().describe(ratings)
     ways = GraphSAGE().alternatives(CONFIG, ratings)
     assert ways == {"sampled (fanout 5,5)": CONFIG, "full graph (fanout all)": {**CONFIG, "fanout": "all"}}
     assert GraphSAGE().alternatives({**CONFIG, "fanout": "all"}, ratings) == {}

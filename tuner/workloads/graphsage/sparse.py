@@ -76,9 +76,9 @@ class Neighbours(NamedTuple):
         """
         first = self.crow.index_select(0, nodes)
         degree = self.crow.index_select(0, nodes + 1) - first
-        drawn = torch.rand(len(nodes), fanout, device=nodes.device).mul_(degree[:, None]).int()
+        drawn = (torch.rand(len(nodes), fanout, device=nodes.device) * degree[:, None]).int()
         # Rounding can make a draw reach the degree.
-        place = torch.minimum(drawn, degree[:, None] - 1).add_(first[:, None]).clamp_(0, len(self.col) - 1)
+        place = (first[:, None] + torch.minimum(drawn, degree[:, None] - 1)).clamp(0, len(self.col) - 1)
         return self.col.index_select(0, place.flatten())
 
 

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 
 ALL, BY_SIZE = "all", "by-size"
-WHOLE_GRAPH = 2**19  # training ratings up to which ``fanout: by-size`` takes all neighbours
+WHOLE_GRAPH = 2**21  # training ratings up to which ``fanout: by-size`` takes all neighbours
+MOST_NEIGHBOURS = 10_000
 SAMPLED_NODES = 25  # for each user and item of a batch, beside the nodes between; 2 for each layer at least
 FEWEST_TO_CHOOSE_BY = 50  # validation ratings; the RMSE of fewer has a standard error of over 10 %
 FLAGS = 4  # more than a user or a film of MovieLens has
@@ -75,10 +76,11 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
     def describe(self, data: RatingData) -> str:
         repeats = f"; {data.repeats:,} repeat an earlier one's user and item" if data.repeats else ""
         dropped = f", of which {data.dropped:,} are not trained on, as they are in the test" if data.dropped else ""
+        samples = "; training samples neighbours, unless fanout says otherwise" * (len(data.train) > WHOLE_GRAPH)
         return (
             f"{data.name}: {data.num_users:,} users, {data.num_items:,} items; "
             f"{len(data.train):,} ratings to train on, {len(data.validation):,} to choose by, "
-            f"{len(data.test):,} to report on{repeats}{dropped}"
+            f"{len(data.test):,} to report on{repeats}{dropped}{samples}"
         )
 
     def caution(self, data: RatingData) -> str:
@@ -97,7 +99,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
 
     def constant_loss(self, data: RatingData) -> float:
         """The variance of the training ratings."""
-        return float(data.train.rating.var(dtype="float64"))
+        return float(_tensor(data.train.rating).var(correction=0))  # unlike numpy's, without a copy of all ratings
 
     def alternatives(self, config: Config, data: RatingData) -> dict[str, Config]:
         """The full graph, where a sample was chosen by the graph's size."""
@@ -201,10 +203,12 @@ def fanouts(config: Config) -> tuple[int, ...]:
     if given in (ALL, BY_SIZE):
         return ()
     numbers = [int(each) for each in given.split(",") if each.strip().isascii() and each.strip().isdigit()]
-    if len(numbers) != given.count(",") + 1 or len(numbers) not in (1, layers) or not min(numbers) >= 1:
+    sound = len(numbers) == given.count(",") + 1 and len(numbers) in (1, layers)
+    if not sound or not all(1 <= number <= MOST_NEIGHBOURS for number in numbers):
         raise InputError(
-            f"fanout = {given!r:.60} is not allowed (allowed: {ALL}, {BY_SIZE}, a whole number of at least 1, or one "
-            f"for each of the {layers} layers, as in {','.join(map(str, _default_fanout(layers)))})"
+            f"fanout = {given!r:.60} is not allowed (allowed: {ALL}, {BY_SIZE}, a whole number from 1 to "
+            f"{MOST_NEIGHBOURS:,}, or one for each of the {layers} layers, as in "
+            f"{','.join(map(str, _default_fanout(layers)))})"
         )
     return tuple(numbers * layers if len(numbers) == 1 else numbers)
 

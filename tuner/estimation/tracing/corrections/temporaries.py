@@ -110,7 +110,9 @@ def _mixed(_out: Tensor, first: Tensor, second: object, *_: object) -> int:
     """Arguments converted to the common type, such as a mask to floats."""
     if not isinstance(second, Tensor) or first.dtype == second.dtype:
         return 0
-    common = torch.result_type(first, second)
+    # Of tensors on meta, as one of the two may be fake and the other real.
+    kinds = (torch.empty(each.shape, dtype=each.dtype, device="meta") for each in (first, second))
+    common = torch.result_type(*kinds)
     return sum(tensor.numel() for tensor in (first, second) if tensor.dtype != common) * common.itemsize
 
 
