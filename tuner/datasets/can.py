@@ -146,7 +146,8 @@ def _files(path: Path) -> list[Path]:
     wanted = f"give a recording ({', '.join(SUFFIXES)}), a folder of recordings, or 'synthetic'"
     if not path.exists():
         raise DataError(f"no file or folder {str(path)!r}: {wanted}")
-    files = [path] if path.is_file() else sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES)
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    files = [path] if path.is_file() else [each for each in inside if each.suffix.lower() in SUFFIXES]
     files = [each for each in files if each == path or not each.name.lower().startswith(NO_RECORDINGS)]
     files = [each for each in files if each.is_file()]
     if not files:
