@@ -146,7 +146,10 @@ def _files(path: Path) -> list[Path]:
     wanted = f"give a recording ({', '.join(SUFFIXES)}), a folder of recordings, or 'synthetic'"
     if not path.exists():
         raise DataError(f"no file or folder {str(path)!r}: {wanted}")
-    inside = sorted(path.iterdir()) if path.is_dir() else []
+    try:
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
     files = [path] if path.is_file() else [each for each in inside if each.suffix.lower() in SUFFIXES]
     files = [each for each in files if each == path or not each.name.lower().startswith(NO_RECORDINGS)]
     files = [each for each in files if each.is_file()]
