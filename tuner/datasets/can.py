@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -155,6 +156,9 @@ def _files(path: Path) -> list[Path]:
     files = [each for each in files if each.is_file()]
     if not files:
         raise DataError(f"no recording in {str(path)!r}: {wanted}")
+    for one, other in itertools.pairwise(sorted(files, key=lambda each: each.stem)):
+        if one.stem == other.stem:  # converted, it would count twice
+            raise DataError(f"{path}: {one.name} and {other.name} are of one name: take one away, or rename it")
     return files
 
 
