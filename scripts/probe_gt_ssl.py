@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tuner.datasets.trees import TreeData, load_trees
+from tuner.errors import InputError
 from tuner.records.journal import read_attempts
 from tuner.records.seed_statistics import interval_of
 from tuner.records.study_record import read_study
@@ -239,10 +240,14 @@ def main(
     fine_tuned: int,
     lr: float | None,
 ) -> None:
-    options = read_study(study).options or {}
-    name, config = best_configuration(study)
-    level, skip_bad = config.get("label_level", 1), options.get("skip_bad", False)
-    trees = load_trees(data, seed=options.get("seed", 0), skip_bad=skip_bad, label_level=level)
+    try:
+        record, (name, config) = read_study(study), best_configuration(study)
+        level, skip_bad = config.get("label_level", 1), (record.options or {}).get("skip_bad", False)
+        trees = load_trees(data, seed=record.data_seed, skip_bad=skip_bad, label_level=level)
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    if probe_accuracy(morphometrics(trees), trees.label, 0) is None:
+        raise click.UsageError(f"--data {data}: fewer than two labels have two trees, and a probe needs them")
     click.echo(f"{trees.name}: {len(trees)} trees, labels {', '.join(trees.classes)}; encoder {name}, {seeds} seeds")
     if fine_tuned and not labels:
         raise click.UsageError(f"--fine-tuned {fine_tuned}: give --labels, too")

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from tuner.datasets.trees import TreeData
 from tuner.workloads.gt_ssl.workload import GTSSL
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
-from probe_gt_ssl import Few, drawn, few_accuracy, few_of_seed
+from probe_gt_ssl import Few, drawn, few_accuracy, few_of_seed, main
 
 LABEL = np.array([0, 1] * 20)
 
@@ -39,3 +40,8 @@ def test_frozen_and_fine_tuned_encoders_are_compared_on_the_same_draws(trees: Tr
     found = few_of_seed(trees, config, Few("sum", (2,), draws=2, fine_tuned=1, epochs=1), 0)
     assert set(found) == {2} and len(found[2]) == 6
     assert all(0 <= value <= 100 for value in found[2].values())
+
+
+def test_a_folder_that_holds_no_study_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, [str(tmp_path), "--data", "synthetic"])
+    assert (result.exit_code, "holds no study.json" in result.output) == (2, True), result.output
