@@ -72,10 +72,11 @@ class Scale(GraphSAGE):
     """GraphSAGE whose epochs have at most ``STEPS`` steps, and whose workers note their time and memory."""
 
     name = "scale"
-    idle: ClassVar[int] = 0  # the private bytes of this process before its first model
+    idle: ClassVar[dict[int, int]] = {}  # the private bytes of each process before its first model
 
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
-        Scale.idle = Scale.idle or private_bytes()
+        if os.getpid() not in Scale.idle:
+            Scale.idle[os.getpid()] = private_bytes()
         return super().build_model(config, data)
 
     def batches(self, config: Config, data: RatingData) -> Iterator[Batch]:
@@ -83,7 +84,10 @@ class Scale(GraphSAGE):
         for batch in islice(super().batches(config, data), STEPS):
             steps += 1
             yield batch
-        noted = {"seconds": (time.process_time() - began) / steps, "private": private_bytes() - Scale.idle}
+        noted = {
+            "seconds": (time.process_time() - began) / steps,
+            "private": private_bytes() - Scale.idle[os.getpid()],
+        }
         Path(os.environ[NOTES], f"{os.getpid()}.json").write_text(json.dumps(noted))
 
 

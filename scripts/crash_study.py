@@ -195,8 +195,9 @@ def check(folder: Path, before: list[str], alone: dict[str, dict[str, str]]) -> 
             raise Difference(f"{name} is {found[name]} and not {row}")
     best = min(alone.values(), key=lambda row: float(row["val_rmse"]))["name"]
     kept = torch.load(folder / "best.pt", weights_only=True)["name"]
-    if kept != best or list(folder.glob("*.partial")) or list((folder / "checkpoints").glob("*")):
-        raise Difference(f"best.pt is of {kept}, the best is {best}; or something is left behind")
+    left = [path.name for path in (*folder.glob("*.partial"), *(folder / "checkpoints").glob("*"))]
+    if kept != best or left:
+        raise Difference(f"best.pt is of {kept}, the best is {best}; left behind: {', '.join(left) or 'nothing'}")
 
 
 def writes(every: int = 1) -> str:

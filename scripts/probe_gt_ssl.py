@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tuner.datasets.trees import TreeData, load_trees
+from tuner.errors import InputError
 from tuner.records.journal import read_attempts
 from tuner.records.seed_statistics import interval_of
 from tuner.records.study_record import read_study
@@ -49,10 +50,12 @@ Trees = NDArray[np.int64]
 class Few:
     """How a probe of a few labels is done."""
 
+    readout: Readout = "moments"
     labels: Sequence[int] = ()  # labelled trees of each class
     draws: int = 100  # of these trees
     fine_tuned: int = 0  # draws from which an encoder is trained, too
     epochs: int = 20  # of that
+    lr: float | None = None  # of that; None takes the configuration's
 
 
 # For each number of labelled trees a class, the mean accuracy over the draws, by what was done.
@@ -93,15 +96,15 @@ def fine_tuned_accuracy(encoder: Encoder, data: TreeData, config: Mapping[str, A
 
     On its readout, made to have mean 0 and variance 1 by what it was at first, is a linear layer that begins at 0.
     """
-    encoder, readout = deepcopy(encoder), READOUTS["moments"]
+    encoder, readout = deepcopy(encoder), READOUTS[few.readout]
     with torch.inference_mode():
-        before = embed(encoder, data, EVALUATION_TREES)
+        before = embed(encoder, data, EVALUATION_TREES, few.readout)
     center, scale = before.mean(0).clone(), before.std(0).clamp(min=1e-6).clone()
     head = nn.Linear(len(center), len(data.classes))
     for weight in head.parameters():
         nn.init.zeros_(weight)
     optimizer = torch.optim.Adam(
-        [*encoder.parameters(), *head.parameters()], lr=config["lr"], weight_decay=config["weight_decay"]
+        [*encoder.parameters(), *head.parameters()], lr=few.lr or config["lr"], weight_decay=config["weight_decay"]
     )
     random, label = np.random.default_rng(0), torch.from_numpy(data.label.astype(np.int64))
     limits = Limits(int(config["batch_size"]), sys.maxsize, 0, 0)
@@ -116,7 +119,7 @@ def fine_tuned_accuracy(encoder: Encoder, data: TreeData, config: Mapping[str, A
             optimizer.step()
     others = np.setdiff1d(np.arange(len(data)), trees)
     with torch.inference_mode():
-        predicted = head((embed(encoder, data, EVALUATION_TREES)[others] - center) / scale).argmax(1)
+        predicted = head((embed(encoder, data, EVALUATION_TREES, few.readout)[others] - center) / scale).argmax(1)
     return 100 * float((predicted == label[others]).double().mean())
 
 
@@ -154,14 +157,14 @@ def one_seed(data: TreeData, config: dict[str, Any], readout: Readout, seed: int
     return probe(before, data, readout), probe(after, data, readout), result.metrics["val_loss"]
 
 
-def few_of_seed(data: TreeData, config: dict[str, Any], few: Few, readout: Readout, seed: int) -> Found:
+def few_of_seed(data: TreeData, config: dict[str, Any], few: Few, seed: int) -> Found:
     """Accuracies of the two encoders, and of both trained from each number of labels."""
     torch.set_num_threads(1)
     before, after, _ = pretrained(data, config, seed, held_out=False)
     found: dict[int, dict[str, float]] = {count: {} for count in few.labels}
     for name, model in {"untrained": before, "pretrained": after}.items():
         with torch.inference_mode():
-            x = embed(model.encoder, data, EVALUATION_TREES, readout)
+            x = embed(model.encoder, data, EVALUATION_TREES, few.readout)
         for count, value in few_accuracies(x, data, few).items():
             found[count][name] = value
             sets = [drawn(data.label, count, few.fine_tuned * seed + draw) for draw in range(few.fine_tuned)]
@@ -225,6 +228,7 @@ def print_few(found: Sequence[Found], trees: TreeData, few: Few) -> None:
 @click.option("--labels", type=click.IntRange(2), multiple=True, help="Labelled trees a class; may be given again.")
 @click.option("--draws", type=click.IntRange(1), default=100, show_default=True, help="Of labelled trees.")
 @click.option("--fine-tuned", type=click.IntRange(0), default=0, show_default=True, help="Draws to fine-tune on.")
+@click.option("--lr", type=click.FloatRange(0, min_open=True), help="Of fine-tuning; by default the study's.")
 def main(
     study: Path,
     data: str,
@@ -234,18 +238,25 @@ def main(
     labels: tuple[int, ...],
     draws: int,
     fine_tuned: int,
+    lr: float | None,
 ) -> None:
-    options = read_study(study).options or {}
-    name, config = best_configuration(study)
-    level, skip_bad = config.get("label_level", 1), options.get("skip_bad", False)
-    trees = load_trees(data, seed=options.get("seed", 0), skip_bad=skip_bad, label_level=level)
+    try:
+        record, (name, config) = read_study(study), best_configuration(study)
+        level, skip_bad = config.get("label_level", 1), (record.options or {}).get("skip_bad", False)
+        trees = load_trees(data, seed=record.data_seed, skip_bad=skip_bad, label_level=level)
+    except InputError as error:
+        raise click.UsageError(str(error)) from error
+    if probe_accuracy(morphometrics(trees), trees.label, 0) is None:
+        raise click.UsageError(f"--data {data}: fewer than two labels have two trees, and a probe needs them")
     click.echo(f"{trees.name}: {len(trees)} trees, labels {', '.join(trees.classes)}; encoder {name}, {seeds} seeds")
+    if fine_tuned and not labels:
+        raise click.UsageError(f"--fine-tuned {fine_tuned}: give --labels, too")
     if labels and (fewest := int(np.bincount(trees.label).min())) <= max(labels):
         raise click.UsageError(f"--labels {max(labels)}: a class has {fewest} trees: leave some to test on")
-    few, of_each = Few(labels, draws, fine_tuned), range(seeds)
+    few, of_each = Few(readout, labels, draws, fine_tuned, lr=lr), range(seeds)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         if labels:
-            given = ([value] * seeds for value in (trees, config, few, readout))
+            given = ([value] * seeds for value in (trees, config, few))
             return print_few(list(pool.map(few_of_seed, *given, of_each)), trees, few)
         found = list(pool.map(one_seed, [trees] * seeds, [config] * seeds, [readout] * seeds, of_each))
     click.echo(f"{'seed':>4} {'val_loss':>9} {'untrained':>10} {'pretrained':>11} {'difference':>11}")

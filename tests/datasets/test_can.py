@@ -155,10 +155,19 @@ def test_texts_logs_and_parquet_of_a_folder_are_recordings_and_what_tells_of_the
     assert [(data.features[data.first[k]] == data.features[0]).all() for k in (3, 6, 9)] == [True] * 3
 
 
-@pytest.mark.parametrize("source", ["gone", "empty"])
+def test_a_recording_in_two_forms_is_refused(can_folder: Path) -> None:
+    (can_folder / "dos_synthetic.log").write_text("(1.5) can0 044#11\n")
+    with pytest.raises(
+        DataError, match=r"dos_synthetic.csv and dos_synthetic.log are of one name: take one away, or"
+    ):
+        load_can(str(can_folder))
+
+
+@pytest.mark.parametrize("source", ["gone", "empty", "pipe"])
 def test_a_source_without_files_is_refused(source: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "README.txt").write_text("")
+    os.mkfifo(tmp_path / "pipe")
     with pytest.raises(DataError, match=f"no .* '.*{source}': give a recording .*, a folder of recordings, or"):
         load_can(str(tmp_path / source))
 

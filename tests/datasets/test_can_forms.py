@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support.can_files import FORMS, UNFLAGGED, lines_of, plain_rows
 from tuner.datasets import can_frames, can_parquet
+from tuner.datasets.can_forms import fields_of
 from tuner.datasets.can_frames import Frames, read_frames
 from tuner.errors import DataError
 
@@ -68,10 +70,32 @@ def test_a_row_that_is_cut_off_is_named_with_its_line_and_its_form(form: str, fr
     print(caught.value)
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Timestamp,ID,Data,bus,Label", "1.0,123,00 11,0,Normal", "2.0,123,00,0,DoS"],
+        ["(1.5) can0 123#0011 0", "(1.6) can0 123#00 1"],
+    ],
+)
+def test_a_flag_is_found_beside_other_fields_and_behind_a_logs_bytes(lines: list[str], tmp_path: Path) -> None:
+    assert read_frames(write(tmp_path, lines)).injected.tolist() == [False, True]
+
+
+@pytest.mark.parametrize("content", [gzip.compress(b"1.0,0329,1,00,R\n" * 9), "1.0,0329,1,00,R".encode("utf-16")])
+def test_what_is_no_text_is_told_so(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "drive.csv").write_bytes(content)
+    with pytest.raises(DataError, match=r"drive\.csv is no text \(compressed, .*: unpack it, or save it in UTF-8"):
+        read_frames(tmp_path / "drive.csv")
+
+
+def test_fields_of_a_row_of_many_blanks_take_no_quadratic_time() -> None:
+    assert fields_of("1.0 ;0329" + " " * 1_000_000 + '"7f" ,, R ') == ["1.0", "0329", "7f", "", "R"]
+
+
 REFUSED = {
     "a table without an ID": (
         ["when,who,what", "1,2,3"],
-        "line 1: read as a table with column names, when, who, what, but no column is known to be its ID: rename the",
+        "line 1: read as a table with column names, when, who, what, but no column is known to be its ID: rename or",
     ),
     "a table without bytes": (["Time,ID,DLC", "1,2,3"], "line 1: .*, but no column is known to be its bytes: rename"),
     "an ID behind the bytes": (
@@ -127,7 +151,7 @@ def test_a_refusal_names_the_line_the_reason_and_the_form(kind: str, tmp_path: P
     lines, reason = REFUSED[kind]
     with pytest.raises(DataError, match=rf"drive\.txt, {reason}") as caught:
         read_frames(write(tmp_path, lines))
-    assert str(caught.value).endswith(("mend or remove the line", "rename the columns", "has the forms)"))
+    assert str(caught.value).endswith(("mend or remove the line", "rename or move the columns", "has the forms)"))
 
 
 # ------------------------------------------------------------------------------------------------ parquet
@@ -177,14 +201,32 @@ def test_parquet_is_read(kind: str, frames: Frames, tmp_path: Path, monkeypatch:
         ({"id": [1], "data": ["00"], "flag": ["X"]}, "flag 'X' of row 1 is none"),
         (
             {"id": [{"a": 1}], "data": ["00"]},
-            "column 'id' is of type struct<a: int64>, not of numbers, texts or bytes",
+            "column 'id' is of type struct<a: int64>, not of numbers, texts, bytes or lists of whole numbers",
         ),
+        (
+            {"id": [1], "data": [["10", "20"]]},
+            "column 'data' is of type list<.*: string>, not of numbers, texts",
+        ),
+        ({"id": [1], "data": [[1, None, 3]]}, "a list of bytes has a missing one"),
+        ({"id": [1], **{f"d{n}": [n] for n in range(9)}}, "it has 9 columns of a byte, more than 8"),
     ],
 )
 def test_parquet_that_cannot_be_used_is_refused(columns: dict[str, Any], reason: str, tmp_path: Path) -> None:
     parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     parquet.write_table(pa.table(columns), tmp_path / "drive.parquet")
     with pytest.raises(DataError, match=rf"drive\.parquet: read as parquet, but {reason}"):
+        can_parquet.read_parquet(tmp_path / "drive.parquet")
+
+
+def test_bytes_in_a_column_of_ids_or_flags_are_characters(tmp_path: Path) -> None:
+    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    table = pa.table({"id": [b"0329", b"02b0"], "data": ["00", "01"], "flag": [b"R", b"T"]})
+    parquet.write_table(table, tmp_path / "drive.parquet")
+    frames = can_parquet.read_parquet(tmp_path / "drive.parquet")
+    assert (frames.identifier.tolist(), frames.injected.tolist()) == ([0x329, 0x2B0], [False, True])
+    table = pa.Table.from_arrays([pa.array([1]), pa.array(["00"]), pa.array(["11"])], names=["id", "data", "data"])
+    parquet.write_table(table, tmp_path / "drive.parquet")
+    with pytest.raises(DataError, match=r"drive\.parquet: read as parquet, but 'Field \"data\" exists 2 times in"):
         can_parquet.read_parquet(tmp_path / "drive.parquet")
 
 

@@ -266,6 +266,11 @@ def test_an_entry_that_another_process_has_put_there_meanwhile_stays(
     assert [path.stat() for path in sorted(entry.iterdir())] == before
 
 
+def test_generated_trees_have_no_levels() -> None:
+    with pytest.raises(DataError, match="label_level 2: generated trees are in no folders: leave it out"):
+        load_trees("synthetic", seed=0, label_level=2)
+
+
 def test_without_a_place_for_a_cache_trees_are_still_loaded(
     swc_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

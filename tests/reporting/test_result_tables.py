@@ -48,6 +48,16 @@ def test_means_over_seeds_are_told_with_the_hyperparameters_that_vary() -> None:
     assert (second.split()[0], second.split()[-2:]) == ("b", ["best", "0.2"])
 
 
+def test_a_narrow_table_leaves_out_times_and_memory_and_no_metric_nor_for_a_long_error() -> None:
+    rows = [attempt(name=name, error="x" * 300, val_accuracy=0.9, test_f1=0.5, **{"config/lr": 1}) for name in "ab"]
+    console = Console(file=io.StringIO(), width=80, highlight=False)
+    print_trials(console, rows, "val_accuracy", ("f1",))
+    first, second, *_, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert first.split() == ["name", "status", "val_accuracy", "test_f1", "epochs", "estimated", "peak", "error"]
+    assert second.split()[2:4] == ["0.9000", "0.5000"]
+    assert last == "left out, as lines are too long: share, seconds"
+
+
 def test_headline_metrics_of_the_test_split_stand_beside_the_objective() -> None:
     rows = [attempt(name="a", seed=seed, val_accuracy=0.9, test_f1=0.5 + seed / 10) for seed in (0, 1)]
     console = Console(file=io.StringIO(), width=160, highlight=False)

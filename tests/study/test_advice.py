@@ -188,8 +188,17 @@ def test_at_most_three_and_the_lost_trials_first() -> None:
 
 
 def test_a_held_out_attack_that_no_trial_finds_is_said() -> None:
-    blind = [row(name, test_recall=0.04, **{"config/held_out": "dos"}) for name in "ab"]
+    def kd_gat(name: str, recall: float, *, held_out: str = "dos", stage: str = "classifier") -> Attempt:
+        config = {"config/held_out": held_out, "config/stage": stage}
+        return row(name, workload="kd-gat", test_recall=recall, **config)
+
+    blind = [kd_gat(name, 0.04) for name in "ab"]
     (said,) = advice(*blind, max_workers=2)
     assert said.startswith("no trial finds the attacks of kind dos, which training never had: the best of 2 finds 4%")
-    assert advice(*blind, row("c", test_recall=0.5, **{"config/held_out": "dos"}), max_workers=2) == []
-    assert advice(row("a", test_recall=0.0, **{"config/held_out": ""}), max_workers=2) == []
+    assert "an autoencoder, which learns normal traffic alone, may" in said
+    assert advice(*blind, kd_gat("c", 0.5), max_workers=2) == []
+    assert advice(kd_gat("a", 0.0, held_out=""), max_workers=2) == []
+    (said,) = advice(kd_gat("a", 0.0, stage="autoencoder"), max_workers=2)
+    assert said.endswith("finds 0% of them (test_recall)"), "it is an autoencoder already"
+    fold = row("a", test_recall=0.0, **{"config/held_out": "3"})
+    assert advice(fold, max_workers=2) == [], "a workload of the user's own means something else by it"

@@ -195,13 +195,13 @@ def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() ->
         workload=["toy", "toy-wide"],
         config="own.yaml",
         data={"toy": "t", "toy-wide": "w"},
-        overrides=["width=3", "lr=1"],
+        overrides=["width=3", "lr=1", "amp=0"],  # amp is not in the row, as 0 is its default
         skip_bad=True,  # which toys do not understand
     )
     row = attempt(trial_id="t001", name="b c", **{"config/lr": 1.0})
     several = StudyRecord(workload=["toy", "toy-wide"])
     assert repeated(settings, row, several) == (
-        "--workload toy --config own.yaml --set lr=1 --data t --only 'b c' --threads 1"
+        "--workload toy --config own.yaml --set lr=1 --set amp=0 --data t --only 'b c' --threads 1"
     )
     grown = repeated(Settings(), replace(row, attempts=2, limit_gb=2.251))
     assert "--model-memory-gb 2.26" in grown  # with less it had run out of memory

@@ -196,6 +196,7 @@ def test_a_class_that_is_not_there_is_refused(here: Path, spec: str, message: st
         ("Hyperparameter(1, 0, 9) for", "0 for", "the default of epochs is 0, not from 1 to 100000"),
         ('"val_loss"', '"loss"', "metric is 'loss': expected 'val_' and a metric's name from evaluate"),
         ("    metric", '    headline = "f1"; metric', "headline is 'f1': expected names of metrics from evaluate"),
+        ("    metric", '    data_keys = ("size",); metric', r"data_keys is \('size',\): expected names of its hyper"),
         ("hyperparameters =", "parameters =", "hyperparameters is None: expected a dictionary of tuner.Hyperparam"),
         ("    metric", '    name = "graphsage"; metric', "workload graphsage: a built-in workload has this name"),
         ("    metric", '    name = "a/b"; metric', "name 'a/b': expected letters, digits"),

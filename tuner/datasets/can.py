@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,11 +147,18 @@ def _files(path: Path) -> list[Path]:
     wanted = f"give a recording ({', '.join(SUFFIXES)}), a folder of recordings, or 'synthetic'"
     if not path.exists():
         raise DataError(f"no file or folder {str(path)!r}: {wanted}")
-    files = [path] if path.is_file() else sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES)
+    try:
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    files = [path] if path.is_file() else [each for each in inside if each.suffix.lower() in SUFFIXES]
     files = [each for each in files if each == path or not each.name.lower().startswith(NO_RECORDINGS)]
     files = [each for each in files if each.is_file()]
     if not files:
         raise DataError(f"no recording in {str(path)!r}: {wanted}")
+    for one, other in itertools.pairwise(sorted(files, key=lambda each: each.stem)):
+        if one.stem == other.stem:  # converted, it would count twice
+            raise DataError(f"{path}: {one.name} and {other.name} are of one name: take one away, or rename it")
     return files
 
 

@@ -79,7 +79,7 @@ def layout_of(form: Form, line: str, row: str, where: str) -> Layout:
     except ValueError as error:
         names = ", ".join(_columns(line))
         shown = names if len(names) <= 120 else names[:120] + "…"
-        raise DataError(f"{where}: read as {form.name}, {shown}, but {error}: rename the columns") from error
+        raise DataError(f"{where}: read as {form.name}, {shown}, but {error}: rename or move the columns") from error
 
 
 def words_of(flag: str) -> Words | None:
@@ -94,9 +94,9 @@ def is_flag(word: str, words: Words) -> bool:
 
 def fields_of(line: str) -> list[str]:
     """A row's fields. Blanks beside a delimiter and double ones do not count; marks are blanks."""
-    line = re.sub(f"[{re.escape(MARKS)}]", " ", line)
-    line = re.sub(f" *([{DELIMITERS}]) *", r"\1", line).strip(" ")
-    return re.split(rf" +|[{DELIMITERS}]", line) if line else []
+    line = re.sub(f"[ {re.escape(MARKS)}]+", " ", line)
+    line = re.sub(f" ?([{DELIMITERS}]) ?", r"\1", line).strip(" ")
+    return re.split(f"[ {DELIMITERS}]", line) if line else []
 
 
 def _columns(line: str) -> list[str]:
@@ -150,7 +150,9 @@ def _by_names(line: str, row: str) -> Layout:
     if flag < data:
         words = words_of(fields[flag]) if flag < len(fields) else None
         return replace(layout, flag=flag, words=words or FLAGS[0])
-    words = next(filter(None, map(words_of, fields[data:])), None)
+    # Where no empty fields fill the row up, it is as far from the end as its name is.
+    likely = [*fields[data:][flag - len(names) :][:1], *fields[data:]]
+    words = next(filter(None, map(words_of, likely)), None)
     return replace(layout, flag_behind=flag - (len(names) - behind), words=words or FLAGS[0])
 
 
@@ -162,10 +164,10 @@ def _of_csv(line: str, row: str) -> Layout:
 
 
 def _of_candump_log(line: str, row: str) -> Layout:
-    """``candump -x`` adds a direction, which says nothing of attacks."""
-    layout = Layout(2, 3, time=0, packed=True)
-    directed = re.search(r"\s[RT]\s*$", row)
-    return replace(layout, flag_behind=0, behind=1, words=DIRECTIONS) if directed else layout
+    """``candump -x`` adds a direction, which says nothing of attacks; data sets of attacks add a flag."""
+    layout, last = Layout(2, 3, time=0, packed=True), row.split()[-1]
+    words = DIRECTIONS if is_flag(last, DIRECTIONS) else words_of(last)
+    return replace(layout, flag_behind=0, behind=1, words=words) if words else layout
 
 
 def _of_candump_screen(line: str, row: str) -> Layout:

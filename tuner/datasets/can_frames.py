@@ -69,6 +69,10 @@ def read_frames(path: Path) -> Frames:
         text = np.fromfile(regular(path), dtype=np.uint8)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    if 0 in text[:LONGEST_NAMES]:
+        raise DataError(
+            f"{path} is no text (compressed, in UTF-16, or of another program?): unpack it, or save it in UTF-8"
+        )
     start, line = _next_row(text, 3 if text[:3].tobytes() == b"\xef\xbb\xbf" else 0, 1)
     first = _line_at(text, start)
     form, where = form_of(first), f"{path}, line {line}"

@@ -40,6 +40,8 @@ def read_parquet(path: Path) -> Frames:
     try:
         with parquet.ParquetFile(regular(path)) as file:
             place, bytes_at = named_columns(file.schema_arrow.names)
+            if len(bytes_at) > MOST_BYTES:
+                raise ValueError(f"it has {len(bytes_at)} columns of a byte, more than {MOST_BYTES}")
             wanted = {key: file.schema_arrow.names[index] for key, index in place.items() if index is not None}
             data = [file.schema_arrow.names[index] for index in bytes_at]
             for batch in file.iter_batches(ROWS, columns=[*wanted.values(), *data]):
@@ -48,7 +50,7 @@ def read_parquet(path: Path) -> Frames:
                 row += len(batch)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or one_line(error)}") from error
-    except (ValueError, pa.ArrowException) as error:
+    except (ValueError, KeyError, pa.ArrowException) as error:  # a KeyError is of two columns of one name
         raise DataError(f"{path}: read as parquet, but {one_line(error)}: rename, mend or convert it") from error
     if not sum(map(len, parts)):
         raise DataError(f"{path} holds no frame; read as parquet")
@@ -64,9 +66,9 @@ def _plain(column: pa.Array, name: str) -> pa.Array:
         column = column.dictionary_decode()
         kind = column.type
     lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    inner = kind.value_type if any(known(kind) for known in lists) else kind
-    if not (pa.types.is_primitive(inner) or _is_text(inner) or _is_bytes(inner)):
-        raise ValueError(f"column {name!r} is of type {kind}, not of numbers, texts or bytes")
+    known = pa.types.is_primitive(kind) or _is_text(kind) or _is_bytes(kind)
+    if not known and not (any(each(kind) for each in lists) and pa.types.is_integer(kind.value_type)):
+        raise ValueError(f"column {name!r} is of type {kind}, not of numbers, texts, bytes or lists of whole numbers")
     return column
 
 
@@ -117,7 +119,7 @@ def _numbers(column: pa.Array, digits: int) -> tuple[Index, Bad]:
     """Whole numbers, or texts of up to so many hexadecimal digits, and which are neither."""
     import pyarrow as pa
 
-    if _is_text(column.type):
+    if _is_text(column.type) or _is_bytes(column.type):
         text, fields = _strings(column)
         return hexadecimal(text, without_0x(text, fields), 1, digits)
     missing: Bad = column.is_null().to_numpy(zero_copy_only=False)
@@ -136,6 +138,8 @@ def _seconds(column: pa.Array) -> NDArray[np.float64]:
 def _flags(column: pa.Array) -> tuple[Bad, Bad]:
     import pyarrow as pa
 
+    if _is_bytes(column.type):
+        column = column.cast(pa.large_binary()).cast(pa.large_string())
     if _is_text(column.type):
         words = words_of(next((each for each in column.unique().to_pylist() if each), "")) or FLAGS[0]
         return flags(*_strings(column), words)
@@ -162,7 +166,9 @@ def _payload(column: pa.Array, first: int) -> tuple[NDArray[np.uint8], Index]:
         return data, length
     if not _is_bytes(column.type):
         column = column.cast(pa.large_list(pa.uint8()))
-        offsets, text = column.offsets.to_numpy(), column.values.to_numpy(zero_copy_only=False)
+        if column.flatten().null_count:
+            raise ValueError("a list of bytes has a missing one")
+        offsets, text = column.offsets.to_numpy(), column.values.fill_null(0).to_numpy(zero_copy_only=False)
         text = text if len(text) else np.zeros(1, dtype=np.uint8)
         start, width = offsets[:-1], np.diff(offsets)
     else:

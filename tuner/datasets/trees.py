@@ -72,6 +72,8 @@ def load_trees(source: str, *, seed: int, skip_bad: bool = False, label_level: i
     if source == "synthetic":
         from tuner.datasets.synthetic_trees import synthetic_trees
 
+        if label_level != 1:
+            raise DataError(f"label_level {label_level}: generated trees are in no folders: leave it out")
         trees, labels, classes = synthetic_trees()
         return split(build(trees, labels, "synthetic trees", classes), seed)
     folder = Path(source).expanduser()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+LEAST_OF_ERROR = 12  # the characters of an error for which other columns are left out
 UNLIMITED = 10_000  # the width in columns that a table may have while it is measured
 HEADS = {
     "duration_s": "seconds",
@@ -42,33 +43,44 @@ def print_trials(
     console: Console, rows: Sequence[Attempt], metric: str, headline: Sequence[str] = (), *, seeds: bool = False
 ) -> None:
     """Prints the trials of one workload with its ``headline`` metrics and the hyperparameters that vary."""
-    print_fitting(console, lambda shown: results_table(rows, metric, shown, headline, seeds=seeds), varying(rows))
+
+    def table_with(shown: Sequence[str], most_of_error: int) -> Table:
+        return results_table(rows, metric, shown, headline, seeds=seeds, most_of_error=most_of_error)
+
+    print_fitting(console, table_with, [*reversed(HEADS), *varying(rows)])
 
 
 def print_fitting(
-    console: Console, table_with: Callable[[Sequence[str]], Table], hyperparameters: Sequence[str]
+    console: Console, table_with: Callable[[Sequence[str], int], Table], columns: Sequence[str]
 ) -> None:
-    """Prints a table with as many of the hyperparameters as a line has room for."""
-    shown = list(hyperparameters)
+    """Prints a table with as many of the columns as a line has room for, the first ones; errors take what is left.
+
+    ``table_with`` makes it of columns and how much of an error it has.
+    """
+    shown = list(columns)
     unlimited = console.options.update(max_width=UNLIMITED)
     while shown:
-        if console.measure(table_with(shown), options=unlimited).maximum <= console.width:
+        if console.measure(table_with(shown, LEAST_OF_ERROR), options=unlimited).maximum <= console.width:
             break
         shown.pop()
-    print_table(console, table_with(shown))
-    if left_out := [key.removeprefix(CONFIG) for key in hyperparameters[len(shown) :]]:
+    print_table(console, table_with(shown, MOST_OF_ERROR))
+    if left_out := [HEADS.get(key, key.removeprefix(CONFIG)) for key in columns[len(shown) :]]:
         print_text(console, f"left out, as lines are too long: {', '.join(left_out)}")
 
 
 def results_table(
     rows: Sequence[Attempt],
     metric: str,
-    hyperparameters: Sequence[str] = (),
+    others: Sequence[str] = tuple(HEADS),
     headline: Sequence[str] = (),
     *,
     seeds: bool = False,
+    most_of_error: int = MOST_OF_ERROR,
 ) -> Table:
-    """The trials of one workload in the given order; ``seeds`` adds a column of seeds."""
+    """The trials of one workload in the given order, with ``others`` of hyperparameters and of ``HEADS``.
+
+    ``seeds`` adds a column of seeds.
+    """
     from rich.text import Text
 
     seed, error = ["seed"] * seeds, ["error"] * any(row.error for row in rows)
@@ -79,9 +91,9 @@ def results_table(
         "status",
         *tried,
         *metric_columns(rows, metric, headline),
-        *hyperparameters,
+        *(column for column in others if column not in HEADS),
         "epochs",
-        *HEADS,
+        *(column for column in HEADS if column in others),
         *error,
     ]
     heads = [HEADS.get(column, head(column, shown)) for column in shown]
@@ -90,7 +102,7 @@ def results_table(
         texts = {column: value_text(column, row.value(column)) for column in shown}
         texts |= {column: f"{text} GB" for column, text in texts.items() if text and column.endswith("_gb")}
         if "error" in texts:
-            texts["error"] = printable(texts["error"], MOST_OF_ERROR)
+            texts["error"] = printable(texts["error"], most_of_error)
         table.add_row(*map(Text, texts.values()))
     return table
 
@@ -103,7 +115,7 @@ def print_averages(
     headline: Sequence[str] = (),
 ) -> None:
     """Prints a workload's configurations over their seeds, and which ones cannot be told from the best."""
-    print_fitting(console, lambda shown: averages_table(rows, objective, shown, headline), hyperparameters)
+    print_fitting(console, lambda shown, _: averages_table(rows, objective, shown, headline), hyperparameters)
     if finding := summary(averages(rows, objective)):
         print_text(console, finding)
 

@@ -13,6 +13,7 @@ from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.execution.machine_share import MachineShare
 from tuner.execution.silence import Silence
+from tuner.execution.stop_requests import StopRequests
 from tuner.integrations.trackers.threads import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
 from tuner.placement.packing import Packer, host_need_bytes, is_tight, need_bytes
@@ -105,6 +106,8 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
                     run_trials(
                         corrected, packer, around.executor, recorder, decisions, around.interrupt, machine, silence
                     )
+            else:
+                StopRequests(folder.checkpoints).remove()  # a run that was killed at its very end has left it
     except BaseException as error:
         if study.optuna:
             study.optuna.close()

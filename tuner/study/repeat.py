@@ -127,9 +127,11 @@ def _constructor(workload: Trainable | None) -> str:
 def _of_workload(settings: Settings, row: Attempt, known: Classes) -> Settings:
     """A study's settings, without those that are of other workloads than a row's."""
     name = row.workload
+    workload = find_workload(name, known)
+    keys = row.config if workload.schema is None else workload.schema  # a row lacks optional keys at their defaults
     return settings.changed(
         workload=known.get(name, name),
         data=source_of(settings.data, name, known),
-        overrides=[text for text in settings.overrides if text.partition("=")[0] in row.config],
-        skip_bad=settings.skip_bad and find_workload(name, known).skips_bad_files,
+        overrides=[text for text in settings.overrides if text.partition("=")[0] in keys],
+        skip_bad=settings.skip_bad and workload.skips_bad_files,
     )

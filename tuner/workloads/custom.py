@@ -91,6 +91,9 @@ def _faults(workload: Trainable) -> Iterator[str]:
     for key, value in known.items():
         if fault := _hyperparameter_fault(key, value):
             yield f"hyperparameters: {fault}"
+    keys: object = workload.data_keys
+    if not isinstance(keys, (tuple, list)) or not all(isinstance(key, str) and key in known for key in keys):
+        yield f"data_keys is {keys!r}: expected names of its hyperparameters, such as ('window',)"
     batch = workload.memory_scales_with
     if batch is not None and not isinstance(declared(batch, known.get(batch, "")), Hyperparameter):
         yield f"memory_scales_with is {batch!r}, which is not one of its numeric hyperparameters"

@@ -356,7 +356,7 @@ def test_what_does_not_fit_is_refused_before_training(small: Path, monkeypatch: 
     full = replace(ram_device(), free_bytes=2**30 // 10)
     monkeypatch.setattr("tuner.machine.devices.ram_device", lambda: full)
     with pytest.raises(InputError, match=r"wide: takes 0\.\d+ GB, but cpu has 0\.10 GB free"):
-        tuner.train(small, output="again")
+        tuner.train(small, trial="wide", output="again")
     assert not Path("again").exists()
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from tuner.datasets.trees import TreeData
 from tuner.workloads.gt_ssl.workload import GTSSL
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
-from probe_gt_ssl import Few, drawn, few_accuracy, few_of_seed
+from probe_gt_ssl import Few, drawn, few_accuracy, few_of_seed, main
 
 LABEL = np.array([0, 1] * 20)
 
@@ -36,6 +37,11 @@ def test_a_probe_of_few_labels_is_tested_on_the_other_trees() -> None:
 def test_frozen_and_fine_tuned_encoders_are_compared_on_the_same_draws(trees: TreeData) -> None:
     small = {"hidden_channels": 4, "num_interactions": 1, "num_rbf_centers": 4, "epochs": 1}
     config = {key: each.default for key, each in GTSSL().schema.items()} | small
-    found = few_of_seed(trees, config, Few((2,), draws=2, fine_tuned=1, epochs=1), "moments", 0)
+    found = few_of_seed(trees, config, Few("sum", (2,), draws=2, fine_tuned=1, epochs=1), 0)
     assert set(found) == {2} and len(found[2]) == 6
     assert all(0 <= value <= 100 for value in found[2].values())
+
+
+def test_a_folder_that_holds_no_study_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, [str(tmp_path), "--data", "synthetic"])
+    assert (result.exit_code, "holds no study.json" in result.output) == (2, True), result.output

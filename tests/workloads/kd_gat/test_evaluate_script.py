@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
+from click.testing import CliRunner
 
+from tests.support.can_files import write_recordings
 from tests.support.kd_gat_models import config
 from tuner.datasets.can import CanData
+from tuner.datasets.synthetic_can import synthetic_can
 from tuner.training.step import evaluate
 
 sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
@@ -32,6 +37,20 @@ def test_an_attack_that_a_classifier_misses_is_said_although_no_bar_is_missed() 
     assert by == "dos, held out, is found by teacher (autoencoder) 98%, taught student (autoencoder) 98%"
     assert not_by == "dos, held out, is not found by teacher (classifier) 0%, taught student (classifier) 0%"
     assert (script.finds(metrics, "classifier"), script.finds(metrics, "autoencoder")) == (False, True)
+
+
+@pytest.mark.parametrize(("attack", "reason"), [("gone", "no file or folder"), ("", "has no graph with injected")])
+def test_data_that_cannot_be_used_are_refused_before_anything_is_trained(
+    attack: str, reason: str, tmp_path: Path
+) -> None:
+    folder = write_recordings(tmp_path, {"attack_free_x": synthetic_can(400)["attack_free_synthetic"]})
+    result = CliRunner().invoke(script.main, ["--data", str(folder / attack)])
+    assert (result.exit_code, reason in result.output) == (2, True), result.output
+
+
+def test_a_single_kind_of_attack_is_not_held_out(traffic: CanData) -> None:
+    tests = script.main_tests(replace(traffic, attacks=("none", "dos")))
+    assert [test.name for test in tests] == ["plain", "masked"]
 
 
 def test_an_autoencoder_below_a_simple_rule_misses_a_bar() -> None:

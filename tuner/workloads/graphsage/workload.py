@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
 
 ALL, BY_SIZE = "all", "by-size"
-WHOLE_GRAPH = 2**19  # training ratings up to which ``fanout: by-size`` takes all neighbours
+WHOLE_GRAPH = 2**21  # training ratings up to which ``fanout: by-size`` takes all neighbours
 MOST_NEIGHBOURS = 10_000
 SAMPLED_NODES = 25  # for each user and item of a batch, beside the nodes between; 2 for each layer at least
 FEWEST_TO_CHOOSE_BY = 50  # validation ratings; the RMSE of fewer has a standard error of over 10 %
+FLAGS = 4  # more than a user or a film of MovieLens has
 EVALUATION_PAIRS = 2**16  # pairs that are decoded at a time, with two (2**16, hidden_dim) gathers
 
 
@@ -225,12 +226,12 @@ def sampled(ratings: int, config: Config) -> tuple[int, ...]:
 
 
 def _scaled(features: Tensor) -> Tensor:
-    """The columns scaled to a maximum magnitude of 1, and all to rows whose magnitudes add up to 1 on average.
+    """The columns scaled to a maximum magnitude of 1, and rows to a mean sum of magnitudes of at most ``FLAGS``.
 
-    So a step of Adam moves what is projected as far with many columns as with one.
+    A step of Adam changes the weights of all columns alike, so the more a row fills the further it moves.
     """
     features = features / features.abs().amax(dim=0).clamp(min=1e-12)
-    return features / features.abs().sum(dim=1).mean().clamp(min=1)
+    return features / (features.abs().sum(dim=1).mean() / FLAGS).clamp(min=1)
 
 
 def _model(
