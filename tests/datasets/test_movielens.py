@@ -153,6 +153,13 @@ def test_large_files_are_read_in_parts_and_mapped(make: Make, large: Path, monke
         assert data.test.rating.tolist() == plain.test.rating.tolist()
 
 
+def test_users_that_have_changed_are_read_again(large: Path) -> None:
+    before = load_folder(ml_1m(large), seed=0).user_features
+    users = large / "users.dat"
+    users.write_text(users.read_text().replace("::F::", "::M::"))
+    assert load_folder(large, seed=0).user_features.tolist() != before.tolist()
+
+
 @pytest.mark.parametrize(
     ("lines", "fault"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +29,12 @@ TEST = pd.DataFrame({"user_id": ["ann", "cy"], "item_id": [20, 10], "rating": [1
 def ratings(count: int) -> Ratings:
     rows = np.arange(count, dtype=np.int32)
     return Ratings(rows, rows, rows.astype(np.float32))
+
+
+def test_rating_data_that_were_copied_can_be_copied_again() -> None:
+    data = from_tables(TRAIN, TEST, USERS, ITEMS, seed=0)
+    again = copy.deepcopy(copy.deepcopy(data))
+    assert (again.repeats, again.graph.col.tolist()) == (0, data.graph.col.tolist())
 
 
 def test_labels_of_any_kind_become_rows_of_the_features() -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,9 +69,20 @@ def test_lines_that_are_something_else_are_left_out(path: Path, text: str) -> No
 
 
 def test_an_epoch_takes_the_mean_of_the_last_attempts() -> None:
-    def line(trial_id: str, attempt: int, epoch: int, at: float) -> EpochLine:
+    def begun(trial_id: str, attempt: int, epoch: int, at: float) -> EpochLine:
         return EpochLine(trial_id=trial_id, attempt=attempt, epoch=epoch, at=at, metrics={})
 
-    lines = [line("a", 1, 0, 0), line("b", 1, 0, 0), line("a", 1, 2, 90), line("a", 2, 2, 100), line("a", 2, 4, 106)]
+    def ended(*of: Any) -> EpochLine:
+        return replace(begun(*of), metrics={"val_loss": 1.0})
+
+    lines = [
+        begun("a", 1, 0, 0),
+        begun("b", 1, 0, 0),
+        ended("a", 1, 2, 90),
+        begun("a", 2, 2, 100),
+        ended("a", 2, 4, 106),
+    ]
     assert seconds_per_epoch(lines) == {"a": 3.0}, "b has not ended any"
-    assert seconds_per_epoch([line("a", 1, 0, 9), line("a", 1, 1, 8)]) == {"a": 0.0}, "the clock was set back"
+    assert seconds_per_epoch([begun("a", 1, 0, 9), ended("a", 1, 1, 8)]) == {"a": 0.0}, "the clock was set back"
+    killed = [begun("a", 1, 0, 0), ended("a", 1, 1, 5), begun("a", 1, 0, 900), ended("a", 1, 2, 904)]
+    assert seconds_per_epoch(killed) == {"a": 2.0}, "a killed study's attempt begins again under its number"

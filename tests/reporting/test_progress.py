@@ -87,6 +87,15 @@ def test_before_the_first_epoch_the_time_that_is_left_is_what_was_expected() -> 
     assert piped.said_at(120)[0].endswith("about 5.5 min left"), "80 of 300 s of work took 120 s"
 
 
+def test_when_all_epochs_have_ended_some_time_is_left_for_the_test() -> None:
+    piped = Piped(training_seconds=300)
+    piped.progress.started(placement("a", 50))
+    piped.progress.started(placement("b", 25))
+    for name in "ab":
+        piped.progress.reported(EpochReport(name, 4, 4))
+    assert piped.said_at(290)[0].endswith("about 1 s left")
+
+
 def test_epochs_of_long_trials_count_more_where_times_are_known() -> None:
     piped = Piped(training_seconds=400)
     long, short = placement("long", 75), placement("short", 25)

@@ -234,6 +234,19 @@ def test_a_checkpoint_serves_the_same_training_only(
     assert (first.epoch, again.faults) == (0 if fault else 4, fault)
 
 
+def test_a_checkpoint_has_no_constants_and_a_resumed_trial_has_the_datas(ratings: RatingData, tmp_path: Path) -> None:
+    trial = Trial("t001", "graphsage", "t", complete({"epochs": 4}, GraphSAGE.hyperparameters), seed=0)
+    list(sage(ratings, Checkpoint(tmp_path, trial, every_seconds=0), batch_size=2048))
+    kept = torch.load(tmp_path / "t001.pt", weights_only=True)["progress"]["weights"]
+    assert "embedding" in kept
+    assert "col" not in kept
+    checkpoint = Checkpoint(tmp_path, trial, every_seconds=3600)
+    *_, fitted = sage(ratings, checkpoint, batch_size=2048)
+    assert isinstance(fitted, Fit)
+    assert checkpoint.faults == ()
+    assert fitted.weights["col"].data_ptr() == ratings.graph.col.ctypes.data
+
+
 def test_a_checkpoint_of_which_only_a_part_fits_does_no_harm(ratings: RatingData, tmp_path: Path) -> None:
     trial = Trial("t001", "graphsage", "t", complete({"epochs": 4}, GraphSAGE.hyperparameters), seed=0)
     list(sage(ratings, Checkpoint(tmp_path, trial, every_seconds=0), batch_size=2048))
@@ -242,7 +255,7 @@ def test_a_checkpoint_of_which_only_a_part_fits_does_no_harm(ratings: RatingData
     torch.save(content, tmp_path / "t001.pt")
     checkpoint = Checkpoint(tmp_path, trial, every_seconds=3600)
     assert list(sage(ratings, checkpoint, batch_size=2048))[:-1] == list(sage(ratings, batch_size=2048))[:-1]
-    assert checkpoint.faults == ("checkpoint t001.pt not used: it is damaged (ValueError)",)
+    assert checkpoint.faults == ("checkpoint t001.pt not used: it is damaged, or of an earlier version (ValueError)",)
 
 
 def test_a_pipe_in_the_place_of_a_checkpoint_is_not_waited_for(ratings: RatingData, tmp_path: Path) -> None:
@@ -250,7 +263,7 @@ def test_a_pipe_in_the_place_of_a_checkpoint_is_not_waited_for(ratings: RatingDa
     os.mkfifo(tmp_path / "t001.pt")
     checkpoint = Checkpoint(tmp_path, trial, every_seconds=3600)
     list(sage(ratings, checkpoint, batch_size=2048))
-    assert checkpoint.faults == ("checkpoint t001.pt not used: it is damaged (OSError)",)
+    assert checkpoint.faults == ("checkpoint t001.pt not used: it is damaged, or of an earlier version (OSError)",)
 
 
 def test_a_checkpoint_is_written_only_when_it_is_time(ratings: RatingData, tmp_path: Path) -> None:

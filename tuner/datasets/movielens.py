@@ -73,7 +73,8 @@ def load_folder(path: Path, *, seed: int) -> RatingData:
         files = [file for name in RATING_FILES if (file := path / name).is_file()]
         if max(file.stat().st_size for file in files) <= LARGE_FILE:
             return _loaded(load, path, seed)
-        key = file_key(path, [*files, *path.glob("movies.*"), *path.glob("u.*")], CACHE_VERSION, seed)
+        read = sorted({*files, *path.glob("movies.*"), *path.glob("u*.*")})  # a folder's own order may change
+        key = file_key(path, read, CACHE_VERSION, seed)
         return cached(RatingData, key, lambda: _loaded(load, path, seed))
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}; a MovieLens folder has it") from error

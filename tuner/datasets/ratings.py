@@ -79,7 +79,7 @@ class RatingData:
     def __getstate__(self) -> dict[str, object]:
         """Without a small graph and counts of 0: studies of earlier versions know their data by the pickle."""
         small = len(self.train) <= SMALL_GRAPH
-        left_out = [name for name in ("repeats", "dropped") if not vars(self)[name]] + ["graph"] * small
+        left_out = [name for name in ("repeats", "dropped") if not getattr(self, name)] + ["graph"] * small
         return {name: value for name, value in vars(self).items() if name not in left_out}
 
     def __setstate__(self, state: Mapping[str, object]) -> None:

@@ -60,23 +60,23 @@ class EstimationService:
             InputError: no method works for a configuration, or the calibration file is damaged.
         """
         found: dict[tuple[tuple[str, object], ...], MemoryEstimate] = {}
+        known: dict[str, list[StepTime]] = {}  # by the method of the estimates
         for configuration in configurations:
             key = memory_key(configuration.values)
             if key not in found:
                 try:
-                    found[key] = self.raw(workload, configuration.values, data, device)
+                    each = self.raw(workload, configuration.values, data, device)
                 except InputError as error:
                     named = "" if configuration.name == UNNAMED else f"{configuration.name}: "
                     kind = WorkloadError if isinstance(error, WorkloadError) else InputError
                     raise kind(f"{named}{error.text}") from error
-        known = {each.method: self._step_times(workload.name, device.name, each.method) for each in found.values()}
-        raw = []
-        for configuration in configurations:
-            each = found[memory_key(configuration.values)]
-            if can_be_recorded(each):
-                steps = steps_in_epoch(workload, configuration.values, data)
-                each = replace(each, epoch_seconds=predicted(known[each.method], each, steps))
-            raw.append(each)
+                if can_be_recorded(each):
+                    if each.method not in known:
+                        known[each.method] = self._step_times(workload.name, device.name, each.method)
+                    steps = steps_in_epoch(workload, configuration.values, data)
+                    each = replace(each, epoch_seconds=predicted(known[each.method], each, steps))
+                found[key] = each
+        raw = [found[memory_key(configuration.values)] for configuration in configurations]
         return list(map(EstimatePair, raw, self.calibrated(raw, workload.name, device.name)))
 
     def estimate(self, workload: Trainable, config: Config, data: object, device: Device) -> MemoryEstimate:

@@ -109,7 +109,9 @@ def seconds_per_epoch(lines: Iterable[EpochLine]) -> dict[str, float]:
     ends: dict[str, tuple[EpochLine, EpochLine]] = {}
     for line in lines:
         first, _ = ends.get(line.trial_id, (line, line))
-        ends[line.trial_id] = (first if first.attempt == line.attempt else line), line
+        # A study that was killed begins its attempt again under the same number, with a line without metrics.
+        goes_on = first.attempt == line.attempt and line.metrics
+        ends[line.trial_id] = (first if goes_on else line), line
     return {
         trial_id: max(0.0, last.at - first.at) / (last.epoch - first.epoch)
         for trial_id, (first, last) in ends.items()

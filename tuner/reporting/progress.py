@@ -205,7 +205,10 @@ class StudyProgress:
         """The remaining time, by what the work so far took."""
         share = self._share_done(running)
         elapsed = self.clock() - self._began
-        return f"about {rough(elapsed * (1 - share) / share)} left" if share > 0 else f"{elapsed:.0f} s so far"
+        if share <= 0:
+            return f"{elapsed:.0f} s so far"
+        # After the last epoch the test is left.
+        return f"about {rough(max(1.0, elapsed * (1 - share) / share))} left"
 
 
 def _epochs(report: EpochReport | None) -> str:

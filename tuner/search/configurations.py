@@ -273,7 +273,7 @@ def _problem(value: object, spec: AnyHyperparameter) -> str:
     if isinstance(spec, TextHyperparameter):
         number = spec.numbers and isinstance(value, int) and not isinstance(value, bool)
         if not isinstance(value, str) and not number:
-            return "is not text"
+            return "is neither text nor a whole number" if spec.numbers else "is not text"
         allowed = not spec.choices or value in spec.choices
         return "" if allowed else f"is not allowed (allowed: {', '.join(spec.choices)})"
     return "" if spec.auto and value == AUTO else _number_problem(value, spec)

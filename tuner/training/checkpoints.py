@@ -79,7 +79,8 @@ class Checkpoint:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            self._faults["read"] = f"checkpoint {self._path.name} not used: it is damaged ({type(error).__name__})"
+            why = f"it is damaged, or of an earlier version ({type(error).__name__})"
+            self._faults["read"] = f"checkpoint {self._path.name} not used: {why}"
             return None
         self._kept = progress.epoch
         return progress
@@ -100,10 +101,13 @@ class Checkpoint:
         """Writes the file under another name first, so that a complete file always exists."""
         if not self._folder.is_dir():
             return
+        state = model.state_dict()
+        # A workload's constants are as large as its data, and a resumed trial has them again.
+        weights = {name: value for name, value in progress.weights.items() if name in state}
         content = {
             **self._of,
-            "progress": vars(progress),
-            "model": model.state_dict(),
+            "progress": {**vars(progress), "weights": weights},
+            "model": state,
             "optimizer": optimizer.state_dict(),
             "random": _random_state(),
         }

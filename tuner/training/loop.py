@@ -13,7 +13,7 @@ from tuner.training.checkpoints import Checkpoint, TrainingState
 from tuner.training.endings import Diverged, Fit, Pruned, phases
 from tuner.training.learning_rates import LearningRates
 from tuner.training.optimizers import build_optimizer
-from tuner.training.step import evaluate, place, return_to, snapshot, train_step
+from tuner.training.step import constants, evaluate, place, return_to, snapshot, train_step
 from tuner.trial import Config, EpochReport, Objective, Phase, Trial
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
@@ -87,9 +87,8 @@ def fit(
             if held_out:
                 metrics |= evaluate(workload, model, data, "validation", objective.metric, config=trial.config)
             if not held_out or _is_best(metrics, progress.best, objective):
-                weights = snapshot(
-                    workload, model
-                )  # first, so that metrics and weights always belong to the same epoch
+                # First, so that metrics and weights always belong to the same epoch.
+                weights = snapshot(workload, model)
                 progress.best, progress.weights = {**metrics, "best_epoch": epoch}, weights
             progress.epoch, progress.schedule = epoch, rates.end(metrics)
             if checkpoint:
@@ -121,6 +120,8 @@ def _begin(
     if progress is None:  # the model and the optimizer may be partly restored
         del model, optimizer, rates
         return _begin(workload, trial, data, device, None)
+    if progress.weights:  # a checkpoint has them without what is no part of the state
+        progress.weights |= constants(workload, model)
     rates.restore(progress.schedule)
     return model, optimizer, rates, progress
 

@@ -62,7 +62,7 @@ def build_optimizer(workload: Workload, model: nn.Module, config: Config) -> Opt
     parameters: Iterable[Any] = model.parameters()
     if groups := optional(workload, OwnLoop.parameter_groups):
         with contract.calling(workload, "parameter_groups"):
-            parameters = groups(model, config)
+            parameters = list(groups(model, config))
     return make(
         parameters,
         lr=float(config["lr"]),

@@ -40,8 +40,13 @@ def prepare(workload: Workload, model: nn.Module, config: Config, data: object, 
 def snapshot(workload: Workload, model: nn.Module) -> dict[str, Tensor]:
     """What is kept of a model, on the CPU: a copy of its state, and the workload's constants as they are."""
     copied = {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
-    constants = optional(workload, Restorable.constants)
-    return copied | ({name: value.cpu() for name, value in constants(model).items()} if constants else {})
+    return copied | constants(workload, model)
+
+
+def constants(workload: Workload, model: nn.Module) -> dict[str, Tensor]:
+    """The workload's constants as they are, on the CPU; empty if it has none."""
+    own = optional(workload, Restorable.constants)
+    return {name: value.cpu() for name, value in own(model).items()} if own else {}
 
 
 def return_to(model: nn.Module, kept: Mapping[str, Tensor]) -> None:

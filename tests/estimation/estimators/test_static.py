@@ -6,6 +6,8 @@ from tuner import auto_estimate_memory_from_configs, estimate_model_memory
 from tuner.datasets.ratings import RatingData
 from tuner.errors import InputError
 from tuner.estimation.estimators.static import estimate_static
+from tuner.estimation.service import EstimationService
+from tuner.machine.devices import ram_device
 from tuner.search.configurations import complete
 from tuner.trial import GB
 from tuner.workloads.graphsage.workload import GraphSAGE
@@ -45,6 +47,16 @@ def test_the_parts_add_up_to_the_formula(ratings: RatingData) -> None:
     formula = estimate_model_memory(128, 2, 40, 60) * GB
     assert estimate.total_bytes == pytest.approx(formula, rel=0.02)
     assert estimate.optimizer_bytes == 2 * estimate.parameter_bytes > 0
+
+
+@pytest.mark.parametrize("fanout", ["1000", "30,30", "8,8,8"])
+def test_samples_of_neighbours_are_counted(fanout: str, ratings: RatingData) -> None:
+    layers = fanout.count(",") + 1
+    values = {"hidden_dim": 16, "num_layers": layers, "batch_size": 400}
+    config = complete({**values, "fanout": fanout}, GraphSAGE.hyperparameters)
+    few, many = (estimate_static("graphsage", {**config, "fanout": each}, ratings) for each in ("all", fanout))
+    traced = EstimationService("traced").raw(GraphSAGE(), config, ratings, ram_device())
+    assert many.activation_bytes - few.activation_bytes > traced.activation_bytes
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import InputError
 from tuner.estimation.formulas.footprint import FLOAT_BYTES, PROCESS_GB, footprint
 from tuner.trial import GB, MemoryEstimate
+from tuner.workloads.graphsage.workload import sampled
 
 if TYPE_CHECKING:
     from tuner.datasets.ratings import RatingData
@@ -50,13 +51,19 @@ def estimate_graphsage(config: Config, data: RatingData) -> MemoryEstimate:
 
     Parameters, gradients and Adam's two moments are counted. The rest of the total is activations: the edge-wise
     messages of a plain ``SAGEConv``. The decoder adds eight rows of ``hidden_dim`` numbers per rating of a batch.
+    With sampled neighbours each node of a layer's input adds twelve such rows, and each sample nine indices.
     """
     hidden, layers = int(config["hidden_dim"]), int(config["num_layers"])
     total = estimate_model_memory(hidden, layers, data.num_users, data.num_items) * GB
     nodes = data.num_users + data.num_items
     parameters = FLOAT_BYTES * hidden * (nodes + layers * (2 * hidden + 1))
     decoder = FLOAT_BYTES * 8 * hidden * int(config["batch_size"])
-    return footprint(parameters, int(max(0, total - PROCESS_GB * GB - 4 * parameters) + decoder))
+    activations = max(0, total - PROCESS_GB * GB - 4 * parameters) + decoder
+    reached = 2 * int(config["batch_size"])
+    for number in sampled(len(data.train), config):
+        activations += FLOAT_BYTES * (12 * hidden * reached + 9 * number * reached)
+        reached *= number
+    return footprint(parameters, int(activations))
 
 
 def auto_estimate_memory_from_configs(

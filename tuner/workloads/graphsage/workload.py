@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -103,9 +104,9 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
 
     def alternatives(self, config: Config, data: RatingData) -> dict[str, Config]:
         """The full graph, where a sample was chosen by the graph's size."""
-        if config.get("fanout", BY_SIZE) != BY_SIZE or not _sampled(len(data.train), config):
+        if config.get("fanout", BY_SIZE) != BY_SIZE or not sampled(len(data.train), config):
             return {}
-        fanout = ",".join(map(str, _sampled(len(data.train), config)))
+        fanout = ",".join(map(str, sampled(len(data.train), config)))
         return {f"sampled (fanout {fanout})": config, "full graph (fanout all)": {**config, "fanout": ALL}}
 
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
@@ -119,7 +120,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         users, items = (_scaled(_tensor(each)) for each in (data.user_features, data.item_features))
         scale = torch.tensor([rating.mean(dtype=np.float64), rating.min(), rating.max()], dtype=torch.float32)
         graph = graph_of(_tensor(data.graph.crow), _tensor(data.graph.col))
-        fanout = _sampled(len(rating), config)
+        fanout = sampled(len(rating), config)
         return _model(config, users, items, graph, scale, fanout)
 
     def constants(self, model: GraphSAGEModel) -> dict[str, Tensor]:
@@ -202,7 +203,7 @@ def fanouts(config: Config) -> tuple[int, ...]:
     given, layers = str(config.get("fanout", BY_SIZE)), int(config["num_layers"])
     if given in (ALL, BY_SIZE):
         return ()
-    numbers = [int(each) for each in given.split(",") if each.strip().isascii() and each.strip().isdigit()]
+    numbers = [int(each) for each in given.split(",") if re.fullmatch(r"\s*[0-9]{1,9}\s*", each)]
     sound = len(numbers) == given.count(",") + 1 and len(numbers) in (1, layers)
     if not sound or not all(1 <= number <= MOST_NEIGHBOURS for number in numbers):
         raise InputError(
@@ -218,7 +219,7 @@ def _default_fanout(layers: int) -> tuple[int, ...]:
     return (max(2, round(SAMPLED_NODES ** (1 / layers))),) * layers
 
 
-def _sampled(ratings: int, config: Config) -> tuple[int, ...]:
+def sampled(ratings: int, config: Config) -> tuple[int, ...]:
     """The neighbours to sample for each layer with so many training ratings; empty for all neighbours."""
     by_size = config.get("fanout", BY_SIZE) == BY_SIZE and ratings > WHOLE_GRAPH
     return _default_fanout(int(config["num_layers"])) if by_size else fanouts(config)
