@@ -88,6 +88,12 @@ def test_what_is_no_text_is_told_so(content: bytes, tmp_path: Path) -> None:
         read_frames(tmp_path / "drive.csv")
 
 
+def test_a_file_of_marks_alone_holds_no_frame(tmp_path: Path) -> None:
+    (tmp_path / "drive.csv").write_text(" [")
+    with pytest.raises(DataError, match=r"drive\.csv holds no frame; read as HCRL's CSV"):
+        read_frames(tmp_path / "drive.csv")
+
+
 def test_fields_of_a_row_of_many_blanks_take_no_quadratic_time() -> None:
     assert fields_of("1.0 ;0329" + " " * 1_000_000 + '"7f" ,, R ') == ["1.0", "0329", "7f", "", "R"]
 

@@ -130,7 +130,7 @@ def _with_commas(text: Text) -> Text:
     kept = ~blank
     kept[ends[apart]] = True
     found: Text = text[kept]
-    return found
+    return found if len(found) else np.frombuffer(b"\n", dtype=np.uint8)
 
 
 class _Fields:
