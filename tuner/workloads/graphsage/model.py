@@ -153,7 +153,8 @@ class GraphSAGEModel(nn.Module):
     def _encode_sampled(self, nodes: Tensor, fanout: Sequence[int]) -> Tensor:
         """The vectors z of nodes (n,) in training, from samples of neighbours: (n, hidden_dim).
 
-        The first half of the nodes are users, the other half items. A neighbour of a user is an item, and so on.
+        The first half of the nodes are users, the other half items, and all have neighbours, as training ratings are
+        edges. A neighbour of a user is an item, and so on.
         """
         hops = [nodes]
         for number in fanout:
@@ -166,11 +167,9 @@ class GraphSAGEModel(nn.Module):
         x = self._dropped(x)
         z = x[: sizes[0]]
         below = [outermost / fanout[-1]]  # the means of what is not in x
-        has_any = (self.crow.index_select(0, nodes + 1) > self.crow.index_select(0, nodes))[:, None]
         for layer in self.layers:
             hops_of_x = torch.split(x, sizes)[1:]
             means = [hop.view(-1, n, x.shape[1]).mean(1) for hop, n in zip(hops_of_x, fanout, strict=False)] + below
-            means[0] = means[0] * has_any
             sizes, below = [len(mean) for mean in means], []
             x = layer(x[: sum(sizes)], torch.cat(means))
             z = z + x[: len(nodes)]

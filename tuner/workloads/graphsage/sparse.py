@@ -72,13 +72,13 @@ class Neighbours(NamedTuple):
         """``fanout`` neighbours of each node (n,), drawn with replacement: (n · fanout,).
 
         Drawing with replacement gives every node the same number, so that shapes are constant (Hamilton et al. 2017,
-        section 3.1). A node without neighbours gets those of another one.
+        section 3.1). Each must have a neighbour.
         """
         first = self.crow.index_select(0, nodes)
         degree = self.crow.index_select(0, nodes + 1) - first
         drawn = (torch.rand(len(nodes), fanout, device=nodes.device) * degree[:, None]).int()
         # Rounding can make a draw reach the degree.
-        place = (first[:, None] + torch.minimum(drawn, degree[:, None] - 1)).clamp(0, len(self.col) - 1)
+        place = first[:, None] + torch.minimum(drawn, degree[:, None] - 1)
         return self.col.index_select(0, place.flatten())
 
 
