@@ -6,9 +6,10 @@ workers side by side, of one thread each. Each trains two epochs of at most 500 
 
 - ``cpu_seconds_per_epoch``: the CPU time of the second epoch's steps, for all steps of a whole epoch, and the same
   per million ratings.
-- ``private``: what the worker that began second has to itself when its second epoch ends (``psutil``'s USS), beyond
-  what it had idle, before it built its first model. ``of it state`` is the model's share: weights, gradients, Adam's
-  two moments and the kept weights, which grow with users and items, and not with ratings. The bar is on the rest.
+- ``private``: what the worker that began second has to itself when its first epoch ends, beside the other one's
+  (``psutil``'s USS), beyond what it had idle, before it built its first model. ``of it state`` is the model's share:
+  weights, gradients and Adam's two moments, which grow with users and items, and not with ratings. The bar is on the
+  rest.
 - ``peak`` and ``estimate``: the study's own columns, the larger peak of the two trials.
 
 Bars: CPU time per million ratings within 1.5 times of each other up to a million ratings, within 2 times up to
@@ -84,11 +85,10 @@ class Scale(GraphSAGE):
         for batch in islice(super().batches(config, data), STEPS):
             steps += 1
             yield batch
-        noted = {
-            "seconds": (time.process_time() - began) / steps,
-            "private": private_bytes() - Scale.idle[os.getpid()],
-        }
-        Path(os.environ[NOTES], f"{os.getpid()}.json").write_text(json.dumps(noted))
+        file = Path(os.environ[NOTES], f"{os.getpid()}.json")
+        earlier = json.loads(file.read_text()) if file.exists() else {}
+        private = earlier.get("private", private_bytes() - Scale.idle[os.getpid()])
+        file.write_text(json.dumps({"seconds": (time.process_time() - began) / steps, "private": private}))
 
 
 def private_bytes() -> int:
@@ -137,7 +137,7 @@ def compare(sizes: Sequence[int]) -> int:
             read = time.perf_counter()
             found = measure(Path(folder), Path(notes))
         steps = -(-len(data.train) // BATCH)
-        state = 5 * 4 * (64 + 1) * (data.num_users + data.num_items) / MB  # the layers' own are a hundredth of it
+        state = 4 * 4 * (64 + 1) * (data.num_users + data.num_items) / MB  # the layers' own are a hundredth of it
         seconds = found["seconds"] * steps
         rates[count] = seconds / count * 1e6
         lines.append(

@@ -473,7 +473,7 @@ def plan(
             enough.
         gpu: The sizes of cards in GB, such as "8,16,24". They need not be there. Says for each of them what the study
             would be on one such card, and what would make the rest fit.
-        like: The folder of a study whose trials tell how long an epoch takes. Without one only ratios of times are known.
+        like: The folder of a study whose trials tell how long an epoch takes, for what has not run on this machine.
 
     Returns:
         The forecast; with ``gpu`` a ``Capacity``.

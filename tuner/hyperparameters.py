@@ -39,7 +39,7 @@ class Hyperparameter:
 class TextHyperparameter:
     """A text that a workload accepts under one key of a configuration; one of ``choices`` if there are any.
 
-    With ``numbers`` a whole number is accepted, too, and becomes text.
+    With ``numbers`` a whole number or a list of them is accepted, too, and becomes text, as in "10,5".
     """
 
     default: str

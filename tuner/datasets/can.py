@@ -109,7 +109,7 @@ def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> C
         if len(frames) < FEWEST * window:
             raise DataError(
                 f"recording {recording!r} has {len(frames):,} frames, {len(frames) // window} windows of {window}, "
-                f"and it takes {FEWEST} to train, choose and report on: give a longer one or a smaller window"
+                f"and it takes {FEWEST} to train, choose and report on: give a longer one"
             )
         windows = window_graphs(frames, window)
         trained = _sizes(len(windows.label))[0] * window

@@ -77,7 +77,8 @@ def load_folder(path: Path, *, seed: int) -> RatingData:
         key = file_key(path, read, CACHE_VERSION, seed)
         return cached(RatingData, key, lambda: _loaded(load, path, seed))
     except OSError as error:
-        raise DataError(f"cannot read {error.filename}: {error.strerror}; a MovieLens folder has it") from error
+        hint = "a MovieLens folder has it (genres may be empty)"
+        raise DataError(f"cannot read {error.filename}: {error.strerror}; {hint}") from error
 
 
 def _loaded(load: Callable[[Path], Parts], path: Path, seed: int) -> RatingData:
@@ -86,6 +87,8 @@ def _loaded(load: Callable[[Path], Parts], path: Path, seed: int) -> RatingData:
 
 
 def _loader(path: Path) -> Callable[[Path], Parts]:
+    if path.is_file():
+        raise DataError(f"{str(path)!r} is a file; give {option('data')} the folder that it is in")
     if not path.is_dir():
         raise DataError(
             f"no folder {str(path)!r}; give {option('data')} a MovieLens folder, 'ml-100k' or 'synthetic'"

@@ -1,7 +1,8 @@
 """Measures the peak memory of a process on its device.
 
 On a GPU it is the caching allocator's reserved peak plus the CUDA context. On a CPU it is the growth of resident
-memory during the trial, plus the worker's base (interpreter and libraries), which counts as the CPU's context.
+memory during the trial, without files that it has mapped, plus the worker's base (interpreter and libraries), which
+counts as the CPU's context.
 A trial on a GPU takes the machine's RAM as well, which is measured beside it.
 """
 
@@ -92,7 +93,7 @@ class PeakMeter:
         # A CPU worker's private writable address space at ``start``, less what earlier trials left in it. The trial's
         # cap is added to it. It is 0 on CUDA and without /proc.
         self.base_bytes = 0
-        self._before_bytes = 0
+        self._before_bytes = self._mapped_before_bytes = 0
         self._stale_peak_bytes: int | None = None
         self._host = HostMeter() if self._cuda and host else None
 
@@ -109,6 +110,7 @@ class PeakMeter:
             # Measured now: each thread that Ray starts late takes 8 MiB of address space, but no memory.
             self.base_bytes = (data_bytes() or 0) - self.left_bytes()
             self._before_bytes = _status_bytes("VmRSS") or 0
+            self._mapped_before_bytes = _status_bytes("RssFile") or 0
             try:
                 CLEAR_REFS.write_text(RESET_PEAK)
                 self._stale_peak_bytes = None
@@ -146,8 +148,10 @@ class PeakMeter:
         peak = _status_bytes("VmHWM")
         if peak is None or peak == self._stale_peak_bytes:
             return None
+        # Pages of mapped data sets are shared by the machine's workers, and the kernel can take them back.
+        mapped = max(0, (_status_bytes("RssFile") or 0) - self._mapped_before_bytes)
         # The memory that earlier trials left resident is now part of the worker's base.
-        return max(0, peak - self._before_bytes) + max(self.context_bytes, self._before_bytes)
+        return max(0, peak - mapped - self._before_bytes) + max(self.context_bytes, self._before_bytes)
 
     def _holds_bytes(self) -> int:
         if self._cuda:

@@ -263,6 +263,8 @@ def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
 
 
 def _typed(value: object, spec: AnyHyperparameter) -> ConfigValue:
+    if isinstance(value, list):  # of whole numbers, as ``_problem`` has seen
+        return ",".join(map(str, value))
     assert isinstance(value, (int, float, str))
     auto = isinstance(spec, Hyperparameter) and spec.auto and value == AUTO
     return value if auto else type(spec.default)(value)
@@ -271,9 +273,10 @@ def _typed(value: object, spec: AnyHyperparameter) -> ConfigValue:
 def _problem(value: object, spec: AnyHyperparameter) -> str:
     """Why a hyperparameter does not accept a value; empty if it does."""
     if isinstance(spec, TextHyperparameter):
-        number = spec.numbers and isinstance(value, int) and not isinstance(value, bool)
-        if not isinstance(value, str) and not number:
-            return "is neither text nor a whole number" if spec.numbers else "is not text"
+        numbers = value if isinstance(value, list) else [value]
+        whole = spec.numbers and numbers and all(type(each) is int for each in numbers)
+        if not isinstance(value, str) and not whole:
+            return "is neither text nor a whole number, nor a list of these" if spec.numbers else "is not text"
         allowed = not spec.choices or value in spec.choices
         return "" if allowed else f"is not allowed (allowed: {', '.join(spec.choices)})"
     return "" if spec.auto and value == AUTO else _number_problem(value, spec)

@@ -71,8 +71,7 @@ class PlanOptions(SelectionOptions, Training, PackingOptions, TooLarge):
     )
     like: PathText | None = field(
         None,
-        "The folder of a study whose trials tell how long an epoch takes. Without one only ratios of times are "
-        "known.",
+        "The folder of a study whose trials tell how long an epoch takes, for what has not run on this machine.",
         Terminal("DIR"),
     )
 

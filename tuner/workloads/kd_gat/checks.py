@@ -53,7 +53,7 @@ def _check_labels(data: CanData, stage: str, held_out: str) -> None:
             beside = f" but {held_out}, which is held out" if held_out and part != "test" else ""
             raise InputError(
                 f"{data.name} has no graph with injected frames (flag T) for {part}{beside}: stage classifier needs "
-                "labels: give recordings of attacks, or set stage to autoencoder"
+                "labels: give recordings of attacks, or set stage to autoencoder (the mode of that name does)"
             )
 
 
