@@ -129,6 +129,14 @@ def test_ml_10m_has_half_stars_and_no_file_of_users(tmp_path: Path) -> None:
     assert sorted(read.tolist()) == [0.5, 3.5, 4.0, 5.0]
 
 
+@pytest.mark.parametrize("time", ["nan", "inf"])
+def test_a_rating_needs_no_true_time(time: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ml_100k(tmp_path, u_data=f"1\t1\t5\t{time}\n2\t1\t4\t8\n3\t2\t3\t8\n")
+    assert len(load_folder(tmp_path, seed=0).test) == 1
+    monkeypatch.setattr(movielens, "_read_at_once", lambda *_: None)
+    assert len(load_folder(tmp_path, seed=0).test) == 1
+
+
 @pytest.fixture
 def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder; files of a byte are large, and the cache is beside it."""

@@ -314,7 +314,10 @@ def _read_in_parts(path: Path, separator: str, header: str) -> Ratings | None:
             for part in pd.read_csv(
                 file, sep=separator[0], header=None, dtype=np.float64, chunksize=LINES, skip_blank_lines=False
             ):
-                table = _sound(part.to_numpy()[:, columns]) if part.shape[1] == columns[-1] + 1 else None
+                if part.shape[1] != columns[-1] + 1:
+                    return None
+                values = part.to_numpy()[:, columns]
+                table = None if np.isnan(values).any() else _sound(values)  # pandas reads a missing value as NaN
                 if table is None:
                     return None
                 parts.append(table)
@@ -330,7 +333,7 @@ def _sound(table: NDArray[np.float64]) -> Ratings | None:
         return None
     ids, stars = table[:, :2], table[:, 2]
     sound = (ids >= 1).all() and (ids <= _LARGEST_ID).all() and (ids == np.floor(ids)).all()
-    if not (sound and (stars >= 0.5).all() and (stars <= 5).all() and np.isfinite(table).all()):
+    if not (sound and (stars >= 0.5).all() and (stars <= 5).all()):
         return None
     user, item = ids.T.astype(np.int32)
     return Ratings(user, item, stars.astype(np.float32))
