@@ -18,7 +18,7 @@ from itertools import combinations
 from tuner.estimation.calibration import Sample, to_sample
 from tuner.trial import Config, MemoryEstimate
 from tuner.workloads.base import Trainable
-from tuner.workloads.protocols import DataDescription, optional
+from tuner.workloads.protocols import training_samples
 
 EXPONENTS = (0.5, 2.0)  # products of matrices take time as width squared, and memory as width
 LEAST_RATIO = 1.2  # the exponent is fitted to pairs whose activations differ by this factor
@@ -62,9 +62,8 @@ def can_be_recorded(raw: MemoryEstimate) -> bool:
 
 def steps_in_epoch(workload: Trainable, config: Config, data: object) -> int:
     """Training samples over the batch size; 1 where either is unknown."""
-    count = optional(workload, DataDescription.training_samples)
     size = config.get(workload.memory_scales_with or "")
-    samples = count(data) if count else None
+    samples = training_samples(workload, data)
     return math.ceil(samples / size) if samples and isinstance(size, int) and size > 0 else 1
 
 

@@ -9,8 +9,6 @@ from itertools import count
 from tuner.trial import Request
 
 Position = tuple[int, int]  # of a trial in the queue: its seed, and where it is among those of that seed
-
-
 # Sorted by need and expected seconds, or the other way round, and the negative of when it came. Then need again.
 Entry = tuple[float, float, int, int, Request]
 

@@ -92,7 +92,7 @@ def time_lines(requests: Sequence[Request], seconds: float | None, workers: int)
     together = f"{rough(seconds)} in all with {count_text(workers, 'worker')}" if seconds else ""
     if len(lines) > 1:
         lines = [f"{name}: {line}" for name, line in zip(workloads, lines, strict=True)]
-        return lines + ([f"{together}"] if together else [])
+        return lines + ([together] if together else [])
     return [f"{lines[0]}, {together}"] if together and len(requests) > 1 else lines
 
 

@@ -25,7 +25,7 @@ from tuner.trial import (
     MemoryEstimate,
 )
 from tuner.workloads.base import needs_workload, numeric_hyperparameter
-from tuner.workloads.protocols import Checkpointing, DataDescription, Teachers, optional
+from tuner.workloads.protocols import Checkpointing, Teachers, optional, training_samples
 from tuner.workloads.task import TrainingTask
 
 NOT_SIZES = ("epochs", *PAIRS)  # whole numbers that do not change the model's size
@@ -102,8 +102,7 @@ def batch_bound(task: TrainingTask, config: Config = MappingProxyType({})) -> tu
     """The maximum batch size of a configuration, and the name of that bound."""
     key = batch_key(task)
     allowed = int(numeric_hyperparameter(task.workload, key).high)
-    training_samples = optional(task.workload, DataDescription.training_samples)
-    samples = training_samples(task.data) if training_samples else None
+    samples = training_samples(task.workload, task.data)
     bounds = [(allowed, f"the largest {key} that {task.workload.name} allows")]
     bounds += [(samples, TRAINING_SET)] if samples is not None else []
     bounds += [(int(config[MAX_BATCH]), MAX_BATCH)] if config.get(MAX_BATCH) else []

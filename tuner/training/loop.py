@@ -13,7 +13,7 @@ from tuner.training.checkpoints import Checkpoint, TrainingState
 from tuner.training.endings import Diverged, Fit, Pruned, phases
 from tuner.training.learning_rates import LearningRates
 from tuner.training.optimizers import build_optimizer
-from tuner.training.step import constants, evaluate, place, return_to, snapshot, train_step
+from tuner.training.step import constants, evaluate, place, snapshot, train_step
 from tuner.trial import Config, EpochReport, Objective, Phase, Trial
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
@@ -63,6 +63,9 @@ def fit(
     with phases() as enter:
         model, optimizer, rates, progress = _begin(workload, trial, data, device, checkpoint, progress)
         constant = contract.constant_loss(workload, data)
+        unchanging = constants(workload, model)  # once, as they are as large as the data
+        if progress.weights:  # a checkpoint has them without what is no part of the state
+            progress.weights |= unchanging
         yield EpochReport(trial.trial_id, progress.epoch, last)
         steps = count(1)
         enter("first step")
@@ -88,7 +91,7 @@ def fit(
                 metrics |= evaluate(workload, model, data, "validation", objective.metric, config=trial.config)
             if not held_out or _is_best(metrics, progress.best, objective):
                 # First, so that metrics and weights always belong to the same epoch.
-                weights = snapshot(workload, model)
+                weights = snapshot(model) | unchanging
                 progress.best, progress.weights = {**metrics, "best_epoch": epoch}, weights
             progress.epoch, progress.schedule = epoch, rates.end(metrics)
             if checkpoint:
@@ -98,7 +101,7 @@ def fit(
         enter("evaluation")
         if not progress.weights:
             raise Diverged(_never_finite(objective.metric, model))
-        return_to(model, progress.weights)
+        model.load_state_dict({name: progress.weights[name] for name in model.state_dict()})
         tested = evaluate(workload, model, data, "test", config=trial.config) if held_out else {}
         yield Fit(progress.best | tested, progress.weights)
 
@@ -120,8 +123,6 @@ def _begin(
     if progress is None:  # the model and the optimizer may be partly restored
         del model, optimizer, rates
         return _begin(workload, trial, data, device, None)
-    if progress.weights:  # a checkpoint has them without what is no part of the state
-        progress.weights |= constants(workload, model)
     rates.restore(progress.schedule)
     return model, optimizer, rates, progress
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tuner.hyperparameters import Hyperparameter
 from tuner.training.optimizers import Adam, build_optimizer
-from tuner.training.step import evaluate, place, return_to, snapshot, to_device, train_step
+from tuner.training.step import evaluate, place, snapshot, to_device, train_step
 from tuner.trial import ACCUMULATION, CHECKPOINTING, Config
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Workload, needs_workload
@@ -51,8 +51,8 @@ def rehearse(
         micro_batches = islice(batches, min(int(config.get(ACCUMULATION, 1)), 2))
         float(train_step(workload, model, optimizer, *micro_batches, config=config))
         evaluate(workload, model, data, "validation", config=config)
-        weights = keep(model) if keep else snapshot(workload, model)
-    return_to(model, weights)
+        weights = (keep or snapshot)(model)
+    model.load_state_dict(weights)
     evaluate(workload, model, data, "test", config=config)
 
 

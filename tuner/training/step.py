@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
 
@@ -37,21 +37,15 @@ def prepare(workload: Workload, model: nn.Module, config: Config, data: object, 
             own(model, config, data, rehearsal=rehearsal)
 
 
-def snapshot(workload: Workload, model: nn.Module) -> dict[str, Tensor]:
-    """What is kept of a model, on the CPU: a copy of its state, and the workload's constants as they are."""
-    copied = {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
-    return copied | constants(workload, model)
+def snapshot(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of the model's state on the CPU."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
 
 
 def constants(workload: Workload, model: nn.Module) -> dict[str, Tensor]:
     """The workload's constants as they are, on the CPU; empty if it has none."""
     own = optional(workload, Restorable.constants)
     return {name: value.cpu() for name, value in own(model).items()} if own else {}
-
-
-def return_to(model: nn.Module, kept: Mapping[str, Tensor]) -> None:
-    """Gives a model its state from a ``snapshot``."""
-    model.load_state_dict({name: kept[name] for name in model.state_dict()})
 
 
 def train_step(

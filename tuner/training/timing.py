@@ -13,7 +13,7 @@ from tuner.training.step import evaluate, train_step
 from tuner.trial import Config
 from tuner.workloads.base import Workload
 from tuner.workloads.micro_batches import sample_count, training_steps
-from tuner.workloads.protocols import DataDescription, optional
+from tuner.workloads.protocols import training_samples
 
 STEPS = 5  # so many are timed, after one that warms up
 MOST_SECONDS = 2.0  # no further step is timed after so long
@@ -33,8 +33,7 @@ def epoch_seconds(
 
     None if the number of training samples is unknown. The model is trained by it. Exceptions are the workload's.
     """
-    count = optional(workload, DataDescription.training_samples)
-    samples = count(data) if count else None
+    samples = training_samples(workload, data)
     if not samples:
         return None
 

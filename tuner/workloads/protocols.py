@@ -186,6 +186,12 @@ def caution(workload: Trainable, data: object) -> str:
     return own(data) if own else ""
 
 
+def training_samples(workload: Trainable, data: object) -> int | None:
+    """The number of training samples; None if it is unknown."""
+    own = optional(workload, DataDescription.training_samples)
+    return own(data) if own else None
+
+
 def joined_splits(workload: Trainable, data: object) -> object:
     """The workload's ``all_data``; raises ``InputError`` without the method."""
     if own := optional(workload, DataDescription.all_data):

@@ -76,13 +76,13 @@ class GraphSAGEModel(nn.Module):
         hidden_dim: int,
         num_layers: int,
         dropout: float,
-        fanout: Sequence[int] | None = None,
+        fanout: Sequence[int] = (),
     ) -> None:
         """``graph`` has the training ratings as edges; its nodes are the users, then the items.
 
         ``rating_scale`` (3,) is the mean, the minimum and the maximum of the training ratings. ``dropout`` is applied
         to the input and between layers. ``fanout`` has the number of neighbours to sample for each layer, from the
-        batch's own neighbours outwards; None takes all of them.
+        batch's own neighbours outwards; without numbers all of them are taken.
         """
         super().__init__()
         self.num_users = len(user_features)
@@ -143,12 +143,11 @@ class GraphSAGEModel(nn.Module):
             x = layer(x, self.graph)
             z = z + x
         mean = self.graph.mean(x)
-        if len(nodes) < len(x):  # nothing else is read of the last layer's output
+        fewer = len(nodes) < len(x)
+        if fewer:  # nothing else is read of the last layer's output
             x, mean, z = (each.index_select(0, nodes) for each in (x, mean, z))
-            z = z + last(x, mean)
-            return z
         z = z + last(x, mean)
-        return z.index_select(0, nodes)
+        return z if fewer else z.index_select(0, nodes)
 
     def _encode_sampled(self, nodes: Tensor, fanout: Sequence[int]) -> Tensor:
         """The vectors z of nodes (n,) in training, from samples of neighbours: (n, hidden_dim).

@@ -131,7 +131,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         from tuner.workloads.graphsage.sparse import graph_of
 
         users, items, scale = (weights[key] for key in ("user_features", "item_features", "rating_scale"))
-        model = _model(config, users, items, graph_of(weights["crow"], weights["col"]), scale, None)
+        model = _model(config, users, items, graph_of(weights["crow"], weights["col"]), scale)
         model.load_state_dict({key: weights[key] for key in model.state_dict()})
         return model
 
@@ -240,7 +240,7 @@ def _model(
     items: Tensor,
     graph: Neighbours,
     rating_scale: Tensor,
-    fanout: Sequence[int] | None,
+    fanout: Sequence[int] = (),
 ) -> GraphSAGEModel:
     from tuner.workloads.graphsage.model import GraphSAGEModel
 
