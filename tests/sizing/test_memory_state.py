@@ -9,7 +9,7 @@ import pytest
 from tuner import log_memory_state
 from tuner.errors import InputError
 from tuner.machine.devices import ram_device
-from tuner.trial import MB
+from tuner.trial import GB, MB
 
 
 def test_the_cpu_s_state_is_logged_and_returned(caplog: pytest.LogCaptureFixture) -> None:
@@ -18,7 +18,7 @@ def test_the_cpu_s_state_is_logged_and_returned(caplog: pytest.LogCaptureFixture
     assert list(state) == ["resident", "peak", "free", "total"]
     assert 10 * MB < state["resident"] <= state["peak"] < state["total"] == ram_device().total_bytes
     (record,) = caplog.records
-    assert record.getMessage().startswith("memory after epoch 3: resident=0.")
+    assert record.getMessage().startswith(f"memory after epoch 3: resident={state['resident'] / GB:.2f}GB peak=")
     assert (record.name, record.levelname) == ("tuner", "INFO")
 
 
