@@ -37,10 +37,11 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings) -> Executor:
     """
     from tuner.execution.ray_executor import RayExecutor
 
-    ray: Any = sys.modules.get("ray")
+    ray = sys.modules.get("ray")
     if not isinstance(executor, RayExecutor) or settings.address is not None:
         return executor
-    if ray is not None and ray.is_initialized():
+    # While the executor's thread still imports Ray, the module lacks the function, and nobody has started Ray.
+    if getattr(ray, "is_initialized", bool)():
         return executor
     if executor.started or sum(plan.slots) > 1:
         from tuner.execution.cluster import usable_base
