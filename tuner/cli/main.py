@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from tuner.cli.completion import VARIABLE, complete_shells
 from tuner.cli.hints import meant_for
 from tuner.cli.options import GroupedCommand, chosen, options
-from tuner.errors import TunerError, WorkloadError, both_given, printable, spelled
+from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, printable, spelled
 from tuner.spec.commands import (
     CalibrateOptions,
     EstimateOptions,
@@ -70,7 +70,7 @@ class CommandGroup(click.Group):
 
 
 @click.group(cls=CommandGroup, context_settings={"help_option_names": ["--help"], "max_content_width": 110})
-@click.version_option(package_name="tuner", prog_name="tuner")
+@click.version_option(package_name=DISTRIBUTION, prog_name="tuner")
 def cli() -> None:
     """Tune hyperparameters side by side, each trial with the memory that it needs.
 
