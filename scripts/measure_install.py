@@ -3,9 +3,9 @@
     plain  the wheel alone; then a study of a function
     all    the wheel with all extras; then `tuner --mode quick`
 
-Both run in an empty folder. torch is installed first and by itself, as README says: all arguments go to that command
-of pip, such as `--index-url https://download.pytorch.org/whl/cpu`. Versions are those of constraints.txt. Exits with 1
-if an installation or a study fails.
+Both run in an empty folder. torch is installed first and by itself, and all arguments go to that command of pip, such
+as `--index-url https://download.pytorch.org/whl/cpu`. Versions are those of constraints.txt. Exits with 1 if an
+installation or a study fails.
 """
 
 from __future__ import annotations
@@ -37,13 +37,20 @@ def train(config):
 
 
 if __name__ == "__main__":
-    tuner.run(train, space={"lr": {"loguniform": [1e-3, 0.3]}}, num_samples=4, output="out")
+    space = {"lr": {"loguniform": [1e-3, 0.3]}}
+    tuner.run(train, space=space, metric="val_loss", direction="minimize", num_samples=4, output="out")
 """
 STUDIES = {
     "plain": ("", ["python", "function.py"]),
     "all": ("[all]", ["tuner", "--mode", "quick", "--output", "out"]),
 }
-CHECKS = (["tuner", "--version"], ["tuner", "--help"], ["tuner", "results", "out"], ["tuner", "doctor"])
+CHECKS = (
+    ["tuner", "--version"],
+    ["tuner", "--help"],
+    ["tuner", "results", "out"],
+    ["tuner", "doctor"],
+    ["tuner", "--mode", "quick", "--output", "built-in"],
+)
 
 
 def timed(command: Sequence[str | Path], folder: Path) -> tuple[float, str]:
@@ -61,7 +68,7 @@ def timed(command: Sequence[str | Path], folder: Path) -> tuple[float, str]:
 def measure(name: str, wheel: Path, torch_source: Sequence[str], folder: Path) -> str:
     """A line of the table, after the installation has worked."""
     extras, study = STUDIES[name]
-    venv.create(folder / "venv", with_pip=True)
+    venv.create(folder / "venv", with_pip=True, symlinks=True)
     programs = folder / "venv" / "bin"
     work = folder / "work"
     work.mkdir()
