@@ -136,3 +136,8 @@ def test_the_command_installs_the_checkouts_extra_and_elsewhere_the_package(
     assert install_command("plotly", extra="report") == "pip install plotly"
     monkeypatch.setattr("shutil.which", lambda name: "/elsewhere/pip")
     assert install_command("mlflow", "wandb") == f"{sys.executable} -m pip install mlflow wandb"
+
+
+def test_no_text_installs_the_other_project_of_our_name() -> None:
+    files = [ROOT / "README.md", *(ROOT / "tuner").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+    assert [str(path) for path in files if re.search(r"install [^\n]*\btuner\[", path.read_text())] == []
