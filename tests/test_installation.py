@@ -42,6 +42,14 @@ if __name__ == "__main__":
     tuner.run(train, space={"x": {"choice": [1, 2]}}, **compared, output="out", max_workers=1)
 """
 
+PLOT = """
+import pandas as pd
+from tuner.reporting.frame import study_frame
+from tuner.trial import Objective
+
+study_frame(pd.DataFrame(), "out", Objective("val_loss")).plot_curves()
+"""
+
 
 def named(requirement: str) -> str:
     return re.split(r"[\[><=; ]", requirement)[0].lower().replace("_", "-")
@@ -80,7 +88,7 @@ def test_a_functions_study_needs_no_optional_package(plain: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("completed") >= 2
     (said,) = (line for line in run.stdout.splitlines() if "plotly" in line)
-    assert said.startswith("no out/report.html: the package plotly is not installed: ")
+    assert said.startswith("no report: the package plotly is not installed: ")
     assert not (plain / "out" / "report.html").exists()
 
 
@@ -109,6 +117,12 @@ def test_what_needs_an_optional_package_says_how_to_install_it(plain: Path, word
         rf"error: .*{package} is not installed: .*pip install -e '{re.escape(str(ROOT))}\[.*\]'\n", run.stderr
     )
     assert sorted(plain.rglob("*")) == before
+
+
+def test_a_notebooks_plot_says_how_to_install_plotly(plain: Path) -> None:
+    write_study(plain / "out", 2)
+    run = python(plain, "-c", PLOT)
+    assert "InputError: the package plotly is not installed: " in run.stderr.splitlines()[-1]
 
 
 def test_only_batch_sizes_of_graphs_need_torch_geometric() -> None:

@@ -147,12 +147,6 @@ def test_what_cannot_be_drawn_is_said_in_a_line(tmp_path: Path) -> None:
             plot()
 
 
-def test_without_plotly_a_plot_says_what_to_install(study: StudyFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.reporting.figures.style.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"^the package plotly is not installed: .*\[report\]'$"):
-        study.plot_curves()
-
-
 def test_plotly_is_imported_only_to_draw() -> None:
     code = "import sys, tuner.reporting.frame; print('plotly' in sys.modules, 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False False\n"

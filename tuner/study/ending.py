@@ -78,10 +78,12 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
         check_plotly()
         page = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
         write_page(page, folder / REPORT)
+    except TunerError as error:  # what it says is the remedy
+        with suppress(OSError):
+            print_text(console, f"no report: {error.text}")
+        return None
     except Exception as error:
         said = getattr(error, "strerror", None) or f"{type(error).__name__}: {one_line(error)}"
-        if isinstance(error, TunerError):
-            said = error.text
         with suppress(OSError):
             again_by = f"{program()} report {shlex.quote(str(folder))} tries again"
             print_text(console, f"no {folder}/report.html: {said}; {again_by}")
