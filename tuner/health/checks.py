@@ -206,7 +206,7 @@ def _disk(check: str, disk: Disk, remedy: str) -> Finding:
 
 def _command(facts: Facts) -> Finding:
     tune, tuner = facts.commands["tune"], facts.commands["tuner"]
-    ours = "scripts/tune or python -m tuner"
+    ours = "scripts/tuner or python -m tuner"
     if not tuner.path:
         return Finding("tuner", "ok", f"is not on the path: type {ours}")
     if tuner.owner != "tuner":
