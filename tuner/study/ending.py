@@ -71,11 +71,17 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
     """Writes the study's page; what goes wrong with it costs a line, as the results are complete without it."""
     folder = Path(result)
     try:
+        from tuner.reporting.figures.style import check_plotly
         from tuner.reporting.page.document import REPORT, write_page
         from tuner.reporting.study_view import read_study_view
 
+        check_plotly()
         page = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
         write_page(page, folder / REPORT)
+    except TunerError as error:  # what it says is the remedy
+        with suppress(OSError):
+            print_text(console, f"no report: {error.text}")
+        return None
     except Exception as error:
         said = getattr(error, "strerror", None) or f"{type(error).__name__}: {one_line(error)}"
         with suppress(OSError):
@@ -88,7 +94,7 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
 def show_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, *, early: bool) -> None:
     """Learns from the study, writes its page, and prints what is to be known of it."""
     settings = study.settings
-    if settings.auto_memory and settings.calibration:
+    if settings.estimates_memory and settings.calibration:
         learn_from(study, result, console)
     page = write_report(console, study, result, record) if settings.report else None
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
@@ -108,7 +114,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
     tables = not (study.returns_table and in_notebook())
     programs = record.programs
     figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.objectives, programs)
-    lines = [estimate_accuracy(_estimated(study, result))] if study.settings.auto_memory else []
+    lines = [estimate_accuracy(_estimated(study, result))] if study.settings.estimates_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, objective in study.objectives.items():
