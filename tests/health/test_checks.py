@@ -100,10 +100,8 @@ def test_on_a_machine_that_is_well_nothing_is_to_be_done() -> None:
         ("cache", "warning", "/ro: cannot be written", "XDG_CACHE_HOME", {"cache": replace(CLOSED, path="/ro")}),
         ("ray's folder", "problem", "/tmp: cannot be", "short path", {"ray_disk": CLOSED}),
         ("ray's folder", "warning", "not RAY_TMPDIR=/a/b", "short path", {"variables": {"RAY_TMPDIR": "/a/b"}}),
-        ("tune", "warning", "/a/tune is Ray's, not this one", "type tuner;",
-         {"commands": {"tune": Command("/a/tune", "ray"), "tuner": Command("/a/tuner", "tuner")}}),
-        ("tune", "warning", "/a/tune is another program", "python -m tuner",
-         {"commands": {"tune": Command("/a/tune", "another program"), "tuner": Command()}}),
+        ("tuner", "warning", "/a/tuner is another program", "python -m tuner",
+         {"commands": {"tune": Command(), "tuner": Command("/a/tuner", "another program")}}),
     ],
 )  # fmt: skip
 def test_what_is_amiss_is_told_with_its_remedy(
@@ -121,6 +119,12 @@ def test_a_cluster_that_answers_and_studies_that_run_are_well() -> None:
     for sessions, text in ((answering, "address='auto' is h:6379, which answers"), (running, "(pid 5, 6)")):
         assert amiss(sessions=sessions) == []
         assert text in spelled(findings_text(examine(replace(WELL, sessions=sessions))))
+
+
+def test_that_the_other_name_is_rays_is_well() -> None:
+    commands = {"tune": Command("/a/tune", "ray"), "tuner": Command("/a/tuner", "tuner")}
+    assert amiss(commands=commands) == []
+    assert "/a/tuner is this one; /a/tune is Ray's" in findings_text(examine(replace(WELL, commands=commands)))
 
 
 def test_a_tmpdir_that_is_too_long_is_told_and_is_well() -> None:

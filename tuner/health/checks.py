@@ -206,15 +206,13 @@ def _disk(check: str, disk: Disk, remedy: str) -> Finding:
 
 def _command(facts: Facts) -> Finding:
     tune, tuner = facts.commands["tune"], facts.commands["tuner"]
-    if tune.owner == "tuner":
-        return Finding("tune", "ok", f"{tune.path} is this one")
-    ours = "tuner" if tuner.owner == "tuner" else "scripts/tune or python -m tuner"
-    if not tune.path:
-        return Finding("tune", "ok", f"is not on the path: type {ours}")
-    whose = "Ray's, not this one" if tune.owner == "ray" else "another program"
-    return Finding(
-        "tune", "warning", f"{tune.path} is {whose}", f"type {ours}; or install tuner once more, after Ray"
-    )
+    ours = "scripts/tune or python -m tuner"
+    if not tuner.path:
+        return Finding("tuner", "ok", f"is not on the path: type {ours}")
+    if tuner.owner != "tuner":
+        return Finding("tuner", "warning", f"{tuner.path} is another program", f"type {ours}")
+    rays = f"; {tune.path} is Ray's" if tune.owner == "ray" else ""
+    return Finding("tuner", "ok", f"{tuner.path} is this one{rays}")
 
 
 def _extras(facts: Facts) -> Finding:

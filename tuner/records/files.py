@@ -9,7 +9,7 @@ results/<time>-<workload>-<mode>/
     checkpoints/              <trial_id>.pt of unfinished trials, and <trial_id>.prune
     epochs.jsonl              the reports of trials after their epochs, for curves only
     tracebacks.log            the tracebacks of errors, if any
-    *.pickle                  traces for PyTorch's memory viewer, if ``tune estimate --snapshot`` put any there
+    *.pickle                  traces for PyTorch's memory viewer, if ``tuner estimate --snapshot`` put any there
 """
 
 ATTEMPTS = "attempts.jsonl"

@@ -88,7 +88,7 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
 def show_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, *, early: bool) -> None:
     """Learns from the study, writes its page, and prints what is to be known of it."""
     settings = study.settings
-    if settings.auto_memory and settings.calibration:
+    if settings.estimates_memory and settings.calibration:
         learn_from(study, result, console)
     page = write_report(console, study, result, record) if settings.report else None
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
@@ -108,7 +108,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
     tables = not (study.returns_table and in_notebook())
     programs = record.programs
     figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.objectives, programs)
-    lines = [estimate_accuracy(_estimated(study, result))] if study.settings.auto_memory else []
+    lines = [estimate_accuracy(_estimated(study, result))] if study.settings.estimates_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, objective in study.objectives.items():
