@@ -69,7 +69,7 @@ def test_every_page_that_the_code_names_exists() -> None:
     files = [file for room in ("tuner", "scripts", "tests") for file in (ROOT / room).rglob("*.py")]
     texts = [file.read_text() for file in [*files, ROOT / "pyproject.toml"]]
     named = {page for text in texts for page in re.findall(r"\bdocs/[a-z_/]+\.(?:md|ipynb)", text)}
-    assert len(named) > 3
+    assert named
     assert [page for page in named if not (ROOT / page).exists()] == []
 
 
