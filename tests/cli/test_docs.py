@@ -179,6 +179,11 @@ def test_whole_programs_run(path: Path, folder: Path) -> None:
         runpy.run_path(str(file), run_name="__main__")
 
 
+def test_the_class_is_tuned(folder: Path) -> None:
+    result = tuner.run("points:Points", config=[{"hidden": 8, "epochs": 1}], in_process=True, threads=1)
+    assert [(row["status"], result.best_value) for row in result.rows] == [("completed", pytest.approx(0.5, abs=0.2))]
+
+
 def test_the_script_is_tuned(folder: Path) -> None:
     page = ROOT / "docs" / "function_or_script.md"
     keep(page, folder)
