@@ -1,7 +1,7 @@
 """docs/timeline.svg: a GPU's memory over time in three studies of the same configurations.
 
-The first study runs one trial after another. The second is a plain Ray Tune script whose trials each ask for a guessed
-fraction of the GPU. The third is tuner. Each runs in a process of its own, and NVML is asked for the GPU's memory.
+The first study runs one trial after another. The second is a plain Ray Tune script whose trials each ask for a
+guessed fraction of the GPU. The third is tuner. Each runs in a process of its own, and NVML tells the GPU's memory.
 
 It runs on whatever GPU there is. On an emulated card (in its environment, see scripts/test_emulated) no kernel
 computes anything, so each step of a trial waits instead: then the memory is what PyTorch's allocator takes, and the
@@ -76,8 +76,17 @@ def with_tuner(folder: str, **options: Any) -> int:
         devices.available_cores = lambda: len(WIDTHS)
 
     space = {"width": {"choice": list(WIDTHS)}}
-    chosen = {"metric": "loss", "direction": "minimize", "device": "cuda", "output": folder, "report": False, "estimate": build, **options}
-    result = tuner.run(tuner_trial, space=space, **chosen)
+    result = tuner.run(
+        tuner_trial,
+        space=space,
+        metric="loss",
+        direction="minimize",
+        estimate=build,
+        device="cuda",
+        output=folder,
+        report=False,
+        **options,
+    )
     return sum(trial.status == "completed" for trial in result.trials)
 
 

@@ -17,7 +17,7 @@ from tuner.cli.completion import VARIABLE, complete_shells
 from tuner.cli.help import DEFAULT_COMMAND, PROGRAM, GroupedCommand, print_all, write_commands, write_common
 from tuner.cli.hints import told
 from tuner.cli.options import chosen, options
-from tuner.errors import TunerError, WorkloadError, both_given, printable, spelled
+from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, printable, spelled
 from tuner.spec.commands import (
     CalibrateOptions,
     EstimateOptions,
@@ -82,7 +82,7 @@ class CommandGroup(click.Group):
     callback=print_all,
     help="Show every option of run.",
 )
-@click.version_option(package_name="tuner", prog_name=PROGRAM)
+@click.version_option(package_name=DISTRIBUTION, prog_name=PROGRAM)
 def cli() -> None:
     """Tune hyperparameters side by side, each trial with the memory that it needs."""
 
