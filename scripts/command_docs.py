@@ -94,7 +94,7 @@ PAGES = {
             "function_or_script.md",
             "search.md",
             "results.md",
-            "packing_and_retries.md",
+            "memory.md",
             "cluster.md",
         ),
     ),
@@ -120,7 +120,7 @@ PAGES = {
             ("MODEL.toml", "a transformer's sizes, at the top level or under `[model]` and `[training]`"),
             CALIBRATION,
         ),
-        see=("plan", "calibrate", "memory.md", "sizing.md"),
+        see=("plan", "calibrate", "memory.md"),
     ),
     "plan": Page(
         examples=(
@@ -129,7 +129,7 @@ PAGES = {
             ("tuner plan --mode full --gpu 8,12,16,24", "which card is large enough"),
         ),
         files=(("DIR/attempts.jsonl", "of the study that `--like` names: how long its epochs took"), CALIBRATION),
-        see=("run", "estimate", "packing_and_retries.md", "sizing.md"),
+        see=("run", "estimate", "memory.md"),
     ),
     "calibrate": Page(
         examples=(("tuner calibrate --mode architecture", "on this machine's devices, one configuration at a time"),),
@@ -167,7 +167,7 @@ PAGES = {
             ("ROWS.csv", "a column `memory_gb` or `peak_memory_gb`, and one for each variable; or a `results.csv`"),
             ("FILE.toml", "the footprint"),
         ),
-        see=("estimate", "sizing.md"),
+        see=("estimate", "memory.md"),
     ),
     "results": Page(
         examples=(
@@ -194,7 +194,7 @@ PAGES = {
             ("tuner optimize --auto --limit 1 --profile", "on this machine, checked by real steps"),
         ),
         files=(("NAME.backup", "each file that `--apply` changes, as it was"), CALIBRATION),
-        see=("estimate", "plan", "fit-footprint", "sizing.md"),
+        see=("estimate", "plan", "fit-footprint", "memory.md"),
     ),
     "report": Page(
         examples=(
@@ -233,7 +233,7 @@ PAGES = {
             ("tuner status", "the devices, and below each the studies that share it"),
             ("tuner status --json", "the same for a program"),
         ),
-        see=("plan", "packing_and_retries.md"),
+        see=("plan", "memory.md"),
     ),
     "completion": Page(
         examples=(

@@ -46,7 +46,7 @@ def blocks(path: Path, *kinds: str) -> list[str]:
 
 def commands(path: Path) -> list[tuple[str, str]]:
     """The commands in a page's console blocks, each with the line below it."""
-    line = r"^\$ (?:scripts/(?=tune\b))?((?:tuner?|scripts/\w+)\b.*?)(?: +#.*)?$\n?(.*)"
+    line = r"^\$ (?:scripts/(?=tuner?\b))?((?:tuner?|scripts/\w+)\b.*?)(?: +#.*)?$\n?(.*)"
     return re.findall(line, "\n".join(blocks(path, "console")), re.MULTILINE)
 
 
