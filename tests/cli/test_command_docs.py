@@ -54,7 +54,7 @@ def test_an_example_with_an_option_that_is_not_there_is_found() -> None:
 
 def test_what_is_recommended_to_those_from_elsewhere_exists() -> None:
     """The last column of the tables: options of a command, and public names."""
-    text = "".join((ROOT / "docs" / page).read_text() for page in ("other_guides.md", "ray_tune.md", "optuna.md"))
+    text = "".join((ROOT / "docs" / page).read_text() for page in ("other_guides.md", "ray_tune.md"))
     ours = " ".join(line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| "))
     ours = re.sub(r"`scripts/[^`]*`", "", ours)  # scripts have options of their own
     known = {each for command in cli.commands.values() for option in command.params for each in option_names(option)}
