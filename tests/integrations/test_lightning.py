@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
@@ -14,7 +16,6 @@ import pytest
 from torch import nn
 
 import tuner
-from tests.support.lazily import lazily
 from tuner.errors import WorkloadError
 from tuner.execution.child_executor import ChildExecutor
 from tuner.machine.devices import ram_device
@@ -32,9 +33,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec"),
 ]
 TRIAL = Trial("t001", "train", "one", {"lr": 0.1}, seed=3)
-given = lazily("tests.support.lightning_training")
 FILE_OF_CALLBACK = str(Path(tuner.__file__).with_name("lightning.py"))
 LOSS = Objective("val_loss", "minimize")
+
+
+@cache
+def given() -> Any:
+    """A training by Lightning. Tests import it, as the import takes seconds and every process collects this file."""
+    return import_module("tests.support.lightning_training")
 
 
 def events(function: Callable[..., Any], folder: Path | None = None, **asked: Any) -> list[Any]:
@@ -47,18 +53,18 @@ def reports(said: list[Any]) -> list[EpochReport]:
 
 
 def test_every_validation_is_reported_with_the_metrics_of_its_epoch(tmp_path: Path) -> None:
-    said = events(given.train, tmp_path)
+    said = events(given().train, tmp_path)
     assert [each.epoch for each in reports(said)] == [1, 2, 3]
     assert all(set(each.metrics) == {"val_loss", "train_loss"} for each in reports(said))
     assert reports(said)[0].metrics["train_loss"] > reports(said)[0].metrics["val_loss"]  # not of the epoch before
-    assert isinstance(said[-1], Fit) and list(said[-1].files) == [given.FILE]
+    assert isinstance(said[-1], Fit) and list(said[-1].files) == [given().FILE]
 
 
 def test_a_retry_goes_on_at_the_last_checkpoint_and_ends_as_if_it_had_not_been_interrupted(tmp_path: Path) -> None:
     modules: list[Any] = []
 
     def whole(config: dict[str, Any]) -> None:
-        modules.append(given.trained(config["lr"], given.ReportCallback(), epochs=4))
+        modules.append(given().trained(config["lr"], given().ReportCallback(), epochs=4))
 
     whole_reports = reports(events(whole))
     answers = iter([False, True])
@@ -72,10 +78,12 @@ def test_a_retry_goes_on_at_the_last_checkpoint_and_ends_as_if_it_had_not_been_i
 
 @pytest.mark.parametrize(("asked", "ending"), [("prune_asked", Pruned), ("stop_asked", Stopped)])
 def test_a_trial_that_is_to_end_ends_fit(asked: str, ending: type[Exception]) -> None:
-    module = given.Sum(0.1)
-    trainer = given.lightning.Trainer(max_epochs=50, callbacks=[given.ReportCallback("val_loss")], **given.QUIET)
+    module = given().Sum(0.1)
+    trainer = given().lightning.Trainer(
+        max_epochs=50, callbacks=[given().ReportCallback("val_loss")], **given().QUIET
+    )
     with pytest.raises(ending):
-        events(lambda config: trainer.fit(module, given.batches(), given.batches()), **{asked: lambda: True})
+        events(lambda config: trainer.fit(module, given().batches(), given().batches()), **{asked: lambda: True})
     assert (module.steps, trainer.state.status) == (4, "interrupted")
 
 
@@ -88,37 +96,37 @@ def test_a_trial_that_is_to_end_ends_fit(asked: str, ending: type[Exception]) ->
     ],
 )
 def test_no_epoch_is_reported_twice(options: dict[str, Any], epochs: list[int]) -> None:
-    said = events(lambda config: given.trained(config["lr"], given.ReportCallback(), epochs=2, **options))
+    said = events(lambda config: given().trained(config["lr"], given().ReportCallback(), epochs=2, **options))
     assert [each.epoch for each in reports(said)] == epochs
 
 
 def test_metrics_are_chosen_and_renamed() -> None:
-    chosen = given.ReportCallback({"val_loss": "train_loss"}, checkpoint=False)
-    said = events(lambda config: given.trained(config["lr"], chosen, epochs=1))
+    chosen = given().ReportCallback({"val_loss": "train_loss"}, checkpoint=False)
+    said = events(lambda config: given().trained(config["lr"], chosen, epochs=1))
     assert list(reports(said)[0].metrics) == ["val_loss"]
     with pytest.raises(WorkloadError, match=r"val_loss, train_loss was logged, but not 'val_acc', which its metrics"):
-        events(lambda config: given.trained(config["lr"], given.ReportCallback(["val_acc"])))
+        events(lambda config: given().trained(config["lr"], given().ReportCallback(["val_acc"])))
 
 
 def test_a_checkpoint_that_could_run_code_is_refused(tmp_path: Path) -> None:
-    class Odd(given.Sum):
+    class Odd(given().Sum):
         def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
             checkpoint["path"] = Path("x")
 
     def train(config: dict[str, Any]) -> None:
-        trainer = given.lightning.Trainer(max_epochs=1, callbacks=[given.ReportCallback()], **given.QUIET)
-        trainer.fit(Odd(0.1), given.batches(), given.batches())
+        trainer = given().lightning.Trainer(max_epochs=1, callbacks=[given().ReportCallback()], **given().QUIET)
+        trainer.fit(Odd(0.1), given().batches(), given().batches())
 
     with pytest.raises(WorkloadError, match=r"the checkpoint holds pathlib\.\w+: expected tensors and plain values"):
-        events(given.train, tmp_path)
+        events(train, tmp_path)
 
 
 def test_outside_of_a_trial_metrics_are_printed_and_nothing_is_saved(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(given.lightning.Trainer, "save_checkpoint", lambda *_: pytest.fail("saved"))
-    callback = given.ReportCallback("val_loss")
-    given.trained(0.1, callback, epochs=1)
+    monkeypatch.setattr(given().lightning.Trainer, "save_checkpoint", lambda *_: pytest.fail("saved"))
+    callback = given().ReportCallback("val_loss")
+    given().trained(0.1, callback, epochs=1)
     assert capsys.readouterr().out.splitlines()[-1].startswith('{"val_loss": 0.')
     assert callback.ckpt_path is None and tuner.checkpoint() is None
 
@@ -126,7 +134,7 @@ def test_outside_of_a_trial_metrics_are_printed_and_nothing_is_saved(
 def test_a_trial_in_a_process_beside_the_study_trains_by_lightning(tmp_path: Path) -> None:
     plan = make_plan([ram_device()], [2 * GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
     with closing(ChildExecutor()) as executor:
-        executor.open({"train": TrainingTask(Function(given.train), None, asked=LOSS)}, plan, tmp_path)
+        executor.open({"train": TrainingTask(Function(given().train), None, asked=LOSS)}, plan, tmp_path)
         executor.submit(Placement(TRIAL, MemoryEstimate.given(2.0), ram_device(), 1.0, 2 * GB, 1))
         (ended,) = (each for each in until_the_end(executor))
     assert (ended.error, ended.status, ended.epochs) == ("", "completed", 3)
@@ -151,11 +159,11 @@ def test_pytorch_lightning_does_as_well(monkeypatch: pytest.MonkeyPatch) -> None
     made.append(run_path(FILE_OF_CALLBACK)["ReportCallback"])
     assert [issubclass(each, other.Callback) for each in made] == [True, True]
     module = type(
-        "OtherSum", (other.LightningModule,), {**vars(given.Sum), "__init__": other.LightningModule.__init__}
+        "OtherSum", (other.LightningModule,), {**vars(given().Sum), "__init__": other.LightningModule.__init__}
     )()
     module.layer, module.lr, module.steps = nn.Linear(4, 1), 0.1, 0
-    trainer = other.Trainer(max_epochs=2, callbacks=[made[0]()], **given.QUIET)
-    said = events(lambda config: trainer.fit(module, given.batches(), given.batches()))
+    trainer = other.Trainer(max_epochs=2, callbacks=[made[0]()], **given().QUIET)
+    said = events(lambda config: trainer.fit(module, given().batches(), given().batches()))
     assert [each.epoch for each in reports(said)] == [1, 2]
 
 
