@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tuner.errors import option
+from tuner.errors import option, printable
 from tuner.placement.packing import HOST_MARGIN, host_need_bytes, is_tight, low_bytes, need_bytes
 from tuner.placement.rooms import ram_buffer_bytes
-from tuner.reporting.console import WIDE, make_table
+from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.texts import count_text, rough
 from tuner.trial import GB, MemoryEstimate, Request, title
 
@@ -22,29 +22,39 @@ WATCH_GPU = "nvidia-smi -l 1"
 WATCH_MEMORY = "nvidia-smi -l 1 --query-gpu=memory.used,memory.total,memory.free --format=csv"
 
 
-def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
-    """A table of the memory that each named configuration needs, and its parts, in GB."""
-    from rich.console import Console
-    from rich.text import Text
+def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]], width: int | None = None) -> str:
+    """A table of the memory that each named configuration needs, and its parts, in GB.
 
-    parts = [part for part in listed[0][1].parts() if any(guess.parts()[part] for _, guess in listed)]
-    in_ram = ["RAM"] if any(guess.host_bytes for _, guess in listed) else []
-    heads = ("name", *parts, "reserved", "margin", "headroom", "need", "interval", *in_ram, "method")
-    table = make_table(heads, left=("name", "method"))
-    for name, guess in listed:
-        need = f"{need_bytes(guess) / GB:.3f}"
-        sizes = [guess.parts()[part] for part in parts] + [guess.reserved_bytes]
-        row = [*(f"{size / GB:.3f}" for size in sizes), f"{guess.margin:.0%}", f"{guess.headroom_bytes / GB:.3f}"]
-        row += [need, f"{low_bytes(guess) / GB:.3f} to {need}"]
-        row += [f"{host_need_bytes(guess) / GB:.3f}"] * len(in_ram)
-        table.add_row(Text(name), *row, Text(guess.method + (f" ({guess.note})" if guess.note else "")))
-    console = Console(width=WIDE, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    lines = [line.rstrip() for line in capture.get().splitlines()]
-    below = "GB (2**30 bytes) at the peak; the need of a trial = context + headroom + reserved · "
+    ``width`` is that of a terminal; None for lines of any length.
+    """
+    guesses = [guess for _, guess in listed]
+    parts = [part for part in guesses[0].parts() if any(guess.parts()[part] for guess in guesses)]
+    in_ram = any(guess.host_bytes for guess in guesses)
+    needs = [_gb(need_bytes(guess)) for guess in guesses]
+    methods = [guess.method + (f" ({guess.note})" if guess.note and width is None else "") for guess in guesses]
+    notes = {guess.note: f"{name}: {guess.note}" for name, guess in listed if guess.note and width is not None}
+    columns = [
+        TextColumn("name", [printable(name) for name, _ in listed], left=True, names=True),
+        *(TextColumn(part, [_gb(guess.parts()[part]) for guess in guesses], spared=2) for part in parts),
+        TextColumn("reserved", [_gb(guess.reserved_bytes) for guess in guesses], spared=5),
+        TextColumn("margin", [f"{guess.margin:.0%}" for guess in guesses], spared=4),
+        TextColumn("headroom", [_gb(guess.headroom_bytes) for guess in guesses], spared=3),
+        TextColumn("need", needs),
+        TextColumn(
+            "interval",
+            [f"{_gb(low_bytes(guess))} to {need}" for guess, need in zip(guesses, needs, strict=True)],
+            spared=1,
+        ),
+        *[TextColumn("RAM", [_gb(host_need_bytes(guess)) for guess in guesses])] * in_ram,
+        TextColumn("method", methods, left=True, spared=6),
+    ]
+    below = "GB (2**30 bytes) at the peak; the need of a trial = context + headroom + reserved · (1 + margin)"
     beside = f"; of the host's RAM it is that of the estimate · {1 + HOST_MARGIN:g}" if in_ram else ""
-    return "\n".join([*lines, f"{below}(1 + margin){beside}"])
+    return "\n".join([*table_lines(columns, width), *notes.values(), f"{below}{beside}"])
+
+
+def _gb(size_bytes: float) -> str:
+    return f"{size_bytes / GB:.3f}"
 
 
 def plan_text(

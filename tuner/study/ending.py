@@ -14,6 +14,7 @@ from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.epochs import read_epochs, seconds_per_epoch
 from tuner.records.files import EPOCHS, RESULTS
 from tuner.records.study_record import StudyRecord
+from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, print_text
 from tuner.reporting.figures.axes import varying
 from tuner.reporting.result_tables import best_text, estimate_accuracy, has_seeds, print_averages, print_trials
@@ -70,6 +71,7 @@ def learn_from(study: Placed, result: StudyResult, console: Console) -> None:
 def write_report(console: Console, study: Placed, result: StudyResult, record: StudyRecord) -> Path | None:
     """Writes the study's page; what goes wrong with it costs a line, as the results are complete without it."""
     folder = Path(result)
+    phases.show("writing the report")
     try:
         from tuner.reporting.page.document import REPORT, write_page
         from tuner.reporting.study_view import read_study_view

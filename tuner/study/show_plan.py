@@ -69,7 +69,7 @@ def show_needs(console: Console, study: Placed) -> None:
     several = len(study.tasks) > 1
     needs = {title(each.trial.workload, each.trial.name, several=several): each.estimate for each in study.requests}
     if needs:
-        print_text(console, estimates_text(list(needs.items())))
+        print_text(console, estimates_text(list(needs.items()), console.width if console.is_terminal else None))
 
 
 def show_monitoring(console: Console, study: Placed) -> None:
