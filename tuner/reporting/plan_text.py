@@ -10,7 +10,7 @@ from tuner.errors import option, printable
 from tuner.placement.packing import HOST_MARGIN, host_need_bytes, is_tight, low_bytes, need_bytes
 from tuner.placement.rooms import ram_buffer_bytes
 from tuner.reporting.columns import TextColumn, table_lines
-from tuner.reporting.texts import count_text, rough
+from tuner.reporting.texts import count_text, gb_span, rough
 from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:
@@ -64,11 +64,13 @@ def plan_text(
     batches: str = "",
     seconds: float | None = None,
     alternatives: Sequence[str] = (),
+    fewer_by: str = "max_workers",
 ) -> str:
     """The plan in a few lines: data, footprint, memory, buffer, workers, share, what bounds them, and time.
 
     ``requests`` are all trials to run. ``data`` has a line for each data set, ``batches`` one for each batch size.
-    ``seconds`` is how long all take together, if it is known. ``alternatives`` are lines below the time.
+    ``seconds`` is how long all take together, if it is known. ``alternatives`` are lines below the time. ``fewer_by``
+    is the option that bounds the workers, where one does.
     """
     lines = _labelled("data", data)
     lines.append(f"{'trials':<10} {len(requests)}{_seeds(requests)}")
@@ -87,7 +89,7 @@ def plan_text(
     threads = f"{count_text(plan.threads, 'thread')} each"
     cores, free = (sum(each) for each in zip(*((one.cores, one.free_cores) for one in plan.devices), strict=True))
     busy = f"; {cores - free} of {count_text(cores, 'core')} busy with other work" if free < cores else ""
-    bound = option(plan.bound) if plan.bound == "max_workers" else plan.bound
+    bound = option(fewer_by) if plan.bound == "max_workers" else plan.bound
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
     lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {bound}{busy}")
     return "\n".join(
@@ -110,7 +112,9 @@ def _time(requests: Sequence[Request]) -> str:
     """How long an epoch and the longest of one workload's trials take."""
     known = [request for request in requests if request.seconds]
     if not known:
-        return "unknown until the first epochs"
+        can_be_timed = any(each.estimate.method.startswith(("traced", "static")) for each in requests)
+        sooner = f"; {option('memory_estimation', 'measured')} times a step of each" if can_be_timed else ""
+        return f"unknown until the first epochs{sooner}"
     an_epoch = _span([rough(size) for size in sorted(each.estimate.epoch_seconds or 0.0 for each in known)])
     epochs = _span([f"{number:,}" for number in sorted(each.trial.epochs for each in known)])
     longest = rough(max(each.seconds or 0.0 for each in known))
@@ -186,8 +190,8 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     largest = max(requests, key=lambda request: request.need_bytes)
     several = len({request.trial.workload for request in requests}) > 1
     guess, least = largest.estimate, min(request.need_bytes for request in requests)
-    span = f"{least / GB:.2f} to " if plan.packing == "per-trial" and least < plan.footprint_bytes else ""
-    need = f"{span}{plan.footprint_bytes / GB:.2f} GB a trial"
+    differ = plan.packing == "per-trial" and least < plan.footprint_bytes
+    need = f"{gb_span(least if differ else plan.footprint_bytes, plan.footprint_bytes)} a trial"
     if guess.is_given:
         return f"{need}, as given"
     if guess.is_learned:
@@ -197,6 +201,6 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     sum_ += f" + {guess.headroom_bytes / GB:.2f} headroom" if guess.headroom_bytes else ""
     if need_bytes(guess) != plan.footprint_bytes:
         sum_ += f", given {plan.footprint_bytes / GB:.2f}"
-    each = "; each has what it needs" if span else ""
+    each = "; each has what it needs" if differ else ""
     name = title(largest.trial.workload, largest.trial.name, several=several)
     return f"{need}{sum_} of {name}, the largest ({guess.method}){each}"

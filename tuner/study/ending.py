@@ -18,6 +18,7 @@ from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, print_text
 from tuner.reporting.figures.axes import varying
 from tuner.reporting.result_tables import best_text, estimate_accuracy, has_seeds, print_averages, print_trials
+from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.study.planning import estimation_service
@@ -175,7 +176,7 @@ def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objectiv
     if ran := [row for row in others if row.device]:
         print_trials(console, ran, objective.metric, headline, seeds=True)
     if len(others) > len(ran):
-        console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")
+        console.print(f"{len(others) - len(ran)} of {count_text(len(rows), 'trial')} never started")
 
 
 def how_to_continue(folder: Path, study: StudyRecord) -> str:
