@@ -288,7 +288,7 @@ A page for every command, made from its help by `scripts/command_docs`; `tuner C
 `tuner --help-all` all of them. `tuner --version` shows the version.
 
 The command is also called `tune`, as is a script of Ray: of the two, the one that was installed last is found. In a
-clone that is not installed it is `scripts/tune` or `python -m tuner`.
+clone that is not installed it is `scripts/tuner` or `python -m tuner`.
 
 Errors are one line on stderr: what was wrong, the value, the remedy. `--debug` shows the traceback as well.
 """

@@ -861,5 +861,5 @@ def write_report(
 
     Raises:
         InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
-            in use.
+            in use; or plotly is not installed.
     """

@@ -65,6 +65,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, run.stdout
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_study_runs_without_a_home_and_with_a_long_folder_for_temporary_files_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

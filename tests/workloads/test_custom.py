@@ -93,6 +93,7 @@ def test_the_example_is_short_and_is_estimated_by_the_tracer(here: Path) -> None
     assert large.context_bytes > tuner.estimate(limit=1, device="cpu")[0][1].context_bytes, "scikit-learn takes some"
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_it_is_tuned_retried_resumed_trained_again_and_loaded(
     here: Path, monkeypatch: pytest.MonkeyPatch, shared_ray: None

@@ -12,6 +12,7 @@ from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study, objective_in
 from tuner.records.study_record import StudyRecord, read_study
+from tuner.reporting.figures.style import check_plotly
 from tuner.reporting.page.document import REPORT, check_replaceable, write_page
 from tuner.reporting.serving import LivePage, serve
 from tuner.reporting.study_view import StudyView, read_study_view
@@ -32,7 +33,7 @@ def write_report(options: ReportOptions) -> Path:
 
     Raises:
         InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
-            in use.
+            in use; or plotly is not installed.
     """
     file, notes = write_page_of(options)
     for note in notes:
@@ -45,6 +46,7 @@ def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
     directory, output, watch, port = options.directory, options.output, options.watch, options.port
     if port != PORT and not watch:
         raise ParameterError("port", port, f"has no effect without {option('watch')}")
+    check_plotly()
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
     load_study_view(folder)  # what cannot be read is refused before anything is served or written
     file = folder / REPORT if output is None else Path(output)

@@ -18,7 +18,7 @@ from tuner.cli.completion import VARIABLE, complete_shells
 from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand, print_all
 from tuner.cli.hints import told
 from tuner.cli.options import chosen, options
-from tuner.errors import TunerError, WorkloadError, both_given, printable, spelled
+from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, printable, spelled
 from tuner.reporting import phases
 from tuner.spec.commands import (
     CalibrateOptions,
@@ -53,7 +53,7 @@ CONTROLS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) no
     callback=print_all,
     help="Show every option of run.",
 )
-@click.version_option(package_name="tuner", prog_name=PROGRAM)
+@click.version_option(package_name=DISTRIBUTION, prog_name=PROGRAM)
 def cli() -> None:
     """Tune hyperparameters side by side, each trial with the memory that it needs."""
 

@@ -74,11 +74,17 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
     folder = Path(result)
     phases.show("writing the report")
     try:
+        from tuner.reporting.figures.style import check_plotly
         from tuner.reporting.page.document import REPORT, write_page
         from tuner.reporting.study_view import read_study_view
 
+        check_plotly()
         page = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
         write_page(page, folder / REPORT)
+    except TunerError as error:  # what it says is the remedy
+        with suppress(OSError):
+            print_text(console, f"no report: {error.text}")
+        return None
     except Exception as error:
         said = getattr(error, "strerror", None) or f"{type(error).__name__}: {one_line(error)}"
         with suppress(OSError):

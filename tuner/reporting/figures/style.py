@@ -5,7 +5,10 @@ Figures have the colours of the light theme. A dark page replaces each by its co
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+from tuner.errors import InputError, not_installed
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
@@ -55,6 +58,12 @@ def _shade(step: int, theme: int) -> str:
 
 _PAIRS = [*COLOURS.values(), *((_shade(step, 0), _shade(step, 1)) for step in range(SHADES))]
 DARK = {light + alpha: dark + alpha for light, dark in _PAIRS for alpha in ("", PALE)}
+
+
+def check_plotly() -> None:
+    """Raises ``InputError`` if plotly is not installed."""
+    if find_spec("plotly") is None:
+        raise InputError(not_installed("plotly", extra="report"))
 
 
 def new_plot(height: int, **layout: object) -> Plot:
