@@ -233,8 +233,9 @@ def export(
     """Makes an Optuna study of a study: its trials with their parameters, values, states and epochs.
 
     A configuration that completed is COMPLETE, one that was pruned is PRUNED, and all others are FAIL, with status
-    and error among their user attributes. What a parameter could have been is taken from the values that were tried:
-    numbers span a range, on a logarithmic scale where it is wide, and everything else is a choice.
+    and error among their user attributes. Hyperparameters that vary are parameters; those that do not are the study's
+    user attribute ``fixed``. What a parameter could have been is taken from the values that were tried: numbers span
+    a range, on a logarithmic scale where it is wide, and everything else is a choice.
 
     Args:
         directory: The study's folder. By default the newest study under results/.

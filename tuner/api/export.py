@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tuner.api.report import objectives_used
 from tuner.errors import InputError, ParameterError, not_installed, one_line, option
-from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, JOURNAL_ONLY, Attempt
 from tuner.records.epochs import EpochLine, histories, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
 from tuner.records.study_record import read_study
+from tuner.reporting.figures.axes import varying
+from tuner.reporting.texts import count_text
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
 from tuner.trial import ConfigValue, Objective
@@ -45,7 +47,8 @@ class Exported:
     def text(self) -> str:
         """One line for a terminal, after those of the notes."""
         states = ", ".join(f"{number} {state}" for state, number in self.trials.items())
-        line = f"optuna: {self.study_name}, {sum(self.trials.values())} trials ({states}) in {_shown(self.storage)}"
+        trials = count_text(sum(self.trials.values()), "trial")
+        line = f"optuna: {self.study_name}, {trials} ({states}) in {_shown(self.storage)}"
         return "\n".join([*(f"note: {note}" for note in self.notes), line])
 
 
@@ -54,8 +57,9 @@ def export(options: ExportOptions) -> list[Exported]:
     """Makes an Optuna study of a study: its trials with their parameters, values, states and epochs.
 
     A configuration that completed is COMPLETE, one that was pruned is PRUNED, and all others are FAIL, with status
-    and error among their user attributes. What a parameter could have been is taken from the values that were tried:
-    numbers span a range, on a logarithmic scale where it is wide, and everything else is a choice.
+    and error among their user attributes. Hyperparameters that vary are parameters; those that do not are the study's
+    user attribute ``fixed``. What a parameter could have been is taken from the values that were tried: numbers span
+    a range, on a logarithmic scale where it is wide, and everything else is a choice.
 
     Returns:
         One for each workload.
@@ -80,8 +84,10 @@ def export(options: ExportOptions) -> list[Exported]:
         _check_names(storage, names.values(), url)
         for workload, objective in objectives.items():
             own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]
-            trials = _trials(own, objective.metric, curves, study.started)
-            about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data}
+            varied = [key.removeprefix(CONFIG) for key in varying(own)]
+            trials = _trials(own, varied, objective.metric, curves, study.started)
+            fixed = {key: value for key, value in own[0].config.items() if key not in varied}
+            about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data, "fixed": fixed}
             _create(storage, names[workload], objective, about, trials)
             made.append(Exported(names[workload], url, _counts(trials), () if made else notes))
     return made
@@ -184,9 +190,13 @@ def _counts(trials: Sequence[FrozenTrial]) -> dict[str, int]:
 
 
 def _trials(
-    rows: Sequence[Attempt], metric: str, curves: Mapping[str, Mapping[int, EpochLine]], started: str
+    rows: Sequence[Attempt],
+    varied: Sequence[str],
+    metric: str,
+    curves: Mapping[str, Mapping[int, EpochLine]],
+    started: str,
 ) -> list[FrozenTrial]:
-    distributions = _distributions(rows)
+    distributions = _distributions(rows, varied)
     begun = _moment(started)
     return [
         _trial(number, row, metric, curves.get(row.trial_id, {}), distributions, begun)
@@ -205,7 +215,7 @@ def _trial(
     """A row as Optuna's trial; one that never started began and ended when the study began."""
     from optuna.trial import FrozenTrial, TrialState
 
-    params = dict(row.config)
+    params = {name: value for name, value in row.config.items() if name in distributions}
     values = {epoch: line.metrics.get(metric) for epoch, line in curve.items()}
     value = row.metrics.get(metric)
     states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})
@@ -228,13 +238,9 @@ def _trial(
     )
 
 
-def _distributions(rows: Sequence[Attempt]) -> dict[str, BaseDistribution]:
-    """What each hyperparameter could have been, by all values that were tried."""
-    tried: dict[str, list[ConfigValue]] = {}
-    for row in rows:
-        for name, value in row.config.items():
-            tried.setdefault(name, []).append(value)
-    return {name: _distribution(values) for name, values in tried.items()}
+def _distributions(rows: Sequence[Attempt], varied: Sequence[str]) -> dict[str, BaseDistribution]:
+    """What each hyperparameter that varies could have been, by all values that were tried."""
+    return {name: _distribution([row.config[name] for row in rows if name in row.config]) for name in varied}
 
 
 def _distribution(values: Sequence[ConfigValue]) -> BaseDistribution:
