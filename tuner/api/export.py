@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from tuner.api.report import objectives_used
 from tuner.errors import InputError, ParameterError, one_line, option
@@ -18,18 +17,17 @@ from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, 
 from tuner.records.epochs import EpochLine, histories, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
+from tuner.records.optuna_space import distributions, is_number
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
 from tuner.records.study_record import read_study
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
-from tuner.trial import ConfigValue, Objective
+from tuner.trial import Objective
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-# What a range spans where its values are shown on a logarithmic scale: 0.001 to 0.1, say.
-LOG_SPAN = 100
 SQLITE = "sqlite:///"
 
 
@@ -186,11 +184,10 @@ def _counts(trials: Sequence[FrozenTrial]) -> dict[str, int]:
 def _trials(
     rows: Sequence[Attempt], metric: str, curves: Mapping[str, Mapping[int, EpochLine]], started: str
 ) -> list[FrozenTrial]:
-    distributions = _distributions(rows)
+    known = distributions(rows)
     begun = _moment(started)
     return [
-        _trial(number, row, metric, curves.get(row.trial_id, {}), distributions, begun)
-        for number, row in enumerate(rows)
+        _trial(number, row, metric, curves.get(row.trial_id, {}), known, begun) for number, row in enumerate(rows)
     ]
 
 
@@ -199,7 +196,7 @@ def _trial(
     row: Attempt,
     metric: str,
     curve: Mapping[int, EpochLine],
-    distributions: Mapping[str, BaseDistribution],
+    known: Mapping[str, BaseDistribution],
     begun: datetime,
 ) -> FrozenTrial:
     """A row as Optuna's trial; one that never started began and ended when the study began."""
@@ -221,37 +218,11 @@ def _trial(
         datetime_start=datetime.fromtimestamp(row.started_at) if row.started_at else ended,
         datetime_complete=ended,
         params=params,
-        distributions={name: distributions[name] for name in params},
+        distributions={name: known[name] for name in params},
         user_attrs=attributes,
         system_attrs={},
-        intermediate_values={epoch: float(each) for epoch, each in values.items() if _is_number(each)},
+        intermediate_values={epoch: float(each) for epoch, each in values.items() if is_number(each)},
     )
-
-
-def _distributions(rows: Sequence[Attempt]) -> dict[str, BaseDistribution]:
-    """What each hyperparameter could have been, by all values that were tried."""
-    tried: dict[str, list[ConfigValue]] = {}
-    for row in rows:
-        for name, value in row.config.items():
-            tried.setdefault(name, []).append(value)
-    return {name: _distribution(values) for name, values in tried.items()}
-
-
-def _distribution(values: Sequence[ConfigValue]) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    numbers = [value for value in values if _is_number(value)]
-    if len(numbers) < len(values):
-        return CategoricalDistribution(sorted(set(values), key=lambda value: (type(value).__name__, value)))
-    low, high = min(numbers), max(numbers)
-    log = low > 0 and high >= LOG_SPAN * low
-    if all(isinstance(value, int) for value in numbers):
-        return IntDistribution(int(low), int(high), log=log)
-    return FloatDistribution(float(low), float(high), log=log)
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _moment(text: str) -> datetime:
