@@ -19,7 +19,7 @@ from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
 from tuner.records.optuna_space import distributions, is_number
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
-from tuner.records.study_record import read_study
+from tuner.records.study_record import StudyRecord, read_study
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
 from tuner.trial import Objective
@@ -53,7 +53,8 @@ def export(options: ExportOptions) -> list[Exported]:
 
     A configuration that completed is COMPLETE, one that was pruned is PRUNED, and all others are FAIL, with status
     and error among their user attributes. What a parameter could have been is taken from the values that were tried:
-    numbers span a range, on a logarithmic scale where it is wide, and everything else is a choice.
+    numbers span a range, on the scale of the search space, and everything else is a choice. Without a space, wide
+    ranges of positive numbers are logarithmic.
 
     Returns:
         One for each workload.
@@ -78,7 +79,7 @@ def export(options: ExportOptions) -> list[Exported]:
         _check_names(storage, names.values(), url)
         for workload, objective in objectives.items():
             own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]
-            trials = _trials(own, objective.metric, curves, study.started)
+            trials = _trials(own, objective.metric, curves, study)
             about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data}
             _create(storage, names[workload], objective, about, trials)
             made.append(Exported(names[workload], url, _counts(trials), () if made else notes))
@@ -182,10 +183,10 @@ def _counts(trials: Sequence[FrozenTrial]) -> dict[str, int]:
 
 
 def _trials(
-    rows: Sequence[Attempt], metric: str, curves: Mapping[str, Mapping[int, EpochLine]], started: str
+    rows: Sequence[Attempt], metric: str, curves: Mapping[str, Mapping[int, EpochLine]], study: StudyRecord
 ) -> list[FrozenTrial]:
-    known = distributions(rows)
-    begun = _moment(started)
+    known = distributions(rows, study.scales)
+    begun = _moment(study.started)
     return [
         _trial(number, row, metric, curves.get(row.trial_id, {}), known, begun) for number, row in enumerate(rows)
     ]
