@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LEAST = 10  # trials; with fewer, the order of hyperparameters is chance
 BEST_SHARE = 1 / 3  # of the trials are compared with all; below ten of them the estimate is noise
-RESAMPLES, RESAMPLED = 40, 4000  # at most so many resamples, and so many trials in all of them, for the sake of time
+RESAMPLES, RESAMPLED = 20, 4000  # at most so many resamples, and so many trials in all of them, for the sake of time
 
 
 @dataclass(frozen=True)

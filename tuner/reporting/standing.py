@@ -46,6 +46,6 @@ def _lead(second: str, lead: float, spread: float, near: int) -> str:
     """The lead, compared with that over the median trial."""
     if lead == 0:
         return f"It is level with {second}."
-    text = f"It leads {second} by {number_text(float(f'{lead:.6g}'))}"
+    text = f"It leads {second} by {number_text(lead)}"
     text += f", {lead / spread:.0%} of its lead over the median trial" if spread else ""
     return text + (f"; {count_text(near, 'trial')} are within 5% of that lead." if near > 1 else ".")

@@ -38,7 +38,8 @@ def number_text(value: object) -> str:
     if abs(value) < 10**6 and (isinstance(value, int) or abs(value) >= 1000):
         return f"{value:.0f}"
     short = f"{value:.3g}"
-    return short if float(short) == value or "e" in short else f"{value:#.3g}".removesuffix(".")
+    whole = math.isclose(float(short), value, rel_tol=1e-9)
+    return short if whole or "e" in short else f"{value:#.3g}".removesuffix(".")
 
 
 def with_error(mean: float, half_width: float | None, *, signed: bool = False) -> str:

@@ -20,7 +20,7 @@ def plotly_module(name: str) -> Any:
     try:
         return import_module(f"plotly.{name}")
     except ModuleNotFoundError as error:
-        if error.name != "plotly":
+        if not (error.name or "").startswith("plotly"):
             raise
         raise InputError("the package plotly is not installed: pip install 'tuner[report]'") from error
 
