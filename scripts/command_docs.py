@@ -16,7 +16,8 @@ from pathlib import Path
 
 import click
 
-from tuner.cli.main import DEFAULT_COMMAND, cli
+from tuner.cli.help import DEFAULT_COMMAND
+from tuner.cli.main import cli
 
 FOLDER = Path(__file__).parents[1] / "docs" / "commands"
 INDEX = "README.md"
@@ -55,19 +56,19 @@ CALIBRATION = ("~/.cache/tuner/calibration.json", "what earlier trials on this m
 PAGES = {
     "run": Page(
         examples=(
-            ("tune --mode architecture --auto-memory", "eight GraphSAGE architectures on generated ratings"),
+            ("tuner --mode architecture", "eight GraphSAGE architectures on generated ratings"),
             (
-                "tune --workload gt-ssl --mode 12gb --auto-memory --data trees/ --skip-bad",
+                "tuner --workload gt-ssl --mode 12gb --data trees/ --skip-bad",
                 "GT-SSL on SWC files, in the guide's sizes for a GPU of 12 GB",
             ),
             (
-                "tune --config own.yaml --set batch_size=512 --max-workers 2 --output study",
+                "tuner --config own.yaml --set batch_size=512 --max-workers 2 --output study",
                 "a list of your own, two trials at once, in a folder of your choice",
             ),
-            ("tune --workload my_model:MyModel --auto-memory", "a model of your own, in my_model.py"),
-            ("tune --mode full --auto-memory --dry-run", "only the plan"),
-            ("tune --resume study --max-failures 1", "continue a study, and run its failed trials again"),
-            ("tune --mode architecture --tensorboard --mlflow sqlite:///mlflow.db", "tell these trackers, too"),
+            ("tuner --workload my_model:MyModel", "a model of your own, in my_model.py"),
+            ("tuner --mode full --dry-run", "only the plan"),
+            ("tuner --resume study --max-failures 1", "continue a study, and run its failed trials again"),
+            ("tuner --mode architecture --tensorboard --mlflow sqlite:///mlflow.db", "tell these trackers, too"),
         ),
         files=(
             ("results/<time>-<workload>-<mode>/", "the study's folder, unless `--output` names one"),
@@ -100,7 +101,7 @@ PAGES = {
     "script": Page(
         examples=(
             (
-                "tune script train.py --space space.yaml --metric loss --direction min --num-samples 8 -- --lr {lr}",
+                "tuner script train.py --space space.yaml --metric loss --direction min --num-samples 8 -- --lr {lr}",
                 "eight trials of a script, each with a learning rate of the space",
             ),
         ),
@@ -109,11 +110,11 @@ PAGES = {
     ),
     "estimate": Page(
         examples=(
-            ("tune estimate --mode architecture", "each configuration of a mode, by tracing a training step"),
-            ("tune estimate --only 64x2 --set batch_size=80000", "one of them, with another batch"),
-            ("tune estimate --mode architecture --device cuda", "as it would be on a GPU, which need not be there"),
-            ("tune estimate model.toml --mixed-precision", "a transformer, with its sizes in a file"),
-            ("tune estimate --model-embd 768 --model-layer 12 --batch-size 8", "a transformer, without a file"),
+            ("tuner estimate --mode architecture", "each configuration of a mode, by tracing a training step"),
+            ("tuner estimate --only 64x2 --set batch_size=80000", "one of them, with another batch"),
+            ("tuner estimate --mode architecture --device cuda", "as it would be on a GPU, which need not be there"),
+            ("tuner estimate model.toml --mixed-precision", "a transformer, with its sizes in a file"),
+            ("tuner estimate --model-embd 768 --model-layer 12 --batch-size 8", "a transformer, without a file"),
         ),
         files=(
             ("MODEL.toml", "a transformer's sizes, at the top level or under `[model]` and `[training]`"),
@@ -123,24 +124,24 @@ PAGES = {
     ),
     "plan": Page(
         examples=(
-            ("tune plan --mode architecture --auto-memory", "how the study would be packed on this machine"),
-            ("tune plan --mode architecture --auto-memory --gpus 2 --device-memory-gb 24", "on two GPUs of 24 GB"),
-            ("tune plan --mode full --gpu 8,12,16,24", "which card is large enough"),
+            ("tuner plan --mode architecture", "how the study would be packed on this machine"),
+            ("tuner plan --mode architecture --gpus 2 --device-memory-gb 24", "on two GPUs of 24 GB"),
+            ("tuner plan --mode full --gpu 8,12,16,24", "which card is large enough"),
         ),
         files=(("DIR/attempts.jsonl", "of the study that `--like` names: how long its epochs took"), CALIBRATION),
         see=("run", "estimate", "packing_and_retries.md", "sizing.md"),
     ),
     "calibrate": Page(
-        examples=(("tune calibrate --mode architecture", "on this machine's devices, one configuration at a time"),),
+        examples=(("tuner calibrate --mode architecture", "on this machine's devices, one configuration at a time"),),
         files=(CALIBRATION,),
         exits=(("0", "every configuration completed"), ("1", "some did not, or it could not go on")),
         see=("estimate", "memory.md"),
     ),
     "train": Page(
         examples=(
-            ("tune train --from study --exact", "the best trial, to the same digits (CPU)"),
-            ("tune train --from study --trial 64x2 --epochs 60 --output longer", "another one, for longer"),
-            ("tune train --from study --all-data", "on training, validation and test data together"),
+            ("tuner train --from study --exact", "the best trial, to the same digits (CPU)"),
+            ("tuner train --from study --trial 64x2 --epochs 60 --output longer", "another one, for longer"),
+            ("tuner train --from study --all-data", "on training, validation and test data together"),
         ),
         files=(
             ("results/<time>-…/best.pt", "the weights, for `tuner.load_best()`; `--output` names another folder"),
@@ -153,14 +154,14 @@ PAGES = {
         see=("run", "results", "results.md"),
     ),
     "new-workload": Page(
-        examples=(("tune new-workload my_model", "my_model.py, with the class MyModel"),),
+        examples=(("tuner new-workload my_model", "my_model.py, with the class MyModel"),),
         files=(("NAME.py", "the workload, in the current folder; never written over"),),
         see=("run", "your_own_model.md"),
     ),
     "fit-footprint": Page(
         examples=(
-            ("tune fit-footprint results/study/results.csv", "show the fit to a study that tried several batches"),
-            ("tune fit-footprint rows.csv --output model.toml --batch batch", "and keep it as a footprint file"),
+            ("tuner fit-footprint results/study/results.csv", "show the fit to a study that tried several batches"),
+            ("tuner fit-footprint rows.csv --output model.toml --batch batch", "and keep it as a footprint file"),
         ),
         files=(
             ("ROWS.csv", "a column `memory_gb` or `peak_memory_gb`, and one for each variable; or a `results.csv`"),
@@ -170,9 +171,9 @@ PAGES = {
     ),
     "results": Page(
         examples=(
-            ("tune results", "the study under results/ that was begun last"),
-            ('tune results results --where "hidden_dim>=64" --sort -seconds --top 5', "all studies, filtered"),
-            ("tune results a/results.csv b/results.csv --csv", "two tables together, for another program"),
+            ("tuner results", "the study under results/ that was begun last"),
+            ('tuner results results --where "hidden_dim>=64" --sort -seconds --top 5', "all studies, filtered"),
+            ("tuner results a/results.csv b/results.csv --csv", "two tables together, for another program"),
         ),
         files=(
             ("DIR/attempts.jsonl", "a study's trials, also while it runs"),
@@ -183,31 +184,34 @@ PAGES = {
     "optimize": Page(
         examples=(
             (
-                "tune optimize --gpu-memory 12 --mode architecture",
+                "tuner optimize --gpu-memory 12 --mode architecture",
                 "the largest batch of each configuration on a GPU of 12 GB",
             ),
             (
-                "tune optimize --footprint contrastive_encoder --gpu-memory 24 --config-path conf --dry-run",
+                "tuner optimize --footprint contrastive_encoder --gpu-memory 24 --config-path conf --dry-run",
                 "what would be changed in the files of a folder",
             ),
-            ("tune optimize --auto --limit 1 --profile", "on this machine, checked by real steps"),
+            ("tuner optimize --auto --limit 1 --profile", "on this machine, checked by real steps"),
         ),
         files=(("NAME.backup", "each file that `--apply` changes, as it was"), CALIBRATION),
         see=("estimate", "plan", "fit-footprint", "sizing.md"),
     ),
     "report": Page(
         examples=(
-            ("tune report", "the newest study under results/"),
-            ("tune report study --output page.html", "this one, into this file"),
-            ("tune report study --watch", "live, while the study runs"),
+            ("tuner report", "the newest study under results/"),
+            ("tuner report study --output page.html", "this one, into this file"),
+            ("tuner report study --watch", "live, while the study runs"),
         ),
         files=(("report.html", "the page, in the study's folder unless `--output` names a file"),),
         see=("results", "report.md"),
     ),
     "export": Page(
         examples=(
-            ("tune export study --optuna sqlite:///optuna.db", "make an Optuna study of this one"),
-            ("tune export --optuna sqlite:///optuna.db --study-name mine", "of the newest, under a name of your own"),
+            ("tuner export study --optuna sqlite:///optuna.db", "make an Optuna study of this one"),
+            (
+                "tuner export --optuna sqlite:///optuna.db --study-name mine",
+                "of the newest, under a name of your own",
+            ),
         ),
         files=(
             ("DIR/attempts.jsonl", "the study's trials"),
@@ -218,23 +222,23 @@ PAGES = {
     ),
     "doctor": Page(
         examples=(
-            ("tune doctor", "a line for each thing that was looked at, and what to do"),
-            ("tune doctor --json", "the same for a program"),
+            ("tuner doctor", "a line for each thing that was looked at, and what to do"),
+            ("tuner doctor --json", "the same for a program"),
         ),
         exits=(("0", "no problem; there may be warnings"), ("1", "a problem: studies fail until it is mended")),
         see=("plan", "trackers.md"),
     ),
     "status": Page(
         examples=(
-            ("tune status", "the devices, and below each the studies that share it"),
-            ("tune status --json", "the same for a program"),
+            ("tuner status", "the devices, and below each the studies that share it"),
+            ("tuner status --json", "the same for a program"),
         ),
         see=("plan", "packing_and_retries.md"),
     ),
     "completion": Page(
         examples=(
-            ("tune completion bash", "the script, for `eval` in ~/.bashrc"),
-            ("tune completion fish", "the same, to be piped to `source`"),
+            ("tuner completion bash", "the script, for `eval` in ~/.bashrc"),
+            ("tuner completion fish", "the same, to be piped to `source`"),
         ),
         see=("trackers.md",),
     ),
@@ -251,12 +255,12 @@ def page_text(name: str) -> str:
     """A command's page."""
     command, page = cli.commands[name], PAGES.get(name, Page())
     more = inspect.cleandoc(command.help or "").partition("\n\n")[2]
-    synopsis = f"tune {' '.join([name, *command.collect_usage_pieces(context(name))])}"
+    synopsis = f"tuner {' '.join([name, *command.collect_usage_pieces(context(name))])}"
     if name == DEFAULT_COMMAND:
         synopsis = synopsis.replace(name, f"[{name}]", 1)
     exits = {**EXITS, **dict(page.exits)}.items()
     sections = {
-        "": f"# tune {name}\n\n{summary(command)}",
+        "": f"# tuner {name}\n\n{summary(command)}",
         "Synopsis": f"```\n{synopsis}\n```",
         "Description": as_code(more),
         "Options": options_table(command, context(name)),
@@ -276,20 +280,23 @@ def index_text() -> str:
     commands = [(link(name), summary(command)) for name, command in sorted(cli.commands.items())]
     return f"""# Commands
 
-A page for every command, made from its help by `scripts/command_docs`; `tune COMMAND --help` says the same.
+A page for every command, made from its help by `scripts/command_docs`; `tuner COMMAND --help` says the same.
 
 {table(("command", "what it does"), commands)}
 
-`tune` alone is `tune {DEFAULT_COMMAND}`. In a clone that is not installed `tune` is `scripts/tune`, and `tuner` and
-`python -m tuner` are the same command under names that Ray does not use. `tune --version` shows the version.
+`tuner` alone is `tuner {DEFAULT_COMMAND}`. `tuner --help` lists the commands and the common options of that one, and
+`tuner --help-all` all of them. `tuner --version` shows the version.
+
+The command is also called `tune`, as is a script of Ray: of the two, the one that was installed last is found. In a
+clone that is not installed it is `scripts/tuner` or `python -m tuner`.
 
 Errors are one line on stderr: what was wrong, the value, the remedy. `--debug` shows the traceback as well.
 """
 
 
 def context(name: str) -> click.Context:
-    """A command as it is called from ``tune``."""
-    return click.Context(cli.commands[name], info_name=name, parent=click.Context(cli, info_name="tune"))
+    """A command as it is called from ``tuner``."""
+    return click.Context(cli.commands[name], info_name=name, parent=click.Context(cli, info_name="tuner"))
 
 
 def options_table(command: click.Command, ctx: click.Context) -> str:
@@ -339,7 +346,7 @@ def summary(command: click.Command) -> str:
 
 def link(name: str) -> str:
     """To a command's page, or to another page of the docs."""
-    return f"[docs/{name}](../{name})" if name.endswith(".md") else f"[`tune {name}`]({name}.md)"
+    return f"[docs/{name}](../{name})" if name.endswith(".md") else f"[`tuner {name}`]({name}.md)"
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -44,7 +44,9 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib import metadata
 
-        return metadata.version("tuner")
+        from tuner.errors import DISTRIBUTION
+
+        return metadata.version(DISTRIBUTION)
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'tuner' has no attribute {name!r}")

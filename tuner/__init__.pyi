@@ -108,15 +108,15 @@ def calibrate(
     device: DeviceChoice = 'auto',
     expandable_segments: bool = False,
 ) -> pd.DataFrame:
-    """Trains each configuration for two epochs, one at a time, and keeps what it took: what ``tune calibrate`` does.
+    """Trains each configuration for two epochs, one at a time, and keeps what it took: what ``tuner calibrate`` does.
 
     Args:
-        workload: What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side
-            by side. A class or an object of your own can be given as it is. By default the workload that config names, or
-            graphsage.
+        workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
+            MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
+            the workload that config names, or graphsage.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
-        config: A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode. What such a file
+        config: A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
@@ -167,7 +167,7 @@ def estimate(
     step: Step | None = None,
     snapshot: str | PathLike[str] | None = None,
 ) -> list[tuple[str, MemoryEstimate]]:
-    """Says what training will take, without training: what ``tune estimate`` prints.
+    """Says what training will take, without training: what ``tuner estimate`` prints.
 
     Of a workload's configurations, of a model of your own (``step``), or of a GPT-style transformer, if ``model`` or
     one of its sizes is given. A transformer is always estimated for a GPU.
@@ -175,12 +175,12 @@ def estimate(
     Args:
         model: A TOML file with a transformer's sizes, by the names of the options from model_embd on, which win over it;
             or, if it is no text, a workload.
-        workload: What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side
-            by side. A class or an object of your own can be given as it is. By default the workload that config names, or
-            graphsage.
+        workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
+            MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
+            the workload that config names, or graphsage.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
-        config: A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode. What such a file
+        config: A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
@@ -346,18 +346,18 @@ def optimize(
     dry_run: bool = False,
     key: str | Sequence[str] = (),
 ) -> Optimization:
-    """Finds the largest batch that fits a device, and what goes with it: what ``tune optimize`` prints.
+    """Finds the largest batch that fits a device, and what goes with it: what ``tuner optimize`` prints.
 
     The limit is the device's memory times ``safety_margin``, in the place of the buffer and the margins of a study: a
     footprint counts as what is predicted, with nothing added.
 
     Args:
-        workload: What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side
-            by side. A class or an object of your own can be given as it is. By default the workload that config names, or
-            graphsage.
+        workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
+            MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
+            the workload that config names, or graphsage.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
-        config: A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode. What such a file
+        config: A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
@@ -411,8 +411,8 @@ def plan(
     expandable_segments: bool = False,
     memory_estimation: str = 'auto',
     calibration: bool = True,
-    auto_memory: bool = False,
-    model_memory_gb: float = 1.5,
+    auto_memory: bool = True,
+    model_memory_gb: float | None = None,
     memory_gb: float | Callable[[dict[str, Any]], float] | None = None,
     estimate: Build | None = None,
     gpu_memory_buffer_gb: float = 2.0,
@@ -425,17 +425,17 @@ def plan(
     gpu: None = None,
     like: str | PathLike[str] | None = None,
 ) -> Forecast:
-    """Shows the packing of a study without running it: what ``tune plan`` prints.
+    """Shows the packing of a study without running it: what ``tuner plan`` prints.
 
     Where a trial's time is unknown, times are taken to grow with epochs and memory.
 
     Args:
-        workload: What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side
-            by side. A class or an object of your own can be given as it is. By default the workload that config names, or
-            graphsage.
+        workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
+            MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
+            the workload that config names, or graphsage.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
-        config: A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode. What such a file
+        config: A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
@@ -454,18 +454,18 @@ def plan(
             content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
             learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
-        auto_memory: Estimate what each configuration needs, and give each trial that.
-        model_memory_gb: The memory of each trial without auto_memory, in GB of 2**30 bytes.
-        memory_gb: The memory that each trial needs, in GB, its process included. A function of the configuration that
-            returns it can be given, too. By default what the options above say; that of a function or a script is learned
-            from its first trials.
+        auto_memory: Estimate the memory of each configuration. model_memory_gb gives it instead.
+        model_memory_gb: Give each trial this memory, in GB of 2**30 bytes. By default the memory is estimated.
+        memory_gb: Give each trial this memory, in GB, its process included. A function of the configuration that returns
+            it can be given, too. By default the memory is estimated; that of a function or a script is learned from its
+            first trials.
         estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
             and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
             without content, and memory is estimated by it instead of learned.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
-        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
-            with auto_memory, else uniform.
+        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform
+            with model_memory_gb, else per-trial.
         max_workers: The maximum number of trials at once. By default as many as fit.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
@@ -502,8 +502,8 @@ def plan(
     expandable_segments: bool = False,
     memory_estimation: str = 'auto',
     calibration: bool = True,
-    auto_memory: bool = False,
-    model_memory_gb: float = 1.5,
+    auto_memory: bool = True,
+    model_memory_gb: float | None = None,
     memory_gb: float | Callable[[dict[str, Any]], float] | None = None,
     estimate: Build | None = None,
     gpu_memory_buffer_gb: float = 2.0,
@@ -525,7 +525,7 @@ def results(
     columns: str | Sequence[str] | None = None,
     top: int | None = None,
 ) -> pd.DataFrame:
-    """What studies came to, a row for each trial: what ``tune results`` shows.
+    """What studies came to, a row for each trial: what ``tuner results`` shows.
 
     Args:
         paths: Folders of studies, folders that hold some, and files like results.csv. The studies may still run. By
@@ -571,8 +571,8 @@ def run(
     expandable_segments: bool = False,
     memory_estimation: str = 'auto',
     calibration: bool = True,
-    auto_memory: bool = False,
-    model_memory_gb: float = 1.5,
+    auto_memory: bool = True,
+    model_memory_gb: float | None = None,
     memory_gb: float | Callable[[dict[str, Any]], float] | None = None,
     estimate: Build | None = None,
     gpu_memory_buffer_gb: float = 2.0,
@@ -601,17 +601,17 @@ def run(
     wandb: str | None = None,
     dry_run: bool = False,
 ) -> StudyResult:
-    """Tunes a workload: what ``tune`` does in a terminal.
+    """Tunes a workload: what ``tuner`` does in a terminal.
 
     An object that was the ``workload`` or the ``search`` of a study must be given again to ``resume`` it.
 
     Args:
-        workload: What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side
-            by side. A class or an object of your own can be given as it is. By default the workload that config names, or
-            graphsage.
+        workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
+            MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
+            the workload that config names, or graphsage.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
-        config: A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode. What such a file
+        config: A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
@@ -621,16 +621,16 @@ def run(
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         metric: The metric that trials are compared by, such as val_loss. By default the workload's own.
-        direction: Whether less of the metric is better (minimize, or min) or more (maximize, or max). By default what the
-            workload says, else minimize; a metric such as an accuracy needs it.
+        direction: Whether less of the metric is better, or more: minimize (or min), or maximize (or max). By default what
+            the workload says, else minimize; a metric such as an accuracy needs it.
         search: How to search a space, or a mode that is a grid: grid, random or optuna. One of Optuna's samplers or a
             searcher of ray.tune.search can be given as it is. By default a list is tried as it is, choices alone as a
             grid, and any other space at random.
-        space: A file with the space to search, alone or under "space:" (YAML, TOML or JSON). A mapping can be given as it
+        space: The space to search, as a file; YAML, TOML or JSON, alone or under "space:". A mapping can be given as it
             is: from hyperparameter to a value, to a mapping such as {"loguniform": [1e-4, 0.1]}, to a domain of ray.tune
             or to a distribution of Optuna.
         points: Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.
-        num_samples: The number of configurations that a search tries; a grid is tried as a whole.
+        num_samples: How many configurations a search tries; a grid is tried as a whole.
         scheduler: End trials early: asha keeps the best quarter, median those better than the median, fifo all.
         seed: The seed of the validation split, weights, batches and dropout.
         epochs: Train every configuration for N epochs. By default each configuration's own number.
@@ -642,18 +642,18 @@ def run(
             content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
             learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
-        auto_memory: Estimate what each configuration needs, and give each trial that.
-        model_memory_gb: The memory of each trial without auto_memory, in GB of 2**30 bytes.
-        memory_gb: The memory that each trial needs, in GB, its process included. A function of the configuration that
-            returns it can be given, too. By default what the options above say; that of a function or a script is learned
-            from its first trials.
+        auto_memory: Estimate the memory of each configuration. model_memory_gb gives it instead.
+        model_memory_gb: Give each trial this memory, in GB of 2**30 bytes. By default the memory is estimated.
+        memory_gb: Give each trial this memory, in GB, its process included. A function of the configuration that returns
+            it can be given, too. By default the memory is estimated; that of a function or a script is learned from its
+            first trials.
         estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
             and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
             without content, and memory is estimated by it instead of learned.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
-        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
-            with auto_memory, else uniform.
+        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform
+            with model_memory_gb, else per-trial.
         max_workers: The maximum number of trials at once. By default as many as fit.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
@@ -700,7 +700,7 @@ def train(
     threads: int | None = None,
     output: str | PathLike[str] | None = None,
 ) -> TrainingResult:
-    """Trains one configuration of a study again, in this process: what ``tune train`` does.
+    """Trains one configuration of a study again, in this process: what ``tuner train`` does.
 
     Ctrl-C ends it at once; the weights of the best epoch so far are saved then, too.
 
@@ -735,7 +735,7 @@ def tune_hyperparameters_parallel(
     user_features: Table,
     item_features: Table,
     configurations: Sequence[Mapping[str, object]],
-    model_memory_gb: float = 1.5,
+    model_memory_gb: float | None = 1.5,
     gpu_memory_buffer_gb: float = 2.0,
     max_workers: int | None = None,
     *,
@@ -781,7 +781,8 @@ def tune_hyperparameters_parallel(
         user_features: Features of shape (num_users, any number). Ids are row positions, or index labels of a DataFrame.
         item_features: The same for items.
         configurations: Mappings from hyperparameter to value, with an optional name.
-        model_memory_gb: The memory of each trial without auto_memory, in GB of 2**30 bytes.
+        model_memory_gb: The memory of each trial, in GB of 2**30 bytes, where it is neither estimated nor given by
+            memory_gb.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
         max_workers: The maximum number of trials at once. By default as many as fit.
         seed: The seed of the validation split, weights, batches and dropout.
@@ -794,16 +795,16 @@ def tune_hyperparameters_parallel(
             content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
             learned: the first trials run with room to spare, and their peaks tell what the others need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
-        auto_memory: Estimate what each configuration needs, and give each trial that.
-        memory_gb: The memory that each trial needs, in GB, its process included. A function of the configuration that
-            returns it can be given, too. By default what the options above say; that of a function or a script is learned
-            from its first trials.
+        auto_memory: Estimate the memory of each configuration, and give each trial that instead of model_memory_gb.
+        memory_gb: Give each trial this memory, in GB, its process included. A function of the configuration that returns
+            it can be given, too. By default the memory is estimated; that of a function or a script is learned from its
+            first trials.
         estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
             and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
             without content, and memory is estimated by it instead of learned.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
-        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default per-trial
-            with auto_memory, else uniform.
+        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform
+            with model_memory_gb, else per-trial.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.

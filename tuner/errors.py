@@ -17,8 +17,11 @@ import difflib
 import json
 import pickle
 import re
+import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
+DISTRIBUTION = "packtuner"  # our name for pip; "tuner" is another project there
 Spelling = Callable[[str, object], str]  # from a parameter and its value, or ``NOT_GIVEN``, to what a user writes
 NOT_GIVEN = object()
 # Characters that hardly any text of a user has: Unicode keeps them for private use.
@@ -86,6 +89,28 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, most: 
     """A question that names what is spelled like ``word``; where nothing is, the other hint."""
     close = difflib.get_close_matches(word, list(known), most, cutoff)
     return f"did you mean {' or '.join(close)}?" if close else otherwise
+
+
+def not_installed(package: str, extra: str = "") -> str:
+    """Says that an optional package is missing, with the command that installs it into this Python."""
+    return f"the package {package} is not installed: {install_command(package, extra=extra)}"
+
+
+def install_command(*packages: str, extra: str = "") -> str:
+    """The command that installs optional packages into this Python.
+
+    In a checkout it installs our extra, with the versions that we need; by default the extra has the packages' names.
+    Elsewhere it installs the packages themselves, as pip does not know where tuner came from.
+    """
+    import shlex
+    import shutil
+
+    beside = Path(sys.executable).parent
+    pip = ["pip"] if Path(shutil.which("pip") or "").parent == beside else [sys.executable, "-m", "pip"]
+    checkout = Path(__file__).parents[1]
+    if (checkout / "pyproject.toml").is_file():
+        packages = ("-e", f"{checkout}[{extra or ','.join(packages)}]")
+    return shlex.join([*pip, "install", *packages])
 
 
 class TunerError(Exception):

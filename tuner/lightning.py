@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tuner.api.inside_trial import checkpoint, report
-from tuner.errors import WorkloadError
+from tuner.errors import WorkloadError, not_installed
 from tuner.workloads.session import Selected, current, select
 
 try:
@@ -20,7 +20,7 @@ except ModuleNotFoundError as missing:
     try:
         from pytorch_lightning import Callback
     except ModuleNotFoundError:
-        raise ImportError("the package lightning is not installed: pip install 'tuner[lightning]'") from missing
+        raise ImportError(not_installed("lightning")) from missing
 
 FILE = "lightning.ckpt"
 

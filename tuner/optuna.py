@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-import optuna
+from tuner.errors import ParameterError, not_installed, option
 
-from tuner.errors import ParameterError, option
+try:
+    import optuna
+except ModuleNotFoundError as missing:
+    raise ImportError(not_installed("optuna")) from missing
+
 from tuner.records.study_record import read_study
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from tuner.api.inside_trial import checkpoint, report
+from tuner.errors import not_installed
 from tuner.workloads.session import Selected, select
 
 try:
     from transformers import TrainerCallback
 except ModuleNotFoundError as missing:
-    raise ImportError("the package transformers is not installed: pip install 'tuner[transformers]'") from missing
+    raise ImportError(not_installed("transformers")) from missing
 
 STATE_FILE = "trainer_state.json"
 NO_RESULTS = ("_runtime", "_per_second", "_preparation_time")  # ends of names

@@ -140,7 +140,7 @@ def test_where_it_cannot_go_is_refused(tmp_path: Path, storage: str | None, said
 
 def test_without_optuna_the_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.api.export.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"optuna is not installed: pip install 'tuner\[optuna\]'$"):
+    with pytest.raises(InputError, match=r"optuna is not installed: .*\[optuna\]'$"):
         export(optuna=url)
 
 

@@ -68,27 +68,6 @@ def test_a_study_given_twice_is_one(folder: Path) -> None:
     assert tuner.write_report([folder, folder]) == folder / "report.html"
 
 
-@pytest.fixture
-def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [each for each in sys.modules if each.partition(".")[0] == "plotly"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "plotly", None)
-
-
-@pytest.mark.usefixtures("without_plotly")
-def test_without_plotly_a_report_is_refused_and_nothing_is_written(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the package plotly is not installed: pip install"):
-        tuner.write_report(folder)
-    assert not list(tmp_path.rglob("report.html*"))
-
-
-@pytest.mark.usefixtures("without_plotly")
-def test_without_plotly_a_study_ends_well_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_toy(tmp_path / "out", {"name": "a"}, report=True).exit_code == 0
-    (line,) = (each for each in capsys.readouterr().out.splitlines() if "plotly" in each)
-    assert line.startswith("no report: the package plotly is not installed: pip install")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -11,7 +11,8 @@ import click
 import pytest
 
 import tuner
-from tuner.cli.main import DEFAULT_COMMAND, cli
+from tuner.cli.help import DEFAULT_COMMAND
+from tuner.cli.main import cli
 from tuner.workloads.custom import SPEC
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,7 @@ EXAMPLES = [(name, line) for name, page in command_docs.PAGES.items() for line, 
 def parse(line: str) -> str:
     """The command that a line calls, if it takes these arguments; nothing is run."""
     program, *arguments = shlex.split(line, comments=True)
-    assert program == "tune"
+    assert program in ("tune", "tuner")
     name = arguments.pop(0) if arguments and arguments[0] in cli.commands else DEFAULT_COMMAND
     if name == DEFAULT_COMMAND and arguments and SPEC.fullmatch(arguments[0]):
         arguments.insert(0, "--workload")
@@ -35,7 +36,7 @@ def parse(line: str) -> str:
 
 
 def commands_in(text: str) -> list[str]:
-    return re.findall(r"^\$ (?:scripts/)?(tune(?: .*)?)$", text, re.MULTILINE)
+    return re.findall(r"^\$ (?:scripts/)?(tuner?(?: .*)?)$", text, re.MULTILINE)
 
 
 def test_the_pages_are_what_the_help_says() -> None:
@@ -54,7 +55,7 @@ def test_an_example_is_a_call_of_its_command(name: str, line: str) -> None:
 
 def test_an_example_with_an_option_that_is_not_there_is_found() -> None:
     with pytest.raises(click.NoSuchOption, match="--max-worker"):
-        parse("tune plan --max-worker 2")
+        parse("tuner plan --max-worker 2")
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)

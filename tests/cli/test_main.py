@@ -65,6 +65,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, run.stdout
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_a_study_runs_without_a_home_and_with_a_long_folder_for_temporary_files_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -120,11 +121,11 @@ def test_the_command_that_repeats_the_best_may_be_ended_by_a_limit_of_time_and_g
 ) -> None:
     folder, printed = finished
     python = min(sys.executable, os.path.relpath(sys.executable, folder), key=len)
-    begin, *rest = command_again(printed).split(" -m tuner ")
-    assert (begin, len(rest)) == (python, 1)
+    program, rest = re.fullmatch("(tuner|.* -m tuner) (.*)", command_again(printed)).groups()
+    assert program in ("tuner", f"{python} -m tuner")
     monkeypatch.chdir(folder)
-    options = [*shlex.split(rest[0]), "--output", "again", "--seeds", "2", "--time-limit", "0.01s"]
-    assert said(capsys, *options, code=1).splitlines()[-1] == f"continue with: {python} -m tuner --resume again"
+    options = [*shlex.split(rest), "--output", "again", "--seeds", "2", "--time-limit", "0.01s"]
+    assert said(capsys, *options, code=1).splitlines()[-1] == f"continue with: {program} --resume again"
     rows = pd.read_csv(folder / "again" / "results.csv")
     assert set(rows.error) == {"time limit of 0.01s reached before it started"}
     said(capsys, "--resume", "again", "--seeds", "3", "--max-workers", "1")
@@ -190,6 +191,11 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
         (["--config", "nowhere.yaml"], "nowhere.yaml: No such file"),
         (["--config", "own.yaml", "--mode", "full"], "leave one of them out"),
         (["--auto-memory", "--model-memory-gb", "2"], "leave one of them out"),
+        (
+            ["--no-auto-memory"],
+            "--no-auto-memory: then the memory of each trial must be given: give --model-memory-gb",
+        ),
+        (["--model-memory-gb", "2", "--memory-estimation", "traced"], "has no effect with --model-memory-gb"),
         (["--output", "own.yaml/out"], "--output own.yaml/out: cannot be written: "),
         (["--epochs", "many"], "'many' is not a valid integer"),
         (["--no-such-option"], "No such option"),
@@ -231,8 +237,17 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
         (["own.yaml"], "Got unexpected extra argument (own.yaml): did you mean --config own.yaml?"),
         (["plan", "own.yaml"], "Got unexpected extra argument (own.yaml): did you mean --config own.yaml?"),
         (["train", "out"], "Got unexpected extra argument (out): did you mean --from out?"),
-        (["reslts"], "Got unexpected extra argument (reslts): did you mean tune results?"),
+        (["reslts"], "Got unexpected extra argument (reslts): did you mean tuner results?"),
         (["--mode", "archtecture"], "unknown mode 'archtecture' of workload graphsage: did you mean architecture?"),
+        (["--lr", "0.1"], "No such option '--lr': did you mean --set lr=0.1?"),
+        (["own:train", "--dropout=0.1"], "No such option '--dropout': did you mean --set dropout=0.1?"),
+        (["results", "--lr", "0.1"], "No such option '--lr': see tuner results --help"),
+        (["--max-worker", "2"], "No such option '--max-worker': did you mean --max-workers?"),
+        (["--n-trial", "2"], "No such option '--n-trial': did you mean --num-samples?"),
+        (
+            ["--timeout", "soon"],
+            "--time-limit soon: must be a time above 0: seconds, or numbers with h, m and s, such as 90s or 1h30m",
+        ),
         (["--config", "own.yaml", "--mode", "quick"], "--config and --mode were both given: leave one of them out"),
         (["plan", "--mode", "quick", "--config", "x"], "--config and --mode were both given: leave one of them out"),
     ],
@@ -260,7 +275,6 @@ def test_a_dry_run_prints_the_plan_and_stops(
         "run",
         "--mode",
         "architecture",
-        "--auto-memory",
         "--data",
         str(folder),
         "--dry-run",
@@ -312,11 +326,19 @@ def test_calibration_without_data_ends_with_exit_code_2(tmp_path: Path) -> None:
     assert run.stderr.startswith("error: no folder 'nowhere'")
 
 
-def test_help_shows_the_options_of_the_command_that_can_be_left_out(tmp_path: Path) -> None:
+def test_help_has_the_common_options_and_the_commands_on_one_screen(tmp_path: Path) -> None:
     run = tune("--help", cwd=tmp_path)
-    assert run.returncode == 0
-    assert "--auto-memory" in run.stdout
-    assert tune("run", "--help", cwd=tmp_path).stdout.count("--auto-memory") >= 1
+    lines = run.stdout.splitlines()
+    assert (run.returncode, run.stderr, lines[0]) == (0, "", "Usage: tuner [COMMAND] [OPTIONS]")
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    options, commands = (part.splitlines() for part in run.stdout.split(":\n")[1:3])
+    assert [line.split()[0] for line in options if line.startswith("  --")] == common_options()
+    assert [line.split()[0] for line in commands if line.startswith("  ")] == sorted(cli.commands)
+
+
+def common_options() -> list[str]:
+    return [param.opts[0] for param in cli.commands["run"].params if getattr(param, "common", False)]
 
 
 @pytest.mark.parametrize("script", ["tune", "tuner"])

@@ -73,13 +73,12 @@ def test_the_arguments_of_a_run_are_read_back_as_the_same_run(data: dict[str, ob
         "mode": "full",
         "only": "x y",
         "limit": 3,
-        "auto_memory": True,
+        "model_memory_gb": 2.0,
         "gpu_memory_buffer_gb": 0.5,
         "max_workers": 2,
         "split_seed": 0,
         "time_limit": "30m",
         "device": "cpu",
-        "memory_estimation": "traced",
         "calibration": False,
         "dry_run": True,
         "overrides": ("lr=0.1", "epochs=2"),
@@ -98,10 +97,27 @@ def test_what_is_given_is_known_though_it_is_the_default() -> None:
 
 def test_help_shows_the_options_of_a_study_in_groups() -> None:
     run = CliRunner().invoke(cli, ["run", "--help"]).output
+    every = CliRunner().invoke(cli, ["--help-all"]).output
+    assert every.startswith(run.replace("Usage: cli run", "Usage: cli run")) and "\nCommands:\n" in every
     titles = ["Configurations and data:", "Search:", "Training:", "Execution:", "Memory:", "Packing:", "Results:"]
     places = [run.index(f"\n{title}\n") for title in titles]
     assert places == sorted(places)
     assert "--set KEY=VALUE" in run[: places[1]]
+
+
+def test_what_other_programs_call_an_option_is_understood_and_not_shown() -> None:
+    words = ["--n-trials", "3", "--n-jobs=2", "--timeout", "9s", "--sampler", "random", "--pruner", "asha"]
+    given = chosen(cli.commands["run"].make_context("run", words), Settings).given()
+    known = {"num_samples": 3, "max_workers": 2, "time_limit": "9s", "search": "random", "scheduler": "asha"}
+    assert given == known
+    assert "--n-trials" not in CliRunner().invoke(cli, ["--help-all"]).output
+
+
+def test_memory_is_estimated_unless_it_is_given_but_for_the_function_of_the_guide() -> None:
+    given = {"model_memory_gb": 2.0}
+    assert [Settings(**each).packing_used for each in ({}, given)] == ["per-trial", "uniform"]
+    of_guide = inspect.signature(tuner.tune_hyperparameters_parallel).parameters
+    assert (of_guide["auto_memory"].default, of_guide["model_memory_gb"].default) == (False, 1.5)
 
 
 def test_generated_files_are_up_to_date() -> None:

@@ -242,5 +242,5 @@ def test_what_is_no_parquet_and_a_missing_pyarrow_are_told(tmp_path: Path, monke
     with pytest.raises(DataError, match=r"drive\.parquet: read as parquet, but .*: rename, mend or convert it$"):
         can_parquet.read_parquet(path)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"parquet needs pyarrow: pip install pyarrow, or give the recording as CSV"):
+    with pytest.raises(DataError, match=r"parquet needs pyarrow: .*\[parquet\]', or give the recording as CSV"):
         can_parquet.read_parquet(path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tuner.errors import spelled
+from tuner.errors import install_command, spelled
 from tuner.health.checks import Finding, examine
 from tuner.health.doctor import findings_text
 from tuner.health.facts import Command, Disk, Facts, Gpu, RaySessions, Torch
@@ -23,7 +23,7 @@ WELL = Facts(
     executable="/venv/bin/python",
     system="Linux 6.1",
     packages={"torch": "2.13.0", "ray": "2.60.0"},
-    extras={"optuna": "5.0.0", "mlflow": "3.17.2", "wandb": "0.31.0"},
+    extras={"optuna": "5.0.0", "mlflow": "3.17.2", "plotly": "7.1.0", "wandb": "0.31.0"},
     variables={},
     torch=Torch(cuda="12.8", available=True, devices=1),
     driver="570.1",
@@ -100,10 +100,8 @@ def test_on_a_machine_that_is_well_nothing_is_to_be_done() -> None:
         ("cache", "warning", "/ro: cannot be written", "XDG_CACHE_HOME", {"cache": replace(CLOSED, path="/ro")}),
         ("ray's folder", "problem", "/tmp: cannot be", "short path", {"ray_disk": CLOSED}),
         ("ray's folder", "warning", "not RAY_TMPDIR=/a/b", "short path", {"variables": {"RAY_TMPDIR": "/a/b"}}),
-        ("tune", "warning", "/a/tune is Ray's, not this one", "type tuner;",
-         {"commands": {"tune": Command("/a/tune", "ray"), "tuner": Command("/a/tuner", "tuner")}}),
-        ("tune", "warning", "/a/tune is another program", "python -m tuner",
-         {"commands": {"tune": Command("/a/tune", "another program"), "tuner": Command()}}),
+        ("tuner", "warning", "/a/tuner is another program", "python -m tuner",
+         {"commands": {"tune": Command(), "tuner": Command("/a/tuner", "another program")}}),
     ],
 )  # fmt: skip
 def test_what_is_amiss_is_told_with_its_remedy(
@@ -123,6 +121,12 @@ def test_a_cluster_that_answers_and_studies_that_run_are_well() -> None:
         assert text in spelled(findings_text(examine(replace(WELL, sessions=sessions))))
 
 
+def test_that_the_other_name_is_rays_is_well() -> None:
+    commands = {"tune": Command("/a/tune", "ray"), "tuner": Command("/a/tuner", "tuner")}
+    assert amiss(commands=commands) == []
+    assert "/a/tuner is this one; /a/tune is Ray's" in findings_text(examine(replace(WELL, commands=commands)))
+
+
 def test_a_tmpdir_that_is_too_long_is_told_and_is_well() -> None:
     facts = replace(WELL, variables={"TMPDIR": "/long"})
     (found,) = (each for each in examine(facts) if each.check == "ray's folder")
@@ -131,9 +135,9 @@ def test_a_tmpdir_that_is_too_long_is_told_and_is_well() -> None:
 
 def test_an_extra_that_is_missing_is_named_with_its_installation() -> None:
     last = examine(replace(WELL, extras={"optuna": "5.0.0"}))[-1]
-    assert last == Finding(
-        "extras", "ok", "optuna 5.0.0 installed; not mlflow, wandb: pip install 'tuner[mlflow,wandb]' if wanted"
-    )
+    command = install_command("plotly", "mlflow", "wandb", extra="report,mlflow,wandb")
+    said = f"optuna 5.0.0 installed; not plotly, mlflow, wandb: {command} if wanted"
+    assert last == Finding("extras", "ok", said)
 
 
 def test_the_text_has_remedies_below_their_lines_and_a_count() -> None:

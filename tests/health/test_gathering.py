@@ -99,7 +99,7 @@ def test_this_machine_is_looked_at_in_a_process_that_leaves_nothing(tmp_path: Pa
     )
     found = json.loads(run.stdout)
     assert run.stderr == ""
-    assert {"python", "torch", "ray", "memory", "results", "ray's folder", "tune", "extras"} <= {
+    assert {"python", "torch", "ray", "memory", "results", "ray's folder", "tuner", "extras"} <= {
         each["check"] for each in found
     }
     assert all(each["remedy"] for each in found if each["level"] != "ok")

@@ -70,7 +70,7 @@ def test_optuna_is_told_each_end_and_reports_once() -> None:
 
 def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(InputError, match=r"search='optuna': Optuna is not installed: pip install 'tuner\[optuna\]'"):
+    with pytest.raises(InputError, match=r"search='optuna': Optuna is not installed: .*\[optuna\]'$"):
         to_searcher("optuna", SPACE, Objective("val_loss"), 0)
 
 

@@ -34,7 +34,7 @@ def advice(
 ) -> list[str]:
     settings = Settings(**{"model_memory_gb": 2.0, **options} if not options.get("auto_memory") else options)
     device = Device("", "cpu", 0, "a CPU", int(total_gb * GB), int(total_gb * GB), cores)
-    needs = [int(gb * GB) for gb in needs_gb or [settings.model_memory_gb] * len(rows)]
+    needs = [int(gb * GB) for gb in needs_gb or [settings.given_gb or 1.5] * len(rows)]
     plan = make_plan([device], needs, packing=settings.packing_used, buffer_bytes=0, max_workers=settings.max_workers)
     tried = attempts if attempts is not None else rows
     said = advise(Figures(rows, tried, plan, settings, {"toy": Objective("val_loss")}, programs))
@@ -68,8 +68,8 @@ def test_shares_are_left_alone_where_cores_or_the_user_allow_no_more() -> None:
 def test_peaks_that_differ_call_for_estimates() -> None:
     rows = [row("large", peak_memory_gb=1.8), *(row(name, peak_memory_gb=0.2) for name in "abcdef")]
     assert advice(*rows) == [
-        "peaks were 0.20 to 1.80 GB, and each trial was given 2 GB: `--auto-memory` would run up to 7 instead of "
-        "2 at once"
+        "peaks were 0.20 to 1.80 GB, and each trial was given 2 GB: without `--model-memory-gb` up to 7 "
+        "instead of 2 would run at once"
     ]
 
 
@@ -89,7 +89,7 @@ def test_trials_that_were_given_up() -> None:
     whole = row("a", status="out_of_memory", limit_gb=4.0)
     assert advice(whole, *ALIKE[1:])[0].endswith("for 1: `--on-oom accumulate` halves their micro-batches")
     assert advice(whole, *ALIKE[1:], on_oom="accumulate")[0].endswith(
-        "`--auto-memory` estimates what each of them needs"
+        "without `--model-memory-gb` what each of them needs is estimated"
     )
     evaluated = row("a", status="out_of_memory", limit_gb=4.0, phase="evaluation")
     assert advice(evaluated, *ALIKE[1:])[0].endswith("halves the chunks of their evaluations, where a workload can")

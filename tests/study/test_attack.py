@@ -23,6 +23,7 @@ def attack(*words: str) -> str:
     return run.stdout
 
 
+@pytest.mark.long
 def test_damaged_files_are_answered_in_a_line() -> None:
     assert "   100       0" in attack("fuzz", "--seed", "7", "--tries", "100", "--jobs", "4")
 
@@ -32,10 +33,12 @@ def test_many_damaged_files_are_answered_in_a_line() -> None:
     attack("undamaged", "fuzz", "--seed", "8", "--tries", "300")
 
 
+@pytest.mark.long
 def test_bad_trials_leave_good_ones_alone() -> None:
     assert "     9       0" in attack("trials", "--way", "child", "--only", KINDS)
 
 
+@pytest.mark.long
 def test_a_study_runs_where_clusters_run_it() -> None:
     assert "     3       0" in attack("environments", "--way", "child", "--only", PLACES)
 

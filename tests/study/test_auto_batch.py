@@ -218,7 +218,7 @@ def test_a_plan_finds_it_and_what_has_no_shares_refuses_it(tmp_path: Path) -> No
     assert f"batch      {found.sized.share.text}\n           a: batch_size " in forecast_text(found)
     assert all(need_bytes(each.estimate) <= GB // 2 for each in found.requests)
     for command in (tuner.estimate, tuner.calibrate):
-        with pytest.raises(InputError, match=r"a: batch_size auto: .*use `tune plan`, or give a number"):
+        with pytest.raises(InputError, match=r"a: batch_size auto: .*use `tuner plan`, or give a number"):
             command(**options)
     with pytest.raises(InputError, match="packing='per-trial': a batch of auto fills the share of a uniform plan"):
         tuner.plan(**options, auto_memory=True, packing="per-trial")

@@ -23,6 +23,7 @@ def crash_study() -> ModuleType:
     return module
 
 
+@pytest.mark.long
 def test_a_kill_before_within_or_after_a_write_loses_and_doubles_nothing() -> None:
     command = [sys.executable, SCRIPT, "writes", "--every", "7"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120)

@@ -17,7 +17,7 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.placement.packing import budget_bytes
 from tuner.reporting.plan_text import plan_text
 from tuner.spec.settings import Settings
-from tuner.study.planning import estimate_requests, plan_requests, with_learning
+from tuner.study.planning import check_estimate, estimate_requests, plan_requests
 from tuner.study.result import StudyResult
 from tuner.study.stages import Selected
 from tuner.study.stored_options import from_stored, functions_of, to_stored
@@ -47,7 +47,7 @@ def trials(count: int = 3) -> list[Trial]:
 
 def estimated(settings: Settings) -> Any:
     tasks = {"train": TrainingTask(function(), None)}
-    return estimate_requests(tasks, trials(), [CPU], with_learning(settings, [function()]))
+    return estimate_requests(tasks, trials(), [CPU], settings)
 
 
 def build(config: Config) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], torch.Tensor]]:
@@ -66,7 +66,6 @@ def test_the_first_trials_of_a_function_share_the_device_equally() -> None:
 def test_the_plan_says_that_footprints_are_learned_given_or_traced() -> None:
     said = []
     for settings in (Settings(), Settings(memory_gb=2.5), Settings(estimate=build)):
-        settings = with_learning(settings, [function()])
         tasks = {"train": TrainingTask(function(), None)}
         requests = estimate_requests(tasks, trials(), [CPU], settings).requests
         plan, served = plan_requests(tasks, requests, [CPU], settings)
@@ -127,8 +126,8 @@ def test_options_that_exclude_each_other_are_refused(options: dict[str, Any], me
 
 def test_a_workload_is_traced_without_what_a_function_builds() -> None:
     with pytest.raises(InputError, match="estimate: has no effect on workload toy: its own step is traced"):
-        with_learning(Settings(estimate=build), [Toy()])
-    assert not with_learning(Settings(), [Toy()]).auto_memory
+        check_estimate(Settings(estimate=build), [Toy()])
+    check_estimate(Settings(), [Toy()])
 
 
 def test_a_study_keeps_that_it_was_given_a_function_but_not_which() -> None:

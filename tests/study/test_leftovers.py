@@ -11,6 +11,7 @@ import pytest
 SCRIPT = Path(__file__).parents[2] / "scripts/leftovers.py"
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_studies_leave_nothing_and_show_nothing_to_other_users() -> None:
     ended = subprocess.run([sys.executable, str(SCRIPT), "--short"], capture_output=True, text=True, timeout=500)

@@ -42,6 +42,7 @@ def study(folder: Path, executor: Executor, trials: int, data: dict[str, Any], *
     )
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.parametrize("trials", [3, pytest.param(12, marks=pytest.mark.slow)])
 def test_under_pressure_every_trial_ends_completed_with_the_losses_of_a_study_without(

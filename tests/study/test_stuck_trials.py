@@ -54,6 +54,7 @@ def study(folder: Path) -> StudyResult:
     )
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_stuck_trials_are_ended_and_hold_up_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = replace(ram_device(), cores=5, idle_cores=None)  # they sleep

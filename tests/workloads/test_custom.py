@@ -93,6 +93,7 @@ def test_the_example_is_short_and_is_estimated_by_the_tracer(here: Path) -> None
     assert large.context_bytes > tuner.estimate(limit=1, device="cpu")[0][1].context_bytes, "scikit-learn takes some"
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_it_is_tuned_retried_resumed_trained_again_and_loaded(
     here: Path, monkeypatch: pytest.MonkeyPatch, shared_ray: None
@@ -321,7 +322,7 @@ def test_tensors_have_a_fingerprint_that_follows_from_their_values() -> None:
 
 def test_a_new_workload_runs_as_it_is_generated(here: Path) -> None:
     result = run("-m", "tuner", "new-workload", "my-model")
-    assert result.stdout.splitlines()[2] == "  tune --workload my_model:MyModel --auto-memory"
+    assert result.stdout.splitlines()[2] == "  tuner --workload my_model:MyModel"
     assert (result.returncode, len(Path("my_model.py").read_text().splitlines()) < 60) == (0, True)
     (row,) = study("my_model:MyModel", here / "out").rows
     assert (row["workload"], row["status"]) == ("my-model", "completed")

@@ -165,7 +165,7 @@ def _card(
         footprint_bytes=footprint,
         fitting=len(fitting),
         misfits=tuple(
-            _misfit(request, budget, settings, estimated, settings.auto_memory and place < SOUGHT)
+            _misfit(request, budget, settings, estimated, settings.estimates_memory and place < SOUGHT)
             for place, request in enumerate(large)
         ),
     )

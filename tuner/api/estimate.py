@@ -1,4 +1,4 @@
-"""Estimates without a study: the functions behind ``tune estimate`` and ``tune calibrate``."""
+"""Estimates without a study: the functions behind ``tuner estimate`` and ``tuner calibrate``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @public(EstimateOptions)
 def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
-    """Says what training will take, without training: what ``tune estimate`` prints.
+    """Says what training will take, without training: what ``tuner estimate`` prints.
 
     Of a workload's configurations, of a model of your own (``step``), or of a GPT-style transformer, if ``model`` or
     one of its sizes is given. A transformer is always estimated for a GPU.
@@ -147,7 +147,7 @@ def transformer(options: EstimateOptions) -> TransformerConfig | None:
 
 @public(CalibrateOptions)
 def calibrate(options: CalibrateOptions) -> pd.DataFrame:
-    """Trains each configuration for two epochs, one at a time, and keeps what it took: what ``tune calibrate`` does.
+    """Trains each configuration for two epochs, one at a time, and keeps what it took: what ``tuner calibrate`` does.
 
     Returns:
         For each configuration its status, its peak, and the traced estimate before and after, in GB.
@@ -160,7 +160,6 @@ def calibrate(options: CalibrateOptions) -> pd.DataFrame:
     refuse_auto(selections)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(
-            auto_memory=True,
             max_workers=1,
             threads=1,
             caps=False,  # what it takes is the question
@@ -171,7 +170,7 @@ def calibrate(options: CalibrateOptions) -> pd.DataFrame:
             expandable_segments=options.expandable_segments,
             output=str(Path(folder) / "study"),
         )
-        result = run_study(Selected(selections, settings, label, "tune calibrate"))
+        result = run_study(Selected(selections, settings, label, "tuner calibrate"))
     rows = sorted(result.trials, key=lambda row: row.trial_id)
     before = [result.estimates[row.trial_id] for row in rows]
     after: list[MemoryEstimate] = []

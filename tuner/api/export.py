@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.api.report import objectives_used
-from tuner.errors import InputError, ParameterError, one_line, option
+from tuner.errors import InputError, ParameterError, not_installed, one_line, option
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
 from tuner.records.epochs import EpochLine, histories, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
@@ -100,7 +100,7 @@ def _check_url(url: str | None) -> str:
         if not file.parent.is_dir():
             raise ParameterError("optuna", url, f"there is no folder {file.parent}", "make it or give another")
     if find_spec("optuna") is None:
-        raise InputError(f"{option('optuna')}: the package optuna is not installed: pip install 'tuner[optuna]'")
+        raise InputError(f"{option('optuna')}: {not_installed('optuna')}")
     return url
 
 

@@ -1,4 +1,4 @@
-"""A workload of the user's own to start from: the function behind ``tune new-workload``."""
+"""A workload of the user's own to start from: the function behind ``tuner new-workload``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CLASS(Workload):
 
 
 def new_workload(name: str) -> Path:
-    """Writes a workload to start from into the current folder: what ``tune new-workload`` does.
+    """Writes a workload to start from into the current folder: what ``tuner new-workload`` does.
 
     Args:
         name: what to call it, such as "my_model": its file is then ``my_model.py``, its class ``MyModel``.
@@ -106,8 +106,8 @@ def commands(file: Path) -> str:
     return "\n".join(
         [
             f"wrote {file}. Try:",
-            f"  tune estimate --workload {spec} --set hidden=1024",
-            f"  tune --workload {spec} --auto-memory",
-            f"  tune --workload {spec} --auto-memory --set hidden=256 --seeds 3",
+            f"  tuner estimate --workload {spec} --set hidden=1024",
+            f"  tuner --workload {spec}",
+            f"  tuner --workload {spec} --set hidden=256 --seeds 3",
         ]
     )

@@ -1,4 +1,4 @@
-"""The largest batch for a workload or a footprint on one device: the function behind ``tune optimize``."""
+"""The largest batch for a workload or a footprint on one device: the function behind ``tuner optimize``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Optimization:
 
 @public(OptimizeOptions)
 def optimize(options: OptimizeOptions) -> Optimization:
-    """Finds the largest batch that fits a device, and what goes with it: what ``tune optimize`` prints.
+    """Finds the largest batch that fits a device, and what goes with it: what ``tuner optimize`` prints.
 
     The limit is the device's memory times ``safety_margin``, in the place of the buffer and the margins of a study: a
     footprint counts as what is predicted, with nothing added.

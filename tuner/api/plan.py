@@ -58,7 +58,7 @@ class Forecast:
 
 @public(PlanOptions, decided_by="gpu")
 def plan(options: PlanOptions) -> Forecast | Capacity:
-    """Shows the packing of a study without running it: what ``tune plan`` prints.
+    """Shows the packing of a study without running it: what ``tuner plan`` prints.
 
     Where a trial's time is unknown, times are taken to grow with epochs and memory.
 

@@ -13,6 +13,7 @@ from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study, objective_in
 from tuner.records.study_record import StudyRecord, read_study
+from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.page.document import REPORT, Page, check_replaceable, library_file, write_page
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.page.side_by_side import side_by_side_html
@@ -50,6 +51,7 @@ def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
     watch, port = options.watch, options.port
     if port != PORT and not watch:
         raise ParameterError("port", port, f"has no effect without {option('watch')}")
+    check_plotly()
     folders = _folders(options.directory)
     if watch and len(folders) > 1:
         raise InputError(f"{option('watch')} follows one study, and {len(folders)} were given: give one of them")

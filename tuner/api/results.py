@@ -1,4 +1,4 @@
-"""Browsing what studies came to: the function behind ``tune results``."""
+"""Browsing what studies came to: the function behind ``tuner results``."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Comparison:
 
 @public(ResultsOptions)
 def results(options: ResultsOptions) -> pd.DataFrame:
-    """What studies came to, a row for each trial: what ``tune results`` shows.
+    """What studies came to, a row for each trial: what ``tuner results`` shows.
 
     Returns:
         ``study``, then the columns of ``results.csv`` (seconds, GB of 2**30 bytes): numbers are numbers, whole ones
@@ -146,7 +146,7 @@ def side_by_side(options: ResultsOptions) -> Comparison:
 
 
 def again(found: Comparison, row: Attempt) -> str:
-    """How to have a row's configuration again: a command, a call, or the values as options of ``tune run``."""
+    """How to have a row's configuration again: a command, a call, or the values as options of ``tuner run``."""
     study, name = found.studies[row.study], row.workload
     if study.record.known and name in (*BUILT_IN, *study.record.classes):
         own = [each for each in found.rows if each.study == row.study]

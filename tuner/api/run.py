@@ -1,4 +1,4 @@
-"""``run``: what ``tune`` does in a terminal."""
+"""``run``: what ``tuner`` does in a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tuner.study.study import run_study
 
 @public(Settings)
 def run(settings: Settings) -> StudyResult:
-    """Tunes a workload: what ``tune`` does in a terminal.
+    """Tunes a workload: what ``tuner`` does in a terminal.
 
     An object that was the ``workload`` or the ``search`` of a study must be given again to ``resume`` it.
 

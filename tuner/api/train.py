@@ -1,4 +1,4 @@
-"""One configuration of a study again: longer, on all the data, or to the same digits. ``tune train``."""
+"""One configuration of a study again: longer, on all the data, or to the same digits. ``tuner train``."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TrainingResult:
 
 @public(TrainOptions)
 def train(options: TrainOptions) -> TrainingResult:
-    """Trains one configuration of a study again, in this process: what ``tune train`` does.
+    """Trains one configuration of a study again, in this process: what ``tuner train`` does.
 
     Ctrl-C ends it at once; the weights of the best epoch so far are saved then, too.
 

@@ -37,7 +37,12 @@ def tune_hyperparameters_parallel(options: NotebookOptions) -> StudyFrame:
 
     workload = find_workload("graphsage")
     chosen = parse_configurations(options.configurations, workload.schema, finish=finish_of(workload))
-    settings = Settings.of(options.given())
+    given = options.given()
+    if not options.auto_memory:
+        given.pop("auto_memory", None)
+        if options.memory_gb is None:
+            given["model_memory_gb"] = options.model_memory_gb
+    settings = Settings.of(given)
 
     def load_data() -> RatingData:
         tables = options.trainset, options.testset, options.user_features, options.item_features

@@ -4,25 +4,88 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+import shlex
+from collections.abc import Collection, Sequence
 
 import click
 
+from tuner.cli.help import DEFAULT_COMMAND, PROGRAM
+from tuner.spec.spelling import in_terminal
+
+ALIKE = 0.75  # from 0 to 1, how much alike two spellings must be
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 
-def meant_for(error: click.ClickException, commands: Collection[str], default: str) -> str:
-    """What an argument too many was meant for, else where help is."""
+def told(error: click.ClickException, commands: Collection[str], words: Sequence[str]) -> str:
+    """An error in one line, with what was most likely meant, else where help is; ``words`` is the command line."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
-        return ""
-    extra = re.fullmatch(r"Got unexpected extra argument \((.*)\)", error.format_message())
-    word, command = extra[1] if extra else "", error.ctx.info_name
-    takes_config = any(param.name == "config" for param in error.ctx.command.params)
-    close = difflib.get_close_matches(word, commands, n=1) if command == default else []
+        return error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption):
+        meant = _option_meant(error, error.ctx, words)
+    else:
+        meant = _argument_meant(error.format_message(), error.ctx, commands)
+    hint = f"did you mean {meant}?" if meant else f"see {error.ctx.command_path} --help"
+    said = error.message if isinstance(error, click.NoSuchOption) else error.format_message()
+    return f"{said.rstrip('.')}: {hint}"
+
+
+def _argument_meant(message: str, ctx: click.Context, commands: Collection[str]) -> str:
+    """What an argument too many was meant for."""
+    extra = re.fullmatch(r"Got unexpected extra argument \((.*)\)", message)
+    word, command = extra[1] if extra else "", ctx.info_name
+    close = difflib.get_close_matches(word, commands, n=1) if command == DEFAULT_COMMAND else []
     if word.endswith(".py"):
-        return f": did you mean tune script {word}, or {word.removesuffix('.py')}:FUNCTION?"
+        return f"{PROGRAM} script {word}, or {word.removesuffix('.py')}:FUNCTION"
     if word and command == "train":
-        return f": did you mean --from {word}?"
-    if word.endswith(CONFIG_SUFFIXES) and takes_config:
-        return f": did you mean --config {word}?"
-    return f": did you mean tune {close[0]}?" if close else f": see {error.ctx.command_path} --help"
+        return f"--from {word}"
+    if word.endswith(CONFIG_SUFFIXES) and _takes(ctx, "config"):
+        return f"--config {word}"
+    return f"{PROGRAM} {close[0]}" if close else ""
+
+
+def _option_meant(error: click.NoSuchOption, ctx: click.Context, words: Sequence[str]) -> str:
+    """A hyperparameter of the workload by ``--set``, or an option that is spelled alike.
+
+    A function or a script may have any hyperparameter.
+    """
+    alike = " or ".join(_alike(error.option_name, ctx.command))
+    key, value = error.option_name.lstrip("-").replace("-", "_"), _value_of(error.option_name, words)
+    if not key.isidentifier() or not value or not _takes(ctx, "overrides"):
+        return alike
+    schema = _schema("script" if ctx.info_name == "script" else _value_of(in_terminal("workload"), words))
+    known = not alike if schema is None else key in schema
+    return in_terminal("overrides", shlex.quote(f"{key}={value}")) if known else alike
+
+
+def _alike(word: str, command: click.Command) -> list[str]:
+    """The options that are spelled alike, also by another name; each as it is documented."""
+    names: dict[str, str] = {}
+    for param in command.params:
+        if isinstance(param, click.Option):
+            names |= {name: name for name in (*param.opts, *param.secondary_opts)}
+            names |= dict.fromkeys(getattr(param, "aliases", ()), param.opts[0])
+    close = difflib.get_close_matches(word, names, n=2, cutoff=ALIKE)
+    return list(dict.fromkeys(names[name] for name in close))
+
+
+def _schema(workload: str) -> Collection[str] | None:
+    """The hyperparameters of a built-in workload; None for any of one's own."""
+    from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD
+    from tuner.workloads.lookup import find_workload
+
+    name = workload or DEFAULT_WORKLOAD
+    return find_workload(name).schema if name in BUILT_IN else None
+
+
+def _value_of(option: str, words: Sequence[str]) -> str:
+    """What stands behind an option on the command line; empty if nothing does."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == option:
+            return "" if following.startswith("--") else following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return ""
+
+
+def _takes(ctx: click.Context, parameter: str) -> bool:
+    return any(param.name == parameter for param in ctx.command.params)

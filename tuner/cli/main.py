@@ -1,4 +1,4 @@
-"""The ``tune`` command: parses options, calls the function of the same name, prints errors in one line."""
+"""The ``tuner`` command: parses options, calls the function of the same name, prints errors in one line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from tuner.cli.completion import VARIABLE, complete_shells
-from tuner.cli.hints import meant_for
-from tuner.cli.options import GroupedCommand, chosen, options
-from tuner.errors import TunerError, WorkloadError, both_given, printable, spelled
+from tuner.cli.help import DEFAULT_COMMAND, PROGRAM, GroupedCommand, print_all, write_commands, write_common
+from tuner.cli.hints import told
+from tuner.cli.options import chosen, options
+from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, printable, spelled
 from tuner.spec.commands import (
     CalibrateOptions,
     EstimateOptions,
@@ -34,12 +35,11 @@ from tuner.spec.spelling import in_terminal
 from tuner.workloads.custom import SPEC
 
 MOST_OF_ERROR = 4000  # the characters that are printed of an error
-DEFAULT_COMMAND = "run"
 CONTROLS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\r\t"}
 
 
 class CommandGroup(click.Group):
-    """A group in which ``tune`` alone means ``tune run``."""
+    """A group in which ``tuner`` alone means ``tuner run``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Puts the default command in front of arguments that name none; not where the first is to be completed.
@@ -47,7 +47,7 @@ class CommandGroup(click.Group):
         ``module:name`` alone is its workload.
         """
         first = ctx.resilient_parsing and not args
-        if not first and (not args or args[0] not in (*self.commands, "--help", "--version")):
+        if not first and (not args or args[0] not in (*self.commands, "--help", "--help-all", "--version")):
             args = [DEFAULT_COMMAND, *args]
         if args[:1] == [DEFAULT_COMMAND] and args[1:] and SPEC.fullmatch(args[1]):
             args = [DEFAULT_COMMAND, in_terminal("workload"), *args[1:]]
@@ -61,21 +61,30 @@ class CommandGroup(click.Group):
         return list({item.value: item for item in found}.values())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Shows the default command's options too: they are what most people look for."""
-        command = self.commands[DEFAULT_COMMAND]
-        with formatter.section(f"Options of {DEFAULT_COMMAND}, which can be left out"):
-            records = [param.get_help_record(ctx) for param in command.params]
-            formatter.write_dl([record for record in records if record])
-        super().format_options(ctx, formatter)
+        """Shows the default command's common options first: they are what most people look for."""
+        write_common(self.commands[DEFAULT_COMMAND], ctx, formatter)
+        write_commands(self, formatter)
+        with formatter.section("More"):
+            formatter.write_dl([record for each in self.get_params(ctx) if (record := each.get_help_record(ctx))])
 
 
-@click.group(cls=CommandGroup, context_settings={"help_option_names": ["--help"], "max_content_width": 110})
-@click.version_option(package_name="tuner", prog_name="tuner")
+@click.group(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["--help"], "max_content_width": 110},
+    options_metavar="[COMMAND]",
+    subcommand_metavar="[OPTIONS]",
+)
+@click.option(
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_all,
+    help="Show every option of run.",
+)
+@click.version_option(package_name=DISTRIBUTION, prog_name=PROGRAM)
 def cli() -> None:
-    """Tune hyperparameters side by side, each trial with the memory that it needs.
-
-    `tune --mode architecture --auto-memory` tries GraphSAGE architectures on a synthetic MovieLens.
-    """
+    """Tune hyperparameters side by side, each trial with the memory that it needs."""
 
 
 def command(spec: type[Options], *printing: str) -> Callable[[Callable[..., object]], click.Command]:
@@ -116,10 +125,11 @@ def run(ctx: click.Context, /, **_: object) -> None:
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.pass_context
 def script(ctx: click.Context, /, path: str, arguments: tuple[str, ...], **_: object) -> None:
-    """Tune a Python script of your own, each trial in a process of its own.
+    """Tune a Python script of your own.
 
-    Behind -- are the script's arguments, in which {key} stands for a hyperparameter of the space. The script reports
-    by tuner.report(), or by lines of JSON on its standard output that have the metric.
+    Each trial runs in a process of its own. Behind -- are the script's arguments, in which {key} stands for a
+    hyperparameter of the space. The script reports by tuner.report(), or by lines of JSON on its standard output that
+    have the metric.
     """
     from tuner.api import run
     from tuner.workloads.script import Script
@@ -162,9 +172,10 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
 
 @command(PlanOptions, "as_json")
 def plan(ctx: click.Context, /, as_json: bool, **_: object) -> None:
-    """Show how a study would be packed and how long it would take, without running it.
+    """Show how a study would be packed, without running it.
 
-    On this machine's devices, on GPUs that need not be there (--gpus), or on single cards of several sizes (--gpu).
+    It also says how long the study would take. The devices are this machine's, GPUs that need not be there (--gpus),
+    or single cards of several sizes (--gpu).
     """
     from tuner.api import capacity, plan
     from tuner.cli.print_capacity import capacity_text
@@ -183,7 +194,10 @@ def plan(ctx: click.Context, /, as_json: bool, **_: object) -> None:
 
 @command(OptimizeOptions, "as_json")
 def optimize(ctx: click.Context, /, as_json: bool, **_: object) -> None:
-    """Find the largest batch that fits a device, and write it into configuration files."""
+    """Find the largest batch that fits a device.
+
+    It can also be written into configuration files.
+    """
     from tuner.api import optimize
 
     asked = chosen(ctx, OptimizeOptions)
@@ -198,9 +212,10 @@ def optimize(ctx: click.Context, /, as_json: bool, **_: object) -> None:
 
 @command(CalibrateOptions)
 def calibrate(ctx: click.Context, /, **_: object) -> None:
-    """Train each configuration for two epochs and keep what it took, to correct later estimates.
+    """Measure what configurations take, to correct later estimates.
 
-    Prints peak and estimate of each, before and after the correction.
+    Each is trained for two epochs, and what it took is kept. The command prints the peak and the estimate of each,
+    before and after the correction.
     """
     from tuner.api import estimate
 
@@ -211,9 +226,10 @@ def calibrate(ctx: click.Context, /, **_: object) -> None:
 
 @command(TrainOptions)
 def train(ctx: click.Context, /, **_: object) -> None:
-    """Train one configuration of a study again: longer, on all the data, or to the same digits.
+    """Train one configuration of a study again.
 
-    In one process, without Ray. What it will take is estimated first, and refused if it is not free.
+    It can be trained longer, on all the data, or to the same digits, in one process and without Ray. The memory that
+    it will take is estimated first, and the command refuses to begin if that is not free.
     """
     from tuner.api.train import train_again
 
@@ -224,9 +240,9 @@ def train(ctx: click.Context, /, **_: object) -> None:
 @click.argument("name", metavar="NAME")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def new_workload(name: str) -> None:
-    """Write a workload of your own to start from: NAME.py, which runs as it is.
+    """Write a workload of your own to start from.
 
-    It is written into the current folder and never over a file that is there.
+    NAME.py is written into the current folder and runs as it is. A file that is there is never overwritten.
     """
     from tuner.api import new_workload
 
@@ -235,10 +251,10 @@ def new_workload(name: str) -> None:
 
 @command(FitOptions)
 def fit_footprint(ctx: click.Context, /, **_: object) -> None:
-    """Fit a formula of memory to measured rows, and keep it as a footprint file.
+    """Fit a formula of memory to measured rows.
 
-    ROWS.csv has a column memory_gb (or peak_memory_gb), and a column for each variable; a study's results.csv is
-    understood too.
+    It can be kept as a footprint file. ROWS.csv has a column memory_gb (or peak_memory_gb), and a column for each
+    variable; a study's results.csv is understood too.
     """
     from tuner.api import fit_footprint
 
@@ -285,9 +301,10 @@ def report(ctx: click.Context, /, **_: object) -> None:
 
 @command(ExportOptions)
 def export(ctx: click.Context, /, **_: object) -> None:
-    """Make an Optuna study of a study, for optuna-dashboard and others.
+    """Make an Optuna study of a study.
 
-    DIR is the study's folder; by default the newest one under results/.
+    optuna-dashboard and other programs can read it. DIR is the study's folder; by default the newest one under
+    results/.
     """
     from tuner.api import export
 
@@ -300,10 +317,10 @@ def export(ctx: click.Context, /, **_: object) -> None:
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 @click.pass_context
 def doctor(ctx: click.Context, /, as_json: bool) -> None:
-    """Say what of this machine would stand in a study's way, and how to mend it.
+    """Check this machine for what would stand in a study's way.
 
-    Python, torch, GPUs and who holds their memory, Ray, memory, disks, and which program the shell finds under the
-    name tune. Nothing is changed.
+    It says how to mend what it finds. It looks at Python, torch, GPUs and who holds their memory, Ray, memory, disks,
+    and which program the shell finds under the name tuner. Nothing is changed.
     """
     from tuner.health import doctor as health
 
@@ -318,9 +335,10 @@ def doctor(ctx: click.Context, /, as_json: bool) -> None:
 @PRINTING["as_json"]
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def status(as_json: bool) -> None:
-    """List this machine's running studies, what each has promised to its trials, and what other programs hold.
+    """List this machine's running studies and the memory they hold.
 
-    Those of other users, and those on other machines of a cluster, are not listed.
+    It says what each has promised to its trials, and what other programs hold. Studies of other users, and those on
+    other machines of a cluster, are not listed.
     """
     from tuner.health import status as health
 
@@ -333,10 +351,11 @@ def status(as_json: bool) -> None:
 @click.argument("shell", metavar="bash|zsh|fish", shell_complete=complete_shells)
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def completion(shell: str) -> None:
-    """Print the script that lets a shell complete commands, options, workloads, modes and studies' folders.
+    """Print the script that lets a shell complete commands.
 
-    Evaluate it where the shell starts: eval "$(tuner completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc,
-    or tuner completion fish | source in ~/.config/fish/config.fish.
+    It completes options, workloads, modes and studies' folders as well. Evaluate it where the shell starts: eval
+    "$(tuner completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or tuner completion fish | source in
+    ~/.config/fish/config.fish.
     """
     from tuner.cli import completion
 
@@ -372,10 +391,9 @@ def main() -> None:
     except FileNotFoundError:
         _fail("the current folder has been removed: change to another", 2, debug)
     try:
-        code = cli.main(standalone_mode=False, complete_var=VARIABLE)
+        code = cli.main(prog_name=PROGRAM, standalone_mode=False, complete_var=VARIABLE)
     except click.ClickException as error:
-        meant = meant_for(error, cli.commands, DEFAULT_COMMAND)
-        _fail(f"{error.format_message().rstrip('.')}{meant}", error.exit_code, debug)
+        _fail(told(error, cli.commands, sys.argv[1:]), error.exit_code, debug)
     except TunerError as error:
         hint = "; --debug shows where" if isinstance(error, WorkloadError) and error.__cause__ else ""
         _fail(error.told(in_terminal) + hint, error.exit_code, debug)

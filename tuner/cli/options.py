@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
@@ -24,27 +24,21 @@ COMPLETIONS = {
 SEVERAL = ("workload", "data", "overrides", "sort", "where", "config_path", "key")  # can be given again
 
 
-class GroupedCommand(click.Command):
-    """A command whose help has its options in groups."""
+class SpecifiedOption(click.Option):
+    """An option that knows its group, whether it is common, and other names, which the help does not show."""
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes a section for each group, in the order in which the options were declared."""
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record:
-                groups.setdefault(getattr(param, "group", "Other options"), []).append(record)
-        for title, records in groups.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-
-class _Option(click.Option):
-    """An option that knows its group."""
-
-    def __init__(self, *declarations: Any, group: str, **attributes: Any) -> None:
+    def __init__(
+        self, *declarations: Any, group: str, common: bool, aliases: Sequence[str], **attributes: Any
+    ) -> None:
         super().__init__(*declarations, **attributes)
-        self.group = group
+        self.group, self.common, self.aliases = group, common, aliases
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Lets the parser know all names."""
+        super().add_to_parser(parser, ctx)
+        if self.aliases:
+            action = "append" if self.multiple else "store"
+            parser.add_option(obj=self, opts=self.aliases, dest=self.name, action=action, nargs=self.nargs)
 
 
 def options(spec: type[Options]) -> Callable[[Command], Command]:
@@ -98,14 +92,16 @@ def _option(spec: type[Options], name: str, group: str) -> Callable[[Command], C
     return click.option(
         spelling,
         name,
-        cls=_Option,
+        cls=SpecifiedOption,
         group=group,
+        common=terminal.common,
+        aliases=terminal.aliases,
         type=None if kind is click.BOOL else kind,
         is_flag=kind is click.BOOL,
         multiple=several,
         default=None if several else default,
         show_default=not several and default is not None and default is not False,
-        metavar=None if isinstance(kind, click.Choice) else terminal.metavar or None,
+        metavar=terminal.metavar or None,
         help=f"{text}{' Can be given again.' if several else ''}{unset}",
         shell_complete=COMPLETIONS.get(name),
     )

@@ -1,4 +1,4 @@
-"""What ``tune optimize`` prints."""
+"""What ``tuner optimize`` prints."""
 
 from __future__ import annotations
 

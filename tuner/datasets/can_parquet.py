@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tuner.datasets.can_faults import LARGEST_ID, MOST_BYTES
 from tuner.datasets.can_forms import FLAGS, named_columns, words_of
 from tuner.datasets.can_frames import Bad, Column, Frames, Index, Text, flags, hexadecimal, in_order, without_0x
-from tuner.errors import DataError, one_line
+from tuner.errors import DataError, install_command, one_line
 from tuner.machine.regular_files import regular
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ def read_parquet(path: Path) -> Frames:
         import pyarrow as pa
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise DataError(
-            f"{path}: parquet needs pyarrow: pip install pyarrow, or give the recording as CSV"
-        ) from error
+        install = install_command("pyarrow", extra="parquet")
+        raise DataError(f"{path}: parquet needs pyarrow: {install}, or give the recording as CSV") from error
     if int(pa.__version__.split(".")[0]) < OLDEST:
         raise DataError(f"{path}: pyarrow {pa.__version__} is too old to be safe: install {OLDEST} or later")
     parts, row = list[Frames](), 1

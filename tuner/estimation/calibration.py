@@ -190,7 +190,7 @@ def _read(path: Path) -> dict[str, list[Sample]]:
     try:
         content = json.loads(regular(path, MOST_BYTES).read_text())
         return {name: [Sample(*map(_size, row)) for row in rows[-KEPT_SAMPLES:]] for name, rows in content.items()}
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # this user may have no home
         return {}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"the calibration {path} is damaged ({error}): delete it") from error

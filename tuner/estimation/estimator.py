@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Estimator(ABC):
     """Estimates the memory that training a configuration takes.
 
-    ``tune --help`` imports the estimators, so they import torch and other large packages within ``estimate``.
+    ``tuner --help`` imports the estimators, so they import torch and other large packages within ``estimate``.
     """
 
     name: ClassVar[str]  # the value of ``memory_estimation``, and of an estimate's ``method``

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tuner.errors import option
-from tuner.health.facts import Disk, Facts, Gpu
+from tuner.errors import install_command, option
+from tuner.health.facts import EXTRAS, Disk, Facts, Gpu
 from tuner.machine.shared_memory import LITTLE_BYTES, MORE_SHARED
 from tuner.trial import GB
 
@@ -119,7 +119,7 @@ def _gpu(gpu: Gpu) -> Finding:
 def _ray(facts: Facts) -> Iterator[Finding]:
     sessions, version = facts.sessions, facts.packages.get("ray")
     if version is None:
-        yield Finding("ray", "problem", "is not installed", "pip install 'ray[tune]>=2.60'")
+        yield Finding("ray", "problem", "is not installed", "pip install 'ray>=2.60'")
         return
     yield Finding("ray", "ok", version)
     if sessions.address:
@@ -206,21 +206,19 @@ def _disk(check: str, disk: Disk, remedy: str) -> Finding:
 
 def _command(facts: Facts) -> Finding:
     tune, tuner = facts.commands["tune"], facts.commands["tuner"]
-    if tune.owner == "tuner":
-        return Finding("tune", "ok", f"{tune.path} is this one")
-    ours = "tuner" if tuner.owner == "tuner" else "scripts/tune or python -m tuner"
-    if not tune.path:
-        return Finding("tune", "ok", f"is not on the path: type {ours}")
-    whose = "Ray's, not this one" if tune.owner == "ray" else "another program"
-    return Finding(
-        "tune", "warning", f"{tune.path} is {whose}", f"type {ours}; or install tuner once more, after Ray"
-    )
+    ours = "scripts/tuner or python -m tuner"
+    if not tuner.path:
+        return Finding("tuner", "ok", f"is not on the path: type {ours}")
+    if tuner.owner != "tuner":
+        return Finding("tuner", "warning", f"{tuner.path} is another program", f"type {ours}")
+    rays = f"; {tune.path} is Ray's" if tune.owner == "ray" else ""
+    return Finding("tuner", "ok", f"{tuner.path} is this one{rays}")
 
 
 def _extras(facts: Facts) -> Finding:
     there = [f"{name} {version}" for name, version in facts.extras.items()]
-    missing = [name for name in ("optuna", "mlflow", "wandb") if name not in facts.extras]
+    missing = {name: extra for name, extra in EXTRAS.items() if name not in facts.extras}
     text = f"{', '.join(there) or 'none'} installed"
     if missing:
-        text += f"; not {', '.join(missing)}: pip install 'tuner[{','.join(missing)}]' if wanted"
+        text += f"; not {', '.join(missing)}: {install_command(*missing, extra=','.join(missing.values()))} if wanted"
     return Finding("extras", "ok", text)

@@ -15,13 +15,12 @@ from pathlib import Path
 from tuner.errors import one_line
 from tuner.execution.cluster import session_bases
 from tuner.execution.cluster_discovery import announced_address, port_answers, ray_folder
-from tuner.health.facts import Command, Disk, Facts, Gpu, RaySessions, Torch
+from tuner.health.facts import EXTRAS, Command, Disk, Facts, Gpu, RaySessions, Torch
 from tuner.machine.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory, nvml_text
 from tuner.machine.holders import gpu_holders
 from tuner.machine.shared_memory import SHARED
 
-PACKAGES = ("tuner", "torch", "torch_geometric", "ray", "numpy", "pandas", "nvidia-ml-py")
-EXTRAS = ("optuna", "mlflow", "wandb")
+PACKAGES = ("torch", "ray")
 VARIABLES = ("CUDA_VISIBLE_DEVICES", ALLOCATOR_VARIABLE, "RAY_ADDRESS", "RAY_TMPDIR", "TMPDIR")
 ADDRESS_SECONDS = 1.0
 
@@ -39,7 +38,7 @@ def gather() -> Facts:
         executable=sys.executable,
         system=f"{platform.system()} {platform.release()}",
         packages=_versions(PACKAGES),
-        extras=_versions(EXTRAS, other={"mlflow": "mlflow-skinny"}),
+        extras=_versions((*EXTRAS,), other={"mlflow": "mlflow-skinny"}),
         variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
         torch=_torch(),
         driver=driver,

@@ -20,6 +20,7 @@ from tuner.reporting.figures.curves import learning_curves
 from tuner.reporting.figures.effects import effects_plot
 from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.figures.joined import one_above_another, titled
+from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.reporting.texts import count_text, value_text
@@ -120,6 +121,7 @@ class StudyFrame(pd.DataFrame):
 
     def _study(self) -> tuple[StudyView, str]:
         """The whole study, even if this table has only some of its trials, and its workload."""
+        check_plotly()
         folder = Path(self._about(FOLDER))
         objectives = read_study(folder).objectives
         return read_study_view(folder, objectives, lambda _: ""), next(iter(objectives))

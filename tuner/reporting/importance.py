@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from random import Random
 from typing import TYPE_CHECKING
 
-from tuner.errors import InputError
+from tuner.errors import InputError, not_installed
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.optuna_space import distributions
 from tuner.records.study_record import Scale
@@ -60,7 +60,7 @@ def importances(
     if len({row.number(objective.metric) for row in rows}) == 1:
         raise InputError(f"all completed trials have the same {objective.metric}")
     if find_spec("optuna") is None:
-        raise InputError("the package optuna, which computes it, is not installed: pip install 'tuner[report]'")
+        raise InputError(not_installed("optuna", extra="report"))
     with _quiet():
         trials = _as_trials(rows, keys, objective, scales)
         shares = _shares(trials, keys, objective)

@@ -11,7 +11,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, install_command, option
 from tuner.search.domains import WHOLE, Domain, Space
 from tuner.trial import ConfigValue, Direction, Objective
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # How a trial ended, for searchers. "pruned": a scheduler stopped it. "unfit": it diverged, ran out of memory or fits
 # no device, so it ranks below all others. "failed": its values may be as good as others.
 State = Literal["completed", "pruned", "unfit", "failed"]
-EXTRA = "pip install 'tuner[optuna]'"
 
 
 class Searcher(Protocol):
@@ -226,7 +225,7 @@ def import_optuna() -> ModuleType:
     try:
         optuna = import_module("optuna")
     except ImportError as error:
-        raise ParameterError("search", "optuna", "Optuna is not installed", EXTRA) from error
+        raise ParameterError("search", "optuna", "Optuna is not installed", install_command("optuna")) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -188,6 +188,15 @@ class NotebookOptions(StudyOptions, Records):
         *("model_memory_gb", "gpu_memory_buffer_gb", "max_workers"),
     )
 
+    auto_memory: bool = field(
+        False, "Estimate the memory of each configuration, and give each trial that instead of model_memory_gb."
+    )
+    model_memory_gb: float | None = field(
+        1.5,
+        "The memory of each trial, in GB of 2**30 bytes, where it is neither estimated nor given by memory_gb.",
+        gt=0,
+        le=MOST_GB,
+    )
     trainset: Table = required(
         "Ratings to learn from: a DataFrame with user_id, item_id and rating, or an array of those three columns. A "
         "twentieth of them is set aside to choose by."

@@ -86,10 +86,11 @@ class SelectionOptions(Options):
 
     workload: WorkloadsLike = field(
         (),
-        "What to train: graphsage, gt-ssl or kd-gat, or a class of your own as MODULE:CLASS. Several train side by "
-        "side.",
+        "What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as MODULE:NAME. "
+        "Several train side by side.",
         Terminal(
-            "NAME|MODULE:CLASS",
+            "NAME|MODULE:NAME",
+            common=True,
             unset=f"the workload that {option('config')} names, or graphsage",
             in_python="A class or an object of your own can be given as it is.",
         ),
@@ -98,12 +99,16 @@ class SelectionOptions(Options):
         DEFAULT_MODE,
         "A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also "
         "pretrain, 8gb, 12gb, 16gb or 24gb.",
-        Terminal("NAME"),
+        Terminal("NAME", common=True),
     )
     config: Configs | None = field(
         None,
-        "A file with a list, grid or space of your own (YAML, TOML or JSON), in place of a mode.",
-        Terminal("FILE", in_python="What such a file holds, or a list of configurations, can be given as it is."),
+        "A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode.",
+        Terminal(
+            "FILE",
+            common=True,
+            in_python="What such a file holds, or a list of configurations, can be given as it is.",
+        ),
     )
     overrides: Texts = field(
         (), "The value of a hyperparameter in every configuration, as KEY=VALUE.", Terminal("KEY=VALUE", "--set")
@@ -114,6 +119,7 @@ class SelectionOptions(Options):
         "For all workloads, or for each its own.",
         Terminal(
             "[WORKLOAD=]NAME|DIR",
+            common=True,
             unset="synthetic",
             in_python="A function gets whatever is given here; all trials share it.",
         ),
@@ -154,8 +160,10 @@ class ObjectiveOptions(Options):
     )
     direction: DirectionText = field(
         None,
-        "Whether less of the metric is better (minimize, or min) or more (maximize, or max).",
+        "Whether less of the metric is better, or more: minimize (or min), or maximize (or max).",
         Terminal(
+            "min|max",
+            common=True,
             unset="what the workload says, else minimize; a metric such as an accuracy needs it",
             choices=("minimize", "maximize", "min", "max"),
         ),
@@ -200,10 +208,15 @@ class PackingOptions(TrialMemory, DeviceMemory):
     packing: Packing | None = field(
         None,
         "Give each trial what it needs (per-trial), or what the largest one needs (uniform).",
-        Terminal(unset=f"per-trial with {option('auto_memory')}, else uniform", choices=("per-trial", "uniform")),
+        Terminal(unset=f"uniform with {option('model_memory_gb')}, else per-trial", choices=("per-trial", "uniform")),
     )
     max_workers: int | None = field(
-        None, "The maximum number of trials at once.", Terminal("N", unset="as many as fit"), ge=1
+        None,
+        "The maximum number of trials at once.",
+        Terminal(
+            "N", common=True, unset="as many as fit", aliases=("--num-workers", "--n-jobs", "--max-concurrent-trials")
+        ),
+        ge=1,
     )
     threads: int | None = field(
         None, "The number of CPU threads of each trial.", Terminal("N", unset="idle cores / workers"), ge=1
@@ -280,7 +293,7 @@ class StudyOptions(Training, PackingOptions, Retries, Caps):
     time_limit: Time = field(
         None,
         'End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".',
-        Terminal("90s|30m|1h30m"),
+        Terminal("90s|30m|1h30m", common=True, aliases=("--timeout", "--time-budget")),
     )
     in_process: bool = field(
         False,
@@ -297,12 +310,14 @@ class Records(Options):
     title: ClassVar[str] = "Results"
 
     output: PathText | None = field(
-        None, "The study's folder, new or empty.", Terminal("DIR", unset="a new one under results/")
+        None,
+        "The study's folder, new or empty.",
+        Terminal("DIR", unset="a new one under results/", aliases=("--output-dir", "--storage-path")),
     )
     resume: PathText | None = field(
         None,
         "Continue the study in this folder. Its options are kept, except those that are given now.",
-        Terminal("DIR"),
+        Terminal("DIR", common=True),
     )
     report: bool = field(True, "Write report.html, a page of plots and tables, at the end.")
     tensorboard: bool = field(False, "Write event files for TensorBoard, with HParams, into the study's folder.")
@@ -329,14 +344,16 @@ class SearchOptions(Options):
         Terminal(
             unset="a list is tried as it is, choices alone as a grid, and any other space at random",
             choices=SEARCHES,
+            aliases=("--sampler", "--search-alg"),
             in_python="One of Optuna's samplers or a searcher of ray.tune.search can be given as it is.",
         ),
     )
     space: Space | None = field(
         None,
-        'A file with the space to search, alone or under "space:" (YAML, TOML or JSON).',
+        'The space to search, as a file; YAML, TOML or JSON, alone or under "space:".',
         Terminal(
             "FILE",
+            common=True,
             in_python="A mapping can be given as it is: from hyperparameter to a value, to a mapping such as "
             '{"loguniform": [1e-4, 0.1]}, to a domain of ray.tune or to a distribution of Optuna.',
         ),
@@ -348,11 +365,13 @@ class SearchOptions(Options):
     )
     num_samples: int | None = field(
         None,
-        "The number of configurations that a search tries; a grid is tried as a whole.",
-        Terminal("N"),
+        "How many configurations a search tries; a grid is tried as a whole.",
+        Terminal("N", common=True, aliases=("--n-trials",)),
         ge=1,
         le=MOST_TRIALS,
     )
     scheduler: SchedulerName = field(
-        "fifo", "End trials early: asha keeps the best quarter, median those better than the median, fifo all."
+        "fifo",
+        "End trials early: asha keeps the best quarter, median those better than the median, fifo all.",
+        Terminal(aliases=("--pruner",)),
     )

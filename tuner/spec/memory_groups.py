@@ -88,20 +88,22 @@ class TrialMemory(Estimation):
 
     title: ClassVar[str] = "Memory"
 
-    auto_memory: bool = field(False, "Estimate what each configuration needs, and give each trial that.")
-    model_memory_gb: float = field(
-        1.5,
-        f"The memory of each trial without {option('auto_memory')}, in GB of 2**30 bytes.",
-        Terminal("GB"),
+    auto_memory: bool = field(
+        True, f"Estimate the memory of each configuration. {option('model_memory_gb')} gives it instead."
+    )
+    model_memory_gb: float | None = field(
+        None,
+        "Give each trial this memory, in GB of 2**30 bytes.",
+        Terminal("GB", unset="the memory is estimated"),
         gt=0,
         le=MOST_GB,
     )
     memory_gb: Memory = field(
         None,
-        "The memory that each trial needs, in GB, its process included.",
+        "Give each trial this memory, in GB, its process included.",
         Terminal(
             "GB",
-            unset="what the options above say; that of a function or a script is learned from its first trials",
+            unset="the memory is estimated; that of a function or a script is learned from its first trials",
             in_python="A function of the configuration that returns it can be given, too.",
         ),
     )

@@ -67,6 +67,8 @@ class Terminal:
     argument: bool = False  # it is an argument without a flag
     in_python: str = ""  # what Python takes besides, in a sentence
     hidden: bool = False  # it can be given in Python alone
+    common: bool = False  # the short help of the program has it
+    aliases: tuple[str, ...] = ()  # what other programs call it: understood, but shown nowhere
 
 
 def field(
@@ -168,7 +170,7 @@ class Options(BaseModel):
     @classmethod
     def declared_type(cls, name: str) -> str:
         """An option's type as its declaration writes it."""
-        return next(group.declared()[name] for group in cls.groups() if name in group.declared())
+        return next(group.declared()[name] for group in reversed([*cls.groups()]) if name in group.declared())
 
     @classmethod
     def terminal(cls, name: str) -> Terminal:

@@ -24,7 +24,7 @@ from tuner.trial import GB
 
 
 class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, TooLarge, Records):
-    """The specification of a study: what ``tune run`` and ``tuner.run`` take."""
+    """The specification of a study: what ``tuner run`` and ``tuner.run`` take."""
 
     title: ClassVar[str] = "Execution"
 
@@ -33,18 +33,7 @@ class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, 
     def check(self) -> None:
         """Refuses options that exclude each other, and folders that cannot be used."""
         self.check_selection()
-        if self.auto_memory and self.model_memory_gb != self.default("model_memory_gb"):
-            raise both_given("auto_memory", "model_memory_gb")
-        for name in ("auto_memory", "model_memory_gb", "estimate"):
-            if self.memory_gb is not None and name in self.changes():
-                raise both_given("memory_gb", name)
-        if self.estimate is not None and "model_memory_gb" in self.changes():
-            raise both_given("estimate", "model_memory_gb")
-        if self.memory_estimation != "auto" and not self.auto_memory:
-            raise InputError(
-                f"{option('memory_estimation', self.memory_estimation)}: has no effect without "
-                f"{option('auto_memory')}"
-            )
+        self._check_memory()
         if self.in_process:
             for name in ("address", "trial_timeout"):
                 if getattr(self, name) is not None:
@@ -55,6 +44,28 @@ class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, 
             raise both_given("output", "resume", "a resumed study stays in its folder")
         if self.output:
             _check_output(Path(self.output))
+
+    def _check_memory(self) -> None:
+        """Refuses memory that is given twice, or both given and estimated, or neither."""
+        if self.memory_gb is not None and self.model_memory_gb is not None:
+            raise both_given("memory_gb", "model_memory_gb")
+        if self.estimates_memory:
+            if not self.auto_memory:
+                rule = "then the memory of each trial must be given"
+                raise ParameterError("auto_memory", False, rule, f"give {option('model_memory_gb')}")
+            return
+        if self.given().get("auto_memory"):
+            raise both_given(self.given_by, "auto_memory")
+        if self.estimate is not None:
+            raise both_given(self.given_by, "estimate")
+        if self.memory_estimation != "auto":
+            asked = option("memory_estimation", self.memory_estimation)
+            raise InputError(f"{asked}: has no effect with {option(self.given_by)}")
+
+    @property
+    def estimates_memory(self) -> bool:
+        """Whether each trial's memory is estimated: unless it is given."""
+        return self.model_memory_gb is None and self.memory_gb is None
 
     @property
     def data_seed(self) -> int:
@@ -99,7 +110,7 @@ class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, 
 
     @property
     def given_gb(self) -> float | None:
-        """The memory that every trial is given without ``auto_memory``, in GB; None if a function decides."""
+        """The memory that every trial is given, in GB; None if it is estimated or a function decides."""
         if callable(self.memory_gb):
             return None
         return self.model_memory_gb if self.memory_gb is None else self.memory_gb
@@ -107,7 +118,7 @@ class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, 
     @property
     def packing_used(self) -> Packing:
         """The packing that was asked for, or the one that goes with the estimates."""
-        return self.packing or ("per-trial" if self.auto_memory or callable(self.memory_gb) else "uniform")
+        return self.packing or ("per-trial" if self.estimates_memory or callable(self.memory_gb) else "uniform")
 
     @property
     def retry_policy(self) -> RetryPolicy:

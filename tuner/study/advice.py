@@ -53,7 +53,7 @@ def _out_of_memory(figures: Figures) -> str:
     """Trials that ran out of memory: what would have been enough, or what makes them smaller."""
     ran_out = [row for row in figures.attempts if row.status == "out_of_memory"]
     programs = any(row.workload in figures.programs for row in ran_out)
-    if not ran_out or (programs and figures.settings.auto_memory):  # nothing can measure a step of these
+    if not ran_out or (programs and figures.settings.estimates_memory):  # nothing can measure a step of these
         return ""
     settings, names = figures.settings, {row.trial_id for row in ran_out}
     most = max(row.limit_gb or 0.0 for row in ran_out)
@@ -72,10 +72,10 @@ def _out_of_memory(figures: Figures) -> str:
             said + f"a whole device was not enough for {given_up}: {figures.option('on_oom', 'accumulate')} halves "
             f"{chunks if phases == {'evaluation'} else 'their micro-batches'}"
         )
-    if enough and not given_up and not settings.auto_memory:
+    if enough and not given_up and not settings.estimates_memory:
         return said + f"{figures.option(settings.given_by, _up(enough))} was enough in the end"
-    if not settings.auto_memory:
-        return said + f"{figures.option('auto_memory', True)} estimates what each of them needs"
+    if not settings.estimates_memory:
+        return said + f"without {figures.option(settings.given_by)} what each of them needs is estimated"
     if settings.memory_estimation != "measured":
         return said + f"{figures.option('memory_estimation', 'measured')} measures a step of each instead"
     return ""
@@ -130,7 +130,7 @@ def _shares(figures: Figures) -> str:
     plan, settings = figures.plan, figures.settings
     peaks = _peaks(figures)
     share = settings.given_gb
-    if settings.auto_memory or share is None or plan.bound != "memory" or not peaks or _ran_out(figures):
+    if settings.estimates_memory or share is None or plan.bound != "memory" or not peaks or _ran_out(figures):
         return ""
     largest = max(peaks)
     given = _up(largest * SPARE)
@@ -139,7 +139,7 @@ def _shares(figures: Figures) -> str:
     if own > max(uniform, plan.workers):
         return (
             f"peaks were {min(peaks):.2f} to {largest:.2f} GB, and each trial was given {share:g} GB: "
-            f"{figures.option('auto_memory', True)} would run up to {own} instead of {plan.workers} at once"
+            f"without {figures.option(settings.given_by)} up to {own} instead of {plan.workers} would run at once"
         )
     if uniform > plan.workers:
         return (
@@ -153,7 +153,7 @@ def _calibration(figures: Figures) -> str:
     """Estimates that were far above the peaks and were not corrected by earlier ones."""
     settings = figures.settings
     pairs = [(row.estimated_memory_gb, peak) for row in figures.rows if (peak := _peak(row))]
-    if not settings.auto_memory or settings.calibration or figures.plan.bound != "memory" or not pairs:
+    if not settings.estimates_memory or settings.calibration or figures.plan.bound != "memory" or not pairs:
         return ""
     errors = sorted(estimate / peak - 1 for estimate, peak in pairs)
     median = errors[len(errors) // 2]

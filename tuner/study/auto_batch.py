@@ -122,7 +122,7 @@ def refuse_auto(selections: Sequence[Selection]) -> None:
             if is_auto(each.values):
                 key = selection.workload.memory_scales_with
                 raise InputError(
-                    f"{each.name}: {key} {AUTO}: only a plan with shares can find it: use `tune plan`, or give a "
+                    f"{each.name}: {key} {AUTO}: only a plan with shares can find it: use `tuner plan`, or give a "
                     f"number ({option('overrides', f'{key}=N')}, or in the file)"
                 )
 
@@ -163,7 +163,7 @@ def share_of(
     the CPU cores, ``max_workers`` and the number of trials allow, the last two divided between the devices. A device
     on which that footprint does not fit is not used.
     """
-    if not settings.auto_memory:
+    if not settings.estimates_memory:
         if settings.given_gb is None:
             raise InputError(f"{option('memory_gb')} is a function: a batch size that is auto needs a number")
         return WorkerShare(int(settings.given_gb * GB))
@@ -255,8 +255,8 @@ def _halvable(found: LargestBatch) -> LargestBatch:
 def _remedy(need: int, devices: Sequence[Device], share: WorkerShare, settings: Settings) -> str:
     """What makes room for a trial that needs this much, in bytes."""
     whole = whole_of(devices, settings).device_bytes
-    if not settings.auto_memory and need <= whole:
+    if not settings.estimates_memory and need <= whole:
         return f"give {option(settings.given_by, math.ceil(100 * need / GB) / 100)} or more"
-    if settings.auto_memory and need <= share.budget_bytes:
+    if settings.estimates_memory and need <= share.budget_bytes:
         return f"give {option('max_workers', share.budget_bytes // need * share.devices)}"
     return f"lower {option('gpu_memory_buffer_gb')}, use a larger device, or leave this configuration out"

@@ -69,10 +69,12 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
     """Writes the study's page; what goes wrong with it costs a line, as the results are complete without it."""
     folder = Path(result)
     try:
+        from tuner.reporting.figures.library import check_plotly
         from tuner.reporting.page.document import REPORT, Page, library_file, write_page
         from tuner.reporting.page.sections import main_html
         from tuner.reporting.study_view import read_study_view
 
+        check_plotly()
         view = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
         write_page(Page(view.name, main_html(view)), folder / REPORT, library_file(folder))
     except TunerError as error:  # what it says is the remedy
@@ -91,7 +93,7 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
 def show_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, *, early: bool) -> None:
     """Learns from the study, writes its page, and prints what is to be known of it."""
     settings = study.settings
-    if settings.auto_memory and settings.calibration:
+    if settings.estimates_memory and settings.calibration:
         learn_from(study, result, console)
     page = write_report(console, study, result, record) if settings.report else None
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
@@ -111,7 +113,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
     tables = not (study.returns_table and in_notebook())
     programs = record.programs
     figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.objectives, programs)
-    lines = [estimate_accuracy(_estimated(study, result))] if study.settings.auto_memory else []
+    lines = [estimate_accuracy(_estimated(study, result))] if study.settings.estimates_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, objective in study.objectives.items():

@@ -37,11 +37,13 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings) -> Executor:
     """
     from tuner.execution.ray_executor import RayExecutor
 
-    ray: Any = sys.modules.get("ray")
     if not isinstance(executor, RayExecutor) or settings.address is not None:
         return executor
-    if ray is not None and ray.is_initialized():
-        return executor
+    if "ray" in sys.modules:
+        import ray  # waits for a thread that still imports it
+
+        if ray.is_initialized():
+            return executor
     if executor.started or sum(plan.slots) > 1:
         from tuner.execution.cluster import usable_base
 

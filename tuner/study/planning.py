@@ -103,7 +103,7 @@ def with_host_needs(found: Estimates, tasks: Tasks, devices: Sequence[Device], s
 
 def _estimated(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> Estimates:
     """What each trial will need of its device's memory."""
-    if not settings.auto_memory:
+    if not settings.estimates_memory:
         given = {
             trial.trial_id: MemoryEstimate.given(given_gb(tasks[trial.workload].workload, trial, settings))
             for trial in trials
@@ -153,24 +153,11 @@ def first_room(devices: Sequence[Device], settings: Settings, trials: int) -> in
     return first_share(whole_of(devices, settings).device_bytes, most)
 
 
-def with_learning(settings: Settings, workloads: Sequence[Trainable]) -> Settings:
-    """The settings, with footprints that are learned where the user gives none and a step cannot be traced.
-
-    Raises:
-        InputError: ``estimate`` is given for workloads alone, which are traced without it.
-    """
-    programs = [each for each in workloads if not isinstance(each, Workload)]
-    if settings.estimate is not None and not programs:
+def check_estimate(settings: Settings, workloads: Sequence[Trainable]) -> None:
+    """Refuses ``estimate`` for workloads alone, which are traced without it."""
+    if settings.estimate is not None and all(isinstance(each, Workload) for each in workloads):
         names = ", ".join(each.name for each in workloads)
         raise InputError(f"{option('estimate')}: has no effect on workload {names}: its own step is traced")
-    if (
-        not programs
-        or settings.auto_memory
-        or settings.memory_gb is not None
-        or "model_memory_gb" in settings.model_fields_set
-    ):
-        return settings
-    return settings.changed(auto_memory=True)
 
 
 def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
@@ -240,12 +227,12 @@ def plan_requests(
         in_ram = largest.need_bytes <= whole.device_bytes  # it is the RAM that does not suffice
         if in_ram:
             largest = max(served, key=lambda request: request.host_bytes)
-        elif not settings.auto_memory:
+        elif not settings.estimates_memory:
             remedy = f"lower {option(settings.given_by)}"
         if any(fits(each, whole) for each in served):
             remedy += f", run the others with {option('skip_too_large', True)}"
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
-        whose = f"{name}: " if in_ram or settings.auto_memory or callable(settings.memory_gb) else ""
+        whose = f"{name}: " if in_ram or settings.estimates_memory or callable(settings.memory_gb) else ""
         larger = "a machine with more RAM" if in_ram else "a larger device"
         lower = "" if in_ram and not _buffer_binds(devices, settings) else f"lower {option('gpu_memory_buffer_gb')}, "
         raise InputError(f"{whose}{error.text}: {lower}{remedy}, or use {larger}") from error

@@ -114,7 +114,7 @@ class _Study:
             return f"the same command{f' and {option(*more)}' if more else ''}{or_more} continues it"
         known = [*self.trained, (self.wanted, f"{folder}/{BEST}")]
         said = " and ".join(text for wanted, path in known if (text := self._given(wanted, path)))
-        resumed = " ".join(["tune", in_terminal("resume", folder), *([in_terminal(*more)] if more else [])])
+        resumed = " ".join(["tuner", in_terminal("resume", folder), *([in_terminal(*more)] if more else [])])
         return f"{resumed}{or_more} continues it; then call the same command again, and {said}"
 
     def _given(self, wanted: Configuration, path: str) -> str:

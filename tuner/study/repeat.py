@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from types import NoneType
@@ -70,7 +71,7 @@ def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:
     seed = row.seed
     split_seed = None if settings.data_seed == seed else settings.data_seed
     memory = settings.given_gb
-    if not settings.auto_memory and memory is not None and row.attempts > 1 and row.limit_gb:
+    if not settings.estimates_memory and memory is not None and row.attempts > 1 and row.limit_gb:
         memory = max(memory, math.ceil(100 * row.limit_gb) / 100)
     alone = {name: settings.default(name) for name in ALONE}
     return settings.changed(
@@ -102,7 +103,10 @@ def command(settings: Settings) -> str:
 
 
 def program() -> str:
-    """The words by which this process's tuner is started again from this folder, also where ``tune`` is not found."""
+    """The words by which this process's tuner is started again, also where ``tuner`` is not found."""
+    found = shutil.which("tuner")  # it may be one of another environment
+    if found and Path(found).parent == Path(sys.executable).parent:
+        return "tuner"
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)
     return shlex.join([python, "-m", "tuner"])
 
@@ -113,7 +117,7 @@ def load_best_call(folder: Path, workload: str = "") -> str:
 
 
 def values_again(row: Attempt) -> str:
-    """A configuration's values as options of ``tune run``, where nothing else is known of its study."""
+    """A configuration's values as options of ``tuner run``, where nothing else is known of its study."""
     return " ".join(in_terminal("overrides", shlex.quote(f"{key}={value}")) for key, value in row.config.items())
 
 

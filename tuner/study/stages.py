@@ -26,7 +26,7 @@ from tuner.spec.settings import Settings
 from tuner.study.alternatives import alternatives
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting
-from tuner.study.planning import Estimates, Whole, plan_requests, to_trials, usable, whole_of, with_learning
+from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
 from tuner.study.resume import check_same, description, ended, remaining, with_batches_of
 from tuner.trial import Device, Objective, Request, Trial, is_auto
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
@@ -43,7 +43,7 @@ class Selected:
     settings: Settings
     label: str = ""  # ends the default folder's name: the mode
     command: str = ""  # what the user called
-    # The options of ``tune run`` that make this study, with which it is resumed; None if the call alone does.
+    # The options of ``tuner run`` that make this study, with which it is resumed; None if the call alone does.
     options: Mapping[str, object] | None = None
     # Suggests trials as others end; those in ``selections`` are what it suggested before.
     live: LiveSearch | None = None
@@ -109,7 +109,8 @@ def load(selected: Selected) -> Loaded:
     Raises:
         InputError: data cannot be read, do not serve a configuration, or are not those of the study that is resumed.
     """
-    settings = with_learning(selected.settings, [each.workload for each in selected.selections])
+    settings = selected.settings
+    check_estimate(settings, [each.workload for each in selected.selections])
     folder = settings.resume
     record = read_study(Path(folder), option("resume", folder)) if folder else UNKNOWN
     if folder and not settings.dry_run:

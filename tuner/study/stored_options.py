@@ -17,6 +17,7 @@ CALL = "tuner.run()"  # for ``study.json``: what no command can say
 OPTUNA_CALL = "tuner.optuna.optimize()"  # the same of a user's Optuna study
 FUNCTIONS = ("memory_gb", "estimate", "data")  # options that may be functions, or data, of which no more is kept
 OBJECTS = (*GIVEN, *FUNCTIONS)
+MEMORY = ("auto_memory", "model_memory_gb", "memory_gb")  # of which one is given
 
 
 def plainly(settings: Settings) -> Settings:
@@ -36,7 +37,7 @@ def to_stored(settings: Settings) -> dict[str, object]:
 
     Of a space it is the content, so that a study does not depend on the file.
     """
-    values = {**settings.values(), "space": space_content(settings.space)}
+    values = {**settings.values(), "space": space_content(settings.space), "auto_memory": settings.estimates_memory}
     if not is_source(settings.data):
         values["data"] = type(settings.data)  # they may be large, and their digest is kept
     plain = {name: stored(values[name]) for name in OBJECTS}
@@ -54,7 +55,10 @@ def from_stored(stored: Mapping[str, object]) -> Settings:
 
     So are functions, of which nothing but that they were given is known.
     """
-    stored = {name: value for name, value in stored.items() if name not in functions_of(stored)}
+    left_out = {*functions_of(stored), "auto_memory"}  # which follows from what is given
+    if stored.get("auto_memory") or stored.get("memory_gb") is not None:
+        left_out.add("model_memory_gb")  # an earlier version's default
+    stored = {name: value for name, value in stored.items() if name not in left_out}
     return Settings.of(
         {
             name: value
@@ -125,6 +129,8 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
             rule = f"its {name} has objects that only Python can give: give it again"
             call = OPTUNA_CALL if study.command == OPTUNA_CALL else CALL
             raise ParameterError("resume", folder, rule, f"{call[:-1]}{name}=…, resume={folder!r})")
+    if set(MEMORY) & set(given):
+        stored = {name: value for name, value in stored.items() if name not in MEMORY}
     own, of_one_run = from_stored(stored), dict.fromkeys(("output", "time_limit")) | {"dry_run": False}
     return own.changed(**{**of_one_run, "threads": own.threads or study.plan.threads, **given})
 

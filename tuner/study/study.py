@@ -52,7 +52,7 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
             devices = executor.devices(settings.device)
         number = len(loaded.trials) + (loaded.live.left if loaded.live else 0)
-        if loaded.settings.auto_memory and not settings.dry_run and several_expected(settings, devices, number):
+        if loaded.settings.estimates_memory and not settings.dry_run and several_expected(settings, devices, number):
             # Starting Ray and estimating take seconds, so they overlap. Broken off, it would leave a Ray that nobody
             # closes.
             executor.prepare(devices)

@@ -241,6 +241,7 @@ def test_tunes_own_wrappers_come_first(share: Any, parameters: dict[str, Any], m
         trial.setup({}, **parameters)
 
 
+@pytest.mark.long
 @pytest.mark.ray
 def test_rays_example_with_half_of_what_it_needs_completes_wrapped_and_fails_unwrapped(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch, shared_ray: None
@@ -270,6 +271,7 @@ def train_linear(config: dict[str, Any]) -> None:
     tune.report({"loss": 0.5})
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.parametrize(("gb", "attempts"), [(0.5, 1), (0.4, 2)])
 def test_what_torchs_optimizers_import_is_no_trials_failure(

@@ -115,7 +115,7 @@ def test_a_dry_run_connects_to_nothing(tmp_path: Path, stand: Stand) -> None:
 def test_a_tracker_that_is_not_installed_says_which_extra_is(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "find_spec", lambda name: None)
     options = {"mlflow": None, "wandb": None, package: "sqlite:///x.db" if package == "mlflow" else "p"}
-    with pytest.raises(InputError, match=rf"^{package}: .* is not installed: pip install 'tuner\[{package}\]'$"):
+    with pytest.raises(InputError, match=rf"^{package}: .* is not installed: .*\[{package}\]'$"):
         choose_trackers(False, **options)
 
 

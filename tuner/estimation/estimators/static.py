@@ -37,7 +37,7 @@ class StaticEstimator(Estimator):
         self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``; the formula is the same for all devices."""
-        from tuner.workloads.micro_batches import micro_batch  # not above: ``tune --help`` lists the estimators
+        from tuner.workloads.micro_batches import micro_batch  # not above: ``tuner --help`` lists the estimators
 
         return estimate_static(workload.name, micro_batch(workload, config), data)
 

@@ -22,8 +22,8 @@ def estimate_against_peak(study: StudyView) -> Chart:
     title = "Memory: estimate against measured peak"
     settings = study.record.settings
     if not settings.get("auto_memory", True):
-        given = f"each was given {settings.get('model_memory_gb')} GB"
-        return Chart(title, f"No memory was estimated: {given}. The option auto_memory estimates it.")
+        given = settings.get("model_memory_gb") or settings.get("memory_gb")
+        return Chart(title, f"No memory was estimated: each was given {given} GB.")
     rows = measured(study.rows)
     if not rows:
         return Chart(title, "No completed trial has a measured peak, so estimates cannot be judged yet.")

@@ -67,7 +67,7 @@ def ordered_columns(rows: Sequence[Attempt], objectives: Mapping[str, Objective]
 
 
 def configurations_table(rows: Sequence[Attempt], objective: Objective, name: str, title: str) -> str:
-    """A workload's configurations over several seeds, the best mean first, with the verdicts of ``tune results``.
+    """A workload's configurations over several seeds, the best mean first, with the verdicts of ``tuner results``.
 
     ``name`` is the table's id, ``title`` its name for screen readers.
     """

@@ -8,7 +8,7 @@ from tuner.trial import MB
 
 FREE_MEMORY = "free memory"  # the name of the bound where others hold so much that it is less than the limit
 WHO_HOLDS_THE_REST = (
-    "other programs, or this one's other tensors, hold the rest (`tune doctor` names programs on a GPU)"
+    "other programs, or this one's other tensors, hold the rest (`tuner doctor` names programs on a GPU)"
 )
 
 

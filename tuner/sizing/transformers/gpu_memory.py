@@ -20,7 +20,7 @@ from tuner.sizing.transformers.formula import (
 from tuner.trial import GB, Device, MemoryEstimate
 
 CARDS_GB = (8, 12, 16, 24, 40, 80)
-CARD_SHARE = 0.85  # the usable share of a card, which is the safety margin of ``tune optimize``
+CARD_SHARE = 0.85  # the usable share of a card, which is the safety margin of ``tuner optimize``
 HANDLES = 2  # of cuBLAS, each with a workspace, as the backward pass has its own thread
 
 

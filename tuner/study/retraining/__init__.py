@@ -1,1 +1,1 @@
-"""One configuration of a study again, in this process: what ``tune train`` does."""
+"""One configuration of a study again, in this process: what ``tuner train`` does."""

@@ -122,7 +122,7 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     if programs := [each for each in study.workloads if each in study.programs]:
         raise InputError(
             f"{option('study', str(folder))}: {' and '.join(programs)} trains by itself: run it with a trial's "
-            "hyperparameters, which tune results lists"
+            "hyperparameters, which tuner results lists"
         )
     if study.options is None:
         what = "options that were not kept" if study.command == CALL else "data that are not at hand here"

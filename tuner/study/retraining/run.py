@@ -79,7 +79,7 @@ def choose_device(choice: DeviceChoice) -> Device:
 
 def estimate_memory(task: TrainingTask, trial: Trial, device: Device) -> MemoryEstimate:
     """What training will take of the device."""
-    settings = Settings(auto_memory=True)
+    settings = Settings()
     (request,) = estimate_requests({trial.workload: task}, [trial], [device], settings).requests
     return request.estimate
 

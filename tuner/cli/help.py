@@ -1,0 +1,57 @@
+"""What ``--help`` prints: of the program the common options and the commands, of a command its options in groups."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+PROGRAM = "tuner"  # also called tune, as which Ray installs a script of its own
+DEFAULT_COMMAND = "run"
+
+
+class GroupedCommand(click.Command):
+    """A command whose help has its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes a section for each group, in the order in which the options were declared."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record and isinstance(param, click.Option):
+                groups.setdefault(getattr(param, "group", "Other options"), []).append(record)
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def write_common(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """Writes the common options of a command, each with the beginning of what its help says."""
+    common = [param for param in command.params if getattr(param, "common", False)]
+    records = [record for param in common if (record := param.get_help_record(ctx))]
+    with formatter.section(f"Common options of {command.name}, the default command"):
+        formatter.write_dl([(names, beginning(text)) for names, text in records])
+
+
+def beginning(text: str) -> str:
+    """The first clause of a text."""
+    return re.split(r"[.:;](?:\s|$)", text, maxsplit=1)[0]
+
+
+def write_commands(group: click.Group, formatter: click.HelpFormatter) -> None:
+    """Writes each command with the first sentence of its help."""
+    with formatter.section("Commands"):
+        formatter.write_dl([(name, beginning(each.help or "")) for name, each in sorted(group.commands.items())])
+
+
+def print_all(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
+    """Prints the default command's options in their groups, and all commands."""
+    group = ctx.command
+    if not asked or ctx.resilient_parsing or not isinstance(group, click.Group):
+        return
+    formatter = ctx.make_formatter()
+    command = group.commands[DEFAULT_COMMAND]
+    command.format_help(click.Context(command, parent=ctx, info_name=DEFAULT_COMMAND), formatter)
+    write_commands(group, formatter)
+    click.echo(formatter.getvalue().rstrip("\n"))
+    ctx.exit()
