@@ -72,7 +72,7 @@ def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
 
 def _folders(given: str | Path | Sequence[str | Path] | None) -> list[Path]:
     """The folders of the studies, each once; by default the newest one."""
-    listed = [given] if isinstance(given, (str, Path)) else list(given or ())
+    listed = [given] if isinstance(given, (str, os.PathLike)) else list(given or ())
     return list(dict.fromkeys(map(Path, listed))) or [newest_study(RESULTS_FOLDER)]
 
 
