@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from tuner.api.report import objectives_used
 from tuner.errors import InputError, ParameterError, not_installed, one_line, option
@@ -18,20 +17,19 @@ from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, JOURNA
 from tuner.records.epochs import EpochLine, histories, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
+from tuner.records.optuna_space import distributions, is_number
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
-from tuner.records.study_record import read_study
+from tuner.records.study_record import StudyRecord, read_study
 from tuner.reporting.figures.axes import varying
 from tuner.reporting.texts import count_text
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
-from tuner.trial import ConfigValue, Objective
+from tuner.trial import Objective
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-# What a range spans where its values are shown on a logarithmic scale: 0.001 to 0.1, say.
-LOG_SPAN = 100
 SQLITE = "sqlite:///"
 
 
@@ -59,7 +57,8 @@ def export(options: ExportOptions) -> list[Exported]:
     A configuration that completed is COMPLETE, one that was pruned is PRUNED, and all others are FAIL, with status
     and error among their user attributes. Hyperparameters that vary are parameters; those that do not are the study's
     user attribute ``fixed``. What a parameter could have been is taken from the values that were tried: numbers span
-    a range, on a logarithmic scale where it is wide, and everything else is a choice.
+    a range, on the scale of the search space, and everything else is a choice. Without a space, wide ranges of
+    positive numbers are logarithmic.
 
     Returns:
         One for each workload.
@@ -85,7 +84,7 @@ def export(options: ExportOptions) -> list[Exported]:
         for workload, objective in objectives.items():
             own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]
             varied = [key.removeprefix(CONFIG) for key in varying(own)]
-            trials = _trials(own, varied, objective.metric, curves, study.started)
+            trials = _trials(own, varied, objective.metric, curves, study)
             fixed = {key: value for key, value in own[0].config.items() if key not in varied}
             about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data, "fixed": fixed}
             _create(storage, names[workload], objective, about, trials)
@@ -194,13 +193,12 @@ def _trials(
     varied: Sequence[str],
     metric: str,
     curves: Mapping[str, Mapping[int, EpochLine]],
-    started: str,
+    study: StudyRecord,
 ) -> list[FrozenTrial]:
-    distributions = _distributions(rows, varied)
-    begun = _moment(started)
+    known = {name: each for name, each in distributions(rows, study.scales).items() if name in varied}
+    begun = _moment(study.started)
     return [
-        _trial(number, row, metric, curves.get(row.trial_id, {}), distributions, begun)
-        for number, row in enumerate(rows)
+        _trial(number, row, metric, curves.get(row.trial_id, {}), known, begun) for number, row in enumerate(rows)
     ]
 
 
@@ -209,13 +207,13 @@ def _trial(
     row: Attempt,
     metric: str,
     curve: Mapping[int, EpochLine],
-    distributions: Mapping[str, BaseDistribution],
+    known: Mapping[str, BaseDistribution],
     begun: datetime,
 ) -> FrozenTrial:
     """A row as Optuna's trial; one that never started began and ended when the study began."""
     from optuna.trial import FrozenTrial, TrialState
 
-    params = {name: value for name, value in row.config.items() if name in distributions}
+    params = {name: value for name, value in row.config.items() if name in known}
     values = {epoch: line.metrics.get(metric) for epoch, line in curve.items()}
     value = row.metrics.get(metric)
     states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})
@@ -231,33 +229,11 @@ def _trial(
         datetime_start=datetime.fromtimestamp(row.started_at) if row.started_at else ended,
         datetime_complete=ended,
         params=params,
-        distributions={name: distributions[name] for name in params},
+        distributions={name: known[name] for name in params},
         user_attrs=attributes,
         system_attrs={},
-        intermediate_values={epoch: float(each) for epoch, each in values.items() if _is_number(each)},
+        intermediate_values={epoch: float(each) for epoch, each in values.items() if is_number(each)},
     )
-
-
-def _distributions(rows: Sequence[Attempt], varied: Sequence[str]) -> dict[str, BaseDistribution]:
-    """What each hyperparameter that varies could have been, by all values that were tried."""
-    return {name: _distribution([row.config[name] for row in rows if name in row.config]) for name in varied}
-
-
-def _distribution(values: Sequence[ConfigValue]) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    numbers = [value for value in values if _is_number(value)]
-    if len(numbers) < len(values):
-        return CategoricalDistribution(sorted(set(values), key=lambda value: (type(value).__name__, value)))
-    low, high = min(numbers), max(numbers)
-    log = low > 0 and high >= LOG_SPAN * low
-    if all(isinstance(value, int) for value in numbers):
-        return IntDistribution(int(low), int(high), log=log)
-    return FloatDistribution(float(low), float(high), log=log)
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _moment(text: str) -> datetime:

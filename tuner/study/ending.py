@@ -22,14 +22,12 @@ from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.study.planning import estimation_service
+from tuner.study.record import doubt
 from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stages import Placed
 from tuner.study.stored_options import needs_objects
 from tuner.trial import GB, Config, MemoryEstimate, Objective, shrunk, title
-from tuner.workloads.contract import summarize
-from tuner.workloads.protocols import caution
-from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,13 +72,14 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
     folder = Path(result)
     phases.show("writing the report")
     try:
-        from tuner.reporting.figures.style import check_plotly
-        from tuner.reporting.page.document import REPORT, write_page
+        from tuner.reporting.figures.library import check_plotly
+        from tuner.reporting.page.document import REPORT, Page, library_file, write_page
+        from tuner.reporting.page.sections import main_html
         from tuner.reporting.study_view import read_study_view
 
         check_plotly()
-        page = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
-        write_page(page, folder / REPORT)
+        view = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
+        write_page(Page(view.name, main_html(view)), folder / REPORT, library_file(folder))
     except TunerError as error:  # what it says is the remedy
         with suppress(OSError):
             print_text(console, f"no report: {error.text}")
@@ -135,7 +134,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
             which = "best single trial" if has_seeds(rows) else "best"
             again = how_to_repeat(record, best, folder, result.workloads[workload])
             lines.append(f"{which}: {said}. Again: {again}")
-            lines.append(_warning(study.tasks[workload]))
+            lines.append(f"warning: {said}" if (said := doubt(study.tasks[workload])) else "")
     print_text(console, "\n".join(line for line in lines if line))
 
 
@@ -146,15 +145,6 @@ def _unkept(result: StudyResult) -> str:
     which = f"{title(first.workload, first.name, several=several)} ({first.trial_id}){more}"
     reason = first.error.removeprefix(f"{NOT_KEPT}: ")
     return f"best.pt is not of the best trial: the weights of {which} could not be kept: {reason}"
-
-
-def _warning(task: TrainingTask) -> str:
-    """Why the best trial may not be the best, by the workload; empty if it gives no reason."""
-    try:
-        doubt = caution(task.workload, task.data)
-    except Exception as error:  # the study is complete all the same
-        doubt = f"the workload's method caution failed: {summarize(error)}"
-    return f"warning: {doubt}" if doubt else ""
 
 
 def _estimated(study: Placed, result: StudyResult) -> list[Attempt]:

@@ -19,7 +19,8 @@ from tuner.machine.interrupts import Immediate, TimeLimitReached
 from tuner.placement.packing import Packer, host_need_bytes, is_tight, need_bytes
 from tuner.placement.retry import Retry, next_attempt
 from tuner.records.epochs import read_epochs
-from tuner.records.files import EPOCHS
+from tuner.records.files import EPOCHS, MACHINE
+from tuner.records.machine_log import recording
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import StudyRecord
 from tuner.reporting.console import in_notebook
@@ -92,7 +93,7 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
         study.optuna.begin(folder.path, ended(study.attempts, requests))
         decisions = replace(decisions, answer=study.optuna.answer, ended=study.optuna.ended)
     try:
-        with progress:
+        with progress, recording(folder.path / MACHINE, study.plan.devices if requests else ()):
             for request in study.misfits:
                 steering.misfit(request)
             if requests:
