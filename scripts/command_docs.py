@@ -91,11 +91,11 @@ PAGES = {
             "estimate",
             "results",
             "train",
-            "hyperparameter_tuning.md",
-            "your_own_model.md",
+            "function_or_script.md",
+            "search.md",
+            "results.md",
             "memory.md",
             "cluster.md",
-            "trackers.md",
         ),
     ),
     "script": Page(
@@ -106,7 +106,7 @@ PAGES = {
             ),
         ),
         files=(("…/logs/<trial>.log", "the output of a trial, in the study's folder"),),
-        see=("run", "your_own_model.md", "search.md"),
+        see=("run", "function_or_script.md", "search.md"),
     ),
     "estimate": Page(
         examples=(
@@ -156,7 +156,7 @@ PAGES = {
     "new-workload": Page(
         examples=(("tuner new-workload my_model", "my_model.py, with the class MyModel"),),
         files=(("NAME.py", "the workload, in the current folder; never written over"),),
-        see=("run", "your_own_model.md"),
+        see=("run", "function_or_script.md"),
     ),
     "fit-footprint": Page(
         examples=(
@@ -203,7 +203,7 @@ PAGES = {
             ("tuner report study --watch", "live, while the study runs"),
         ),
         files=(("report.html", "the page, in the study's folder unless `--output` names a file"),),
-        see=("results", "report.md"),
+        see=("results", "results.md"),
     ),
     "export": Page(
         examples=(
@@ -218,7 +218,7 @@ PAGES = {
             ("DIR/epochs.jsonl", "what they said after their epochs"),
             ("optuna.db", "whatever database the URL names"),
         ),
-        see=("results", "trackers.md"),
+        see=("results", "optuna.md"),
     ),
     "doctor": Page(
         examples=(
@@ -226,7 +226,7 @@ PAGES = {
             ("tuner doctor --json", "the same for a program"),
         ),
         exits=(("0", "no problem; there may be warnings"), ("1", "a problem: studies fail until it is mended")),
-        see=("plan", "trackers.md"),
+        see=("plan",),
     ),
     "status": Page(
         examples=(
@@ -240,7 +240,6 @@ PAGES = {
             ("tuner completion bash", "the script, for `eval` in ~/.bashrc"),
             ("tuner completion fish", "the same, to be piped to `source`"),
         ),
-        see=("trackers.md",),
     ),
 }
 
