@@ -92,7 +92,7 @@ def test_a_functions_study_needs_no_optional_package(plain: Path) -> None:
     assert not (plain / "out" / "report.html").exists()
 
 
-@pytest.mark.parametrize("words", ["--help", "results out", "plan --mode quick"])
+@pytest.mark.parametrize("words", ["--help", "results out", "plan --mode quick --model-memory-gb 1"])
 def test_commands_need_no_optional_package(plain: Path, words: str) -> None:
     write_study(plain / "out", 2)
     run = python(plain, "-m", "tuner", *words.split())
