@@ -233,8 +233,10 @@ def export(
     """Makes an Optuna study of a study: its trials with their parameters, values, states and epochs.
 
     A configuration that completed is COMPLETE, one that was pruned is PRUNED, and all others are FAIL, with status
-    and error among their user attributes. What a parameter could have been is taken from the values that were tried:
-    numbers span a range, on a logarithmic scale where it is wide, and everything else is a choice.
+    and error among their user attributes. Hyperparameters that vary are parameters; those that do not are the study's
+    user attribute ``fixed``. What a parameter could have been is taken from the values that were tried: numbers span
+    a range, on the scale of the search space, and everything else is a choice. Without a space, wide ranges of
+    positive numbers are logarithmic.
 
     Args:
         directory: The study's folder. By default the newest study under results/.
@@ -839,19 +841,24 @@ def tune_hyperparameters_parallel(
     """
 
 def write_report(
-    directory: str | PathLike[str] | None = None,
+    directory: Paths = (),
     *,
     output: str | PathLike[str] | None = None,
+    single_file: bool = False,
     watch: bool = False,
     port: int = 8765,
 ) -> Path:
     """Writes a study as one HTML page that works offline: results, plots, and what memory did.
 
-    What could not be read of the study is in the page, and a warning.
+    Several studies are compared on one page. What could not be read of a study is in the page, and a warning.
 
     Args:
-        directory: The study's folder. By default the newest study under results/.
-        output: The page's file. By default report.html in the study's folder.
+        directory: The study's folder. Several studies are compared on one page. By default the newest study under
+            results/.
+        output: The page's file. By default report.html in the study's folder; of several studies compared.html beside the
+            first.
+        single_file: Put the plotting library (5 MB) into the page, so that it can be sent as one file. Otherwise all
+            pages of a results folder share one file of it.
         watch: Serve the page on this machine until Ctrl-C, while the study runs, and write it then.
         port: The port where watch serves it; 0 is any that is free.
 
@@ -859,6 +866,6 @@ def write_report(
         The page's file.
 
     Raises:
-        InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
-            in use; or plotly is not installed.
+        InputError: there is no such study, the file cannot be written or is there and no earlier page, the port is
+            in use, or plotly is not installed.
     """

@@ -25,6 +25,7 @@ from tests.support.generated_study import write_study
 from tuner.api.report import load_study_view
 from tuner.errors import InputError
 from tuner.machine.interrupts import INSISTED
+from tuner.reporting.figures.library import javascript_name
 from tuner.reporting.serving import LivePage, make_server
 from tuner.reporting.study_view import StudyView
 from tuner.study.repeat import program
@@ -40,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_page_is_written_into_the_studys_folder_or_where_asked(folder: Path, tmp_path: Path) -> None:
     assert tuner.write_report(folder) == folder / "report.html"
     assert tuner.write_report(folder, output=tmp_path / "page.html") == tmp_path / "page.html"
-    assert (tmp_path / "page.html").read_bytes() == (folder / "report.html").read_bytes()
+    assert (tmp_path / "page.html").read_text().count(f'src="results/{javascript_name()}"') == 1
 
 
 def test_the_newest_study_is_taken_where_none_is_named(
@@ -50,6 +51,21 @@ def test_the_newest_study_is_taken_where_none_is_named(
     os.utime(folder / "study.json", (1, 1))
     monkeypatch.chdir(tmp_path)
     assert tuner.write_report() == Path("results/a-newer/report.html")
+
+
+def test_several_studies_are_one_page_beside_the_first(folder: Path) -> None:
+    write_study(folder.parent / "two", 4)
+    page = tuner.write_report([folder, folder.parent / "two"])
+    assert page == folder.parent / "compared.html"
+    text = page.read_text()
+    assert "<h1>one · two</h1>" in text and f'src="{javascript_name()}"' in text
+    assert "its page" not in text, "there is none yet"
+    with pytest.raises(InputError, match="watch follows one study, and 2 were given"):
+        tuner.write_report([folder, folder.parent / "two"], watch=True)
+
+
+def test_a_study_given_twice_is_one(folder: Path) -> None:
+    assert tuner.write_report([folder, folder]) == folder / "report.html"
 
 
 @pytest.mark.parametrize(

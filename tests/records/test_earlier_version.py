@@ -34,7 +34,8 @@ def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
     devices = [{**device, **unknown} for device in before["plan"]["devices"]]
     plan = {**before["plan"], "devices": devices, "ram_budgets": {}, "ram_footprint_bytes": 0, "tight": []}
     plan |= {"epoch_seconds": {}, "seconds": None}
-    assert now == {**before, "plan": plan, "directions": {}, "programs": []}
+    new: dict[str, object] = {"scales": {}, "cautions": {}, "revision": ""}
+    assert now == {**before, "plan": plan, "directions": {}, "programs": [], **new}
     assert len(read_epochs(WRITTEN / "epochs.jsonl")) == len((WRITTEN / "epochs.jsonl").read_text().splitlines())
 
 

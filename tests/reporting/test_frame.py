@@ -139,6 +139,15 @@ def test_estimates_stand_against_the_peaks_of_the_table(study: StudyFrame) -> No
     )
 
 
+def test_what_matters_and_how_the_search_went_are_plots_too(study: StudyFrame) -> None:
+    titles = [plot().layout.title.text for plot in (study.plot_importance, study.plot_contour, study.plot_history)]
+    assert titles[0] == "Importance of hyperparameters" and titles[1].startswith("val_loss over ")
+    assert titles[2] == "Optimisation history"
+    assert study.plot_distribution().layout.title.text == "Distribution of val_loss"
+    with pytest.raises(InputError, match="no load was recorded"):
+        study.plot_machine()
+
+
 def test_what_cannot_be_drawn_is_said_in_a_line(tmp_path: Path) -> None:
     write_study(tmp_path / "one", 1)
     frame = to_frame([seeded("a", 0, 0.5)], tmp_path / "one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placem
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example.ipynb"
 CPU = Device("", "cpu", 0, "a CPU", GB, GB, cores=1)
+PLOT = "application/vnd.plotly.v1+json"
 Outputs = dict[str, list[Any]]
 
 
@@ -76,7 +78,7 @@ def test_the_result_is_a_table_with_a_best_a_plot_and_a_model(outputs: Outputs) 
     assert all(f">{name}</td>" in html for name in ("small", "wide", "deep", "too-fast"))
     (best,) = (line for line in outputs["frame.best"][0].data["text/plain"].splitlines() if line.startswith("name "))
     assert best.split()[1] in re.findall(r"font-weight:bold\"><td[^>]*>([\w-]+)<", html)
-    plot = outputs["frame.plot_curves()"][0].data["application/vnd.plotly.v1+json"]
+    plot = outputs["frame.plot_curves()"][0].data[PLOT]
     assert {trace["name"] for trace in plot["data"]} == {"small", "wide", "deep"}
     assert outputs["import torch"][0].data["text/plain"].startswith("tensor([")
 
@@ -88,9 +90,14 @@ def test_bad_input_in_a_notebook_is_one_line(outputs: Outputs) -> None:
     assert line.startswith("InputError: nowhere/best.pt does not exist") and "\n" not in line
 
 
-def test_the_example_is_stored_without_outputs() -> None:
-    cells = nbformat.read(EXAMPLE, as_version=4).cells
-    assert all(not cell.outputs and cell.execution_count is None for cell in cells if cell.cell_type == "code")
+def test_the_example_is_stored_with_what_it_shows_and_an_image_of_each_plot() -> None:
+    """``scripts/notebook`` stores it; GitHub shows no plotly figures."""
+    cells = [cell for cell in nbformat.read(EXAMPLE, as_version=4).cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    plots = [each.data for cell in cells for each in cell.outputs if PLOT in each.get("data", {})]
+    assert len(plots) == 2
+    assert all(base64.b64decode(data["image/png"]).startswith(b"\x89PNG") for data in plots)
+    assert EXAMPLE.stat().st_size < 1e6
 
 
 def test_tables_in_a_notebook_are_not_cut_though_it_asks_for_colours(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +135,7 @@ def test_the_bar_counts_epochs_and_only_trials_that_do_not_complete_have_a_line(
     monkeypatch.setattr("IPython.display.display", lambda bundle, **_: screen)
     monkeypatch.setattr("tuner.reporting.notebook.REFRESH_SECONDS", 0)
     trials = [Trial(f"t{number}", "toy", f"<{number}>", {"epochs": 4}, 0) for number in (1, 2)]
-    with NotebookProgress(make_console(), 2, 8, OBJECTIVES, GB) as progress:
+    with NotebookProgress(make_console(), 2, [], OBJECTIVES, GB) as progress:
         for trial in trials:
             progress.started(Placement(trial, MemoryEstimate("given"), CPU, 0.5, GB, 1))
         progress.reported(EpochReport("t1", 2, 4, {}))
@@ -142,7 +149,7 @@ def test_the_bar_counts_epochs_and_only_trials_that_do_not_complete_have_a_line(
 
 
 def test_a_study_with_nothing_left_to_do_has_no_bar() -> None:
-    with NotebookProgress(make_console(), 0, 0, OBJECTIVES, GB) as progress:
+    with NotebookProgress(make_console(), 0, [], OBJECTIVES, GB) as progress:
         pass
     assert progress._display is None
 

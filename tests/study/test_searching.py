@@ -23,6 +23,7 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.result import StudyResult
 from tuner.study.searching import choose_searched
+from tuner.study.select import select
 from tuner.study.stages import Selected
 from tuner.study.steering import Pruning
 from tuner.study.study import run_study
@@ -275,6 +276,16 @@ def test_random_samples_are_configurations_with_defaults_and_overrides(space_fil
     assert {each.values["hidden_dim"] for each in choice.configurations} == {8, 16}, "without repeating any"
     (grid,), _, _ = chosen(search="grid", num_samples=None, config=space_file, overrides=("lr=0.5",))
     assert [each.name for each in grid.configurations] == ["hidden_dim=8", "hidden_dim=16"]
+
+
+def test_the_scales_of_a_spaces_ranges_are_known_to_the_study_and_lists_have_none(tmp_path: Path) -> None:
+    file = tmp_path / "space.yaml"
+    file.write_text(
+        "lr: {loguniform: [0.001, 0.1]}\ndropout: {uniform: [0.0, 0.5]}\nhidden_dim: {choice: [16, 32]}\n"
+    )
+    asked = Settings(space=str(file), search="random", num_samples=2, data="synthetic")
+    assert select(asked).scales == {"lr": "log", "dropout": "linear"}
+    assert select(Settings(data="synthetic")).scales == {}
 
 
 def test_a_live_search_has_no_fewer_samples_than_before() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,26 +9,27 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 from tuner.api.report import objectives_used
 from tuner.errors import InputError, ParameterError, not_installed, one_line, option
-from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, JOURNAL_ONLY, Attempt
 from tuner.records.epochs import EpochLine, histories, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
+from tuner.records.optuna_space import distributions, is_number
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
-from tuner.records.study_record import read_study
+from tuner.records.study_record import StudyRecord, read_study
+from tuner.reporting.figures.axes import varying
+from tuner.reporting.texts import count_text
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
-from tuner.trial import ConfigValue, Objective
+from tuner.trial import Objective
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-# What a range spans where its values are shown on a logarithmic scale: 0.001 to 0.1, say.
-LOG_SPAN = 100
 SQLITE = "sqlite:///"
 
 
@@ -45,7 +45,8 @@ class Exported:
     def text(self) -> str:
         """One line for a terminal, after those of the notes."""
         states = ", ".join(f"{number} {state}" for state, number in self.trials.items())
-        line = f"optuna: {self.study_name}, {sum(self.trials.values())} trials ({states}) in {_shown(self.storage)}"
+        trials = count_text(sum(self.trials.values()), "trial")
+        line = f"optuna: {self.study_name}, {trials} ({states}) in {_shown(self.storage)}"
         return "\n".join([*(f"note: {note}" for note in self.notes), line])
 
 
@@ -54,8 +55,10 @@ def export(options: ExportOptions) -> list[Exported]:
     """Makes an Optuna study of a study: its trials with their parameters, values, states and epochs.
 
     A configuration that completed is COMPLETE, one that was pruned is PRUNED, and all others are FAIL, with status
-    and error among their user attributes. What a parameter could have been is taken from the values that were tried:
-    numbers span a range, on a logarithmic scale where it is wide, and everything else is a choice.
+    and error among their user attributes. Hyperparameters that vary are parameters; those that do not are the study's
+    user attribute ``fixed``. What a parameter could have been is taken from the values that were tried: numbers span
+    a range, on the scale of the search space, and everything else is a choice. Without a space, wide ranges of
+    positive numbers are logarithmic.
 
     Returns:
         One for each workload.
@@ -80,8 +83,10 @@ def export(options: ExportOptions) -> list[Exported]:
         _check_names(storage, names.values(), url)
         for workload, objective in objectives.items():
             own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]
-            trials = _trials(own, objective.metric, curves, study.started)
-            about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data}
+            varied = [key.removeprefix(CONFIG) for key in varying(own)]
+            trials = _trials(own, varied, objective.metric, curves, study)
+            fixed = {key: value for key, value in own[0].config.items() if key not in varied}
+            about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data, "fixed": fixed}
             _create(storage, names[workload], objective, about, trials)
             made.append(Exported(names[workload], url, _counts(trials), () if made else notes))
     return made
@@ -184,13 +189,16 @@ def _counts(trials: Sequence[FrozenTrial]) -> dict[str, int]:
 
 
 def _trials(
-    rows: Sequence[Attempt], metric: str, curves: Mapping[str, Mapping[int, EpochLine]], started: str
+    rows: Sequence[Attempt],
+    varied: Sequence[str],
+    metric: str,
+    curves: Mapping[str, Mapping[int, EpochLine]],
+    study: StudyRecord,
 ) -> list[FrozenTrial]:
-    distributions = _distributions(rows)
-    begun = _moment(started)
+    known = {name: each for name, each in distributions(rows, study.scales).items() if name in varied}
+    begun = _moment(study.started)
     return [
-        _trial(number, row, metric, curves.get(row.trial_id, {}), distributions, begun)
-        for number, row in enumerate(rows)
+        _trial(number, row, metric, curves.get(row.trial_id, {}), known, begun) for number, row in enumerate(rows)
     ]
 
 
@@ -199,13 +207,13 @@ def _trial(
     row: Attempt,
     metric: str,
     curve: Mapping[int, EpochLine],
-    distributions: Mapping[str, BaseDistribution],
+    known: Mapping[str, BaseDistribution],
     begun: datetime,
 ) -> FrozenTrial:
     """A row as Optuna's trial; one that never started began and ended when the study began."""
     from optuna.trial import FrozenTrial, TrialState
 
-    params = dict(row.config)
+    params = {name: value for name, value in row.config.items() if name in known}
     values = {epoch: line.metrics.get(metric) for epoch, line in curve.items()}
     value = row.metrics.get(metric)
     states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})
@@ -221,37 +229,11 @@ def _trial(
         datetime_start=datetime.fromtimestamp(row.started_at) if row.started_at else ended,
         datetime_complete=ended,
         params=params,
-        distributions={name: distributions[name] for name in params},
+        distributions={name: known[name] for name in params},
         user_attrs=attributes,
         system_attrs={},
-        intermediate_values={epoch: float(each) for epoch, each in values.items() if _is_number(each)},
+        intermediate_values={epoch: float(each) for epoch, each in values.items() if is_number(each)},
     )
-
-
-def _distributions(rows: Sequence[Attempt]) -> dict[str, BaseDistribution]:
-    """What each hyperparameter could have been, by all values that were tried."""
-    tried: dict[str, list[ConfigValue]] = {}
-    for row in rows:
-        for name, value in row.config.items():
-            tried.setdefault(name, []).append(value)
-    return {name: _distribution(values) for name, values in tried.items()}
-
-
-def _distribution(values: Sequence[ConfigValue]) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    numbers = [value for value in values if _is_number(value)]
-    if len(numbers) < len(values):
-        return CategoricalDistribution(sorted(set(values), key=lambda value: (type(value).__name__, value)))
-    low, high = min(numbers), max(numbers)
-    log = low > 0 and high >= LOG_SPAN * low
-    if all(isinstance(value, int) for value in numbers):
-        return IntDistribution(int(low), int(high), log=log)
-    return FloatDistribution(float(low), float(high), log=log)
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _moment(text: str) -> datetime:

@@ -1,7 +1,8 @@
-"""``write_report``: a study as one HTML page, in a file or served while the study runs."""
+"""``write_report``: a study as one HTML page, in a file or served while the study runs; or several side by side."""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,10 @@ from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study, objective_in
 from tuner.records.study_record import StudyRecord, read_study
-from tuner.reporting.figures.style import check_plotly
-from tuner.reporting.page.document import REPORT, check_replaceable, write_page
+from tuner.reporting.figures.library import check_plotly
+from tuner.reporting.page.document import REPORT, Page, check_replaceable, library_file, write_page
+from tuner.reporting.page.sections import main_html
+from tuner.reporting.page.side_by_side import side_by_side_html
 from tuner.reporting.serving import LivePage, serve
 from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.spec.commands import PORT, ReportOptions
@@ -21,19 +24,21 @@ from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat
 from tuner.trial import Objective
 
+COMPARED = "compared.html"  # the page of several studies
+
 
 @public(ReportOptions)
 def write_report(options: ReportOptions) -> Path:
     """Writes a study as one HTML page that works offline: results, plots, and what memory did.
 
-    What could not be read of the study is in the page, and a warning.
+    Several studies are compared on one page. What could not be read of a study is in the page, and a warning.
 
     Returns:
         The page's file.
 
     Raises:
-        InputError: there is no such study, the file cannot be written or is there and no earlier page, or the port is
-            in use; or plotly is not installed.
+        InputError: there is no such study, the file cannot be written or is there and no earlier page, the port is
+            in use, or plotly is not installed.
     """
     file, notes = write_page_of(options)
     for note in notes:
@@ -43,22 +48,44 @@ def write_report(options: ReportOptions) -> Path:
 
 def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
     """What ``write_report`` does. Returns the page's file, and what could not be read, a line each."""
-    directory, output, watch, port = options.directory, options.output, options.watch, options.port
+    watch, port = options.watch, options.port
     if port != PORT and not watch:
         raise ParameterError("port", port, f"has no effect without {option('watch')}")
     check_plotly()
-    folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
-    load_study_view(folder)  # what cannot be read is refused before anything is served or written
-    file = folder / REPORT if output is None else Path(output)
+    folders = _folders(options.directory)
+    if watch and len(folders) > 1:
+        raise InputError(f"{option('watch')} follows one study, and {len(folders)} were given: give one of them")
+    for folder in folders:  # what cannot be read is refused before anything is served or written
+        load_study_view(folder)
+    file = folders[0] / REPORT if len(folders) == 1 else folders[0].resolve().parent / COMPARED
+    file = file if options.output is None else Path(options.output)
     _check_file(file)
     if watch:
-        serve(LivePage(folder, lambda: load_study_view(folder)), port)
-    study = load_study_view(folder)
+        serve(LivePage(folders[0], lambda: load_study_view(folders[0])), port)
+    studies = [load_study_view(folder) for folder in folders]
     try:
-        write_page(study, file)
+        write_page(_page(studies, folders, file), file, None if options.single_file else library_file(folders[0]))
     except OSError as error:
         raise _refusal(file, error) from error
-    return file, study.notes
+    return file, [note for study in studies for note in study.notes]
+
+
+def _folders(given: str | Path | Sequence[str | Path] | None) -> list[Path]:
+    """The folders of the studies, each once; by default the newest one."""
+    listed = [given] if isinstance(given, (str, os.PathLike)) else list(given or ())
+    return list(dict.fromkeys(map(Path, listed))) or [newest_study(RESULTS_FOLDER)]
+
+
+def _page(studies: Sequence[StudyView], folders: Sequence[Path], file: Path) -> Page:
+    """The page of a study, or that of several with links to their own."""
+    if len(studies) == 1:
+        return Page(studies[0].name, main_html(studies[0]))
+    place = file.resolve().parent
+    links = [
+        os.path.relpath((folder / REPORT).resolve(), place) if (folder / REPORT).is_file() else ""
+        for folder in folders
+    ]
+    return Page(" · ".join(study.name for study in studies), side_by_side_html(studies, links))
 
 
 def _check_file(file: Path) -> None:

@@ -8,6 +8,7 @@ results/<time>-<workload>-<mode>/
     best.pt                   the best trial's weights and configuration; best-<workload>.pt in a study of several
     checkpoints/              <trial_id>.pt of unfinished trials, and <trial_id>.prune
     epochs.jsonl              the reports of trials after their epochs, for curves only
+    machine.jsonl             the load of the study's machine over time, for the report only
     tracebacks.log            the tracebacks of errors, if any
     *.pickle                  traces for PyTorch's memory viewer, if ``tuner estimate --snapshot`` put any there
 """
@@ -19,6 +20,7 @@ BEST = "best.pt"
 CHECKPOINTS = "checkpoints"
 PRUNE = ".prune"  # the suffix of a file among the checkpoints that asks a running trial to end
 EPOCHS = "epochs.jsonl"
+MACHINE = "machine.jsonl"
 TRACEBACKS = "tracebacks.log"
 SNAPSHOT = ".pickle"  # the suffix of a trace for PyTorch's memory viewer
 TRAIN = "train.json"  # in the folder of a model that was trained again; takes the place of study.json

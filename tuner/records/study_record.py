@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, PlainValidator
 
@@ -48,6 +48,7 @@ def _device(device: Device) -> Device:
     return device
 
 
+Scale = Literal["linear", "log"]  # of a range in a search space
 # A text for one workload, a list for several.
 Names = Annotated[str | list[str], PlainValidator(_names)]
 Texts = Annotated[str | list[str], PlainValidator(_texts)]
@@ -95,10 +96,13 @@ class StudyRecord:
     programs: Sequence[str] = field(default_factory=list)  # the names of those that are functions or scripts
     metrics: Mapping[str, Name] = field(default_factory=dict)  # the metric of each workload's trials
     directions: Mapping[str, Direction] = field(default_factory=dict)  # earlier versions minimised every metric
+    scales: Mapping[str, Scale] = field(default_factory=dict)  # of the space's ranges, by hyperparameter
     data: Text | None = None  # a short description of the data sets
+    cautions: Mapping[str, Text] = field(default_factory=dict)  # why a workload's data may not tell the best trial
     settings: Mapping[str, object] = field(default_factory=dict)  # the values of all options
     plan: PlanRecord = PlanRecord()
     versions: Mapping[str, str] = field(default_factory=dict)
+    revision: Text = ""  # git's, of the folder that the study was started in, with "+" if files were changed
     started: Text = ""
     command: Text = "a Python program"  # the user's command
     options: Mapping[str, object] | None = None  # those that repeat the study; None if only the same call does

@@ -17,10 +17,14 @@ from tuner.records.seed_statistics import best_trial
 from tuner.records.study_record import read_study
 from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.curves import learning_curves
+from tuner.reporting.figures.distribution import distribution
 from tuner.reporting.figures.effects import effects_plot
 from tuner.reporting.figures.estimates import estimate_against_peak
+from tuner.reporting.figures.history import history
 from tuner.reporting.figures.joined import one_above_another, titled
-from tuner.reporting.figures.style import check_plotly
+from tuner.reporting.figures.library import check_plotly
+from tuner.reporting.figures.machine import machine_load
+from tuner.reporting.figures.mattering import what_matters
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.reporting.texts import count_text, value_text
@@ -95,6 +99,27 @@ class StudyFrame(pd.DataFrame):
     def plot_metric(self) -> Figure:
         """The metric against each hyperparameter that varies."""
         return effects_plot(*self._study())
+
+    def plot_importance(self) -> Figure:
+        """How much each hyperparameter matters, by Optuna's PED-ANOVA; needs ten completed trials and optuna."""
+        return titled(what_matters(*self._study())[0])
+
+    def plot_contour(self) -> Figure:
+        """The metric over the two most important hyperparameters."""
+        return titled(what_matters(*self._study())[-1])
+
+    def plot_history(self) -> Figure:
+        """Each trial's metric in the order in which trials ended, and the best so far."""
+        return titled(history(*self._study()))
+
+    def plot_distribution(self) -> Figure:
+        """The share of completed trials that are at least as good as each value of the metric."""
+        study, workload = self._study()
+        return titled(distribution({study.name: study.of_workload(workload)}, study.objectives[workload]))
+
+    def plot_machine(self) -> Figure:
+        """The load of the study's machine over time: CPU, RAM and GPUs."""
+        return titled(machine_load(self._study()[0]))
 
     def plot_timeline(self) -> Figure:
         """Every attempt on its device over time, with what it reserved and used, in GB of 2**30 bytes."""

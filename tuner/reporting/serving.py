@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tuner.errors import ParameterError, TunerError, one_line, printable
 from tuner.records.files import ATTEMPTS, EPOCHS, STUDY
-from tuner.reporting.page.document import page_html
+from tuner.reporting.page.document import Page, page_html
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView
 
@@ -35,7 +35,8 @@ class LivePage:
     def page(self) -> str:
         """The whole page."""
         version = self.version()  # before the study is read, so that no later change is missed
-        return page_html(self._load(), live=version)
+        study = self._load()
+        return page_html(Page(study.name, main_html(study)), live=version)
 
     def main(self) -> str:
         """The part that changes; made once for each version."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine, read_epochs
-from tuner.records.files import ATTEMPTS, EPOCHS, SNAPSHOT
+from tuner.records.files import ATTEMPTS, EPOCHS, MACHINE, SNAPSHOT
 from tuner.records.journal import read_attempts
+from tuner.records.machine_log import MachineLine, read_machine
 from tuner.records.row_queries import best_first
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.trial import Device, Objective, title
@@ -29,6 +30,7 @@ class StudyView:
     objectives: Mapping[str, Objective]  # what the trials of each workload are compared by
     again: Again  # returns the command that runs a row's trial again
     notes: Sequence[str] = ()  # about what could not be read
+    machine: Sequence[MachineLine] = ()  # the load of the study's machine over time
     snapshots: Sequence[str] = ()  # the names of traces in its folder, for PyTorch's memory viewer
 
     @property
@@ -83,6 +85,15 @@ def read_study_view(folder: Path, objectives: Mapping[str, Objective], again: Ag
     attempts = [row for row in attempts if row.workload in objectives]
     latest = {row.trial_id: row for row in attempts}
     rows = best_first([latest[trial_id] for trial_id in sorted(latest)], objectives)
-    epochs = read_epochs(folder / EPOCHS)
-    snapshots = sorted(file.name for file in folder.glob(f"*{SNAPSHOT}"))
-    return StudyView(folder.resolve().name, study, attempts, rows, epochs, objectives, again, notes, snapshots)
+    return StudyView(
+        folder.resolve().name,
+        study,
+        attempts,
+        rows,
+        read_epochs(folder / EPOCHS),
+        objectives,
+        again,
+        notes,
+        read_machine(folder / MACHINE),
+        sorted(file.name for file in folder.glob(f"*{SNAPSHOT}")),
+    )

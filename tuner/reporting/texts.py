@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from tuner.records.row_queries import is_metric
+from tuner.trial import GB
 
 MEMORY_VIEWER = "https://docs.pytorch.org/memory_viz"  # draws snapshots of PyTorch's allocator
 MOST_OF_ERROR = 400  # the characters that a terminal shows of an error; the journal has them all
@@ -27,17 +30,37 @@ def value_text(column: str, value: object) -> str:
 
 
 def number_text(value: object) -> str:
-    """A number with four significant digits, or another value as it is, for captions and ticks."""
+    """A number with three significant digits, or more if it is whole; another value as it is.
+
+    Zeros at the end stay where digits were left out: 0.8701 is ``0.870``, and 0.87 is ``0.87``.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
-    if isinstance(value, int) and abs(value) < 10**6:
-        return str(value)
-    return f"{value:.4g}"
+    if abs(value) < 10**6 and (isinstance(value, int) or abs(value) >= 1000):
+        return f"{value:.0f}"
+    short = f"{value:.3g}"
+    whole = math.isclose(float(short), value, rel_tol=1e-9)
+    return short if whole or "e" in short else f"{value:#.3g}".removesuffix(".")
+
+
+def with_error(mean: float, half_width: float | None, *, signed: bool = False) -> str:
+    """A mean with half the width of its interval, which has two significant digits: ``0.8512 ± 0.0034``."""
+    sign = "+" if signed else ""
+    if not half_width or not math.isfinite(half_width):
+        return f"{sign * (mean > 0)}{number_text(mean)}"
+    decimals = max(0, 1 - math.floor(math.log10(half_width)))
+    return f"{mean:{sign}.{decimals}f} ± {half_width:.{decimals}f}"
 
 
 def count_text(count: int, what: str) -> str:
     """A number with its noun: ``1 trial``, ``3 trials``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def gb_span(least_bytes: float, most_bytes: float) -> str:
+    """Two sizes: ``0.39 to 0.52 GB``, or ``0.39 GB`` where they read the same."""
+    least, most = (f"{size / GB:.2f}" for size in (least_bytes, most_bytes))
+    return f"{most} GB" if least == most else f"{least} to {most} GB"
 
 
 def duration(seconds: float) -> str:

@@ -45,6 +45,11 @@ class Domain:
         return low, high
 
     @property
+    def scale(self) -> Literal["linear", "log"] | None:
+        """The scale of a range; None for a list."""
+        return None if self.kind == "choice" else "log" if self.kind.startswith("log") else "linear"
+
+    @property
     def count(self) -> float:
         """The number of its values; infinite for a range of numbers without a step."""
         if self.kind == "choice":

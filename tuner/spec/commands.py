@@ -335,15 +335,26 @@ class ResultsOptions(Options):
 
 
 class ReportOptions(Options):
-    """``report``: a study as a page."""
+    """``report``: a study as a page, or several side by side."""
 
     positional: ClassVar[tuple[str, ...]] = ("directory",)
 
-    directory: PathText | None = field(
-        None, "The study's folder.", Terminal("[DIR]", unset="the newest study under results/", argument=True)
+    directory: Paths = field(
+        (),
+        "The study's folder. Several studies are compared on one page.",
+        Terminal("[DIR]...", unset="the newest study under results/", argument=True),
     )
     output: PathText | None = field(
-        None, "The page's file.", Terminal("FILE", unset="report.html in the study's folder")
+        None,
+        "The page's file.",
+        Terminal(
+            "FILE", unset="report.html in the study's folder; of several studies compared.html beside the first"
+        ),
+    )
+    single_file: bool = field(
+        False,
+        "Put the plotting library (5 MB) into the page, so that it can be sent as one file. Otherwise all pages of a "
+        "results folder share one file of it.",
     )
     watch: bool = field(
         False, "Serve the page on this machine until Ctrl-C, while the study runs, and write it then."

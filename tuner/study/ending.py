@@ -14,20 +14,20 @@ from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.epochs import read_epochs, seconds_per_epoch
 from tuner.records.files import EPOCHS, RESULTS
 from tuner.records.study_record import StudyRecord
+from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, print_text
 from tuner.reporting.figures.axes import varying
 from tuner.reporting.result_tables import best_text, estimate_accuracy, has_seeds, print_averages, print_trials
+from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.study.planning import estimation_service
+from tuner.study.record import doubt
 from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stages import Placed
 from tuner.study.stored_options import needs_objects
 from tuner.trial import GB, Config, MemoryEstimate, Objective, shrunk, title
-from tuner.workloads.contract import summarize
-from tuner.workloads.protocols import caution
-from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,14 +70,16 @@ def learn_from(study: Placed, result: StudyResult, console: Console) -> None:
 def write_report(console: Console, study: Placed, result: StudyResult, record: StudyRecord) -> Path | None:
     """Writes the study's page; what goes wrong with it costs a line, as the results are complete without it."""
     folder = Path(result)
+    phases.show("writing the report")
     try:
-        from tuner.reporting.figures.style import check_plotly
-        from tuner.reporting.page.document import REPORT, write_page
+        from tuner.reporting.figures.library import check_plotly
+        from tuner.reporting.page.document import REPORT, Page, library_file, write_page
+        from tuner.reporting.page.sections import main_html
         from tuner.reporting.study_view import read_study_view
 
         check_plotly()
-        page = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
-        write_page(page, folder / REPORT)
+        view = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
+        write_page(Page(view.name, main_html(view)), folder / REPORT, library_file(folder))
     except TunerError as error:  # what it says is the remedy
         with suppress(OSError):
             print_text(console, f"no report: {error.text}")
@@ -132,7 +134,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
             which = "best single trial" if has_seeds(rows) else "best"
             again = how_to_repeat(record, best, folder, result.workloads[workload])
             lines.append(f"{which}: {said}. Again: {again}")
-            lines.append(_warning(study.tasks[workload]))
+            lines.append(f"warning: {said}" if (said := doubt(study.tasks[workload])) else "")
     print_text(console, "\n".join(line for line in lines if line))
 
 
@@ -143,15 +145,6 @@ def _unkept(result: StudyResult) -> str:
     which = f"{title(first.workload, first.name, several=several)} ({first.trial_id}){more}"
     reason = first.error.removeprefix(f"{NOT_KEPT}: ")
     return f"best.pt is not of the best trial: the weights of {which} could not be kept: {reason}"
-
-
-def _warning(task: TrainingTask) -> str:
-    """Why the best trial may not be the best, by the workload; empty if it gives no reason."""
-    try:
-        doubt = caution(task.workload, task.data)
-    except Exception as error:  # the study is complete all the same
-        doubt = f"the workload's method caution failed: {summarize(error)}"
-    return f"warning: {doubt}" if doubt else ""
 
 
 def _estimated(study: Placed, result: StudyResult) -> list[Attempt]:
@@ -179,7 +172,7 @@ def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objectiv
     if ran := [row for row in others if row.device]:
         print_trials(console, ran, objective.metric, headline, seeds=True)
     if len(others) > len(ran):
-        console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")
+        console.print(f"{len(others) - len(ran)} of {count_text(len(rows), 'trial')} never started")
 
 
 def how_to_continue(folder: Path, study: StudyRecord) -> str:

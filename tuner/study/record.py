@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import ParameterError
+from tuner.machine.revision import git_revision
 from tuner.placement.packing import is_tight
 from tuner.records.checking import LARGEST_AMOUNT
 from tuner.records.study_folder import StudyFolder
@@ -19,9 +20,11 @@ from tuner.study.resume import description, listed, with_more_samples, with_more
 from tuner.study.stages import Placed
 from tuner.study.stored_options import how_it_runs
 from tuner.trial import title
+from tuner.workloads.contract import summarize
 from tuner.workloads.lookup import classes_of
 from tuner.workloads.program import Program
-from tuner.workloads.task import describe
+from tuner.workloads.protocols import caution
+from tuner.workloads.task import TrainingTask, describe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +32,13 @@ if TYPE_CHECKING:
 
 def open_folder(study: Placed, console: Console) -> StudyFolder:
     """The folder that was asked for, that of the study that is resumed, or a new one that no other study has."""
+    folder = _opened(study, console)
+    schemas = {name: task.workload.schema or {} for name, task in study.tasks.items()}
+    folder.defaults = {name: {key: spec.default for key, spec in each.items()} for name, each in schemas.items()}
+    return folder
+
+
+def _opened(study: Placed, console: Console) -> StudyFolder:
     settings = study.settings
     if settings.resume:
         folder = StudyFolder.resume(Path(settings.resume), study.objectives)
@@ -74,7 +84,9 @@ def _new(study: Placed) -> StudyRecord:
         auto_batch=study.sized.by_trial(),
         classes=classes_of([task.workload for task in study.tasks.values()]),
         programs=[name for name, task in study.tasks.items() if isinstance(task.workload, Program)],
+        scales=study.scales,
         data=describe(study.tasks),
+        cautions={name: said for name, task in study.tasks.items() if (said := doubt(task))},
         settings=how_it_runs(study.settings),
         plan=PlanRecord(
             **vars(study.plan),
@@ -84,10 +96,19 @@ def _new(study: Placed) -> StudyRecord:
             seconds=study.seconds if (study.seconds or 0.0) <= LARGEST_AMOUNT else None,
         ),
         versions={"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        revision=git_revision(Path.cwd()),
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=study.command,
         options=study.options,
     )
+
+
+def doubt(task: TrainingTask) -> str:
+    """Why the best trial may not be the best, by the workload; empty if it gives no reason."""
+    try:
+        return caution(task.workload, task.data)
+    except Exception as error:  # a study is complete all the same
+        return f"the workload's method caution failed: {summarize(error)}"
 
 
 def _epoch_seconds(study: Placed) -> dict[str, float]:

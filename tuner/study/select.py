@@ -9,7 +9,7 @@ from types import NoneType
 from typing import cast
 
 from tuner.errors import ParameterError, option
-from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
+from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study
 from tuner.search.configurations import read_configs, source_name
 from tuner.search.domains import objects_of
 from tuner.search.spaces import listed_objects
@@ -47,7 +47,20 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
     selections = _with_objectives(selections, settings)
     selections = [_with_arguments(each, settings) for each in selections]
     called, stored = _command(settings), to_stored(settings)
-    return Selected(selections, settings, label, called, stored, live, shows_end=True, from_python=from_python)
+    scales = {} if folder else _scales(settings, selections)  # a study that is resumed has them already
+    return Selected(
+        selections, settings, label, called, stored, live, scales, shows_end=True, from_python=from_python
+    )
+
+
+def _scales(settings: Settings, selections: Sequence[Selection]) -> dict[str, Scale]:
+    """The scales of the ranges in the space that is searched; empty without one that is known."""
+    own = settings.space is None and settings.config is None and is_object(settings.search_name)
+    if settings.search is None or own:  # a searcher of Tune's may have its own space
+        return {}
+    known = {each.workload.name: each.workload for each in selections}
+    searched = searched_spaces(settings, list(known), known.__getitem__)
+    return {key: domain.scale for each in searched for key, domain in each.space.items() if domain.scale}
 
 
 def _with_arguments(selection: Selection, settings: Settings) -> Selection:

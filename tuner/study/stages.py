@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,8 @@ from tuner.records.epochs import read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import check_unused
-from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
+from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study
+from tuner.reporting import phases
 from tuner.spec.settings import Settings
 from tuner.study.alternatives import alternatives
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
@@ -47,6 +48,7 @@ class Selected:
     options: Mapping[str, object] | None = None
     # Suggests trials as others end; those in ``selections`` are what it suggested before.
     live: LiveSearch | None = None
+    scales: Mapping[str, Scale] = field(default_factory=dict)  # of the ranges in the space, by hyperparameter
     optuna: OptunaTrials | None = None  # of a user's own Optuna study, whose trials these are
     shows_end: bool = False  # tables, advice and how to repeat the best trial are printed
     returns_table: bool = False  # the caller returns a table that a notebook shows, so that none is printed there
@@ -118,6 +120,7 @@ def load(selected: Selected) -> Loaded:
     if record.auto_batch or any(is_auto(trial.config) for trial in trials):
         settings = packed_uniformly(settings)
     trials, attempts = with_batches_of(record, trials), list[Attempt]()
+    phases.show("loading data")
     tasks = load_tasks(selected.selections)
     if folder:
         check_same(record, description(tasks, trials, settings), folder)

@@ -44,7 +44,7 @@ def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: StudyView) -
     assert sorted(drawn) == sorted(row.trial_id for row in study.attempts)
     bars = to_bars(study.attempts)
     assert min(each.start for each in bars) == 0
-    assert "of the device's 14.00 GB were reserved at a time" in charts[0].caption
+    assert "of the device's 14 GB were reserved at a time" in charts[0].caption
     retried = sum(each.attempt > 1 for each in bars if each.device == "cuda:0")
     assert f"{retried} bar" in charts[0].caption
 

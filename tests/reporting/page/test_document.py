@@ -8,8 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.support.generated_study import OBJECTIVES, write_study
-from tuner.reporting.page.document import page_html
+from tuner.reporting.figures.library import javascript, javascript_name
+from tuner.reporting.page.document import Page, library_file, page_html, write_page
 from tuner.reporting.page.parts import json_block
+from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView, read_study_view
 
 
@@ -24,7 +26,7 @@ def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
     write_study(tmp_path / "s", 6, name=nasty)
     found = read_study_view(tmp_path / "s", OBJECTIVES, lambda row: f"tune --only {row.name}")
     found = replace(found, name=nasty, record=replace(found.record, command=nasty, data=nasty))
-    page = page_html(found)
+    page = page_html(Page(nasty, main_html(found)))
     assert "<img" not in page.partition("<body>")[2].partition("<script>")[0]
     assert page.count("</script>") == page.count("<script") == page.count('class="plot"') + 4, (
         "colours and three scripts"
@@ -32,8 +34,45 @@ def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
 
 
 def test_a_policy_lets_no_other_script_run_and_nothing_be_loaded(study: StudyView) -> None:
-    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page_html(study))
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page_html(Page("s", main_html(study))))
     assert policy.startswith("default-src &#x27;none&#x27;; script-src &#x27;sha256-")
     assert "connect-src &#x27;none&#x27;" in policy
     assert "unsafe-eval" not in policy
     assert "http" not in policy
+
+
+def test_all_pages_of_a_results_folder_share_one_file_of_the_plotting_library(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        folder = tmp_path / "results" / name
+        folder.mkdir(parents=True)
+        write_page(Page("s", "<main></main>"), folder / "report.html", library_file(folder))
+        assert f'src="../{javascript_name()}"' in (folder / "report.html").read_text()
+    (shared,) = (tmp_path / "results").glob("*.js")
+    assert shared.read_text() == javascript()
+
+
+def test_a_study_elsewhere_has_the_library_in_its_own_folder(tmp_path: Path) -> None:
+    assert library_file(tmp_path) == tmp_path / javascript_name()
+    write_page(Page("s", "<main></main>"), tmp_path / "report.html", library_file(tmp_path))
+    assert f'src="{javascript_name()}"' in (tmp_path / "report.html").read_text()
+
+
+def test_a_broken_library_is_written_again_and_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / javascript_name()).symlink_to("mine")
+    write_page(Page("s", ""), tmp_path / "report.html", library_file(tmp_path))
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (tmp_path / javascript_name()).read_text() == javascript()
+
+
+def test_a_single_file_has_the_library_and_asks_for_no_other(tmp_path: Path) -> None:
+    write_page(Page("s", ""), tmp_path / "report.html")
+    assert javascript() in (tmp_path / "report.html").read_text()
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_the_librarys_file_is_let_in_by_a_word_that_no_text_in_the_page_can_hold() -> None:
+    first, other = (page_html(Page("s", main), library="p.js") for main in ("<p>one</p>", "<p>two</p>"))
+    (nonce,) = re.findall(r'<script nonce="([^"]*)" src="p.js">', first)
+    assert f"&#x27;nonce-{nonce}&#x27;" in first
+    assert nonce not in other

@@ -10,6 +10,7 @@ from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.curves import learning_curves
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.page.sections import main_html
+from tuner.reporting.page.tables import mean_text
 from tuner.reporting.study_view import StudyView
 from tuner.trial import Objective
 
@@ -19,7 +20,7 @@ def test_an_older_study_gives_a_page_that_says_what_was_not_kept(study: StudyVie
     old = replace(study, attempts=attempts, epochs=[])
     assert "an earlier version ran it and did not record times" in timelines(old)[0].caption
     assert "kept no epochs" in learning_curves(old, "toy").caption
-    assert main_html(old).count('class="plot"') == 1 + 5 + 1
+    assert main_html(old).count('class="plot"') == 2 + 5 + 1 + 2 + 1
 
 
 def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: StudyView) -> None:
@@ -56,7 +57,7 @@ def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_ha
     text = main_html(seeded)
     assert "Best trial" not in text
     assert f'<p class="name">{best.name}</p>' in text
-    assert f'<dd class="big">{best.interval.mean:.4f} ± {best.interval.half_width:.4f}</dd>' in text
+    assert f'<dd class="big">{mean_text(best.interval)}</dd>' in text
     assert f'<p class="finding">{summary([best, *others])}.</p>' in text
     assert f"Best single trial: <strong>{lucky.name} (seed {lucky.seed})</strong>, val_loss" in text
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tuner.records.seed_statistics import averages
-from tuner.reporting.page.tables import configurations_table
-from tuner.reporting.result_tables import interval_text
+from tuner.reporting.page.tables import configurations_table, mean_text
 from tuner.reporting.study_view import StudyView
 from tuner.trial import Objective
 
@@ -16,7 +15,7 @@ def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: St
     for each, line in zip(found, lines, strict=True):
         assert each.interval
         assert f">{each.name}</th>" in line
-        assert f'data-sort="{each.interval.mean}">{interval_text(each.interval)}<td' in line
+        assert f'data-sort="{each.interval.mean}">{mean_text(each.interval)}<td' in line
         assert f">{len(each.values)}/3<td" in line
         assert ("cannot be told from the best" in line) == (each.verdict == "=")
     assert {each.verdict for each in found} == {"best", "=", "worse"}

@@ -2,5 +2,5 @@
 
     StudyView ──► Chart …  (a plotly figure with a caption that states the result)
 
-``style.py`` has the common style. plotly is imported when a figure is drawn.
+``style.py`` has the common style. ``library.py`` imports plotly when a figure is drawn.
 """

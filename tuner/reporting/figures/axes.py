@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeGuard
 
 from tuner.records.attempts import CONFIG, Attempt
+from tuner.records.study_record import Scale as SpaceScale
 from tuner.reporting.figures.chart import plain, usual_range
 from tuner.reporting.texts import number_text
 from tuner.trial import Objective
@@ -28,6 +29,8 @@ class Axis:
     scale: Scale
     ticks: list[tuple[float, str]]  # positions and labels
     places: list[float | None]  # each row's position; None if it has no value
+    ends: tuple[float, float] = (0.0, 0.0)  # what is at 0 and 1, or its logarithm to base 10
+    names: Mapping[float, str] = field(default_factory=dict)  # of an even axis: the value at each position
 
     @property
     def label(self) -> str:
@@ -48,10 +51,22 @@ class Axis:
         moves = ((((number + turn) * GOLDEN) % 1 - 0.5) * width for number in range(len(self.places)))
         return [None if at is None else round(at + move, 4) for at, move in zip(self.places, moves, strict=True)]
 
+    def text_at(self, place: float) -> str:
+        """The value at a position."""
+        if self.scale == "even":
+            return self.names[place]
+        at = self.ends[0] + place * (self.ends[1] - self.ends[0])
+        return number_text(10**at if self.scale == "logarithmic" else at)
+
     def layout(self) -> dict[str, object]:
         """The layout of the axis in plotly."""
         places, texts = zip(*self.ticks, strict=True)
-        return {"tickvals": places, "ticktext": [plain(text) for text in texts], "range": [-0.06, 1.06]}
+        return {
+            "tickvals": places,
+            "ticktext": [plain(text) for text in texts],
+            "range": [-0.06, 1.06],
+            "tickangle": 0,
+        }
 
 
 def varying(rows: Sequence[Attempt]) -> list[str]:
@@ -60,15 +75,19 @@ def varying(rows: Sequence[Attempt]) -> list[str]:
     return [key for key in keys if len({repr(row.value(key)) for row in rows}) > 1]
 
 
-def value_axis(key: str, rows: Sequence[Attempt]) -> Axis:
-    """A hyperparameter's axis: evenly spaced, or linear or logarithmic for many numbers."""
+def value_axis(key: str, rows: Sequence[Attempt], space: SpaceScale | None = None) -> Axis:
+    """A hyperparameter's axis, on the scale of the search space.
+
+    Without a known scale it is evenly spaced for few values, and linear or logarithmic for many numbers.
+    """
     values = [row.value(key) for row in rows]
     known = [value for value in values if value is not None]
     numbers = [value for value in known if _is_number(value)]
-    if len(set(map(repr, known))) <= EVEN or len(numbers) < len(known):
+    few = len(set(map(repr, known))) <= (1 if space else EVEN)
+    if few or len(numbers) < len(known):
         return _even(key, values)
     low, high = min(numbers), max(numbers)
-    if low > 0 and high / low >= LOGARITHMIC:
+    if low > 0 and (space == "log" or (space is None and high / low >= LOGARITHMIC)):
         logs = [math.log10(value) if _is_number(value) else None for value in values]
         return _scaled(key, "logarithmic", logs, math.log10(low), math.log10(high))
     return _scaled(key, "linear", [value if _is_number(value) else None for value in values], low, high)
@@ -87,15 +106,18 @@ def _even(key: str, values: Sequence[object]) -> Axis:
     places = {repr(value): round(number / last, 4) if last else 0.5 for number, value in enumerate(ordered)}
     step = math.ceil(len(ordered) / TICKS)
     ticks = [(places[repr(value)], number_text(value)) for value in ordered[::step]]
-    return Axis(key, "even", ticks, [places.get(repr(value)) for value in values])
+    names = {places[repr(value)]: number_text(value) for value in ordered}
+    return Axis(key, "even", ticks, [places.get(repr(value)) for value in values], names=names)
 
 
 def _scaled(key: str, scale: Scale, values: Iterable[float | None], low: float, high: float) -> Axis:
     span = (high - low) or 1.0
     places = [None if value is None else round((value - low) / span, 4) for value in values]
-    raw = _decades(low, high) if scale == "logarithmic" else nice_ticks(low, high)
-    ticks = [(round((at - low) / span, 4), number_text(10**at if scale == "logarithmic" else at)) for at in raw]
-    return Axis(key, scale, ticks, places)
+    raw = log_ticks(low, high) if scale == "logarithmic" else nice_ticks(low, high)
+    # Ticks are round numbers, and close ones differ in later digits only.
+    texts = [number_text(10**at) if scale == "logarithmic" else f"{at:.6g}" for at in raw]
+    ticks = [(round((at - low) / span, 4), text) for at, text in zip(raw, texts, strict=True)]
+    return Axis(key, scale, ticks, places, (low, high))
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
@@ -109,9 +131,15 @@ def nice_ticks(low: float, high: float) -> list[float]:
     return [float(f"{number * step:.12g}") for number in range(first, last + 1)]
 
 
-def _decades(low: float, high: float) -> list[float]:
+def log_ticks(low: float, high: float) -> list[float]:
+    """Ticks between two logarithms to base 10: those of powers of ten, of 1, 2 and 5 times these, or the ends."""
     whole = range(math.ceil(low - 1e-9), math.floor(high + 1e-9) + 1)
-    return [float(power) for power in whole[:: math.ceil(len(whole) / TICKS)]] if len(whole) > 1 else [low, high]
+    if len(whole) > 1:
+        return [float(power) for power in whole[:: math.ceil(len(whole) / TICKS)]]
+    powers = range(math.floor(low), math.floor(high) + 1)
+    finer = [power + math.log10(factor) for power in powers for factor in (1, 2, 5)]
+    inside = [at for at in finer if low - 1e-9 <= at <= high + 1e-9]
+    return inside if len(inside) > 1 else [low, high]
 
 
 def _order(value: object) -> tuple[bool, float, str]:

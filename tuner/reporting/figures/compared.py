@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from tuner.records.attempts import Attempt
+from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.seed_statistics import averages
+from tuner.records.study_record import Scale
 from tuner.reporting.figures.axes import Axis, metric_axis, value_axis
 from tuner.reporting.result_tables import has_seeds
 from tuner.reporting.study_view import StudyView, mean_id
@@ -23,6 +25,7 @@ class Compared:
     objective: Objective  # what they are compared by, a column of both lists
     trial_metric: str  # the name of a single trial's metric
     noun: str  # "trial" or "configuration"
+    scales: Mapping[str, Scale] = field(default_factory=dict)  # of the ranges in the search space
 
     @property
     def metric(self) -> str:
@@ -36,7 +39,7 @@ class Compared:
 
     def axis(self, key: str) -> Axis:
         """A hyperparameter's axis with the positions of ``rows`` and then ``trials``."""
-        return value_axis(key, [*self.rows, *self.trials])
+        return value_axis(key, [*self.rows, *self.trials], self.scales.get(key.removeprefix(CONFIG)))
 
     @property
     def level(self) -> Axis:
@@ -50,7 +53,7 @@ def compared(study: StudyView, workload: str) -> Compared:
     metric = objective.metric
     done = [row for row in rows if row.status in SUCCESSFUL and row.value(metric) is not None]
     if not has_seeds(rows):
-        return Compared(done, [], objective, metric, "trial")
+        return Compared(done, [], objective, metric, "trial", study.record.scales)
     done = [row for row in done if row.status == "completed"]  # as in the means
     best = {row.name: row for row in reversed(done)}
     mean = f"mean {metric}"
@@ -60,7 +63,7 @@ def compared(study: StudyView, workload: str) -> Compared:
         if each.interval
     ]
     trials = [_with_metric(row, mean, row.number(metric)) for row in done]
-    return Compared(means, trials, replace(objective, metric=mean), metric, "configuration")
+    return Compared(means, trials, replace(objective, metric=mean), metric, "configuration", study.record.scales)
 
 
 def _with_metric(row: Attempt, name: str, value: float, trial_id: str = "") -> Attempt:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
 from tuner.reporting.figures.chart import Chart, plain
+from tuner.reporting.figures.library import subplots
 from tuner.reporting.figures.style import new_plot
 
 if TYPE_CHECKING:
@@ -24,10 +25,8 @@ def titled(chart: Chart) -> Plot:
 
 def side_by_side(title: str, caption: str, charts: Sequence[Chart]) -> Plot:
     """Charts with one horizontal and one vertical axis as one figure, which has the first chart's vertical axis."""
-    from plotly.subplots import make_subplots
-
     figure, names = new_plot(380, margin={"t": 30}), [plain(chart.title) for chart in charts]
-    whole = make_subplots(figure=figure, cols=len(charts), subplot_titles=names, shared_yaxes=True)
+    whole = subplots(figure, cols=len(charts), subplot_titles=names, shared_yaxes=True)
     for column, plot in enumerate(_plots(charts), 1):
         _add(whole, plot, "y", 1, column)
     whole.for_each_yaxis(lambda axis: axis.update(title_text=None), selector=lambda axis: axis.matches)
@@ -36,13 +35,11 @@ def side_by_side(title: str, caption: str, charts: Sequence[Chart]) -> Plot:
 
 def one_above_another(title: str, caption: str, charts: Sequence[Chart]) -> Plot:
     """Charts with two vertical axes each as one figure with a common horizontal axis."""
-    from plotly.subplots import make_subplots
-
     plots = _plots(charts)
     height = sum(plot.layout.height for plot in plots)
     above = {"legend": {"y": 1 + 26 / height}, "margin": {"t": 60}}
-    whole = make_subplots(
-        figure=new_plot(height, showlegend=True, barmode="overlay", **above),
+    whole = subplots(
+        new_plot(height, showlegend=True, barmode="overlay", **above),
         rows=2 * len(plots),
         row_heights=[0.6, 0.4] * len(plots),
         vertical_spacing=0.16 / len(plots),

@@ -5,10 +5,9 @@ Figures have the colours of the light theme. A dark page replaces each by its co
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from tuner.errors import InputError, not_installed
+from tuner.reporting.figures.library import empty_plot
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
@@ -35,6 +34,9 @@ COLOURS = {
     "interrupted": ("#6b6250", "#c4b68f"),
     "too_large": ("#8a5a00", "#e0b050"),
 }
+# Several studies: the colours of statuses, which no plot of studies shows.
+SERIES = ("completed", "out_of_memory", "diverged", "too_large", "stalled", "pruned")
+DASHES = ("solid", "dash", "dot")
 SHADES = 12  # from the best to the worst
 PALE = "47"  # appended to a colour: an opacity of 28 %
 
@@ -60,17 +62,15 @@ _PAIRS = [*COLOURS.values(), *((_shade(step, 0), _shade(step, 1)) for step in ra
 DARK = {light + alpha: dark + alpha for light, dark in _PAIRS for alpha in ("", PALE)}
 
 
-def check_plotly() -> None:
-    """Raises ``InputError`` if plotly is not installed."""
-    if find_spec("plotly") is None:
-        raise InputError(not_installed("plotly", extra="report"))
+def series(number: int, **line: object) -> dict[str, object]:
+    """The look of the lines of one of several studies: colours and dashes that can be told apart."""
+    name, dash = SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
+    return {"line": {"width": 2.2, "color": colour(name), "dash": dash, **line}, "marker": {"color": colour(name)}}
 
 
 def new_plot(height: int, **layout: object) -> Plot:
     """An empty plot of this height in CSS pixels; ``layout`` is added to the common layout."""
-    from plotly.graph_objects import Figure as Plot
-
-    return Plot(layout={"template": {"layout": _common_layout()}, "height": height, **layout})
+    return empty_plot({"template": {"layout": _common_layout()}, "height": height, **layout})
 
 
 def _common_layout() -> dict[str, object]:

@@ -9,7 +9,7 @@ from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time
 from tuner.reporting.figures.chart import Chart, Names, plain
 from tuner.reporting.figures.style import PALE, colour, new_plot
 from tuner.reporting.study_view import StudyView
-from tuner.reporting.texts import count_text, duration
+from tuner.reporting.texts import count_text, duration, number_text
 from tuner.trial import GB, Status
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def _add_bars(plot: Plot, status: str, bars: Sequence[Bar], height: float, unit:
 
 
 def _memory(bar: Bar) -> str:
-    used = "peak not known" if bar.used_gb is None else f"used {bar.used_gb:.2f} GB"
-    return f"{bar.reserved_gb:.2f} GB, {used}"
+    used = "peak not known" if bar.used_gb is None else f"used {number_text(bar.used_gb)} GB"
+    return f"{number_text(bar.reserved_gb)} GB, {used}"
 
 
 def _add_memory(plot: Plot, bars: Sequence[Bar], budget_gb: float, seconds: int) -> None:
@@ -134,17 +134,17 @@ def _add_memory(plot: Plot, bars: Sequence[Bar], budget_gb: float, seconds: int)
             **common, x=ends, y=budget, name="for trials", line={"dash": "dash", "width": 1.5, "color": colour("ink")}
         )
     elif budget_gb:  # it would flatten everything else
-        text = f"{budget_gb:.1f} GB for trials, far above this scale"
+        text = f"{number_text(budget_gb)} GB for trials, far above this scale"
         plot.add_annotation(x=1, xref="x domain", xanchor="right", y=1, yref="y2 domain", yanchor="bottom", text=text)
 
 
 def _finding(bars: Sequence[Bar], budget_gb: float, pauses: Pauses) -> str:
     steps = memory_over_time(bars)
     reserved, used = max(step[1] for step in steps), max(step[2] for step in steps)
-    of = f" of the device's {budget_gb:.2f} GB" if budget_gb else ""
+    of = f" of the device's {number_text(budget_gb)} GB" if budget_gb else ""
     took = duration(max(bar.end for bar in bars))
     text = f"{count_text(len(bars), 'attempt')} in {took}, up to {_lanes(bars)} at once. "
-    text += f"At most {reserved:.2f} GB{of} were reserved at a time and {used:.2f} GB used"
+    text += f"At most {number_text(reserved)} GB{of} were reserved at a time and {number_text(used)} GB used"
     share = used_share(bars)
     text += f"; over time, {share:.0%} of what was reserved was used. " if share is not None else ". "
     retried = sum(bar.attempt > 1 for bar in bars)

@@ -6,26 +6,55 @@ import base64
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
+from urllib.parse import quote
 
 from tuner.machine.atomic_files import replacing
+from tuner.reporting.figures.library import javascript, javascript_name
 from tuner.reporting.figures.style import COLOURS, DARK, FONT
 from tuner.reporting.page.parts import json_block
-from tuner.reporting.page.sections import main_html
-from tuner.reporting.study_view import StudyView
 
 REPORT = "report.html"
+RESULTS = "results"  # the name of a folder in which all studies share the plotting library
 
 
-def write_page(study: StudyView, file: Path) -> None:
-    """Replaces the page as a whole. If an OSError is raised, the old page is still there."""
+@dataclass(frozen=True)
+class Page:
+    """What a page shows."""
+
+    title: str  # text
+    main: str  # HTML
+
+
+def write_page(page: Page, file: Path, library: Path | None = None) -> None:
+    """Replaces the page as a whole. If an OSError is raised, the old page is still there.
+
+    Args:
+        page: the content.
+        file: the page's file.
+        library: the file of the plotting library, which is written if it is not there; None puts it into the page.
+    """
     check_replaceable(file)
+    if library:
+        _write_library(library)
     with replacing(file) as content:
-        content.write(page_html(study).encode(errors="replace"))
+        content.write(page_html(page, library=_address(library, file) if library else "").encode(errors="replace"))
+
+
+def library_file(folder: Path) -> Path:
+    """The file of the plotting library for a study's folder.
+
+    All studies in a folder with the name ``results`` share it. Elsewhere it is in the study's own folder, as nothing
+    is written into folders that are not for studies.
+    """
+    folder = folder.resolve()
+    return (folder.parent if folder.parent.name == RESULTS else folder) / javascript_name()
 
 
 def check_replaceable(file: Path) -> None:
@@ -40,26 +69,47 @@ def check_replaceable(file: Path) -> None:
     raise FileExistsError(errno.EEXIST, "it exists and is not a page of tuner report")
 
 
-def page_html(study: StudyView, *, live: str = "") -> str:
+def page_html(page: Page, *, live: str = "", library: str = "") -> str:
     """The whole page: styles, scripts and content.
 
-    ``live`` is the study's version for a page that asks its server for updates; empty for a file.
+    Args:
+        page: the content.
+        live: the study's version for a page that asks its server for updates; empty for a file.
+        library: the address of the plotting library; empty puts it into the page.
     """
-    from plotly.offline import get_plotlyjs
-
     # The table can be used before plotly has been read.
-    scripts = [_static("vendor/sortable.min.js") + _static("table.js"), get_plotlyjs(), _static("page.js")]
+    table, script = _static("vendor/sortable.min.js") + _static("table.js"), _static("page.js")
+    own = [table, script] if library else [table, javascript(), script]
+    # Only whoever writes the page knows this: no text in the page can contain a digest of the page.
+    nonce = _digest(page.main + table + script) if library else ""
+    plotly = f'<script nonce="{nonce}" src="{escape(library)}"></script>' if library else f"<script>{own[1]}</script>"
     return Template(_static("page.html")).substitute(
-        policy=escape(_policy(scripts, bool(live))),
-        title=escape(f"{study.name} · tuner"),
+        policy=escape(_policy(own, nonce, bool(live))),
+        title=escape(f"{page.title} · tuner"),
         style=_style(),
         dark=json_block("dark", json.dumps(DARK)),
-        main=main_html(study),
-        table=scripts[0],
-        plotly=scripts[1],
-        script=scripts[2],
+        main=page.main,
+        table=table,
+        plotly=plotly,
+        script=script,
         live=escape(live),
     )
+
+
+def _write_library(file: Path) -> None:
+    """Writes the plotting library, unless the file has this very content."""
+    content = javascript().encode()
+    if file.is_file() and not file.is_symlink() and file.read_bytes() == content:
+        return
+    own = file.with_name(f"{file.name}.{os.getpid()}")  # another study may be writing it as well
+    with replacing(own) as partial:
+        partial.write(content)
+    own.replace(file)
+
+
+def _address(library: Path, file: Path) -> str:
+    """The relative address of the library on a page."""
+    return quote(Path(os.path.relpath(library, file.resolve().parent)).as_posix())
 
 
 def _start() -> str:
@@ -72,15 +122,21 @@ def _style() -> str:
     return f":root {{ {colours}}}\nbody {{ font-family: {FONT}; }}\n{_static('page.css')}"
 
 
-def _policy(scripts: Sequence[str], live: bool) -> str:
-    """The page's content security policy: only these scripts run, and nothing is loaded from other places."""
-    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
-    allowed = " ".join(f"'sha256-{each}'" for each in hashes)
+def _policy(scripts: Sequence[str], nonce: str, live: bool) -> str:
+    """The page's content security policy: only these scripts run, and nothing is loaded from other places.
+
+    A file is let in by a nonce, as browsers compute no hashes of scripts that a local page loads.
+    """
+    allowed = [f"'sha256-{_digest(each)}'" for each in scripts] + [f"'nonce-{nonce}'"] * bool(nonce)
     connect = "'self'" if live else "'none'"
     return (
-        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:; "
+        f"default-src 'none'; script-src {' '.join(allowed)}; style-src 'unsafe-inline'; img-src data:; "
         f"connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode(errors="replace")).digest()).decode()
 
 
 def _static(name: str) -> str:

@@ -38,6 +38,7 @@ function drawAll() {
 }
 
 function redrawPlots() {
+  if (!canPlot) return;
   document.querySelectorAll(".plot").forEach((element) => Plotly.purge(element));
   startPlots();
   (window.requestIdleCallback ?? setTimeout)(drawRest);
@@ -118,9 +119,13 @@ async function followStudy() {
   await ask();
 }
 
+const canPlot = typeof Plotly !== "undefined"; // its file may have been left behind
+document.getElementById("no-plots").hidden = canPlot;
 startTheme();
 startCopying();
-startPlots();
-addEventListener("beforeprint", drawAll);
-(window.requestIdleCallback ?? setTimeout)(drawRest);
+if (canPlot) {
+  startPlots();
+  addEventListener("beforeprint", drawAll);
+  (window.requestIdleCallback ?? setTimeout)(drawRest);
+}
 if (document.documentElement.dataset.live) followStudy();

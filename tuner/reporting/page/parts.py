@@ -47,6 +47,11 @@ def figure(chart: Chart) -> str:
     )
 
 
+def pair(charts: Iterable[Chart]) -> str:
+    """Charts side by side, where the page is wide enough."""
+    return f'<div class="pair">{"".join(map(figure, charts))}</div>'
+
+
 def json_block(name: str, text: str) -> str:
     """JSON in a page. ``<`` is escaped, so that no text can end the block."""
     escaped = text.replace("<", "\\u003c")

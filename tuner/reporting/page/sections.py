@@ -17,14 +17,19 @@ from tuner.reporting.figures.attempt_bars import to_bars, without_pauses
 from tuner.reporting.figures.compared import compared
 from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.curves import learning_curves
+from tuner.reporting.figures.distribution import distribution
 from tuner.reporting.figures.effects import against_each
 from tuner.reporting.figures.estimates import estimate_against_peak
+from tuner.reporting.figures.history import history
+from tuner.reporting.figures.machine import machine_load
+from tuner.reporting.figures.mattering import what_matters
 from tuner.reporting.figures.timeline import timelines
-from tuner.reporting.page.parts import command, facts, figure, section
-from tuner.reporting.page.tables import configurations_table, trials_table, values_text
-from tuner.reporting.result_tables import has_seeds, interval_text, intervals
+from tuner.reporting.page.parts import command, facts, figure, pair, section
+from tuner.reporting.page.tables import configurations_table, mean_text, trials_table, values_text
+from tuner.reporting.result_tables import has_seeds, intervals
+from tuner.reporting.standing import standing
 from tuner.reporting.study_view import StudyView
-from tuner.reporting.texts import MEMORY_VIEWER, count_text, duration
+from tuner.reporting.texts import MEMORY_VIEWER, count_text, duration, number_text
 from tuner.trial import GB, Objective, Status, title
 
 # The maximum numbers of reasons for failures, devices, and running or tight trials that are listed.
@@ -33,7 +38,7 @@ REASONS, DEVICES, RUNNING = 8, 8, 12
 
 def main_html(study: StudyView) -> str:
     """The part of the page that changes while the study runs, without styles and scripts."""
-    memory = [*timelines(study), estimate_against_peak(study)]
+    memory = [*timelines(study), machine_load(study), estimate_against_peak(study)]
     body = [
         _head(study),
         *(_best(study, workload) for workload in study.objectives),
@@ -49,7 +54,7 @@ def main_html(study: StudyView) -> str:
 def _head(study: StudyView) -> str:
     known = [("Trials", _counts(study)), *_times(study)]
     for device, budget in study.devices()[:DEVICES]:
-        known.append((device.label, f"{device.name}, {budget / GB:.1f} GB for trials"))
+        known.append((device.label, f"{device.name}, {number_text(budget / GB)} GB for trials"))
     if study.record.plan.workers:
         known.append(("At once", f"{study.record.plan.workers}, bounded by {study.record.plan.bound}"))
     if tight := study.record.plan.tight:
@@ -62,8 +67,7 @@ def _head(study: StudyView) -> str:
         known.append(("Data", study.record.data))
     return (
         f'<header><p class="kicker">tuner study</p><h1>{escape(study.name)}</h1>{_bar(study)}'
-        f"{facts(known)}{_running(study)}{''.join(f'<p>Note: {escape(note)}</p>' for note in study.notes)}"
-        f"{command('Command', study.record.command)}</header>"
+        f"{facts(known)}{_running(study)}{''.join(f'<p>Note: {escape(note)}</p>' for note in study.notes)}</header>"
     )
 
 
@@ -123,7 +127,7 @@ def _best(study: StudyView, workload: str) -> str:
         content = f'<p class="none">{why}</p>'
     else:
         best = rows[0]
-        metrics = [(key, f"{best.number(key):.4f}") for key in dict.fromkeys(metric_columns([best], metric))]
+        metrics = [(key, number_text(best.value(key))) for key in dict.fromkeys(metric_columns([best], metric))]
         if several:
             name = title(workload, best.name, several=False, seed=best.seed)
             values = ", ".join(f"{key} {value}" for key, value in metrics)
@@ -131,8 +135,17 @@ def _best(study: StudyView, workload: str) -> str:
             content += f'<p class="single">Best single trial: <strong>{escape(name)}</strong>, {escape(values)}</p>'
         else:
             content = _card(best.name, metrics, [best])
+            caution = study.record.cautions.get(workload, "")
+            content += _findings(standing(rows, objective, _more_seeds(study), caution))
         content += command("Again", study.again(best))
     return section(heading, f"best-{list(study.objectives).index(workload)}", content)
+
+
+def _more_seeds(study: StudyView) -> str:
+    """How to train with more seeds; a search that suggests configurations trains each with one only."""
+    if study.record.settings.get("search") in (None, "grid", "random"):
+        return "Resume the study with --seeds 3 to train each configuration with two more seeds."
+    return "Train the best configurations again with other seeds to know."
 
 
 def _best_configuration(rows: Sequence[Attempt], objective: Objective) -> str:
@@ -141,13 +154,16 @@ def _best_configuration(rows: Sequence[Attempt], objective: Objective) -> str:
     best = next(each for each in found if each.verdict == "best")
     own = [row for row in rows if row.name == best.name]
     means = [
-        (f"mean {key}", interval_text(intervals(own, key)[best.name]))
-        for key in metric_columns(own, objective.metric)
+        (f"mean {key}", mean_text(intervals(own, key)[best.name])) for key in metric_columns(own, objective.metric)
     ]
     about = f"Means of {len(best.values)} of {best.seeds} seeds"
     about += ", with their 95 % intervals." if len(best.values) > 1 else "."
     lines = [about, *(f"{line}." for line in summary(found).splitlines())]
-    return _card(best.name, means, own) + "".join(f'<p class="finding">{escape(line)}</p>' for line in lines)
+    return _card(best.name, means, own) + _findings(lines)
+
+
+def _findings(lines: Iterable[str]) -> str:
+    return "".join(f'<p class="finding">{escape(line)}</p>' for line in lines)
 
 
 def _card(name: str, metrics: Iterable[tuple[str, str]], rows: Sequence[Attempt]) -> str:
@@ -184,8 +200,14 @@ def _trials(study: StudyView) -> str:
 
 
 def _reasons(rows: Sequence[Attempt]) -> str:
-    """The reasons why trials did not complete, with their counts."""
-    reasons = Counter((row.status, row.error) for row in rows if row.error)
+    """The reasons why trials did not complete, with their counts; pruned ones apart, as nothing went wrong there."""
+    pruned = [row for row in rows if row.error and row.status == "pruned"]
+    wrong = [row for row in rows if row.error and row.status != "pruned"]
+    return _reason_list("What went wrong", wrong) + _reason_list("Stopped early", pruned)
+
+
+def _reason_list(heading: str, rows: Sequence[Attempt]) -> str:
+    reasons = Counter((row.status, row.error) for row in rows)
     if not reasons:
         return ""
     items = "".join(
@@ -193,17 +215,23 @@ def _reasons(rows: Sequence[Attempt]) -> str:
         for (status, error), count in reasons.most_common(REASONS)
     )
     more = f"<p>and {len(reasons) - REASONS} more reasons, in the column error</p>" if len(reasons) > REASONS else ""
-    return f'<div class="reasons"><h3>What went wrong</h3><ul>{items}</ul>{more}</div>'
+    return f'<div class="reasons"><h3>{heading}</h3><ul>{items}</ul>{more}</div>'
 
 
 def _comparison(study: StudyView, workload: str) -> str:
+    objective = study.objectives[workload]
     small = "".join(map(figure, against_each(study, workload)))
     metric = compared(study, workload).metric
     grid = f'<h3 class="grid-title">{escape(metric)} against each hyperparameter</h3><div class="grid">{small}</div>'
     whole, curves = parallel_coordinates(study, workload), learning_curves(study, workload)
+    course = history(study, workload), distribution({study.name: study.of_workload(workload)}, objective)
     heading = f"Comparison: {workload}" if len(study.objectives) > 1 else "Comparison"
     name = f"compared-{list(study.objectives).index(workload)}"
-    return section(heading, name, figure(whole) + (grid if small else "") + figure(curves))
+    return section(
+        heading,
+        name,
+        pair(what_matters(study, workload)) + (grid if small else "") + figure(whole) + pair(course) + figure(curves),
+    )
 
 
 def _snapshots(study: StudyView) -> str:
@@ -218,5 +246,9 @@ def _snapshots(study: StudyView) -> str:
 
 
 def _foot(study: StudyView) -> str:
-    listed = ", ".join(f"{name} {version}" for name, version in study.record.versions.items())
-    return f"<footer><p>Made by tuner from attempts.jsonl and epochs.jsonl. {escape(listed)}</p></footer>"
+    record = study.record
+    known = [("Code", f"git {record.revision}")] if record.revision else [("Code", "no git revision was recorded")]
+    known += record.versions.items()
+    changed = "<p>+ after the revision: files were changed since that commit.</p>" if "+" in record.revision else ""
+    what = section("How it was run", "run", command("Command", record.command) + facts(known, kind="run") + changed)
+    return f"{what}<footer><p>Made by tuner from attempts.jsonl, epochs.jsonl and machine.jsonl.</p></footer>"

@@ -11,7 +11,7 @@ function filterRows() {
   const words = text.value.toLowerCase().split(/\s+/).filter(Boolean);
   const rows = Array.from(table.tBodies[0].rows);
   for (const row of rows) {
-    row.haystack ??= Array.from(row.cells, (cell) => cell.textContent.toLowerCase()).join(" ");
+    row.haystack ??= Array.from(row.cells, (cell) => `${cell.textContent} ${cell.dataset.sort ?? ""}`.toLowerCase()).join(" ");
     const ended = !status.value || row.querySelector(".status").textContent === status.value;
     row.hidden = !ended || !words.every((word) => row.haystack.includes(word));
   }
@@ -31,6 +31,11 @@ function chooseTrial(id) {
   row.scrollIntoView({ block: "center" });
 }
 
+// The exact value of a cell that shows three digits.
+document.addEventListener("mouseover", (event) => {
+  const cell = event.target.closest?.("td[data-sort]");
+  if (cell) cell.title = cell.dataset.sort;
+});
 document.addEventListener("input", (event) => {
   clearTimeout(typing);
   if (event.target.closest(".controls")) typing = setTimeout(filterRows, TYPING_MILLISECONDS);

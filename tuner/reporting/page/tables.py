@@ -10,8 +10,9 @@ from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, Attemp
 from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import Interval, averages
 from tuner.reporting.figures.axes import varying
-from tuner.reporting.result_tables import has_seeds, interval_text, intervals
+from tuner.reporting.result_tables import has_seeds, intervals
 from tuner.reporting.study_view import mean_id
+from tuner.reporting.texts import number_text, with_error
 from tuner.trial import Objective
 
 THEN = (
@@ -47,7 +48,7 @@ def trials_table(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -
         for key in listed
     ]
     lines = [(row.trial_id, [_trial_cell(key, row) for key in listed]) for row in rows]
-    caption = "All trials, the best first; the columns are those of results.csv"
+    caption = "All trials, the best first; the columns are those of results.csv, with three significant digits"
     return _sortable("trials", "Table of all trials", caption, shown, lines)
 
 
@@ -96,7 +97,7 @@ def configurations_table(rows: Sequence[Attempt], objective: Objective, name: st
 
 def values_text(rows: Iterable[Attempt], key: str) -> str:
     """The distinct values of these rows in a column."""
-    return ", ".join(dict.fromkeys(_text(key, row) for row in rows))
+    return ", ".join(dict.fromkeys(number_text(row.value(key)) for row in rows if row.value(key) is not None))
 
 
 def _text(key: str, row: Attempt) -> str:
@@ -116,7 +117,10 @@ def _trial_cell(key: str, row: Attempt) -> str:
     if key == "name":
         return _name_cell(row.name)
     text = escape(_text(key, row))
-    return f'<td><span class="status {text}">{text}</span>' if key == "status" else f"<td>{text}"
+    if key == "status":
+        return f'<td><span class="status {text}">{text}</span>'
+    shown = escape(number_text(row.value(key))) if text else ""
+    return f"<td>{text}" if shown == text else f'<td data-sort="{text}">{shown}'  # sorted by the exact value
 
 
 def _name_cell(name: str) -> str:
@@ -124,8 +128,12 @@ def _name_cell(name: str) -> str:
 
 
 def _mean_cell(interval: Interval | None, *, signed: bool = False) -> str:
-    text = interval_text(interval, signed=signed)
-    return f'<td data-sort="{interval.mean}">{text}' if interval else "<td>"
+    return f'<td data-sort="{interval.mean}">{mean_text(interval, signed=signed)}' if interval else "<td>"
+
+
+def mean_text(interval: Interval | None, *, signed: bool = False) -> str:
+    """A mean with half the width of its 95 % interval, if known; empty for None."""
+    return with_error(interval.mean, interval.half_width, signed=signed) if interval else ""
 
 
 def _sortable(

@@ -1,0 +1,51 @@
+"""The load of the machine in ``machine.jsonl``."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tuner.machine.load import GpuLoad, Load, LoadMeter
+from tuner.records import machine_log
+from tuner.records.machine_log import GpuLine, MachineLine, read_machine, recording, to_line
+from tuner.trial import GB
+
+
+def test_a_study_leaves_lines_of_its_machines_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_log, "SECONDS", 0.01)
+    with recording(tmp_path / "machine.jsonl", []):
+        while len(read_machine(tmp_path / "machine.jsonl")) < 2:
+            time.sleep(0.01)
+    first, second, *_ = read_machine(tmp_path / "machine.jsonl")
+    assert first.at <= second.at and 0 <= second.busy <= 1 and second.ram_gb > 0
+
+
+def test_a_file_that_cannot_be_written_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_log, "SECONDS", 0.01)
+    with recording(tmp_path / "no" / "machine.jsonl", []):
+        time.sleep(0.05)
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_gpu_has_its_label_and_its_memory_in_gb() -> None:
+    load = Load(0.123456, 3 * GB, {"GPU-1": GpuLoad(0.5, GB)})
+    line = to_line(load, {"GPU-1": "cuda:0"}, 10.0)
+    assert line == {"at": 10.0, "busy": 0.123, "ram_gb": 3.0, "gpus": {"cuda:0": {"busy": 0.5, "used_gb": 1.0}}}
+
+
+def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "machine.jsonl"
+    file.write_text(
+        '{"at": 1, "busy": 0.5, "ram_gb": 2, "gpus": {"cuda:0": {"busy": 1, "used_gb": 3}}}\n{"at": 2, "bu'
+    )
+    assert read_machine(file) == [
+        MachineLine(at=1.0, busy=0.5, ram_gb=2.0, gpus={"cuda:0": GpuLine(busy=1.0, used_gb=3.0)})
+    ]
+    assert read_machine(tmp_path / "none") == []
+
+
+def test_without_a_driver_only_the_machine_itself_is_looked_at() -> None:
+    with LoadMeter(frozenset({"GPU-none"})) as meter:
+        assert meter.look().gpus == {}

@@ -1,0 +1,37 @@
+"""The load of the machine over time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.reporting.studies import rows_of, view_of
+from tuner.records.machine_log import GpuLine, MachineLine
+from tuner.reporting.figures.machine import MOST, machine_load, thinned, without_gaps
+
+
+def lines(*times: float) -> list[MachineLine]:
+    gpus = {"cuda:0": GpuLine(busy=0.9, used_gb=5.0)}
+    return [MachineLine(at=at, busy=0.25, ram_gb=8.0, gpus=gpus) for at in times]
+
+
+def test_cpu_and_gpus_have_a_line_of_load_and_one_of_memory() -> None:
+    chart = machine_load(replace(view_of(rows_of(val_loss=[1.0])), machine=lines(100, 101, 102)))
+    assert chart.plot and len(chart.plot.data) == 4
+    assert chart.plot.data[0].x == (0.0, 1.0, 2.0)
+    assert chart.caption.startswith(
+        "CPU: busy 25% of the time on average, at most 8 GB of RAM in use. cuda:0: busy 90%"
+    )
+
+
+def test_a_study_without_a_record_says_so() -> None:
+    assert "no load was recorded" in machine_load(view_of(rows_of(val_loss=[1.0]))).caption
+
+
+def test_the_time_before_a_study_is_resumed_is_left_out() -> None:
+    assert [line.at for line in without_gaps(lines(0, 1, 2, 5000, 5001))] == [0, 1, 2, 3, 4]
+    assert [line.at for line in without_gaps(lines(0, 40, 90))] == [0, 40, 90], "lines of a slow study"
+
+
+def test_a_long_study_is_drawn_with_few_points_and_its_end() -> None:
+    found = thinned(lines(*range(10_000)))
+    assert len(found) <= MOST and found[-1].at == 9999

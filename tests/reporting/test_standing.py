@@ -1,0 +1,31 @@
+"""How sure the first place is."""
+
+from __future__ import annotations
+
+from tests.reporting.studies import rows_of
+from tuner.reporting.standing import standing
+from tuner.trial import Objective
+
+LOSS = Objective("val_loss")
+
+
+def test_a_lead_is_compared_with_that_over_the_median_trial() -> None:
+    first, chance = standing(rows_of(val_loss=[0.5, 0.51, 0.7, 0.9, 1.0]), LOSS, "Train more.")
+    assert first == "It leads n1 by 0.01, 5% of its lead over the median trial."
+    assert chance.startswith("One seed cannot tell how much of that is chance.") and chance.endswith("Train more.")
+
+
+def test_more_is_better_where_that_is_so_and_equals_are_level() -> None:
+    rows = rows_of(val_accuracy=[0.9, 0.8, 0.7])
+    assert "leads n1 by 0.1, 100%" in standing(rows, Objective("val_accuracy", "maximize"), "")[0]
+    assert standing(rows_of(val_loss=[1.0, 1.0, 2.0]), LOSS, "")[0] == "It is level with n1."
+
+
+def test_the_best_of_many_was_lucky_and_a_test_metric_is_told() -> None:
+    rows = rows_of(val_loss=[number / 10 for number in range(10)])
+    assert standing(rows, LOSS, "")[-1] == "As the best of 10 by val_loss, it was probably lucky with it."
+
+
+def test_a_single_trial_leads_nobody_and_a_workloads_caution_is_told() -> None:
+    assert standing(rows_of(val_loss=[1.0]), LOSS, "", "few ratings") == []
+    assert standing(rows_of(val_loss=[1.0, 2.0]), LOSS, "", "few ratings")[-1] == "Caution: few ratings."

@@ -1,0 +1,90 @@
+"""How busy this machine is: its CPU, its RAM and its GPUs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from tuner.machine.devices import nvml_text, ram_bytes
+
+
+@dataclass(frozen=True)
+class GpuLoad:
+    """A GPU at a moment."""
+
+    busy: (
+        float  # the share of the driver's last sampling period (at most a second) in which a kernel ran, from 0 to 1
+    )
+    used_bytes: int  # by all processes
+
+
+@dataclass(frozen=True)
+class Load:
+    """The machine at a moment."""
+
+    busy: float  # the mean over the CPU cores that this process may use since the last look, from 0 to 1
+    used_bytes: int  # of the RAM, by all processes
+    gpus: Mapping[str, GpuLoad] = field(default_factory=dict)  # by UUID
+
+
+class LoadMeter:
+    """Looks at the machine; GPUs that the driver says nothing of are left out."""
+
+    def __init__(self, uuids: frozenset[str]) -> None:
+        """``uuids`` are of the GPUs to look at."""
+        self._uuids = uuids
+        self._handles: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Begins the first period."""
+        import psutil
+
+        psutil.cpu_percent(percpu=True)
+        if self._uuids:
+            self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Closes the driver's library."""
+        if self._handles:
+            import pynvml
+
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
+
+    def look(self) -> Load:
+        """The load since the last look."""
+        import psutil
+
+        cores = psutil.cpu_percent(percpu=True)
+        own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(cores))
+        shown = [cores[core] for core in own if core < len(cores)] or cores
+        total, free = ram_bytes()
+        return Load(sum(shown) / len(shown) / 100, total - free, self._gpus())
+
+    def _open(self) -> None:
+        import pynvml
+
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                if (uuid := nvml_text(pynvml.nvmlDeviceGetUUID(handle))) in self._uuids:
+                    self._handles[uuid] = handle
+
+    def _gpus(self) -> dict[str, GpuLoad]:
+        found = {}
+        if self._handles:
+            import pynvml
+
+            for uuid, handle in self._handles.items():
+                with suppress(pynvml.NVMLError):
+                    busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+                    found[uuid] = GpuLoad(busy, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
+        return found

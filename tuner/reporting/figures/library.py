@@ -1,0 +1,46 @@
+"""The plotting library: plotly is imported here, and only when it is needed."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from tuner.errors import InputError, not_installed
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure as Plot
+
+
+def check_plotly() -> None:
+    """Raises ``InputError`` if plotly is not installed."""
+    if find_spec("plotly") is None:
+        raise InputError(not_installed("plotly", extra="report"))
+
+
+def empty_plot(layout: dict[str, object]) -> Plot:
+    """A plot with this layout and nothing in it."""
+    from plotly.graph_objects import Figure as Plot
+
+    return Plot(layout=layout)
+
+
+def subplots(plot: Plot, **options: object) -> Plot:
+    """The plot with a grid of subplots; ``options`` are those of ``plotly.subplots.make_subplots``."""
+    from plotly.subplots import make_subplots
+
+    return make_subplots(figure=plot, **options)
+
+
+def javascript() -> str:
+    """The library that shows plots in a browser, 5 MB."""
+    from plotly.offline import get_plotlyjs
+
+    text: str = get_plotlyjs()
+    return text
+
+
+def javascript_name() -> str:
+    """The name of a file with that library; it has the version."""
+    from plotly.offline import get_plotlyjs_version
+
+    return f"plotly-{get_plotlyjs_version()}.min.js"

@@ -1,0 +1,92 @@
+"""The load of the study's machine over time."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from tuner.records.machine_log import MachineLine
+from tuner.reporting.figures.chart import Chart, plain
+from tuner.reporting.figures.style import new_plot, series
+from tuner.reporting.study_view import StudyView
+from tuner.reporting.texts import number_text
+
+MOST = 600  # the maximum number of points of a line
+GAP_SECONDS = 30.0  # and ten times the usual distance of two lines: the study did not run in between
+UNITS = (("s", 1), ("min", 60), ("h", 3600))
+
+
+def machine_load(study: StudyView) -> Chart:
+    """The share of time in which CPU and GPUs were busy, and below it the memory in use."""
+    title, lines = "Load of the machine", without_gaps(study.machine)
+    if len(lines) < 2:
+        return Chart(
+            title, "The study ran for less than two seconds, or an earlier version ran it: no load was recorded."
+        )
+    lines = thinned(lines)
+    began, gpus = lines[0].at, sorted({label for line in lines for label in line.gpus})
+    length = lines[-1].at - began
+    unit, seconds = next(each for each in reversed(UNITS) if length >= 3 * each[1] or each[1] == 1)
+    times = [round((line.at - began) / seconds, 4) for line in lines]
+    plot = new_plot(380, showlegend=True, margin={"l": 56, "r": 14, "t": 36, "b": 42}, dragmode=False)
+    plot.update_layout(
+        xaxis={"title": f"time, {unit}", "anchor": "y2", "showgrid": False},
+        yaxis={"title": "busy", "domain": [0.56, 1], "range": [0, 1.04], "tickformat": ".0%"},
+        yaxis2={"title": "GB in use", "domain": [0, 0.42], "rangemode": "tozero"},
+    )
+    for number, name in enumerate(["CPU", *gpus]):
+        busy = [_of(line, name) for line in lines]
+        memory = "RAM" if name == "CPU" else f"memory of {name}"
+        common = {"mode": "lines", "x": times, "legendgroup": name, **series(number, width=1.6)}
+        plot.add_scatter(
+            **common,
+            y=[each and each[0] for each in busy],
+            name=plain("CPU, RAM" if name == "CPU" else name),
+            hovertemplate=f"{plain(name)} %{{y:.0%}} busy at %{{x}} {unit}<extra></extra>",
+        )
+        plot.add_scatter(
+            **common,
+            y=[each and each[1] for each in busy],
+            yaxis="y2",
+            showlegend=False,
+            hovertemplate=f"{plain(memory)} %{{y:.2f}} GB at %{{x}} {unit}<extra></extra>",
+        )
+    plot.update_xaxes(fixedrange=True).update_yaxes(fixedrange=True)
+    text = " ".join(_finding(name, [each for line in lines if (each := _of(line, name))]) for name in ["CPU", *gpus])
+    text += " All programs of the machine that ran the study count, and not only this study's."
+    return Chart(title, text, plot)
+
+
+def thinned(lines: Sequence[MachineLine]) -> list[MachineLine]:
+    """At most ``MOST`` lines, evenly spaced, with the last one."""
+    step = -(-len(lines) // MOST) or 1
+    return list(lines[::-1][::step][::-1])
+
+
+def without_gaps(lines: Sequence[MachineLine]) -> list[MachineLine]:
+    """The lines with the time left out in which the study did not run, as before it was resumed."""
+    kept, back, usual = list(lines[:1]), 0.0, 0.0
+    for before, line in pairwise(lines):
+        passed = line.at - before.at
+        if kept[1:] and passed > 10 * usual + GAP_SECONDS:
+            back += passed - usual
+        else:
+            usual = passed
+        kept.append(replace(line, at=line.at - back))
+    return kept
+
+
+def _of(line: MachineLine, name: str) -> tuple[float, float] | None:
+    """How busy the CPU or a GPU was, and the memory in use."""
+    if name == "CPU":
+        return line.busy, line.ram_gb
+    gpu = line.gpus.get(name)
+    return (gpu.busy, gpu.used_gb) if gpu else None
+
+
+def _finding(name: str, found: Sequence[tuple[float, float]]) -> str:
+    busy, most = statistics.fmean(each for each, _ in found), max(used for _, used in found)
+    memory = "RAM" if name == "CPU" else "memory"
+    return f"{name}: busy {busy:.0%} of the time on average, at most {number_text(most)} GB of {memory} in use."

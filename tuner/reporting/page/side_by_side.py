@@ -1,0 +1,137 @@
+"""The content of the page that compares several studies."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from html import escape
+from urllib.parse import quote
+
+from tuner.records.attempts import Attempt
+from tuner.records.seed_statistics import best_trial
+from tuner.reporting.figures.axes import varying
+from tuner.reporting.figures.distribution import distribution
+from tuner.reporting.figures.history import histories
+from tuner.reporting.page.parts import figure, pair, section
+from tuner.reporting.page.tables import values_text
+from tuner.reporting.study_view import StudyView
+from tuner.reporting.texts import duration, number_text
+from tuner.trial import Objective
+
+
+def side_by_side_html(studies: Sequence[StudyView], links: Sequence[str]) -> str:
+    """The whole content; ``links`` are relative paths to the studies' own pages, empty where there is none."""
+    named = dict(zip(names_of(studies), studies, strict=True))
+    notes = [f"{name}: {note}" for name, study in named.items() for note in study.notes]
+    body = [
+        f'<header><p class="kicker">tuner studies side by side</p><h1>{escape(" · ".join(named))}</h1>'
+        f"{''.join(f'<p>Note: {escape(note)}</p>' for note in notes)}</header>",
+        section("At a glance", "all", _table("At a glance", _glance(named, links), list(named))),
+        *(_workload(named, workload, objective) for workload, objective in _common(studies)),
+        section("What differs", "differs", _table("What differs", _differences(named), list(named))),
+    ]
+    return f'<main id="main">{"".join(body)}</main>'
+
+
+def names_of(studies: Sequence[StudyView]) -> list[str]:
+    """The names of the studies' folders; those that occur again are numbered."""
+    counts, seen = Counter(study.name for study in studies), Counter[str]()
+    names = []
+    for study in studies:
+        seen[study.name] += 1
+        names.append(f"{study.name} ({seen[study.name]})" if counts[study.name] > 1 else study.name)
+    return names
+
+
+def _common(studies: Sequence[StudyView]) -> list[tuple[str, Objective]]:
+    """The workloads that at least two studies have, with what they compare them by."""
+    counts = Counter((workload, each) for study in studies for workload, each in study.objectives.items())
+    return [key for key, count in counts.items() if count > 1]
+
+
+def _glance(named: Mapping[str, StudyView], links: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """The rows of the first table: a head, and the HTML of a cell for each study."""
+    studies = list(named.values())
+    pages = [f'<a href="{escape(quote(link))}">its page</a>' if link else "not written" for link in links]
+    rows = [("report", pages), ("trials", [escape(_trials(study)) for study in studies])]
+    for workload in dict.fromkeys(name for study in studies for name in study.objectives):
+        cells = [_best(study, workload) for study in studies]
+        rows.append((f"best of {workload}", cells))
+    rows.append(("training, all attempts", [_training(study) for study in studies]))
+    rows.append(("started", [escape(study.record.started) for study in studies]))
+    return [*rows, ("command", [f"<code>{escape(study.record.command)}</code>" for study in studies])]
+
+
+def _trials(study: StudyView) -> str:
+    counts = Counter(row.status for row in study.rows)
+    return f"{study.total:,}: " + ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
+
+
+def _training(study: StudyView) -> str:
+    return duration(sum(row.duration_s for row in study.attempts))
+
+
+def _best(study: StudyView, workload: str) -> str:
+    """A study's best trial of a workload: its metric, its name and the hyperparameters that vary."""
+    rows = study.of_workload(workload)
+    best = best_trial(rows, study.objectives[workload]) if workload in study.objectives else None
+    if best is None:
+        return "none completed"
+    metric = study.objectives[workload].metric
+    tried = ", ".join(f"{key.removeprefix('config/')} {values_text([best], key)}" for key in varying(rows))
+    value = f"<strong>{escape(metric)} {number_text(best.value(metric))}</strong>"
+    return f"{value}<br>{escape(best.name)}{f'<br>{escape(tried)}' if tried else ''}"
+
+
+def _workload(named: Mapping[str, StudyView], workload: str, objective: Objective) -> str:
+    """The plots of a workload with the studies that compare it by this."""
+    own = {name: study for name, study in named.items() if study.objectives.get(workload) == objective}
+    rows: dict[str, Sequence[Attempt]] = {name: study.of_workload(workload) for name, study in own.items()}
+    # Time counts from the first attempt, which may not be the last one of its trial.
+    attempts = {name: [row for row in study.attempts if row.workload == workload] for name, study in own.items()}
+    charts = [histories(rows, attempts, objective, over_time=each) for each in (False, True)]
+    heading = f"{workload} by {objective.metric}, {objective.direction}d"
+    name = f"common-{workload}-{objective.metric}"
+    return section(heading, name, f"{_warning(own, workload)}{pair(charts)}{figure(distribution(rows, objective))}")
+
+
+def _warning(own: Mapping[str, StudyView], workload: str) -> str:
+    """Whether the values can be compared at all: the studies must have the same data."""
+    prints = {study.record.fingerprints.get(workload) for study in own.values()}
+    if len(prints) == 1 and None not in prints:
+        return ""
+    why = "it is not known whether the data are the same" if None in prints else "the data, or their split, differ"
+    return f'<p class="finding">Compare with care: {why}.</p>'
+
+
+def _differences(named: Mapping[str, StudyView]) -> list[tuple[str, list[str]]]:
+    """The settings, versions and other facts that are not the same in all studies."""
+    facts = [_facts(study) for study in named.values()]
+    keys = dict.fromkeys(key for each in facts for key in each)
+    rows = [(key, [each.get(key, "–") for each in facts]) for key in keys]
+    return [(key, list(map(escape, texts))) for key, texts in rows if len(set(texts)) > 1]
+
+
+def _facts(study: StudyView) -> dict[str, str]:
+    record = study.record
+    found: dict[str, object] = {"data": record.data or "", "code revision": record.revision}
+    found |= {f"version of {name}": version for name, version in record.versions.items()}
+    found["devices"] = ", ".join(f"{device.label} {device.name}" for device, _ in study.devices())
+    found |= record.settings
+    return {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in found.items()}
+
+
+def _table(label: str, rows: Sequence[tuple[str, Sequence[str]]], names: Sequence[str]) -> str:
+    """A table with a column for each study; the cells are HTML."""
+    if not rows:
+        return '<p class="none">Nothing that was recorded.</p>'
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
+    lines = "".join(
+        f'<tr><th scope="row">{escape(head)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        for head, cells in rows
+    )
+    return (
+        f'<div class="scroll table whole" tabindex="0" role="region" aria-label="{escape(label)}">'
+        f'<table class="facing"><thead><tr><td></td>{heads}</tr></thead><tbody>{lines}</tbody></table></div>'
+    )

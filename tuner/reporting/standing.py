@@ -1,0 +1,51 @@
+"""How sure the first place is, as far as one seed can tell."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from tuner.records.attempts import Attempt
+from tuner.reporting.texts import count_text, number_text
+from tuner.trial import Objective
+
+NEAR = 0.05  # of the distance from the best to the median trial
+MANY = 10  # trials, of which the best is likely to have been lucky
+
+
+def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, caution: str = "") -> list[str]:
+    """By how much the best of a workload's trials leads, and what is not known of it; empty for a single trial.
+
+    Args:
+        rows: trials of one seed, the best first.
+        objective: what they are compared by.
+        more_seeds: a sentence that says how to train with more seeds.
+        caution: why the workload's data may not tell the best trial.
+    """
+    metric = objective.metric
+    done = [row for row in rows if row.status == "completed" and row.value(metric) is not None]
+    if len(done) < 2:
+        return []
+    losses = [row.loss(objective) for row in done]
+    lead, spread = losses[1] - losses[0], statistics.median(losses) - losses[0]
+    lines = [_lead(done[1].name, lead, spread, sum(loss - losses[0] <= NEAR * spread for loss in losses[1:]))]
+    lines.append(
+        "One seed cannot tell how much of that is chance. Results for single validation samples, from which an "
+        f"interval could be made, are not recorded. {more_seeds}"
+    )
+    if len(done) >= MANY:
+        text = f"As the best of {len(done)} by {metric}, it was probably lucky with it"
+        test = done[0].value(name := metric.replace("val_", "test_", 1)) if metric.startswith("val_") else None
+        lines.append(
+            f"{text}; its {name}, by which nothing was chosen, is {number_text(test)}." if test else f"{text}."
+        )
+    return lines + ([f"Caution: {caution}."] if caution else [])
+
+
+def _lead(second: str, lead: float, spread: float, near: int) -> str:
+    """The lead, compared with that over the median trial."""
+    if lead == 0:
+        return f"It is level with {second}."
+    text = f"It leads {second} by {number_text(lead)}"
+    text += f", {lead / spread:.0%} of its lead over the median trial" if spread else ""
+    return text + (f"; {count_text(near, 'trial')} are within 5% of that lead." if near > 1 else ".")
