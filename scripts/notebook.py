@@ -1,7 +1,7 @@
 """docs/example.ipynb with what its cells show: runs it here, adds an image to each plot, and writes what it took.
 
-GitHub shows no plotly figures, so each has a PNG beside it, which Chromium draws with plotly's own JavaScript. The time in
-the text is that of the cell with the study.
+GitHub shows no plotly figures, so each has a PNG beside it, which Chromium draws with plotly's own JavaScript. The
+time in the text is that of the cell with the study.
 """
 
 from __future__ import annotations
