@@ -132,7 +132,7 @@ def run(
         study = StudyFolder(Path(folder) / "study", objectives)
         clock = Clock(
             study,
-            StudyProgress(make_quiet(), len(trials), len(trials), objectives, 1),
+            StudyProgress(make_quiet(), len(trials), [], objectives, 1),
             trials,
         )
         executor.open({"waiting": TrainingTask(Waiting(), None)}, plan, None)

@@ -91,11 +91,11 @@ PAGES = {
             "estimate",
             "results",
             "train",
-            "hyperparameter_tuning.md",
-            "your_own_model.md",
-            "packing_and_retries.md",
+            "function_or_script.md",
+            "search.md",
+            "results.md",
+            "memory.md",
             "cluster.md",
-            "trackers.md",
         ),
     ),
     "script": Page(
@@ -106,7 +106,7 @@ PAGES = {
             ),
         ),
         files=(("…/logs/<trial>.log", "the output of a trial, in the study's folder"),),
-        see=("run", "your_own_model.md", "search.md"),
+        see=("run", "function_or_script.md", "search.md"),
     ),
     "estimate": Page(
         examples=(
@@ -120,7 +120,7 @@ PAGES = {
             ("MODEL.toml", "a transformer's sizes, at the top level or under `[model]` and `[training]`"),
             CALIBRATION,
         ),
-        see=("plan", "calibrate", "memory.md", "sizing.md"),
+        see=("plan", "calibrate", "memory.md"),
     ),
     "plan": Page(
         examples=(
@@ -129,7 +129,7 @@ PAGES = {
             ("tuner plan --mode full --gpu 8,12,16,24", "which card is large enough"),
         ),
         files=(("DIR/attempts.jsonl", "of the study that `--like` names: how long its epochs took"), CALIBRATION),
-        see=("run", "estimate", "packing_and_retries.md", "sizing.md"),
+        see=("run", "estimate", "memory.md"),
     ),
     "calibrate": Page(
         examples=(("tuner calibrate --mode architecture", "on this machine's devices, one configuration at a time"),),
@@ -156,7 +156,7 @@ PAGES = {
     "new-workload": Page(
         examples=(("tuner new-workload my_model", "my_model.py, with the class MyModel"),),
         files=(("NAME.py", "the workload, in the current folder; never written over"),),
-        see=("run", "your_own_model.md"),
+        see=("run", "function_or_script.md"),
     ),
     "fit-footprint": Page(
         examples=(
@@ -167,7 +167,7 @@ PAGES = {
             ("ROWS.csv", "a column `memory_gb` or `peak_memory_gb`, and one for each variable; or a `results.csv`"),
             ("FILE.toml", "the footprint"),
         ),
-        see=("estimate", "sizing.md"),
+        see=("estimate", "memory.md"),
     ),
     "results": Page(
         examples=(
@@ -194,7 +194,7 @@ PAGES = {
             ("tuner optimize --auto --limit 1 --profile", "on this machine, checked by real steps"),
         ),
         files=(("NAME.backup", "each file that `--apply` changes, as it was"), CALIBRATION),
-        see=("estimate", "plan", "fit-footprint", "sizing.md"),
+        see=("estimate", "plan", "fit-footprint", "memory.md"),
     ),
     "report": Page(
         examples=(
@@ -203,7 +203,7 @@ PAGES = {
             ("tuner report study --watch", "live, while the study runs"),
         ),
         files=(("report.html", "the page, in the study's folder unless `--output` names a file"),),
-        see=("results", "report.md"),
+        see=("results", "results.md"),
     ),
     "export": Page(
         examples=(
@@ -218,7 +218,7 @@ PAGES = {
             ("DIR/epochs.jsonl", "what they said after their epochs"),
             ("optuna.db", "whatever database the URL names"),
         ),
-        see=("results", "trackers.md"),
+        see=("results", "optuna.md"),
     ),
     "doctor": Page(
         examples=(
@@ -226,21 +226,20 @@ PAGES = {
             ("tuner doctor --json", "the same for a program"),
         ),
         exits=(("0", "no problem; there may be warnings"), ("1", "a problem: studies fail until it is mended")),
-        see=("plan", "trackers.md"),
+        see=("plan",),
     ),
     "status": Page(
         examples=(
             ("tuner status", "the devices, and below each the studies that share it"),
             ("tuner status --json", "the same for a program"),
         ),
-        see=("plan", "packing_and_retries.md"),
+        see=("plan", "memory.md"),
     ),
     "completion": Page(
         examples=(
             ("tuner completion bash", "the script, for `eval` in ~/.bashrc"),
             ("tuner completion fish", "the same, to be piped to `source`"),
         ),
-        see=("trackers.md",),
     ),
 }
 

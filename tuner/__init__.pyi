@@ -233,9 +233,10 @@ def export(
     """Makes an Optuna study of a study: its trials with their parameters, values, states and epochs.
 
     A configuration that completed is COMPLETE, one that was pruned is PRUNED, and all others are FAIL, with status
-    and error among their user attributes. What a parameter could have been is taken from the values that were tried:
-    numbers span a range, on the scale of the search space, and everything else is a choice. Without a space, wide
-    ranges of positive numbers are logarithmic.
+    and error among their user attributes. Hyperparameters that vary are parameters; those that do not are the study's
+    user attribute ``fixed``. What a parameter could have been is taken from the values that were tried: numbers span
+    a range, on the scale of the search space, and everything else is a choice. Without a space, wide ranges of
+    positive numbers are logarithmic.
 
     Args:
         directory: The study's folder. By default the newest study under results/.

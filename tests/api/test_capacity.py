@@ -134,7 +134,7 @@ def test_each_configuration_is_estimated_once_for_all_cards(
 
 
 def test_the_guides_footprint_gives_its_table() -> None:
-    cards = tuner.plan(mode="full", gpu="8,12,16,24,32,80").cards
+    cards = tuner.plan(mode="full", gpu="8,12,16,24,32,80", model_memory_gb=1.5).cards
     assert [card.workers for card in cards] == [4, 6, 9, 14, 20, 52]
     assert [card.budget_bytes / GB for card in cards] == [6, 10, 14, 22, 30, 78]
 
@@ -142,7 +142,7 @@ def test_the_guides_footprint_gives_its_table() -> None:
 def test_a_given_footprint_that_does_not_fit_has_no_change() -> None:
     found = tuner.plan(gpu=[8], model_memory_gb=7)
     assert (found.cards[0].workers, found.cards[0].misfits[0].sought) == (0, False)
-    assert "8 GB: 2 do not fit: a card of 9 GB holds them; --auto-memory looks" in capacity_text(found)
+    assert "8 GB: 2 do not fit: a card of 9 GB holds them; without --model-memory-gb" in capacity_text(found)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_other_hardware_beside_it_is_refused(other: dict[str, Any]) -> None:
 
 
 def test_the_command_prints_a_line_for_each_card_and_json(tmp_path: Any) -> None:
-    run = tune("plan", "--gpu", "3,8.5", "--json", cwd=tmp_path)
+    run = tune("plan", "--gpu", "3,8.5", "--model-memory-gb", "1.5", "--json", cwd=tmp_path)
     assert (run.returncode, run.stderr) == (0, "")
     cards = json.loads(run.stdout)["cards"]
     assert [(card["card_gb"], card["workers"], card["fitting"]) for card in cards] == [(3, 0, 0), (8.5, 4, 2)]

@@ -21,6 +21,7 @@ from tuner.errors import InputError
 from tuner.records.epochs import read_epochs
 
 ROOT = Path(__file__).parents[2]
+VARIED = ("hidden_dim", "num_layers", "dropout", "lr", "batch_size")  # in studies that are written for tests
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_optuna_has_the_same_trials_values_states_parameters_and_epochs(tmp_path
         assert (
             (trial.state, trial.value) == (TrialState.COMPLETE, row["val_loss"]) if done else (TrialState.FAIL, None)
         )
-        assert trial.params == {key.removeprefix("config/"): row[key] for key in row if key.startswith("config/")}
+        assert trial.params == {key: row[f"config/{key}"] for key in VARIED}
         assert (trial.user_attrs["trial_id"], trial.user_attrs["status"]) == (row["trial_id"], row["status"])
         assert trial.duration is not None
         assert trial.duration.total_seconds() == pytest.approx(row["ended_at"] - row["started_at"])
@@ -56,6 +57,8 @@ def test_optuna_has_the_same_trials_values_states_parameters_and_epochs(tmp_path
     best = min((row for row in rows if row["status"] == "completed"), key=lambda row: float(row["val_loss"]))
     assert found.best_trial.user_attrs["trial_id"] == best["trial_id"]
     tried = {key: [row[f"config/{key}"] for row in rows] for key in ("hidden_dim", "dropout", "lr")}
+    fixed = {key: value for key, value in rows[0].items() if key.removeprefix("config/") not in VARIED}
+    assert found.user_attrs["fixed"] == {key.removeprefix("config/"): fixed[key] for key in fixed if "/" in key}
     low_high = {key: (min(values), max(values)) for key, values in tried.items()}
     distributions = found.trials[0].distributions
     assert distributions["hidden_dim"] == IntDistribution(*low_high["hidden_dim"])

@@ -29,7 +29,7 @@ def test_a_plan_places_every_trial_on_devices_that_need_not_be_there() -> None:
 
 
 def test_estimated_trials_are_packed_by_their_own_needs() -> None:
-    found = forecast(auto_memory=True, model_memory_gb=1.5, gpus=1, device_memory_gb=3.3, calibration=False)
+    found = forecast(model_memory_gb=None, gpus=1, device_memory_gb=3.3, calibration=False)
     assert found.plan.packing == "per-trial"
     assert found.uniform > 1.5 * found.schedule.seconds
     assert "times as fast as uniform packing" in forecast_text(found)

@@ -345,8 +345,8 @@ def test_a_pipe_has_whole_lines_and_a_terminal_its_width(one: Path) -> None:
     assert piped[0].split() == heads.split()
     assert piped[1].split() == ["n2", "completed", "0.8000", "3", "1.5", "0.50", "0.40", "0.2"]
     assert piped[3].endswith("0.3  E: no")
-    assert terminal[0].split() == ["name", "status", "val_rmse", "epochs", "seconds", "lr", "error"]
-    assert terminal[4] == "left out, as the terminal is narrow: estimated_gb, peak_gb"
+    assert terminal[0].split() == ["name", "status", "val_rmse", "epochs", "peak_gb", "lr"]
+    assert terminal[4:6] == ["left out, as lines are too long: error, seconds,", "estimated_gb"]
     assert piped[4] == f"{one}: 3 trials: 2 completed, 1 failed"
 
 

@@ -95,7 +95,7 @@ def test_a_study_ends_with_a_table_a_csv_and_the_best(
 ) -> None:
     folder, printed = finished
     assert ", the largest (traced)" in printed
-    assert [line[:5] for line in printed.splitlines() if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert re.findall(r"^\d\d:\d\d:\d\d (\[\d/\d\])", printed, re.MULTILINE) == ["[1/3]", "[2/3]", "[3/3]"]
     results = pd.read_csv(folder / "out" / "results.csv")
     assert results.status.tolist() == ["completed"] * 3
     assert (results.peak_memory_gb > 0.05).all()

@@ -5,23 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-pytest.importorskip("lightning", reason="needs tuner[lightning]")
-import lightning
 
 import tuner
-import tuner.lightning
 from tuner.errors import WorkloadError
 from tuner.execution.child_executor import ChildExecutor
-from tuner.lightning import FILE, ReportCallback
 from tuner.machine.devices import ram_device
 from tuner.placement.packing import make_plan
 from tuner.training.endings import Fit, Pruned, Stopped
@@ -32,58 +28,19 @@ from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
 pytestmark = [
+    pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning"),
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec"),
 ]
 TRIAL = Trial("t001", "train", "one", {"lr": 0.1}, seed=3)
-FILE_OF_CALLBACK = str(tuner.lightning.__file__)
+FILE_OF_CALLBACK = str(Path(tuner.__file__).with_name("lightning.py"))
 LOSS = Objective("val_loss", "minimize")
-QUIET = {
-    "accelerator": "cpu",
-    **dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False),
-}
 
 
-class Sum(lightning.LightningModule):
-    """Learns the sum of four numbers; its learning rate falls from epoch to epoch."""
-
-    def __init__(self, lr: float) -> None:
-        super().__init__()
-        self.layer, self.lr, self.steps = nn.Linear(4, 1), lr, 0
-
-    def _loss(self, batch: Any) -> torch.Tensor:
-        (x,) = batch
-        return (self.layer(x) - x.sum(1, keepdim=True)).square().mean()
-
-    def training_step(self, batch: Any, _: int) -> torch.Tensor:
-        self.steps += 1
-        loss = self._loss(batch)
-        self.log("train_loss", loss, on_step=False, on_epoch=True)
-        return loss
-
-    def validation_step(self, batch: Any, _: int) -> None:
-        self.log("val_loss", self._loss(batch))
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), self.lr)
-        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)]
-
-
-def batches() -> DataLoader[Any]:
-    return DataLoader(TensorDataset(torch.randn(32, 4, generator=torch.Generator().manual_seed(0))), batch_size=8)
-
-
-def trained(lr: float, callback: Any, epochs: int = 3, **options: Any) -> Sum:
-    """A module that was trained as users do it."""
-    module = Sum(lr)
-    trainer = lightning.Trainer(max_epochs=epochs, callbacks=[callback], **QUIET, **options)
-    trainer.fit(module, batches(), batches(), ckpt_path=callback.ckpt_path)
-    trainer.validate(module, batches(), verbose=False)  # of which nothing is reported
-    return module
-
-
-def train(config: dict[str, Any]) -> None:
-    trained(config["lr"], ReportCallback())
+@cache
+def given() -> Any:
+    """A training by Lightning. Tests import it, as the import takes seconds and every process collects this file."""
+    return import_module("tests.support.lightning_training")
 
 
 def events(function: Callable[..., Any], folder: Path | None = None, **asked: Any) -> list[Any]:
@@ -96,18 +53,18 @@ def reports(said: list[Any]) -> list[EpochReport]:
 
 
 def test_every_validation_is_reported_with_the_metrics_of_its_epoch(tmp_path: Path) -> None:
-    said = events(train, tmp_path)
+    said = events(given().train, tmp_path)
     assert [each.epoch for each in reports(said)] == [1, 2, 3]
     assert all(set(each.metrics) == {"val_loss", "train_loss"} for each in reports(said))
     assert reports(said)[0].metrics["train_loss"] > reports(said)[0].metrics["val_loss"]  # not of the epoch before
-    assert isinstance(said[-1], Fit) and list(said[-1].files) == [FILE]
+    assert isinstance(said[-1], Fit) and list(said[-1].files) == [given().FILE]
 
 
 def test_a_retry_goes_on_at_the_last_checkpoint_and_ends_as_if_it_had_not_been_interrupted(tmp_path: Path) -> None:
-    modules: list[Sum] = []
+    modules: list[Any] = []
 
     def whole(config: dict[str, Any]) -> None:
-        modules.append(trained(config["lr"], ReportCallback(), epochs=4))
+        modules.append(given().trained(config["lr"], given().ReportCallback(), epochs=4))
 
     whole_reports = reports(events(whole))
     answers = iter([False, True])
@@ -121,10 +78,12 @@ def test_a_retry_goes_on_at_the_last_checkpoint_and_ends_as_if_it_had_not_been_i
 
 @pytest.mark.parametrize(("asked", "ending"), [("prune_asked", Pruned), ("stop_asked", Stopped)])
 def test_a_trial_that_is_to_end_ends_fit(asked: str, ending: type[Exception]) -> None:
-    module = Sum(0.1)
-    trainer = lightning.Trainer(max_epochs=50, callbacks=[ReportCallback("val_loss")], **QUIET)
+    module = given().Sum(0.1)
+    trainer = given().lightning.Trainer(
+        max_epochs=50, callbacks=[given().ReportCallback("val_loss")], **given().QUIET
+    )
     with pytest.raises(ending):
-        events(lambda config: trainer.fit(module, batches(), batches()), **{asked: lambda: True})
+        events(lambda config: trainer.fit(module, given().batches(), given().batches()), **{asked: lambda: True})
     assert (module.steps, trainer.state.status) == (4, "interrupted")
 
 
@@ -137,26 +96,26 @@ def test_a_trial_that_is_to_end_ends_fit(asked: str, ending: type[Exception]) ->
     ],
 )
 def test_no_epoch_is_reported_twice(options: dict[str, Any], epochs: list[int]) -> None:
-    said = events(lambda config: trained(config["lr"], ReportCallback(), epochs=2, **options))
+    said = events(lambda config: given().trained(config["lr"], given().ReportCallback(), epochs=2, **options))
     assert [each.epoch for each in reports(said)] == epochs
 
 
 def test_metrics_are_chosen_and_renamed() -> None:
-    chosen = ReportCallback({"val_loss": "train_loss"}, checkpoint=False)
-    said = events(lambda config: trained(config["lr"], chosen, epochs=1))
+    chosen = given().ReportCallback({"val_loss": "train_loss"}, checkpoint=False)
+    said = events(lambda config: given().trained(config["lr"], chosen, epochs=1))
     assert list(reports(said)[0].metrics) == ["val_loss"]
     with pytest.raises(WorkloadError, match=r"val_loss, train_loss was logged, but not 'val_acc', which its metrics"):
-        events(lambda config: trained(config["lr"], ReportCallback(["val_acc"])))
+        events(lambda config: given().trained(config["lr"], given().ReportCallback(["val_acc"])))
 
 
 def test_a_checkpoint_that_could_run_code_is_refused(tmp_path: Path) -> None:
-    class Odd(Sum):
+    class Odd(given().Sum):
         def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
             checkpoint["path"] = Path("x")
 
     def train(config: dict[str, Any]) -> None:
-        trainer = lightning.Trainer(max_epochs=1, callbacks=[ReportCallback()], **QUIET)
-        trainer.fit(Odd(0.1), batches(), batches())
+        trainer = given().lightning.Trainer(max_epochs=1, callbacks=[given().ReportCallback()], **given().QUIET)
+        trainer.fit(Odd(0.1), given().batches(), given().batches())
 
     with pytest.raises(WorkloadError, match=r"the checkpoint holds pathlib\.\w+: expected tensors and plain values"):
         events(train, tmp_path)
@@ -165,9 +124,9 @@ def test_a_checkpoint_that_could_run_code_is_refused(tmp_path: Path) -> None:
 def test_outside_of_a_trial_metrics_are_printed_and_nothing_is_saved(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lightning.Trainer, "save_checkpoint", lambda *_: pytest.fail("saved"))
-    callback = ReportCallback("val_loss")
-    trained(0.1, callback, epochs=1)
+    monkeypatch.setattr(given().lightning.Trainer, "save_checkpoint", lambda *_: pytest.fail("saved"))
+    callback = given().ReportCallback("val_loss")
+    given().trained(0.1, callback, epochs=1)
     assert capsys.readouterr().out.splitlines()[-1].startswith('{"val_loss": 0.')
     assert callback.ckpt_path is None and tuner.checkpoint() is None
 
@@ -175,7 +134,7 @@ def test_outside_of_a_trial_metrics_are_printed_and_nothing_is_saved(
 def test_a_trial_in_a_process_beside_the_study_trains_by_lightning(tmp_path: Path) -> None:
     plan = make_plan([ram_device()], [2 * GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
     with closing(ChildExecutor()) as executor:
-        executor.open({"train": TrainingTask(Function(train), None, asked=LOSS)}, plan, tmp_path)
+        executor.open({"train": TrainingTask(Function(given().train), None, asked=LOSS)}, plan, tmp_path)
         executor.submit(Placement(TRIAL, MemoryEstimate.given(2.0), ram_device(), 1.0, 2 * GB, 1))
         (ended,) = (each for each in until_the_end(executor))
     assert (ended.error, ended.status, ended.epochs) == ("", "completed", 3)
@@ -199,10 +158,12 @@ def test_pytorch_lightning_does_as_well(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)  # as if it were not installed
     made.append(run_path(FILE_OF_CALLBACK)["ReportCallback"])
     assert [issubclass(each, other.Callback) for each in made] == [True, True]
-    module = type("OtherSum", (other.LightningModule,), {**vars(Sum), "__init__": other.LightningModule.__init__})()
+    module = type(
+        "OtherSum", (other.LightningModule,), {**vars(given().Sum), "__init__": other.LightningModule.__init__}
+    )()
     module.layer, module.lr, module.steps = nn.Linear(4, 1), 0.1, 0
-    trainer = other.Trainer(max_epochs=2, callbacks=[made[0]()], **QUIET)
-    said = events(lambda config: trainer.fit(module, batches(), batches()))
+    trainer = other.Trainer(max_epochs=2, callbacks=[made[0]()], **given().QUIET)
+    said = events(lambda config: trainer.fit(module, given().batches(), given().batches()))
     assert [each.epoch for each in reports(said)] == [1, 2]
 
 

@@ -88,6 +88,16 @@ def test_the_columns_are_the_contracts(study: StudyFolder, gpu_16gb: Device) -> 
     assert (second["trial_id"], second["val_loss"], second["error"]) == ("002", "", "Boom: it broke")
 
 
+def test_a_hyperparameter_that_others_have_is_there_with_its_default(study: StudyFolder, gpu_16gb: Device) -> None:
+    first, second = outcome(gpu_16gb, 1, val_loss=0.5), outcome(gpu_16gb, 2, val_loss=0.6)
+    study.defaults = {"toy": {"momentum": 0.0, "width": 8}}
+    study.record(first, ESTIMATE, lambda: b"")
+    sgd = replace(second.trial, config={**second.trial.config, "momentum": 0.9})
+    study.record(replace(second, trial=sgd), ESTIMATE, lambda: b"")
+    assert [row.config["momentum"] for row in study.rows()] == [0.0, 0.9]
+    assert "momentum" not in study.attempts()[0].config, "the journal has what was asked for"
+
+
 def test_every_attempt_is_a_line_the_moment_it_ends(study: StudyFolder, gpu_16gb: Device) -> None:
     for number in (1, 2):
         study.record(outcome(gpu_16gb, number, val_loss=0.5), ESTIMATE, lambda: b"")

@@ -135,7 +135,7 @@ def test_the_bar_counts_epochs_and_only_trials_that_do_not_complete_have_a_line(
     monkeypatch.setattr("IPython.display.display", lambda bundle, **_: screen)
     monkeypatch.setattr("tuner.reporting.notebook.REFRESH_SECONDS", 0)
     trials = [Trial(f"t{number}", "toy", f"<{number}>", {"epochs": 4}, 0) for number in (1, 2)]
-    with NotebookProgress(make_console(), 2, 8, OBJECTIVES, GB) as progress:
+    with NotebookProgress(make_console(), 2, [], OBJECTIVES, GB) as progress:
         for trial in trials:
             progress.started(Placement(trial, MemoryEstimate("given"), CPU, 0.5, GB, 1))
         progress.reported(EpochReport("t1", 2, 4, {}))
@@ -149,7 +149,7 @@ def test_the_bar_counts_epochs_and_only_trials_that_do_not_complete_have_a_line(
 
 
 def test_a_study_with_nothing_left_to_do_has_no_bar() -> None:
-    with NotebookProgress(make_console(), 0, 0, OBJECTIVES, GB) as progress:
+    with NotebookProgress(make_console(), 0, [], OBJECTIVES, GB) as progress:
         pass
     assert progress._display is None
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import errno
 import io
+import re
 
+import pytest
 from rich.console import Console
 
 from tests.support.generated_study import OBJECTIVES
 from tuner.reporting.progress import StudyProgress
-from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placement, Trial
+from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Placement, Request, Trial
 
 
 class Closed(io.StringIO):
@@ -19,10 +21,10 @@ class Closed(io.StringIO):
 
 def test_a_terminal_that_is_closed_does_not_keep_an_ending_study_from_waiting_for_checkpoints() -> None:
     console = Console(file=Closed(), force_terminal=True)
-    progress = StudyProgress(console, trials=2, epochs=8, objectives=OBJECTIVES, budget_bytes=GB)
+    progress = StudyProgress(console, trials=2, requests=[], objectives=OBJECTIVES, budget_bytes=GB)
     progress.stopping(2, 10.0)
     console = Console(file=io.StringIO(), force_terminal=True)
-    with StudyProgress(console, trials=2, epochs=8, objectives=OBJECTIVES, budget_bytes=GB) as progress:
+    with StudyProgress(console, trials=2, requests=[], objectives=OBJECTIVES, budget_bytes=GB) as progress:
         console.file = Closed()
         progress.stopping(2, 10.0)
 
@@ -38,10 +40,12 @@ def placement(name: str, epoch_seconds: float | None = None) -> Placement:
 class Piped:
     """A study whose output is no terminal, and whose clock is set by hand."""
 
-    def __init__(self, **times: float) -> None:
+    def __init__(self, *placements: Placement) -> None:
         self.now, self.file = 0.0, io.StringIO()
         console = Console(file=self.file, width=250)
-        self.progress = StudyProgress(console, 2, 8, OBJECTIVES, GB, clock=lambda: self.now, **times)
+        requests = [Request(each.trial, each.estimate, each.limit_bytes) for each in placements]
+        of_day = {"clock": lambda: self.now, "stamp": lambda: "12:31:05 "}
+        self.progress = StudyProgress(console, 2, requests, OBJECTIVES, GB, phase="starting Ray", **of_day)
 
     def said_at(self, now: float) -> list[str]:
         """What a tick at this time prints."""
@@ -51,58 +55,62 @@ class Piped:
         return self.file.getvalue()[before:].splitlines()
 
 
-def test_a_pipe_gets_a_line_where_nothing_else_was_printed_for_half_a_minute() -> None:
-    piped = Piped()
+def test_a_pipe_gets_a_line_with_the_time_where_nothing_else_was_printed_for_long() -> None:
+    both = placement("a"), placement("b")
+    piped = Piped(*both)
     assert piped.said_at(40) == [], "nothing runs yet"
-    piped.progress.started(placement("a"))
-    piped.progress.started(placement("b"))
-    piped.progress.reported(EpochReport("a", 1, 4))
-    (line,) = piped.said_at(41)
-    assert line == (
-        "0/2 done, 2 running (a 1/4, b starting) · no result yet · memory reserved 1.0 of 1.0 GB · about 4.8 min left"
-    )
-    assert piped.said_at(70) == []
+    for each in both:
+        piped.progress.started(each)
+    assert piped.said_at(41) == ["12:31:05 starting Ray, 41 s so far"]
+    piped.progress.reported(EpochReport("a", 0, 4))
+    piped.now = 50
+    piped.progress.reported(EpochReport("a", 1, 4, {"val_loss": 0.5}))
+    assert piped.said_at(60) == [
+        "12:31:05 0/2 done, 2 running (a 1/4 0.5000, b starting) · best so far val_loss 0.5000 (a, epoch 1) · "
+        "about 19 s left · memory reserved 1.0 of 1.0 GB"
+    ]
+    assert piped.said_at(69) == []
     piped.progress.note("something else")
-    assert piped.said_at(99) == []
-    assert len(piped.said_at(100)) == 1
+    assert piped.said_at(78) == []
+    assert len(piped.said_at(79)) == 1
+
+
+def test_a_pipe_gets_fewer_lines_the_longer_a_study_takes() -> None:
+    piped = Piped()
+    piped.progress.started(placement("a"))
+    lines = sum(len(piped.said_at(second)) for second in range(0, 36_000))
+    assert 100 < lines < 250
 
 
 def test_a_terminal_gets_no_such_lines() -> None:
     file, now = io.StringIO(), [0.0]
     console = Console(file=file, force_terminal=True)
-    progress = StudyProgress(console, 2, 8, OBJECTIVES, GB, clock=lambda: now[0])
+    progress = StudyProgress(console, 2, [], OBJECTIVES, GB, clock=lambda: now[0])
     progress.started(placement("a"))
     now[0] = 99
     progress.tick()
     assert file.getvalue() == ""
 
 
-def test_before_the_first_epoch_the_time_that_is_left_is_what_was_expected() -> None:
-    piped = Piped(training_seconds=300)
-    piped.progress.started(placement("a", 50))
-    piped.progress.reported(EpochReport("a", 0, 4))
-    assert piped.said_at(40)[0].endswith("about 4.3 min left"), "300 s in all"
-    assert piped.said_at(90)[0].endswith("about 8.5 min left"), "twice as slow, and 45 s done at most"
-    piped.progress.reported(EpochReport("a", 1, 4))
-    assert piped.said_at(120)[0].endswith("about 5.5 min left"), "80 of 300 s of work took 120 s"
+def screen(width: int) -> list[str]:
+    """The live table of two trials with long names on a terminal of this width."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=width)
+    names = [f"learning-rate-and-width-{hidden}" for hidden in (64, 128)]
+    placements = [placement(name) for name in names]
+    progress = StudyProgress(console, 2, [], OBJECTIVES, GB, clock=lambda: 0.0)
+    for each in placements:
+        progress.started(each)
+        progress.reported(EpochReport(each.trial.trial_id, 1, 4, {"val_loss": 0.5}))
+    with console.capture() as shown:
+        console.print(progress._render())
+    return [line.rstrip() for line in shown.get().splitlines()]
 
 
-def test_when_all_epochs_have_ended_some_time_is_left_for_the_test() -> None:
-    piped = Piped(training_seconds=300)
-    piped.progress.started(placement("a", 50))
-    piped.progress.started(placement("b", 25))
-    for name in "ab":
-        piped.progress.reported(EpochReport(name, 4, 4))
-    assert piped.said_at(290)[0].endswith("about 1 s left")
-
-
-def test_epochs_of_long_trials_count_more_where_times_are_known() -> None:
-    piped = Piped(training_seconds=400)
-    long, short = placement("long", 75), placement("short", 25)
-    piped.progress.started(long)
-    piped.progress.started(short)
-    piped.now = 100
-    piped.progress.finished(Outcome(long.trial, "completed", long, {"val_loss": 1.0}, 4, 100.0), None)
-    assert piped.said_at(100) == []
-    (line,) = piped.said_at(150)
-    assert line.endswith("about 36 s left"), "of 400 s of work 300 are done, and most of an epoch of 25"
+@pytest.mark.parametrize(("width", "heads"), [(60, 5), (80, 5), (120, 5), (40, 5), (30, 4), (22, 3)])
+def test_a_live_table_never_cuts_names_nor_metrics(width: int, heads: int) -> None:
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in screen(width)]
+    assert max(map(len, lines)) <= width
+    head = next(number for number, line in enumerate(lines) if line.startswith("trial"))
+    assert len(lines[head].split()) == heads
+    for name, line in zip(("64", "128"), lines[head + 1 :], strict=False):
+        assert re.search(rf"[-…]{name} .* 0.5000$", line)

@@ -19,24 +19,10 @@ def trial(name: str, accuracy: float, lr: float, seed: int = 0, **config: object
     return attempt(trial_id=f"{name}{seed}", name=name, seed=seed, val_accuracy=accuracy, **columns)
 
 
-def printed(rows: list[Attempt], width: int) -> list[str]:
-    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
-    print_trials(console, rows, "val_accuracy")
-    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-
-
 def test_the_best_is_told_with_the_hyperparameters_that_vary() -> None:
     rows = [trial("a", 0.987, 0.01, hidden=289), trial("b", 0.9, 0.1, hidden=64), trial("c", 0.8, 0.1, momentum=0.9)]
     assert best_text(rows[0], rows, ACCURACY) == "val_accuracy 0.9870 with lr=0.01, hidden=289"
     assert best_text(rows[0], rows[:1], ACCURACY) == "val_accuracy 0.9870", "a single one differs from none"
-
-
-def test_a_table_has_the_hyperparameters_that_vary_as_far_as_a_line_has_room() -> None:
-    rows = [trial("a", 0.9, 0.01, hidden=64), trial("b", 0.8, 0.1, hidden=32)]
-    wide = printed(rows, 120)
-    narrow = printed(rows, len(wide[0].rstrip()) - 1)
-    assert wide[0].split()[:5] == ["name", "status", "val_accuracy", "lr", "hidden"]
-    assert (narrow[0].split()[3:5], narrow[-1]) == (["lr", "epochs"], "left out, as lines are too long: hidden")
 
 
 def test_means_over_seeds_are_told_with_the_hyperparameters_that_vary() -> None:
@@ -46,16 +32,6 @@ def test_means_over_seeds_are_told_with_the_hyperparameters_that_vary() -> None:
     first, second, *_ = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert first.split()[-2:] == ["verdict", "lr"]
     assert (second.split()[0], second.split()[-2:]) == ("b", ["best", "0.2"])
-
-
-def test_a_narrow_table_leaves_out_times_and_memory_and_no_metric_nor_for_a_long_error() -> None:
-    rows = [attempt(name=name, error="x" * 300, val_accuracy=0.9, test_f1=0.5, **{"config/lr": 1}) for name in "ab"]
-    console = Console(file=io.StringIO(), width=80, highlight=False)
-    print_trials(console, rows, "val_accuracy", ("f1",))
-    first, second, *_, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert first.split() == ["name", "status", "val_accuracy", "test_f1", "epochs", "estimated", "peak", "error"]
-    assert second.split()[2:4] == ["0.9000", "0.5000"]
-    assert last == "left out, as lines are too long: share, seconds"
 
 
 def test_headline_metrics_of_the_test_split_stand_beside_the_objective() -> None:

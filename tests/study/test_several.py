@@ -88,7 +88,7 @@ def test_rows_of_all_are_in_one_table_and_each_workloads_best_is_kept(tmp_path: 
 def test_the_end_has_a_table_and_a_best_for_each_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = study(tmp_path / "out", both())
     lines = capsys.readouterr().out.splitlines()
-    first = next(line for line in lines if line.startswith("[1/4]"))
+    first = next(line[9:] for line in lines if line[9:].startswith("[1/4]"))
     assert first.startswith(f"[1/4] toy/a completed: val_loss {result.rows[1]['val_loss']:.4f} ")
     heads = [line.split()[:3] for line in lines if line.startswith("name ")]
     assert heads == [["name", "status", "val_loss"], ["name", "status", "val_error"]]

@@ -23,7 +23,7 @@ def test_a_study_knows_how_long_the_trials_of_an_earlier_one_took(
 
     plan, line = run("first", 2)
     assert (plan.epoch_seconds, plan.seconds) == ({}, None)
-    assert line == "time       unknown until the first epochs"
+    assert line.startswith("time       unknown until the first epochs; memory_estimation='measured' times")
     plan, line = run("second", 5)
     assert plan.epoch_seconds["toy"] >= 4 * 0.02
     assert plan.seconds == pytest.approx(5 * plan.epoch_seconds["toy"])
@@ -34,8 +34,9 @@ def test_a_study_whose_output_is_piped_says_between_epochs_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
-    monkeypatch.setattr("tuner.reporting.progress.QUIET_SECONDS", 0)
+    monkeypatch.setattr("tuner.reporting.progress.QUIET_LEAST", 0)
+    monkeypatch.setattr("tuner.reporting.progress.QUIET_SHARE", 0)
     tuner.run(Toy(), config=[{"name": "plain", "epochs": 4}], output=tmp_path / "study", report=False)
     said = capsys.readouterr().out
-    assert "0/1 done, 1 running (plain 2/4) · no result yet · memory reserved " in said
+    assert "0/1 done, 1 running (plain 2/4 " in said
     assert "\x1b" not in said and "\r" not in said

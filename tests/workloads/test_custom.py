@@ -1,4 +1,4 @@
-"""A workload of the user's own, as docs/your_own_model.md has it: nothing under tuner/ knows it."""
+"""A workload of the user's own, in tests/support/digits.py: nothing under tuner/ knows it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,8 @@ from tuner.workloads.lookup import Finder, classes_of, find_workload, specs_of
 from tuner.workloads.pickling import sent_by_value
 
 ROOT = Path(tuner.__file__).parents[1]
-DOCS = (ROOT / "docs" / "your_own_model.md").read_text()
-BLOCKS = (("python", '"""An MLP'), ("yaml", "grid:"))
-CODE, GRID = (re.findall(rf"```{kind}\n({begin}.*?)```", DOCS, re.DOTALL)[0] for kind, begin in BLOCKS)
+CODE = (ROOT / "tests" / "support" / "digits.py").read_text()
+GRID = "grid:\n  hidden: [64, 2048]\n  layers: [1, 2]\n"
 MINIMAL = """
 from tuner import Hyperparameter, Workload
 class Mine(Workload):

@@ -17,6 +17,7 @@ from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.placement.packing import low_bytes, need_bytes
 from tuner.records.attempts import Attempt
 from tuner.records.files import SNAPSHOT
+from tuner.reporting import phases
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpu_memory import transformer_estimates
 from tuner.sizing.transformers.model_file import transformer_config
@@ -81,7 +82,9 @@ def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
     if options.snapshot is not None and number > 1:
         rule = f"is of one configuration, not of {number}"
         raise ParameterError("snapshot", options.snapshot, rule, f"choose it with {option('only', 'NAME')}")
-    service = EstimationService(options.memory_estimation, options.calibration, options.expandable_segments)
+    service = EstimationService(
+        options.memory_estimation, options.calibration, options.expandable_segments, tell=phases.estimating
+    )
     found = []
     for selection in selections:
         listed, data = [*needed(selection), *selection.configurations], selection.load_checked()

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.api.report import objectives_used
 from tuner.errors import InputError, ParameterError, not_installed, one_line, option
-from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, JOURNAL_ONLY, Attempt
 from tuner.records.epochs import EpochLine, histories, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
 from tuner.records.optuna_space import distributions, is_number
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
 from tuner.records.study_record import StudyRecord, read_study
+from tuner.reporting.figures.axes import varying
+from tuner.reporting.texts import count_text
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
 from tuner.trial import Objective
@@ -43,7 +45,8 @@ class Exported:
     def text(self) -> str:
         """One line for a terminal, after those of the notes."""
         states = ", ".join(f"{number} {state}" for state, number in self.trials.items())
-        line = f"optuna: {self.study_name}, {sum(self.trials.values())} trials ({states}) in {_shown(self.storage)}"
+        trials = count_text(sum(self.trials.values()), "trial")
+        line = f"optuna: {self.study_name}, {trials} ({states}) in {_shown(self.storage)}"
         return "\n".join([*(f"note: {note}" for note in self.notes), line])
 
 
@@ -52,9 +55,10 @@ def export(options: ExportOptions) -> list[Exported]:
     """Makes an Optuna study of a study: its trials with their parameters, values, states and epochs.
 
     A configuration that completed is COMPLETE, one that was pruned is PRUNED, and all others are FAIL, with status
-    and error among their user attributes. What a parameter could have been is taken from the values that were tried:
-    numbers span a range, on the scale of the search space, and everything else is a choice. Without a space, wide
-    ranges of positive numbers are logarithmic.
+    and error among their user attributes. Hyperparameters that vary are parameters; those that do not are the study's
+    user attribute ``fixed``. What a parameter could have been is taken from the values that were tried: numbers span
+    a range, on the scale of the search space, and everything else is a choice. Without a space, wide ranges of
+    positive numbers are logarithmic.
 
     Returns:
         One for each workload.
@@ -79,8 +83,10 @@ def export(options: ExportOptions) -> list[Exported]:
         _check_names(storage, names.values(), url)
         for workload, objective in objectives.items():
             own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]
-            trials = _trials(own, objective.metric, curves, study)
-            about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data}
+            varied = [key.removeprefix(CONFIG) for key in varying(own)]
+            trials = _trials(own, varied, objective.metric, curves, study)
+            fixed = {key: value for key, value in own[0].config.items() if key not in varied}
+            about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data, "fixed": fixed}
             _create(storage, names[workload], objective, about, trials)
             made.append(Exported(names[workload], url, _counts(trials), () if made else notes))
     return made
@@ -183,9 +189,13 @@ def _counts(trials: Sequence[FrozenTrial]) -> dict[str, int]:
 
 
 def _trials(
-    rows: Sequence[Attempt], metric: str, curves: Mapping[str, Mapping[int, EpochLine]], study: StudyRecord
+    rows: Sequence[Attempt],
+    varied: Sequence[str],
+    metric: str,
+    curves: Mapping[str, Mapping[int, EpochLine]],
+    study: StudyRecord,
 ) -> list[FrozenTrial]:
-    known = distributions(rows, study.scales)
+    known = {name: each for name, each in distributions(rows, study.scales).items() if name in varied}
     begun = _moment(study.started)
     return [
         _trial(number, row, metric, curves.get(row.trial_id, {}), known, begun) for number, row in enumerate(rows)
@@ -203,7 +213,7 @@ def _trial(
     """A row as Optuna's trial; one that never started began and ended when the study began."""
     from optuna.trial import FrozenTrial, TrialState
 
-    params = dict(row.config)
+    params = {name: value for name, value in row.config.items() if name in known}
     values = {epoch: line.metrics.get(metric) for epoch, line in curve.items()}
     value = row.metrics.get(metric)
     states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})

@@ -1,10 +1,14 @@
-"""What ``--help`` prints: of the program the common options and the commands, of a command its options in groups."""
+"""The program and its commands, and what their ``--help`` prints: common options, commands, and options in groups."""
 
 from __future__ import annotations
 
 import re
 
 import click
+from click.shell_completion import CompletionItem
+
+from tuner.spec.spelling import in_terminal
+from tuner.workloads.custom import SPEC
 
 PROGRAM = "tuner"  # also called tune, as which Ray installs a script of its own
 DEFAULT_COMMAND = "run"
@@ -23,6 +27,36 @@ class GroupedCommand(click.Command):
         for title, records in groups.items():
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+class CommandGroup(click.Group):
+    """A group in which ``tuner`` alone means ``tuner run``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the default command in front of arguments that name none; not where the first is to be completed.
+
+        ``module:name`` alone is its workload.
+        """
+        first = ctx.resilient_parsing and not args
+        if not first and (not args or args[0] not in (*self.commands, "--help", "--help-all", "--version")):
+            args = [DEFAULT_COMMAND, *args]
+        if args[:1] == [DEFAULT_COMMAND] and args[1:] and SPEC.fullmatch(args[1]):
+            args = [DEFAULT_COMMAND, in_terminal("workload"), *args[1:]]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        """Completes commands, and the default command's options as well as its own."""
+        found = super().shell_complete(ctx, incomplete)
+        default = self.commands[DEFAULT_COMMAND]
+        found += default.shell_complete(click.Context(default, parent=ctx, info_name=DEFAULT_COMMAND), incomplete)
+        return list({item.value: item for item in found}.values())
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Shows the default command's common options first: they are what most people look for."""
+        write_common(self.commands[DEFAULT_COMMAND], ctx, formatter)
+        write_commands(self, formatter)
+        with formatter.section("More"):
+            formatter.write_dl([record for each in self.get_params(ctx) if (record := each.get_help_record(ctx))])
 
 
 def write_common(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import click
-from click.shell_completion import CompletionItem
 
 from tuner.cli.completion import VARIABLE, complete_shells
-from tuner.cli.help import DEFAULT_COMMAND, PROGRAM, GroupedCommand, print_all, write_commands, write_common
+from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand, print_all
 from tuner.cli.hints import told
 from tuner.cli.options import chosen, options
 from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, printable, spelled
+from tuner.reporting import phases
 from tuner.spec.commands import (
     CalibrateOptions,
     EstimateOptions,
@@ -32,40 +34,9 @@ from tuner.spec.commands import (
 from tuner.spec.options import Options
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
-from tuner.workloads.custom import SPEC
 
 MOST_OF_ERROR = 4000  # the characters that are printed of an error
 CONTROLS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\r\t"}
-
-
-class CommandGroup(click.Group):
-    """A group in which ``tuner`` alone means ``tuner run``."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts the default command in front of arguments that name none; not where the first is to be completed.
-
-        ``module:name`` alone is its workload.
-        """
-        first = ctx.resilient_parsing and not args
-        if not first and (not args or args[0] not in (*self.commands, "--help", "--help-all", "--version")):
-            args = [DEFAULT_COMMAND, *args]
-        if args[:1] == [DEFAULT_COMMAND] and args[1:] and SPEC.fullmatch(args[1]):
-            args = [DEFAULT_COMMAND, in_terminal("workload"), *args[1:]]
-        return super().parse_args(ctx, args)
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """Completes commands, and the default command's options as well as its own."""
-        found = super().shell_complete(ctx, incomplete)
-        default = self.commands[DEFAULT_COMMAND]
-        found += default.shell_complete(click.Context(default, parent=ctx, info_name=DEFAULT_COMMAND), incomplete)
-        return list({item.value: item for item in found}.values())
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Shows the default command's common options first: they are what most people look for."""
-        write_common(self.commands[DEFAULT_COMMAND], ctx, formatter)
-        write_commands(self, formatter)
-        with formatter.section("More"):
-            formatter.write_dl([record for each in self.get_params(ctx) if (record := each.get_help_record(ctx))])
 
 
 @click.group(
@@ -91,7 +62,12 @@ def command(spec: type[Options], *printing: str) -> Callable[[Callable[..., obje
     """A command with the options of a specification, those of how it prints, and ``--debug``."""
 
     def decorate(function: Callable[..., object]) -> click.Command:
-        made = click.pass_context(function)
+        @functools.wraps(function)
+        def begun(*arguments: object, **given: object) -> object:
+            phases.begin("importing")
+            return function(*arguments, **given)
+
+        made = click.pass_context(begun)
         made = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")(made)
         for name in reversed(printing):
             made = PRINTING[name](made)
@@ -134,6 +110,7 @@ def script(ctx: click.Context, /, path: str, arguments: tuple[str, ...], **_: ob
     from tuner.api import run
     from tuner.workloads.script import Script
 
+    phases.begin("importing")
     asked = chosen(ctx, Settings)
     if asked.workload:
         raise both_given("workload", "script")
@@ -159,7 +136,7 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
     else:
         from tuner.reporting.plan_text import estimates_text
 
-        _say(estimates_text(found))
+        _say(estimates_text(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
         if asked.snapshot:
             from tuner.reporting.texts import MEMORY_VIEWER
 
@@ -324,6 +301,7 @@ def doctor(ctx: click.Context, /, as_json: bool) -> None:
     """
     from tuner.health import doctor as health
 
+    phases.begin("looking at this machine")
     found = health.findings(in_terminal)
     click.echo(
         json.dumps([vars(each) for each in found], indent=2) if as_json else printable(health.findings_text(found))
@@ -404,6 +382,7 @@ def main() -> None:
     except Exception as error:  # a defect of ours: still one line, and a way to see where
         _fail(f"unexpected {type(error).__name__}: {error}: please report it with the output of --debug", 1, debug)
     else:
+        phases.hide()
         sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from tuner.reporting.texts import gb_span
 from tuner.trial import GB, Config
 
 if TYPE_CHECKING:
@@ -24,10 +25,9 @@ def capacity_text(found: Capacity) -> str:
 
 def _trials_line(found: Capacity) -> str:
     needs = [request.need_bytes for request in found.requests]
-    span = f"{min(needs) / GB:.2f} to " if min(needs) < max(needs) else ""
     methods = ", ".join(dict.fromkeys(request.estimate.method for request in found.requests))
     return (
-        f"{'trials':<10} {len(needs)} of {span}{max(needs) / GB:.2f} GB ({methods}), {found.packing} packing, "
+        f"{'trials':<10} {len(needs)} of {gb_span(min(needs), max(needs))} ({methods}), {found.packing} packing, "
         f"{found.buffer_bytes / GB:g} GB buffer"
     )
 
@@ -47,7 +47,10 @@ def _misfit_lines(card: Card) -> list[str]:
     sought = [misfit for misfit in card.misfits if misfit.sought]
     if not sought:
         most = max(misfit.card_bytes for misfit in card.misfits)
-        return [f"{head}: a card of {_ceil(most)} GB holds them; --auto-memory looks for what would make them fit"]
+        return [
+            f"{head}: a card of {_ceil(most)} GB holds them; without --model-memory-gb what would "
+            "make them fit is looked for"
+        ]
     width = max(len(misfit.name) for misfit in sought)
     more = [f"  and {count - len(sought)} smaller ones"] if len(sought) < count else []
     return [

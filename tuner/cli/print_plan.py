@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tuner.reporting.plan_text import DEVICES, plan_text
-from tuner.reporting.texts import rough
+from tuner.reporting.texts import count_text, rough
 from tuner.trial import GB, Device
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def forecast_text(forecast: Forecast) -> str:
         f"{'first':<10} {each.trial.name} is trained, once and alone: {each.need_bytes / GB:.2f} GB"
         for each in forecast.first
     ]
-    lines += [_device_line(forecast, device) for device in plan.devices[:DEVICES]]
+    busy = [_device_line(forecast, device) for device in plan.devices[:DEVICES]]
+    lines += [f"{'schedule':<10}{line.removeprefix(' ' * 10)}" if line is busy[0] else line for line in busy]
     if len(plan.devices) > DEVICES:
         lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
     return "\n".join([*lines, _gain_line(forecast)])
@@ -37,10 +38,8 @@ def _device_line(forecast: Forecast, device: Device) -> str:
     first = [f"{forecast.title(p.trial)} {p.limit_bytes / GB:.2f} GB" for p, start, _ in here if start == 0]
     more = f" and {len(first) - FIRST} more" if len(first) > FIRST else ""
     began = f"; first {', '.join(first[:FIRST])}{more}" if first else ""
-    return (
-        f"{device.label:<10} {len(here)} trials, up to {schedule.most_at_once(device)} at once, memory "
-        f"{schedule.busy(device, budget):.0%} used{began}"
-    )
+    trials = f"{count_text(len(here), 'trial')}, up to {schedule.most_at_once(device)} at once"
+    return f"{'':<10} {device.label}: {trials}, memory {schedule.busy(device, budget):.0%} used{began}"
 
 
 def _gain_line(forecast: Forecast) -> str:

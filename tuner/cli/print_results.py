@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tuner.api.results import Comparison, again
 from tuner.errors import printable
-from tuner.records.attempts import CONFIG, Attempt
-from tuner.records.row_queries import default_columns, head
-from tuner.reporting.result_tables import has_seeds, print_averages
+from tuner.records.attempts import Attempt
+from tuner.records.row_queries import default_columns, head, is_metric
+from tuner.reporting.columns import TextColumn, spared, table_lines
+from tuner.reporting.result_tables import LEFT, SPARED, has_seeds, print_averages, print_lines
 from tuner.reporting.texts import MOST_OF_ERROR, value_text
 from tuner.trial import title
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
-GAP = "  "
-ERROR_WIDTH = 24  # so much of an error is shown before other columns are left out for it
-# What is left out first where a terminal is narrow; then hyperparameters, from the right.
-DISPENSABLE = ("estimated_memory_gb", "peak_memory_gb", "epochs", "duration_s")
 
 
 def print_results(console: Console, found: Comparison) -> None:
@@ -35,11 +30,12 @@ def print_results(console: Console, found: Comparison) -> None:
             console.print(workload, style="bold", markup=False)
         of_workload = [row for row in found.rows if row.workload == workload]
         columns = found.chosen or default_columns(of_workload, found.columns, objective.metric)
-        hyperparameters = [column for column in columns if column.startswith(CONFIG)]
-        dispensable = [*hyperparameters, *reversed(DISPENSABLE)] if found.chosen is None else columns[1:]
-        first, *lines = table_lines(rows, columns, found.columns, width, dispensable)
-        console.print(first, style="bold", markup=False, soft_wrap=True)
-        console.out("\n".join(lines), highlight=False)
+        order = (
+            ()
+            if found.chosen
+            else (*SPARED, *(each for each in columns if is_metric(each) and each != objective.metric))
+        )
+        print_lines(console, table_lines(_columns(rows, columns, found.columns, order), width))
         for group in found.to_average(workload) if objective.metric else []:
             if len({row.name for row in group}) < len(group):
                 print_averages(console, group, objective)
@@ -48,35 +44,21 @@ def print_results(console: Console, found: Comparison) -> None:
     console.out("\n".join([*study_lines(found), *best_lines(found)]), highlight=False)
 
 
-def table_lines(
-    rows: Sequence[Attempt],
-    columns: Sequence[str],
-    known: Sequence[str],
-    width: int | None = None,
-    dispensable: Sequence[str] = (),
-) -> list[str]:
-    """A head, a line for each row, and a line that names what was left out.
-
-    Where lines would be wider than the terminal, columns are left out; lines that are too wide all the same are cut.
-    """
-    cells = {
-        column: [
+def _columns(
+    rows: Sequence[Attempt], columns: Sequence[str], known: Sequence[str], order: Sequence[str]
+) -> list[TextColumn]:
+    """The columns of a table; ``order`` is that in which they are left out."""
+    return [
+        TextColumn(
             head(column, known),
-            *(printable(value_text(column, row.value(column)), MOST_OF_ERROR) for row in rows),
-        ]
+            [printable(value_text(column, row.value(column)), MOST_OF_ERROR) for row in rows],
+            left=column in LEFT,
+            spared=spared(order)(column),
+            may_be_cut=column == "error",
+            names=column in ("study", "name"),
+        )
         for column in columns
-    }
-    sizes = {column: max(map(len, texts)) for column, texts in cells.items()}
-    left_out = _left_out(sizes, width, dispensable)
-    shown = [
-        [f"{text:{'<' if column in LEFT else '>'}{sizes[column]}}" for text in texts]
-        for column, texts in cells.items()
-        if column not in left_out
     ]
-    lines = [GAP.join(line).rstrip() for line in zip(*shown, strict=True)]
-    lines = [line if width is None or len(line) <= width else f"{line[: width - 1]}…" for line in lines]
-    names = ", ".join(head(column, known) for column in columns if column in left_out)
-    return [*lines, f"left out, as the terminal is narrow: {names}"] if left_out else lines
 
 
 def study_lines(found: Comparison) -> list[str]:
@@ -129,17 +111,3 @@ def _has_seeds(found: Comparison, row: Attempt) -> bool:
     """Whether a row's study has several seeds of its workload."""
     key = (row.study, row.workload)
     return has_seeds([each for each in found.rows if (each.study, each.workload) == key])
-
-
-def _left_out(sizes: Mapping[str, int], width: int | None, dispensable: Sequence[str]) -> list[str]:
-    """The columns for which there is no room."""
-    if width is None:
-        return []
-    left = {column: min(size, ERROR_WIDTH) if column == "error" else size for column, size in sizes.items()}
-    left_out: list[str] = []
-    for column in reversed([column for column in dispensable if column in left]):
-        if sum(left.values()) + len(GAP) * (len(left) - 1) <= width:
-            break
-        left_out.append(column)
-        del left[column]
-    return left_out

@@ -22,7 +22,7 @@ def fault(path: Path, number: int, row: str, form: Form, layout: Layout) -> Data
     reason = _reason(fields_of(row), layout)
     remedy = "mend or remove the line"
     if number == 1 and form is FORMS[-1]:  # it may be anything
-        remedy += ", or take the file away if it is no recording (docs/kd_gat.md has the forms)"
+        remedy += ", or take the file away if it is no recording (docs/examples/kd_gat.md has the forms)"
     return DataError(f"{path}, line {number}: {reason}, in {shown!r}; {read_as(form)}: {remedy}")
 
 

@@ -47,6 +47,7 @@ class EstimationService:
     calibration: bool = True
     expandable_segments: bool = False  # the option of PyTorch's CUDA allocator
     build: Build | None = None  # of a configuration that is no workload's: model, optimizer and loss, to be traced
+    tell: Callable[[int, int], None] = lambda number, of: None  # which configuration is estimated, of how many
 
     def __post_init__(self) -> None:
         check_method(self.method)
@@ -61,9 +62,11 @@ class EstimationService:
         """
         found: dict[tuple[tuple[str, object], ...], MemoryEstimate] = {}
         known: dict[str, list[StepTime]] = {}  # by the method of the estimates
+        number = len({memory_key(each.values) for each in configurations})
         for configuration in configurations:
             key = memory_key(configuration.values)
             if key not in found:
+                self.tell(len(found) + 1, number)
                 try:
                     each = self.raw(workload, configuration.values, data, device)
                 except InputError as error:

@@ -287,7 +287,11 @@ class MachineShare(Unshared):
         key = device_key(device)
         running = {lease.name: {share.trial for share in lease.shares} for lease in self._others}
         if self._without_cores:
-            used = [f"{len(trials)} trials of {name}" for name, trials in running.items() if trials]
+            used = [
+                f"{len(trials)} trial{'s' * (len(trials) != 1)} of {name}"
+                for name, trials in running.items()
+                if trials
+            ]
             return f"the {device.cores} CPU cores are used, also by {', '.join(used)}"
         needs = f"it needs {need / GB:.2f} GB of {'RAM' if device == self._ram else device.label}"
         if not by_studies:

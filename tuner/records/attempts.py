@@ -230,6 +230,19 @@ def columns(rows: Sequence[Attempt], expected: Iterable[str] = ()) -> list[str]:
     return [*BEFORE_METRICS, *metrics, *AFTER_METRICS, *config]
 
 
+def with_defaults(rows: Sequence[Attempt], defaults: Mapping[str, Mapping[str, ConfigValue]]) -> list[Attempt]:
+    """The rows with the hyperparameters that only others of their workload have, at their ``defaults``."""
+    used: dict[str, dict[str, ConfigValue]] = {}
+    for row in rows:
+        known = defaults.get(row.workload, {})
+        used.setdefault(row.workload, {}).update({key: known[key] for key in row.config if key in known})
+    lacking = [used[row.workload].keys() - row.config.keys() for row in rows]
+    return [
+        replace(row, config={**used[row.workload], **row.config}) if keys else row
+        for row, keys in zip(rows, lacking, strict=True)
+    ]
+
+
 def to_csv(rows: Sequence[Attempt]) -> str:
     """The rows as CSV text; missing values are blank."""
     return write_rows([row.to_line() for row in rows], columns(rows))

@@ -15,11 +15,11 @@ from typing import Self
 from tuner.errors import ExecutionError, InputError, ParameterError, one_line, option
 from tuner.machine import atomic_files
 from tuner.machine.atomic_files import PARTIAL
-from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv
+from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv, with_defaults
 from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STUDY, TRACEBACKS, best_name
 from tuner.records.journal import Journal
 from tuner.records.study_record import StudyRecord, read_study
-from tuner.trial import MemoryEstimate, Objective, Outcome, Status
+from tuner.trial import ConfigValue, MemoryEstimate, Objective, Outcome, Status
 
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # trials that never run again
 # The table is rewritten after CSV_SECONDS, or after CSV_PATIENCE times the duration of the last rewrite if that is
@@ -34,6 +34,7 @@ class StudyFolder:
 
     path: Path
     notes: list[str]  # about damage that was found when the study was resumed
+    defaults: Mapping[str, Mapping[str, ConfigValue]]  # of the hyperparameters of each workload
 
     def __init__(self, path: Path, objectives: Mapping[str, Objective], *, new: bool = False) -> None:
         """Makes the folder with its parents and locks it until it is closed or the process ends.
@@ -85,6 +86,7 @@ class StudyFolder:
     def _begin(self, path: Path, objectives: Mapping[str, Objective], attempts: Journal) -> None:
         self.path = path
         self.notes = []
+        self.defaults = {}
         self._objectives = objectives
         self._journal = attempts
         self._rows = {row.trial_id: row for row in attempts.rows}
@@ -148,8 +150,11 @@ class StudyFolder:
         return list(self._journal.rows)
 
     def rows(self) -> list[Attempt]:
-        """The latest attempt of each trial that has ended, in the order of trials."""
-        return [self._rows[trial_id] for trial_id in sorted(self._rows)]
+        """The latest attempt of each trial that has ended, in the order of trials.
+
+        Each has the hyperparameters that others of its workload have, with their defaults where it was left at those.
+        """
+        return with_defaults([self._rows[trial_id] for trial_id in sorted(self._rows)], self.defaults)
 
     @property
     def checkpoints(self) -> Path:

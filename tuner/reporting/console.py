@@ -57,13 +57,3 @@ def make_table(heads: Iterable[str], left: Container[str]) -> Table:
     for head in heads:  # names of others, too
         table.add_column(Text(printable(head)), justify="left" if head in left else "right")
     return table
-
-
-def print_table(console: Console, table: Table) -> None:
-    """Prints a table; in a pipe or a file without trailing spaces."""
-    if console.is_terminal:
-        console.print(table)
-        return
-    with console.capture() as printed:
-        console.print(table)
-    console.out("\n".join(line.rstrip() for line in printed.get().splitlines()), highlight=False)

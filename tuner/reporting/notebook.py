@@ -8,6 +8,7 @@ from contextlib import suppress
 from html import escape
 from typing import TYPE_CHECKING, Self
 
+from tuner.reporting.console import print_text
 from tuner.reporting.progress import StudyProgress
 from tuner.trial import EpochReport, Outcome, Placement
 
@@ -32,6 +33,10 @@ class NotebookProgress(StudyProgress):
     _display: DisplayHandle | None = None
     _drawn = 0.0
     _ended = False
+
+    def note(self, line: str) -> None:
+        """Prints a line below the bar."""
+        print_text(self.console, line)
 
     def __enter__(self) -> Self:
         """Shows the bar, unless there are no trials left."""
@@ -77,8 +82,8 @@ class NotebookProgress(StudyProgress):
     def _bundle(self) -> dict[str, str]:
         """The bar as HTML and as plain text."""
         running = list(self._running.values())
-        share, left = self._share_done(running), self._time_left(running)
+        share, left = self._share_done(running), self._time_left()
         seconds = f"{self.clock() - self._began:.0f} s in all" if self._ended else left
-        text = f"{self._done}/{self.trials} trials ended · {self._best_text()} · {seconds}"
+        text = f"{self._done}/{self.trials} trials ended · {self._best_text(running)} · {seconds}"
         bar = f'<progress max="1" value="{share:.4f}" style="width:16em"></progress>'
         return {"text/plain": text, "text/html": f"<div>{bar} {escape(text)}</div>"}

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tuner.errors import option
+from tuner.errors import option, printable
 from tuner.placement.packing import HOST_MARGIN, host_need_bytes, is_tight, low_bytes, need_bytes
 from tuner.placement.rooms import ram_buffer_bytes
-from tuner.reporting.console import WIDE, make_table
-from tuner.reporting.texts import count_text, rough
+from tuner.reporting.columns import TextColumn, table_lines
+from tuner.reporting.texts import count_text, gb_span, rough
 from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:
@@ -22,29 +22,39 @@ WATCH_GPU = "nvidia-smi -l 1"
 WATCH_MEMORY = "nvidia-smi -l 1 --query-gpu=memory.used,memory.total,memory.free --format=csv"
 
 
-def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]]) -> str:
-    """A table of the memory that each named configuration needs, and its parts, in GB."""
-    from rich.console import Console
-    from rich.text import Text
+def estimates_text(listed: Sequence[tuple[str, MemoryEstimate]], width: int | None = None) -> str:
+    """A table of the memory that each named configuration needs, and its parts, in GB.
 
-    parts = [part for part in listed[0][1].parts() if any(guess.parts()[part] for _, guess in listed)]
-    in_ram = ["RAM"] if any(guess.host_bytes for _, guess in listed) else []
-    heads = ("name", *parts, "reserved", "margin", "headroom", "need", "interval", *in_ram, "method")
-    table = make_table(heads, left=("name", "method"))
-    for name, guess in listed:
-        need = f"{need_bytes(guess) / GB:.3f}"
-        sizes = [guess.parts()[part] for part in parts] + [guess.reserved_bytes]
-        row = [*(f"{size / GB:.3f}" for size in sizes), f"{guess.margin:.0%}", f"{guess.headroom_bytes / GB:.3f}"]
-        row += [need, f"{low_bytes(guess) / GB:.3f} to {need}"]
-        row += [f"{host_need_bytes(guess) / GB:.3f}"] * len(in_ram)
-        table.add_row(Text(name), *row, Text(guess.method + (f" ({guess.note})" if guess.note else "")))
-    console = Console(width=WIDE, highlight=False)
-    with console.capture() as capture:
-        console.print(table)
-    lines = [line.rstrip() for line in capture.get().splitlines()]
-    below = "GB (2**30 bytes) at the peak; the need of a trial = context + headroom + reserved · "
+    ``width`` is that of a terminal; None for lines of any length.
+    """
+    guesses = [guess for _, guess in listed]
+    parts = [part for part in guesses[0].parts() if any(guess.parts()[part] for guess in guesses)]
+    in_ram = any(guess.host_bytes for guess in guesses)
+    needs = [_gb(need_bytes(guess)) for guess in guesses]
+    methods = [guess.method + (f" ({guess.note})" if guess.note and width is None else "") for guess in guesses]
+    notes = {guess.note: f"{name}: {guess.note}" for name, guess in listed if guess.note and width is not None}
+    columns = [
+        TextColumn("name", [printable(name) for name, _ in listed], left=True, names=True),
+        *(TextColumn(part, [_gb(guess.parts()[part]) for guess in guesses], spared=2) for part in parts),
+        TextColumn("reserved", [_gb(guess.reserved_bytes) for guess in guesses], spared=5),
+        TextColumn("margin", [f"{guess.margin:.0%}" for guess in guesses], spared=4),
+        TextColumn("headroom", [_gb(guess.headroom_bytes) for guess in guesses], spared=3),
+        TextColumn("need", needs),
+        TextColumn(
+            "interval",
+            [f"{_gb(low_bytes(guess))} to {need}" for guess, need in zip(guesses, needs, strict=True)],
+            spared=1,
+        ),
+        *[TextColumn("RAM", [_gb(host_need_bytes(guess)) for guess in guesses])] * in_ram,
+        TextColumn("method", methods, left=True, spared=6),
+    ]
+    below = "GB (2**30 bytes) at the peak; the need of a trial = context + headroom + reserved · (1 + margin)"
     beside = f"; of the host's RAM it is that of the estimate · {1 + HOST_MARGIN:g}" if in_ram else ""
-    return "\n".join([*lines, f"{below}(1 + margin){beside}"])
+    return "\n".join([*table_lines(columns, width), *notes.values(), f"{below}{beside}"])
+
+
+def _gb(size_bytes: float) -> str:
+    return f"{size_bytes / GB:.3f}"
 
 
 def plan_text(
@@ -54,11 +64,13 @@ def plan_text(
     batches: str = "",
     seconds: float | None = None,
     alternatives: Sequence[str] = (),
+    fewer_by: str = "max_workers",
 ) -> str:
     """The plan in a few lines: data, footprint, memory, buffer, workers, share, what bounds them, and time.
 
     ``requests`` are all trials to run. ``data`` has a line for each data set, ``batches`` one for each batch size.
-    ``seconds`` is how long all take together, if it is known. ``alternatives`` are lines below the time.
+    ``seconds`` is how long all take together, if it is known. ``alternatives`` are lines below the time. ``fewer_by``
+    is the option that bounds the workers, where one does.
     """
     lines = _labelled("data", data)
     lines.append(f"{'trials':<10} {len(requests)}{_seeds(requests)}")
@@ -77,7 +89,7 @@ def plan_text(
     threads = f"{count_text(plan.threads, 'thread')} each"
     cores, free = (sum(each) for each in zip(*((one.cores, one.free_cores) for one in plan.devices), strict=True))
     busy = f"; {cores - free} of {count_text(cores, 'core')} busy with other work" if free < cores else ""
-    bound = option(plan.bound) if plan.bound == "max_workers" else plan.bound
+    bound = option(fewer_by) if plan.bound == "max_workers" else plan.bound
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
     lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {bound}{busy}")
     return "\n".join(
@@ -100,7 +112,9 @@ def _time(requests: Sequence[Request]) -> str:
     """How long an epoch and the longest of one workload's trials take."""
     known = [request for request in requests if request.seconds]
     if not known:
-        return "unknown until the first epochs"
+        can_be_timed = any(each.estimate.method.startswith(("traced", "static")) for each in requests)
+        sooner = f"; {option('memory_estimation', 'measured')} times a step of each" if can_be_timed else ""
+        return f"unknown until the first epochs{sooner}"
     an_epoch = _span([rough(size) for size in sorted(each.estimate.epoch_seconds or 0.0 for each in known)])
     epochs = _span([f"{number:,}" for number in sorted(each.trial.epochs for each in known)])
     longest = rough(max(each.seconds or 0.0 for each in known))
@@ -176,8 +190,8 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     largest = max(requests, key=lambda request: request.need_bytes)
     several = len({request.trial.workload for request in requests}) > 1
     guess, least = largest.estimate, min(request.need_bytes for request in requests)
-    span = f"{least / GB:.2f} to " if plan.packing == "per-trial" and least < plan.footprint_bytes else ""
-    need = f"{span}{plan.footprint_bytes / GB:.2f} GB a trial"
+    differ = plan.packing == "per-trial" and least < plan.footprint_bytes
+    need = f"{gb_span(least if differ else plan.footprint_bytes, plan.footprint_bytes)} a trial"
     if guess.is_given:
         return f"{need}, as given"
     if guess.is_learned:
@@ -187,6 +201,6 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     sum_ += f" + {guess.headroom_bytes / GB:.2f} headroom" if guess.headroom_bytes else ""
     if need_bytes(guess) != plan.footprint_bytes:
         sum_ += f", given {plan.footprint_bytes / GB:.2f}"
-    each = "; each has what it needs" if span else ""
+    each = "; each has what it needs" if differ else ""
     name = title(largest.trial.workload, largest.trial.name, several=several)
     return f"{need}{sum_} of {name}, the largest ({guess.method}){each}"

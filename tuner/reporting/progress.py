@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Self
 
 from tuner.errors import printable
 from tuner.placement.retry import Retry
-from tuner.reporting.console import make_table, print_text
-from tuner.reporting.texts import MOST_OF_ERROR, rough
+from tuner.reporting.columns import TextColumn, table_lines
+from tuner.reporting.console import print_text
+from tuner.reporting.phases import frame
+from tuner.reporting.remaining import TimeLeft
+from tuner.reporting.texts import MOST_OF_ERROR, count_text, rough
 from tuner.trial import (
     ACCUMULATION,
     EVALUATION_PARTS,
@@ -21,6 +24,7 @@ from tuner.trial import (
     Objective,
     Outcome,
     Placement,
+    Request,
     Trial,
     shrunk,
     title,
@@ -31,8 +35,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 
-QUIET_SECONDS = 30.0  # after so long without a line, what is not a terminal gets one about the study
-MOST_BEGUN = 0.9  # of an epoch that is not reported yet counts as done
+# After so long without a line, what is not a terminal gets one about the study: a share of the time so far.
+QUIET_SHARE, QUIET_LEAST, QUIET_MOST = 0.05, 10.0, 300.0
 NAMED = 4  # so many running trials are named in it
 
 Running = Sequence[tuple[Placement, EpochReport | None]]  # running trials with their last reports
@@ -44,24 +48,24 @@ class StudyProgress:
 
     console: Console  # the live table is shown on a terminal only
     trials: int
-    epochs: int  # of all trials together, for the remaining time; 0 if unknown
+    requests: Sequence[Request]  # the trials that are known before the first one, for the remaining time
     objectives: Mapping[str, Objective]  # what trials are compared by, by workload
     budget_bytes: int  # the memory for trials on all devices
     several_seeds: bool = field(default=False, kw_only=True)  # show each trial's seed
-    # How long all epochs together are expected to take one after another; 0 if unknown.
-    training_seconds: float = field(default=0.0, kw_only=True)
+    phase: str = field(default="starting", kw_only=True)  # what happens before the first trial begins
     clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
+    stamp: Callable[[], str] = field(default=lambda: time.strftime("%H:%M:%S "), kw_only=True)  # of a piped line
     _running: dict[str, tuple[Placement, EpochReport | None]] = field(default_factory=dict, init=False)
-    _heard: dict[str, float] = field(default_factory=dict, init=False)  # when a trial started, or last reported
     _best: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)  # value and name, by workload
     _began: float = field(init=False)
     _printed: float = field(init=False)
     _done: int = field(default=0, init=False)
-    _work_done: float = field(default=0.0, init=False)  # of trials that have ended: epochs, or their expected seconds
+    _left: TimeLeft = field(init=False)
     _live: Live | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._began = self._printed = self.clock()
+        self._left = TimeLeft(self.requests, self.trials)
 
     def __enter__(self) -> Self:
         """Starts the live table, on a terminal."""
@@ -80,12 +84,12 @@ class StudyProgress:
 
     def started(self, placement: Placement) -> None:
         """A trial has been placed."""
-        self._heard[placement.trial.trial_id] = self.clock()
+        self._left.started(placement, self.clock())
         self._running[placement.trial.trial_id] = (placement, None)
 
     def reported(self, report: EpochReport) -> None:
         """A trial has begun to train, or finished an epoch."""
-        self._heard[report.trial_id] = self.clock()
+        self._left.reported(report, self.clock())
         placement, _ = self._running[report.trial_id]
         self._running[report.trial_id] = (placement, report)
 
@@ -93,9 +97,8 @@ class StudyProgress:
         """An attempt has ended: prints its line, with its retry if there is one."""
         trial = outcome.trial
         self._running.pop(trial.trial_id, None)
-        if not retry:
-            self._done += 1
-            self._work_done += trial.epochs * self._epoch_work(outcome.placement)
+        self._left.finished(outcome, retry.request if retry else None, self.clock())
+        self._done += not retry
         objective = self.objectives[trial.workload]
         value = outcome.metrics.get(objective.metric)
         if value is not None:
@@ -106,10 +109,9 @@ class StudyProgress:
         result = f"{objective.metric} {value:.4f}" if value is not None else _reason(outcome)
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
         if self._has_line(outcome):
-            self.note(
-                f"[{self._done}/{self.trials}] {self._title(trial)} {outcome.status}: {result} "
-                f"({outcome.epochs} epochs, {outcome.seconds:.1f} s{peak}){_what_follows(outcome, retry)}"
-            )
+            took = f"{count_text(outcome.epochs, 'epoch')}, {outcome.seconds:.1f} s{peak}"
+            what = f"{self._title(trial)} {outcome.status}: {result} ({took}){_what_follows(outcome, retry)}"
+            self.note(f"[{self._done}/{self.trials}] {what}")
 
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone."""
@@ -125,14 +127,15 @@ class StudyProgress:
 
     def tick(self) -> None:
         """Time has passed: prints a line about the study if none was printed for long and there is no live table."""
-        if self._running and not self.console.is_terminal and self.clock() - self._printed >= QUIET_SECONDS:
+        quiet = min(max(QUIET_SHARE * (self.clock() - self._began), QUIET_LEAST), QUIET_MOST)
+        if self._running and not self.console.is_terminal and self.clock() - self._printed >= quiet:
             self.note(self._summary(list(self._running.values()), named=True))
 
     def note(self, line: str) -> None:
-        """Prints a line above the table."""
+        """Prints a line above the table, with the time of day where there is no table."""
         self._printed = self.clock()
         with suppress(OSError):  # the terminal may be closed; the study must still end properly
-            print_text(self.console, line)
+            print_text(self.console, line if self.console.is_terminal else f"{self.stamp()}{line}")
 
     def _has_line(self, outcome: Outcome) -> bool:
         """Whether a line is printed for an attempt."""
@@ -151,64 +154,75 @@ class StudyProgress:
 
         running = list(self._running.values())  # a copy, as the display's thread draws while trials start and end
         summary = Text(printable(self._summary(running)), style="bold")
+        if not running:
+            return summary
+        head, *lines = self._table(running)
+        return Group(summary, Text(head, style="bold"), Text("\n".join(lines)))
+
+    def _table(self, running: Running) -> list[str]:
+        """A line for each running trial, below a head."""
         metrics = " or ".join(dict.fromkeys(each.metric for each in self.objectives.values()))
-        table = make_table(("trial", "device", "memory", "epoch", metrics), left=("trial", "device"))
-        for placement, report in running:
-            value = report.metrics.get(self.objectives[placement.trial.workload].metric) if report else None
-            table.add_row(
-                Text(printable(self._title(placement.trial))),
-                placement.device.label,
-                f"{placement.limit_bytes / GB:.2f} GB",
-                _epochs(report),
-                "" if value is None else f"{value:.4f}",
-            )
-        return Group(summary, table) if running else summary
+        columns = [
+            TextColumn("trial", [printable(self._title(each.trial)) for each, _ in running], left=True, names=True),
+            TextColumn("device", [placement.device.label for placement, _ in running], left=True, spared=2),
+            TextColumn("memory", [f"{placement.limit_bytes / GB:.2f} GB" for placement, _ in running], spared=1),
+            TextColumn("epoch", [_epochs(report) for _, report in running]),
+            TextColumn(printable(metrics), [self._value(placement, report) for placement, report in running]),
+        ]
+        return table_lines(columns, self.console.width)
+
+    def _value(self, placement: Placement, report: EpochReport | None) -> str:
+        value = report.metrics.get(self.objectives[placement.trial.workload].metric) if report else None
+        return "" if value is None else f"{value:.4f}"
 
     def _summary(self, running: Running, *, named: bool = False) -> str:
         """A line about the study; with the names of running trials if they are not in a table below it."""
+        if not self._done and not any(report for _, report in running):
+            elapsed = self.clock() - self._began
+            return f"{frame(elapsed) + ' ' if self.console.is_terminal else ''}{self.phase}, {elapsed:.0f} s so far"
         reserved = sum(placement.limit_bytes for placement, _ in running)
-        names = [f"{self._title(placement.trial)} {_epochs(report)}" for placement, report in running[:NAMED]]
+        names = [
+            " ".join(filter(None, [self._title(placement.trial), _epochs(report), self._value(placement, report)]))
+            for placement, report in running[:NAMED]
+        ]
         names += [f"{len(running) - NAMED} more"] if len(running) > NAMED else []
         which = f" ({', '.join(names)})" if named and names else ""
-        return (
-            f"{self._done}/{self.trials} done, {len(running)} running{which} · {self._best_text()} · memory reserved "
-            f"{reserved / GB:.1f} of {self.budget_bytes / GB:.1f} GB · {self._time_left(running)}"
-        )
-
-    def _best_text(self) -> str:
-        bests = [
-            f"{self.objectives[each].metric} {value:.4f} ({name})" for each, (value, name) in list(self._best.items())
+        parts = [
+            f"{self._done}/{self.trials} done, {len(running)} running{which}",
+            self._best_text(running),
+            self._time_left(),
+            f"memory reserved {reserved / GB:.1f} of {self.budget_bytes / GB:.1f} GB",
         ]
-        return f"best {', '.join(bests)}" if bests else "no result yet"
+        line = " · ".join(parts)
+        return line if len(line) <= self.console.width or named else " · ".join(parts[:-1])
+
+    def _best_text(self, running: Running) -> str:
+        """The best value so far of each workload, and whose it is; a running trial's with its epoch."""
+        bests = dict(self._best)
+        for placement, report in running:
+            objective = self.objectives[placement.trial.workload]
+            value = report.metrics.get(objective.metric) if report else None
+            known = bests.get(placement.trial.workload)
+            if report and value is not None and objective.better(value, than=known[0] if known else objective.worst):
+                name = title(
+                    placement.trial.workload, placement.trial.name, several=False, seed=self._seed(placement.trial)
+                )
+                bests[placement.trial.workload] = value, f"{name}, epoch {report.epoch}"
+        texts = [f"{self.objectives[each].metric} {value:.4f} ({name})" for each, (value, name) in bests.items()]
+        so_far = " so far" * (self._done < self.trials)
+        return f"best{so_far} {', '.join(texts)}" if texts else "no result yet"
 
     def _share_done(self, running: Running) -> float:
-        """The share of all epochs' time that is done, from 0 to 1; of all trials where their epochs are unknown."""
-        if not self.epochs:
-            return self._done / max(1, self.trials)
-        done = sum(self._work(placement, report) for placement, report in running)
-        return min(1.0, (self._work_done + done) / (self.training_seconds or self.epochs))
+        """The share of the trials that is done, from 0 to 1; of a running one that of its epochs."""
+        begun = sum(report.epoch / report.epochs for _, report in running if report and report.epochs)
+        return min(1.0, (self._done + begun) / max(1, self.trials))
 
-    def _work(self, placement: Placement, report: EpochReport | None) -> float:
-        """What a running trial has done; where times are known, with a part of its epoch that is not reported yet."""
-        seconds, epoch = self._epoch_work(placement), report.epoch if report else 0
-        begun = self.clock() - self._heard[placement.trial.trial_id] if self.training_seconds else 0.0
-        return epoch * seconds + min(begun, MOST_BEGUN * seconds) * (epoch < placement.trial.epochs)
-
-    def _epoch_work(self, placement: Placement | None) -> float:
-        """What an epoch of a trial counts: its expected seconds, or the mean; 1 where they are unknown."""
-        if not self.training_seconds:
-            return 1.0
-        own = placement.estimate.epoch_seconds if placement else None
-        return own or self.training_seconds / self.epochs
-
-    def _time_left(self, running: Running) -> str:
-        """The remaining time, by what the work so far took."""
-        share = self._share_done(running)
-        elapsed = self.clock() - self._began
-        if share <= 0:
-            return f"{elapsed:.0f} s so far"
-        # After the last epoch the test is left.
-        return f"about {rough(max(1.0, elapsed * (1 - share) / share))} left"
+    def _time_left(self) -> str:
+        """The remaining time; the time so far as long as it is unknown."""
+        left = self._left.seconds(self.clock())
+        if left is None:
+            return f"{self.clock() - self._began:.0f} s so far"
+        return f"about {rough(max(1.0, left))} left"  # after the last epoch the test is left
 
 
 def _epochs(report: EpochReport | None) -> str:

@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.errors import printable
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import head, metric_columns
 from tuner.records.seed_statistics import Interval, averages, summary
-from tuner.reporting.console import make_table, print_table, print_text
+from tuner.reporting.columns import TextColumn, spared, table_lines
+from tuner.reporting.console import print_text
 from tuner.reporting.figures.axes import varying
 from tuner.reporting.texts import MOST_OF_ERROR, value_text
 from tuner.trial import Objective, title
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-LEAST_OF_ERROR = 12  # the characters of an error for which other columns are left out
-UNLIMITED = 10_000  # the width in columns that a table may have while it is measured
 HEADS = {
     "duration_s": "seconds",
     "gpu_fraction": "share",
     "estimated_memory_gb": "estimated",
     "peak_memory_gb": "peak",
 }
+LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
+# What is left out first where a terminal is narrow; then metrics other than the objective.
+SPARED = (
+    "error",
+    "duration_s",
+    "gpu_fraction",
+    "estimated_memory_gb",
+    "peak_memory_gb",
+    "epochs",
+    "attempts",
+    "status",
+)
 
 
 def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> str:
@@ -43,68 +53,49 @@ def print_trials(
     console: Console, rows: Sequence[Attempt], metric: str, headline: Sequence[str] = (), *, seeds: bool = False
 ) -> None:
     """Prints the trials of one workload with its ``headline`` metrics and the hyperparameters that vary."""
-
-    def table_with(shown: Sequence[str], most_of_error: int) -> Table:
-        return results_table(rows, metric, shown, headline, seeds=seeds, most_of_error=most_of_error)
-
-    print_fitting(console, table_with, [*reversed(HEADS), *varying(rows)])
+    print_lines(console, table_lines(trial_columns(rows, metric, headline, seeds=seeds), console.width))
 
 
-def print_fitting(
-    console: Console, table_with: Callable[[Sequence[str], int], Table], columns: Sequence[str]
-) -> None:
-    """Prints a table with as many of the columns as a line has room for, the first ones; errors take what is left.
-
-    ``table_with`` makes it of columns and how much of an error it has.
-    """
-    shown = list(columns)
-    unlimited = console.options.update(max_width=UNLIMITED)
-    while shown:
-        if console.measure(table_with(shown, LEAST_OF_ERROR), options=unlimited).maximum <= console.width:
-            break
-        shown.pop()
-    print_table(console, table_with(shown, MOST_OF_ERROR))
-    if left_out := [HEADS.get(key, key.removeprefix(CONFIG)) for key in columns[len(shown) :]]:
-        print_text(console, f"left out, as lines are too long: {', '.join(left_out)}")
+def print_lines(console: Console, lines: Sequence[str]) -> None:
+    """Prints a table, its head in bold."""
+    first, *others = lines
+    console.print(first, style="bold", markup=False, highlight=False, soft_wrap=True)
+    if others:
+        print_text(console, "\n".join(others))
 
 
-def results_table(
-    rows: Sequence[Attempt],
-    metric: str,
-    others: Sequence[str] = tuple(HEADS),
-    headline: Sequence[str] = (),
-    *,
-    seeds: bool = False,
-    most_of_error: int = MOST_OF_ERROR,
-) -> Table:
-    """The trials of one workload in the given order, with ``others`` of hyperparameters and of ``HEADS``.
-
-    ``seeds`` adds a column of seeds.
-    """
-    from rich.text import Text
-
-    seed, error = ["seed"] * seeds, ["error"] * any(row.error for row in rows)
-    tried = ["attempts"] * any(row.attempts > 1 for row in rows)
+def trial_columns(
+    rows: Sequence[Attempt], metric: str, headline: Sequence[str] = (), *, seeds: bool = False
+) -> list[TextColumn]:
+    """The trials of one workload in the given order; ``seeds`` adds a column of seeds."""
+    metrics = metric_columns(rows, metric, headline)
     shown = [
         "name",
-        *seed,
+        *["seed"] * seeds,
         "status",
-        *tried,
-        *metric_columns(rows, metric, headline),
-        *(column for column in others if column not in HEADS),
+        *["attempts"] * any(row.attempts > 1 for row in rows),
+        *metrics,
+        *varying(rows),
         "epochs",
-        *(column for column in HEADS if column in others),
-        *error,
+        *HEADS,
+        *["error"] * any(row.error for row in rows),
     ]
-    heads = [HEADS.get(column, head(column, shown)) for column in shown]
-    table = make_table(heads, left=("name", "status", "error"))
-    for row in rows:
-        texts = {column: value_text(column, row.value(column)) for column in shown}
-        texts |= {column: f"{text} GB" for column, text in texts.items() if text and column.endswith("_gb")}
-        if "error" in texts:
-            texts["error"] = printable(texts["error"], most_of_error)
-        table.add_row(*map(Text, texts.values()))
-    return table
+    return [
+        TextColumn(
+            printable(HEADS.get(column, head(column, shown))),
+            [_text(column, row) for row in rows],
+            left=column in LEFT,
+            spared=spared([*SPARED, *metrics[:0:-1]])(column),
+            may_be_cut=column == "error",
+            names=column == "name",
+        )
+        for column in shown
+    ]
+
+
+def _text(column: str, row: Attempt) -> str:
+    text = printable(value_text(column, row.value(column)), MOST_OF_ERROR)
+    return f"{text} GB" if text and column.endswith("_gb") else text
 
 
 def print_averages(
@@ -115,37 +106,36 @@ def print_averages(
     headline: Sequence[str] = (),
 ) -> None:
     """Prints a workload's configurations over their seeds, and which ones cannot be told from the best."""
-    print_fitting(console, lambda shown, _: averages_table(rows, objective, shown, headline), hyperparameters)
+    print_lines(console, table_lines(average_columns(rows, objective, hyperparameters, headline), console.width))
     if finding := summary(averages(rows, objective)):
         print_text(console, finding)
 
 
-def averages_table(
+def average_columns(
     rows: Sequence[Attempt],
     objective: Objective,
     hyperparameters: Sequence[str] = (),
     headline: Sequence[str] = (),
-) -> Table:
+) -> list[TextColumn]:
     """A row for each configuration of a workload: means with 95 % intervals, the verdict, and hyperparameters."""
-    from rich.text import Text
-
-    metric = objective.metric
-    others = {name: intervals(rows, name) for name in metric_columns(rows, metric, headline) if name != metric}
-    means = [f"mean {name}" for name in (metric, *others)]
-    heads = ["name", *means, "seeds", "to the best", "verdict"]
-    table = make_table([*heads, *(key.removeprefix(CONFIG) for key in hyperparameters)], left=("name", "verdict"))
+    metric, listed = objective.metric, averages(rows, objective)
     first = {row.name: row for row in reversed(rows)}
-    for each in averages(rows, objective):
-        table.add_row(
-            Text(printable(each.name)),
-            interval_text(each.interval),
-            *(interval_text(by_name[each.name]) for by_name in others.values()),
-            f"{len(each.values)}/{each.seeds}",
-            interval_text(each.difference, signed=True),
-            each.verdict,
-            *(Text(value_text(key, first[each.name].value(key))) for key in hyperparameters),
-        )
-    return table
+    others = {name: intervals(rows, name) for name in metric_columns(rows, metric, headline) if name != metric}
+    return [
+        TextColumn("name", [printable(each.name) for each in listed], left=True, names=True),
+        TextColumn(f"mean {metric}", [interval_text(each.interval) for each in listed]),
+        *(
+            TextColumn(f"mean {name}", [interval_text(by_name[each.name]) for each in listed], spared=3)
+            for name, by_name in others.items()
+        ),
+        TextColumn("seeds", [f"{len(each.values)}/{each.seeds}" for each in listed], spared=1),
+        TextColumn("to the best", [interval_text(each.difference, signed=True) for each in listed], spared=2),
+        TextColumn("verdict", [each.verdict for each in listed], left=True),
+        *(
+            TextColumn(key.removeprefix(CONFIG), [value_text(key, first[each.name].value(key)) for each in listed])
+            for key in hyperparameters
+        ),
+    ]
 
 
 def intervals(rows: Sequence[Attempt], metric: str) -> Mapping[str, Interval | None]:

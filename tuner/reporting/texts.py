@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from tuner.records.row_queries import is_metric
+from tuner.trial import GB
 
 MEMORY_VIEWER = "https://docs.pytorch.org/memory_viz"  # draws snapshots of PyTorch's allocator
 MOST_OF_ERROR = 400  # the characters that a terminal shows of an error; the journal has them all
@@ -54,6 +55,12 @@ def with_error(mean: float, half_width: float | None, *, signed: bool = False) -
 def count_text(count: int, what: str) -> str:
     """A number with its noun: ``1 trial``, ``3 trials``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def gb_span(least_bytes: float, most_bytes: float) -> str:
+    """Two sizes: ``0.39 to 0.52 GB``, or ``0.39 GB`` where they read the same."""
+    least, most = (f"{size / GB:.2f}" for size in (least_bytes, most_bytes))
+    return f"{most} GB" if least == most else f"{least} to {most} GB"
 
 
 def duration(seconds: float) -> str:

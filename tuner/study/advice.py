@@ -13,6 +13,7 @@ from tuner.errors import NOT_GIVEN, InputError, option
 from tuner.placement.packing import Packing, Plan, make_plan
 from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import Average, averages, seeds_needed
+from tuner.reporting.texts import gb_span
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Objective
 from tuner.workloads.kd_gat.workload import KDGAT
@@ -138,7 +139,7 @@ def _shares(figures: Figures) -> str:
     own = _workers(figures, [peak * SPARE for peak in peaks], "per-trial")
     if own > max(uniform, plan.workers):
         return (
-            f"peaks were {min(peaks):.2f} to {largest:.2f} GB, and each trial was given {share:g} GB: "
+            f"peaks were {gb_span(GB * min(peaks), GB * largest)}, and each trial was given {share:g} GB: "
             f"without {figures.option(settings.given_by)} up to {own} instead of {plan.workers} would run at once"
         )
     if uniform > plan.workers:

@@ -14,9 +14,11 @@ from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.epochs import read_epochs, seconds_per_epoch
 from tuner.records.files import EPOCHS, RESULTS
 from tuner.records.study_record import StudyRecord
+from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, print_text
 from tuner.reporting.figures.axes import varying
 from tuner.reporting.result_tables import best_text, estimate_accuracy, has_seeds, print_averages, print_trials
+from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.study.planning import estimation_service
@@ -68,6 +70,7 @@ def learn_from(study: Placed, result: StudyResult, console: Console) -> None:
 def write_report(console: Console, study: Placed, result: StudyResult, record: StudyRecord) -> Path | None:
     """Writes the study's page; what goes wrong with it costs a line, as the results are complete without it."""
     folder = Path(result)
+    phases.show("writing the report")
     try:
         from tuner.reporting.figures.library import check_plotly
         from tuner.reporting.page.document import REPORT, Page, library_file, write_page
@@ -169,7 +172,7 @@ def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objectiv
     if ran := [row for row in others if row.device]:
         print_trials(console, ran, objective.metric, headline, seeds=True)
     if len(others) > len(ran):
-        console.print(f"{len(others) - len(ran)} of {len(rows)} trials never started")
+        console.print(f"{len(others) - len(ran)} of {count_text(len(rows), 'trial')} never started")
 
 
 def how_to_continue(folder: Path, study: StudyRecord) -> str:

@@ -27,6 +27,7 @@ from tuner.reporting.console import in_notebook
 from tuner.reporting.notebook import NotebookProgress
 from tuner.reporting.progress import StudyProgress
 from tuner.spec.settings import Settings
+from tuner.study.executors import starting
 from tuner.study.planning import Estimates
 from tuner.study.recorder import Recorder
 from tuner.study.resume import ended
@@ -72,17 +73,14 @@ def execute(
 def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surroundings) -> None:
     requests, settings = study.requests, study.settings
     number = len(requests) + len(study.misfits) + (study.live.left if study.live else 0)
-    known = [request.trial.epochs for request in requests]
-    epochs = sum(known) * number // max(1, len(known))
-    timed = [request.seconds for request in requests if request.seconds]
     progress = (NotebookProgress if in_notebook() else StudyProgress)(
         around.console,
         number,
-        epochs,
+        requests,
         study.objectives,
         sum(study.plan.budgets),
         several_seeds=settings.seeds > 1,
-        training_seconds=sum(timed) * number / len(timed) if timed and len(timed) == len(requests) else 0.0,
+        phase=starting(around.executor),
     )
     described = study.optuna.described if study.optuna else None
     recorder = Recorder(folder, progress, requests, around.trackers, settings.scheduler, described)

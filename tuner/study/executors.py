@@ -54,6 +54,13 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings) -> Executor:
     return ChildExecutor(**_options(settings))
 
 
+def starting(executor: Executor) -> str:
+    """What happens before the first trial begins to train."""
+    from tuner.execution.ray_executor import RayExecutor
+
+    return "starting Ray" if isinstance(executor, RayExecutor) else "starting"
+
+
 def _options(settings: Settings) -> dict[str, Any]:
     return {
         "expandable_segments": settings.expandable_segments,

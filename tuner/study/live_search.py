@@ -9,6 +9,7 @@ from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
+from tuner.reporting.texts import count_text
 from tuner.search.configurations import configurations
 from tuner.search.drawing import MAX_REJECTED_DRAWS
 from tuner.search.searchers import Searcher, State
@@ -87,7 +88,8 @@ class LiveSearch:
         if not self.left:
             return ""
         number, why = self.settings.num_samples, f", the last one because of {self.fault}" if self.fault else ""
-        return f"search: ended after {len(self.trials)} of {number} trials, as it suggests none that can be used{why}"
+        trials = f"{len(self.trials)} of {count_text(number or 0, 'trial')}"
+        return f"search: ended after {trials}, as it suggests none that can be used{why}"
 
     def recall(self, trials: Sequence[Trial], ended: Mapping[str, Attempt], epochs: Iterable[EpochLine]) -> None:
         """Tells the searcher again what it suggested before this process began, and what came of it."""

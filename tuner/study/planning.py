@@ -15,6 +15,7 @@ from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.machine.leases import with_leased
 from tuner.placement.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
 from tuner.placement.rooms import largest_ram, limited, ram_budgets, ram_buffer_bytes
+from tuner.reporting import phases
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings
 from tuner.trial import GB, MOST_TRIALS, Config, Configuration, Device, MemoryEstimate, Phase, Request, Trial, title
@@ -178,7 +179,11 @@ def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) 
 def estimation_service(settings: Settings) -> EstimationService:
     """What estimates a study's trials, as its settings ask for."""
     return EstimationService(
-        settings.memory_estimation, settings.calibration, settings.expandable_segments, settings.estimate
+        settings.memory_estimation,
+        settings.calibration,
+        settings.expandable_segments,
+        tell=phases.estimating,
+        build=settings.estimate,
     )
 
 

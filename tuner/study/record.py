@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 
 def open_folder(study: Placed, console: Console) -> StudyFolder:
     """The folder that was asked for, that of the study that is resumed, or a new one that no other study has."""
+    folder = _opened(study, console)
+    schemas = {name: task.workload.schema or {} for name, task in study.tasks.items()}
+    folder.defaults = {name: {key: spec.default for key, spec in each.items()} for name, each in schemas.items()}
+    return folder
+
+
+def _opened(study: Placed, console: Console) -> StudyFolder:
     settings = study.settings
     if settings.resume:
         folder = StudyFolder.resume(Path(settings.resume), study.objectives)

@@ -14,6 +14,7 @@ from tuner.records.epochs import EpochLog
 from tuner.records.files import EPOCHS
 from tuner.records.study_folder import StudyFolder
 from tuner.reporting.progress import StudyProgress
+from tuner.reporting.texts import count_text
 from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request, Status, Trial
 
 
@@ -73,10 +74,14 @@ class Recorder:
             self._stopped[trial_id] = outcome, time.monotonic()
             return
         if outcome.status == "pruned" and trial_id in self._reports:
-            of = f" of {epochs}" if (epochs := self._reports[trial_id].epochs) else ""
-            said = f"{self._scheduler} ended it after {outcome.epochs}{of} epochs"
-            if self._scheduler in ("", "fifo"):  # which ends none
-                said = f"it ended itself after {outcome.epochs}{of} epochs"
+            epochs = self._reports[trial_id].epochs
+            done = (
+                f"{outcome.epochs} of {count_text(epochs, 'epoch')}"
+                if epochs
+                else count_text(outcome.epochs, "epoch")
+            )
+            by_itself = self._scheduler in ("", "fifo")  # which ends none
+            said = f"{'it ended itself' if by_itself else f'{self._scheduler} ended it'} after {done}"
             outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
         if self._described:
             outcome = replace(outcome, trial=self._described(outcome.trial))

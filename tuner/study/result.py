@@ -14,6 +14,7 @@ from tuner.placement.packing import Plan
 from tuner.records.attempts import Attempt, Line
 from tuner.records.seed_statistics import best_trial
 from tuner.reporting.result_tables import best_text
+from tuner.reporting.texts import count_text
 from tuner.trial import SUCCESSFUL, MemoryEstimate, Objective
 from tuner.workloads.program import Program
 
@@ -122,7 +123,7 @@ class StudyResult:
     def __repr__(self) -> str:
         """The study in a line."""
         if self.folder is None:
-            return f"StudyResult(dry run of {len(self.estimates)} trials)"
+            return f"StudyResult(dry run of {count_text(len(self.estimates), 'trial')})"
         counts = ", ".join(
             f"{number} {status}" for status, number in Counter(each.status for each in self.trials).items()
         )

@@ -9,6 +9,7 @@ from tuner.errors import option
 from tuner.machine.shared_memory import LITTLE_BYTES, MORE_SHARED, free_shared_bytes
 from tuner.reporting.console import print_text
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
+from tuner.reporting.texts import count_text
 from tuner.study.live_search import misfit_text
 from tuner.study.stages import Placed
 from tuner.trial import GB, Status, title
@@ -28,14 +29,14 @@ REMEDIES: dict[Status, str] = {
 def show_plan(console: Console, study: Placed) -> None:
     """Prints the plan, and what a search adds to it; if nothing is left to do, what would run trials again."""
     data, batches = describe(study.tasks), study.sized.text
-    lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, study.alternatives)]
+    bound = "in_process" if study.settings.in_process else "max_workers"
+    lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, study.alternatives, bound)]
     lines += left_out(study)
     lines += _little_shared(study)
     if study.live and study.live.left:
-        name, left = study.settings.search_name, study.live.left
+        name, more = study.settings.search_name, count_text(study.live.left, "more trial")
         lines.append(
-            f"{'search':<10} {name}: {left} more trials are suggested as there is room for them, and planned for as "
-            "if they were like these"
+            f"{'search':<10} {name}: {more} to be suggested as there is room, planned for as if they were like these"
         )
     if not study.requests:
         last = Counter({row.trial_id: row.status for row in study.attempts}.values())
@@ -69,7 +70,7 @@ def show_needs(console: Console, study: Placed) -> None:
     several = len(study.tasks) > 1
     needs = {title(each.trial.workload, each.trial.name, several=several): each.estimate for each in study.requests}
     if needs:
-        print_text(console, estimates_text(list(needs.items())))
+        print_text(console, estimates_text(list(needs.items()), console.width if console.is_terminal else None))
 
 
 def show_monitoring(console: Console, study: Placed) -> None:

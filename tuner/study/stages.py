@@ -22,6 +22,7 @@ from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import check_unused
 from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study
+from tuner.reporting import phases
 from tuner.spec.settings import Settings
 from tuner.study.alternatives import alternatives
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
@@ -119,6 +120,7 @@ def load(selected: Selected) -> Loaded:
     if record.auto_batch or any(is_auto(trial.config) for trial in trials):
         settings = packed_uniformly(settings)
     trials, attempts = with_batches_of(record, trials), list[Attempt]()
+    phases.show("loading data")
     tasks = load_tasks(selected.selections)
     if folder:
         check_same(record, description(tasks, trials, settings), folder)

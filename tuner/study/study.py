@@ -16,6 +16,7 @@ from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.first_use import remove_compiled_folder
 from tuner.machine.interrupts import Immediate, orderly
 from tuner.records.row_queries import best_first
+from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, make_console
 from tuner.reporting.notebook import import_quietly
 from tuner.spec.spelling import in_terminal
@@ -50,6 +51,7 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         started.callback(remove_compiled_folder)
         started.enter_context(closing(executor))
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
+            phases.show("looking for devices")
             devices = executor.devices(settings.device)
         number = len(loaded.trials) + (loaded.live.left if loaded.live else 0)
         if loaded.settings.estimates_memory and not settings.dry_run and several_expected(settings, devices, number):

@@ -18,7 +18,7 @@ def estimate_gt_ssl(config: Config, data: TreeData) -> MemoryEstimate:
 
     A path keeps 16 rows of H numbers per layer: the message's input of 7, its hidden layers of 4 and 2, and those of
     the three geometry networks. The backward pass of a layer takes 11 more. A node's chain of ancestors counts as a
-    path. A pair that is not in order keeps 5 rows. An evaluation keeps only its paths' geometry. See docs/gt_ssl.md.
+    path. A pair that is not in order keeps 5 rows. An evaluation keeps only its paths' geometry.
     """
     hidden, layers = int(config["hidden_channels"]), int(config["num_interactions"])
     distance, angle, turn = (int(config[f"num_{name}_centers"]) for name in ("rbf", "angle", "dihedral"))

@@ -2,7 +2,7 @@
 
     bytes = Σ size · variable · variable · …
 
-TOML files have the sizes in GB (2**30 bytes). See ``configs/footprints`` for examples, and docs/sizing.md.
+TOML files have the sizes in GB (2**30 bytes). See ``configs/footprints`` for examples, and docs/memory.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GT-SSL: an SGMP encoder of third-order paths, pretrained by subtree growth and hierarchical order.
 
 Encoder: 'Representation Learning on Spatial Networks' (Zhang and Zhao, NeurIPS 2021); pretraining: 'Representation
-Learning of Geometric Trees' (KDD 2024, arXiv 2408.08799). docs/gt_ssl.md has the equations.
+Learning of Geometric Trees' (KDD 2024, arXiv 2408.08799).
 """
 
 from __future__ import annotations

@@ -112,6 +112,6 @@ def _divergence(output: VgaeOutput) -> Tensor:
     """(N,): KL(N(μ, σ²) ‖ N(0, 1)), the mean over the latent channels.
 
     The sum over the channels would outweigh the MSE, which is a mean: without IDs the latent variables would then
-    carry no information (docs/kd_gat.md).
+    carry no information.
     """
     return 0.5 * (output.mean.square() + output.log_variance.exp() - output.log_variance - 1).mean(1)

@@ -1,6 +1,6 @@
 """The models of KD-GAT: a VGAE that learns normal CAN traffic, and a GAT that classifies attacks.
 
-See the KD-GAT paper (arXiv 2507.19686); docs/kd_gat.md has the equations. Teachers and students are the same models
+See the KD-GAT paper (arXiv 2507.19686); ``distillation.py`` has the losses. Teachers and students are the same models
 in two sizes.
 """
 

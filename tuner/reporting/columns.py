@@ -1,0 +1,107 @@
+"""Tables as lines of text, within a terminal's width.
+
+Names and hyperparameters are never cut. Where a table is too wide, what names have in common at their beginning is
+left out first, then the columns that can be spared. If it is too wide even so, some columns follow in a block below.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+GAP = "  "
+LEAST_OF_ERROR = 12  # the characters to which an error is shortened before its column is left out
+SEPARATED = re.compile(r".*[ ,;/_=:-]")
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """A column of a table."""
+
+    head: str
+    texts: Sequence[str]
+    left: bool = False  # aligned to the left, as words are
+    spared: int = 0  # columns of low numbers are left out first; 0 never
+    may_be_cut: bool = False  # its texts may be shortened before it is left out
+    names: bool = False  # its texts are names of rows, with which each block begins
+
+    @property
+    def size(self) -> int:
+        """Its width in characters."""
+        return max(map(len, (self.head, *self.texts)))
+
+    def cells(self) -> list[str]:
+        """Head and texts, each of the same length."""
+        return [f"{text:{'<' if self.left else '>'}{self.size}}" for text in (self.head, *self.texts)]
+
+    def cut(self, size: int) -> TextColumn:
+        """The same with texts of at most so many characters."""
+        return replace(self, texts=[text if len(text) <= size else f"{text[: size - 1]}…" for text in self.texts])
+
+
+def table_lines(columns: Sequence[TextColumn], width: int | None = None) -> list[str]:
+    """A head, a line for each row, the same for further blocks, and a line that names what was left out.
+
+    Args:
+        columns: in their order; their heads differ.
+        width: of the terminal; None for lines of any length.
+    """
+    names, others = [each for each in columns if each.names], [each for each in columns if not each.names]
+    order = {each.head: number for number, each in enumerate(columns)}
+    left_out: list[str] = []
+
+    def fits() -> bool:
+        return width is None or _width([*names, *others]) <= width
+
+    if not fits():
+        names = [replace(each, texts=without_common_beginning(each.texts)) for each in names]
+    for column in sorted((each for each in others if each.spared), key=lambda each: each.spared):
+        if fits():
+            break
+        place = others.index(column)
+        room = (width or 0) - _width([*names, *others]) + column.size
+        if column.may_be_cut and room >= max(LEAST_OF_ERROR, len(column.head)):
+            others[place] = column.cut(room)
+        else:
+            del others[place]
+            left_out.append(column.head)
+    kept = sorted([*names, *others], key=lambda each: order[each.head])
+    blocks = [kept] if fits() else _blocks(names, others, width)
+    lines = [line for block in blocks for line in _joined(block)]
+    if left_out:
+        lines += textwrap.wrap(f"left out, as lines are too long: {', '.join(left_out)}", width or 0)
+    return lines
+
+
+def without_common_beginning(names: Sequence[str]) -> list[str]:
+    """Names without the words that all of them begin with; as they are where that spares nothing."""
+    first, last = min(names, default=""), max(names, default="")
+    common = next((place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), 0)
+    found = SEPARATED.match(first[:common])
+    common = len(found[0]) if found else 0
+    return [f"…{name[common:]}" for name in names] if common > 1 and len(set(names)) > 1 else list(names)
+
+
+def spared(order: Sequence[str]) -> Callable[[str], int]:
+    """Numbers columns by the order in which they are left out; 0 for those that are not in it."""
+    return lambda column: order.index(column) + 1 if column in order else 0
+
+
+def _width(columns: Sequence[TextColumn]) -> int:
+    return sum(each.size for each in columns) + len(GAP) * (len(columns) - 1)
+
+
+def _blocks(names: Sequence[TextColumn], others: Sequence[TextColumn], width: int | None) -> list[list[TextColumn]]:
+    """The columns in blocks that are no wider than the terminal, as far as names and one column are not."""
+    blocks = [[*names]]
+    for column in others:
+        if width is not None and len(blocks[-1]) > len(names) and _width([*blocks[-1], column]) > width:
+            blocks.append([*names])
+        blocks[-1].append(column)
+    return blocks
+
+
+def _joined(block: Sequence[TextColumn]) -> list[str]:
+    return [GAP.join(cells).rstrip() for cells in zip(*(column.cells() for column in block), strict=True)]
