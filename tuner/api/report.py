@@ -63,8 +63,9 @@ def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
     if watch:
         serve(LivePage(folders[0], lambda: load_study_view(folders[0])), port)
     studies = [load_study_view(folder) for folder in folders]
+    library = None if options.single_file else library_file(folders[0], file)
     try:
-        write_page(_page(studies, folders, file), file, None if options.single_file else library_file(folders[0]))
+        write_page(_page(studies, folders, file), file, library)
     except OSError as error:
         raise _refusal(file, error) from error
     return file, [note for study in studies for note in study.notes]

@@ -344,7 +344,7 @@ def test_without_the_plotting_library_the_page_says_so_and_its_table_works(
     for file in (tmp_path / "s").glob("*.js"):
         file.unlink()
     open_page(browser, tmp_path / "s")
-    assert "tune report with the study's folder writes both again" in browser.find_element(By.ID, "no-plots").text
+    assert "tuner report with the study's folder writes both again" in browser.find_element(By.ID, "no-plots").text
     assert press(browser, "val_loss") == "ascending"
 
 

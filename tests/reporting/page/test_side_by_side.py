@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tuner.reporting.page.side_by_side import names_of, side_by_side_html
 from tuner.reporting.study_view import StudyView
+from tuner.trial import Objective
 
 
 def test_studies_have_a_column_each_and_common_plots(study: StudyView, seeded: StudyView) -> None:
@@ -26,6 +27,13 @@ def test_studies_of_other_data_are_to_be_compared_with_care(study: StudyView) ->
     first, other = (replace(study, record=replace(study.record, fingerprint=each)) for each in ("a", "b"))
     assert "Compare with care: the data, or their split, differ" in side_by_side_html([first, other], ["", ""])
     assert "Compare with care" not in side_by_side_html([first, first], ["", ""])
+
+
+def test_names_of_workloads_and_metrics_are_text_in_headings_ids_too(study: StudyView) -> None:
+    nasty = '"><img src=x>'
+    other = replace(study, objectives={nasty: Objective(nasty)})
+    text = side_by_side_html([other, other], ["", ""])
+    assert "<img" not in text and 'aria-labelledby="common-0"' in text
 
 
 def test_studies_of_one_name_are_numbered(study: StudyView, seeded: StudyView) -> None:
