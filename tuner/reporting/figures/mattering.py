@@ -13,7 +13,7 @@ from tuner.reporting.figures.axes import Axis, varying
 from tuner.reporting.figures.chart import Chart, Names, hover, plain, usual_range
 from tuner.reporting.figures.compared import Compared, compared
 from tuner.reporting.figures.style import colour, new_plot
-from tuner.reporting.importance import Importance, importances, judged
+from tuner.reporting.importance import Importance, importances, judged, resamples
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, number_text
 
@@ -38,7 +38,7 @@ def what_matters(study: StudyView, workload: str) -> list[Chart]:
     try:
         known = importances(rows, keys, found.objective, found.scales)
     except InputError as error:
-        return [Chart(title, f"Importance is not known: {error}.")]
+        return [Chart(title, f"Importance is not known: {error}")]
     pruned = len(found.rows) - len(rows)
     left_out = [key.removeprefix(CONFIG) for key in tried if key.removeprefix(CONFIG) not in keys]
     text = _finding(known, found, len(rows))
@@ -55,7 +55,9 @@ def _finding(known: Sequence[Importance], found: Compared, count: int) -> str:
         f"How much each hyperparameter tells the best third of {count_text(count, found.noun)} from all, by Optuna's "
     )
     text += f"PED-ANOVA: {first.key} {first.share:.0%}, {second.key} {second.share:.0%}. "
-    if second.high > first.low:
+    if not resamples(count):
+        text += "There are too many trials to resample them. "
+    elif second.high > first.low:
         text += "Which of them comes first is not certain: their lines, 80% of resamples of the trials, overlap. "
     else:
         text += "Lines are 80% of resamples of the trials. "
