@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from random import Random
 from typing import TYPE_CHECKING
 
-from tuner.errors import InputError, not_installed
+from tuner.errors import InputError, not_installed, one_line
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.optuna_space import distributions
 from tuner.records.study_record import Scale
@@ -50,8 +50,8 @@ def importances(
         scales: those of the search space's ranges.
 
     Raises:
-        InputError: there are fewer than ten trials or two hyperparameters, no differences between the trials, or
-            Optuna is not installed. The text says which.
+        InputError: there are fewer than ten trials or two hyperparameters, no differences between the trials, Optuna
+            is not installed, or it fails. The text says which.
     """
     if len(keys) < 2:
         raise InputError("fewer than two hyperparameters vary in all completed trials")
@@ -61,11 +61,14 @@ def importances(
         raise InputError(f"all completed trials have the same {objective.metric}")
     if find_spec("optuna") is None:
         raise InputError(not_installed("optuna", extra="report"))
-    with _quiet():
-        trials = _as_trials(rows, keys, objective, scales)
-        shares = _shares(trials, keys, objective)
-        random, times = Random(0), min(RESAMPLES, RESAMPLED // len(rows))
-        spread = [_shares(random.choices(trials, k=len(trials)), keys, objective) for _ in range(times)]
+    try:
+        with _quiet():
+            trials = _as_trials(rows, keys, objective, scales)
+            shares = _shares(trials, keys, objective)
+            random, times = Random(0), min(RESAMPLES, RESAMPLED // len(rows))
+            spread = [_shares(random.choices(trials, k=len(trials)), keys, objective) for _ in range(times)]
+    except Exception as error:  # of numbers that Optuna cannot take; the rest of a report does not depend on it
+        raise InputError(f"Optuna could not compute it: {type(error).__name__}: {one_line(error, 200)}") from error
     found = []
     for key, share in shares.items():
         values = sorted([share] if not spread else [each[key] for each in spread])
