@@ -92,7 +92,7 @@ def test_a_functions_study_needs_no_optional_package(plain: Path) -> None:
     assert not (plain / "out" / "report.html").exists()
 
 
-@pytest.mark.parametrize("words", ["--help", "results out", "plan --mode quick"])
+@pytest.mark.parametrize("words", ["--help", "results out", "plan --mode quick --model-memory-gb 1"])
 def test_commands_need_no_optional_package(plain: Path, words: str) -> None:
     write_study(plain / "out", 2)
     run = python(plain, "-m", "tuner", *words.split())
@@ -153,5 +153,6 @@ def test_the_command_installs_the_checkouts_extra_and_elsewhere_the_package(
 
 
 def test_no_text_installs_the_other_project_of_our_name() -> None:
-    files = [ROOT / "README.md", *(ROOT / "tuner").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+    found = (*(ROOT / "docs").rglob("*.md"), *(ROOT / "tuner").rglob("*.py"), *(ROOT / "scripts").rglob("*.py"))
+    files = [ROOT / "README.md", *found]
     assert [str(path) for path in files if re.search(r"install [^\n]*\btuner\[", path.read_text())] == []

@@ -173,6 +173,10 @@ def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: P
     _, status = os.waitpid(child, 0)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == 130, output
+    phases = [
+        output.index(phase) for phase in (" importing", " loading data", "data       ", " starting", "1/2 done")
+    ]
+    assert phases == sorted(phases)
     results = pd.read_csv(tmp_path / "out" / "results.csv")
     assert dict(zip(results.name, results.status, strict=True)) == {"brief": "completed", "long": "interrupted"}
     assert (tmp_path / "out" / "best.pt").exists()

@@ -89,7 +89,7 @@ def test_a_study_that_needs_nothing_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_trained_ends_everything_with_the_reason(tmp_path: Path) -> None:
-    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
+    settings = Settings(model_memory_gb=0.5, output=str(tmp_path / "study"), device="cpu", report=False)
     reason = "failing could not be trained: failed: .* ValueError: .*: the same command and max_failures=1 continues"
     with pytest.raises(ExecutionError, match=reason):
         trained(settings, {"name": "a", "of": "failing"})
@@ -165,7 +165,9 @@ def test_the_same_call_again_takes_what_is_trained_already(tmp_path: Path) -> No
 
 
 def test_the_same_call_goes_on_with_what_was_interrupted(tmp_path: Path) -> None:
-    settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False, max_failures=1)
+    settings = Settings(
+        model_memory_gb=0.5, output=str(tmp_path / "study"), device="cpu", report=False, max_failures=1
+    )
     for _ in range(2):
         with pytest.raises(
             ExecutionError, match=r"failing could not be trained: .*: the same command and max_failures=1 continues"
@@ -198,9 +200,9 @@ def test_how_to_go_on_names_what_was_trained_before_and_who_needs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = Settings(device="cpu", report=False)
+    settings = Settings(model_memory_gb=0.5, device="cpu", report=False)
     with pytest.raises(
-        ExecutionError, match=r"tune --resume results/.*-failing --max-failures 1 continues"
+        ExecutionError, match=r"tuner --resume results/.*-failing --max-failures 1 continues"
     ) as raised:
         trained(settings, {"name": "a", "of": "first"}, {"name": "b", "of": "failing"})
     assert re.search(r"give path: \S+-first/best.pt to a in a file for config", str(raised.value))

@@ -203,7 +203,7 @@ def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() ->
     assert repeated(settings, row, several) == (
         "--workload toy --config own.yaml --set lr=1 --set amp=0 --data t --only 'b c' --threads 1"
     )
-    grown = repeated(Settings(), replace(row, attempts=2, limit_gb=2.251))
+    grown = repeated(Settings(model_memory_gb=1.5), replace(row, attempts=2, limit_gb=2.251))
     assert "--model-memory-gb 2.26" in grown  # with less it had run out of memory
 
 

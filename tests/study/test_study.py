@@ -371,7 +371,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
         ({"packing": "dense"}, "packing='dense': choose one of uniform, per-trial"),
         ({"on_oom": "cry"}, "on_oom='cry': choose one of grow, accumulate, fail"),
         ({"output": "a", "resume": "b"}, "output and resume were both given"),
-        ({"memory_estimation": "traced"}, "has no effect with model_memory_gb"),
+        ({"memory_estimation": "traced", "model_memory_gb": 2.0}, "has no effect with model_memory_gb"),
         ({"output": str(Path(__file__).parent)}, "the folder is not empty"),
         ({"output": f"{__file__}/out"}, "cannot be written: .*test_study.py is not a folder"),
     ],

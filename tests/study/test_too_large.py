@@ -18,7 +18,7 @@ NO_ROOM = "not run: needs 3.00 GB, and no device has more than 1.00 GB for it"
 
 def run(folder: Path, *listed: dict[str, Any], skip: bool = True, **settings: Any) -> StudyResult:
     given = {"memory_gb": lambda config: 3 if config["lr"] == 0.02 else 0.1, "device_memory_gb": 1, **settings}
-    defaults = {"model_memory_gb": 1.5, "max_workers": 1}  # of the helper, which gives another one
+    defaults = {"model_memory_gb": None, "max_workers": 1}  # of the helper, which gives another one
     return study(folder, *listed, skip_too_large=skip, **defaults, **given)
 
 
