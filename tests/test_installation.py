@@ -153,5 +153,6 @@ def test_the_command_installs_the_checkouts_extra_and_elsewhere_the_package(
 
 
 def test_no_text_installs_the_other_project_of_our_name() -> None:
-    files = [ROOT / "README.md", *(ROOT / "tuner").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+    found = (*(ROOT / "docs").rglob("*.md"), *(ROOT / "tuner").rglob("*.py"), *(ROOT / "scripts").rglob("*.py"))
+    files = [ROOT / "README.md", *found]
     assert [str(path) for path in files if re.search(r"install [^\n]*\btuner\[", path.read_text())] == []

@@ -29,9 +29,12 @@ WRITTEN += sorted((ROOT / "docs" / "examples").glob("*.md"))
 GENERATED = sorted((ROOT / "docs" / "commands").glob("*.md"))
 OTHERS = [ROOT / "results" / "README.md", ROOT / "tests" / "emulated_cuda" / "README.md"]
 QUICK = {"completion", "estimate", "export", "plan", "report", "results", "status"}
-NEEDS_MORE = re.compile(r"--watch|--config-path|[\w.]+/ |[\w.]+/$|ml-100k|\bDIR\b|…|[<|]")  # of the reader's
+WITHOUT = r"--(?:watch|config-path|help|help-all|resume|address)\b"  # a browser, more files, a cluster
+NEEDS_MORE = re.compile(WITHOUT + r"|[\w.]+/ |[\w.]+/$|ml-100k|\bDIR\b|…|[<|]")  # or data of the reader's
 MOST_WORDS = 15_000
 OF_PROSE = re.compile(r"`((?:tuner?|scripts/\w+) [^`\n]+)`")
+OF_THE_READER = {"LitModel", "build", "datamodule", "model", "train_an_epoch", "train_set", "tuner", "val_set"}
+OF_THE_READER |= {"item_features", "testset", "trainset", "user_features"}
 
 
 def name_of(path: Path) -> str:
@@ -108,19 +111,18 @@ def script_takes(line: str) -> None:
 def test_every_program_compiles(path: Path) -> None:
     for program in blocks(path, "python"):
         compile(program, name_of(path), "exec")
+        assert undefined(program) <= OF_THE_READER or "import " not in program, program
 
 
-def is_whole(program: str) -> bool:
-    """Whether a program uses only names that it defines, and neither arguments nor a study's model."""
-    if "argparse" in program or "load_best(" in program:
-        return False
+def undefined(program: str) -> set[str]:
+    """The names that a program uses and does not define."""
     nodes = list(ast.walk(ast.parse(program)))
     names = [node for node in nodes if isinstance(node, ast.Name)]
     known = {node.id for node in names if isinstance(node.ctx, ast.Store)} | {"__name__", *dir(builtins)}
     known |= {node.arg for node in nodes if isinstance(node, ast.arg)}
     known |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     known |= {(node.asname or node.name).split(".")[0] for node in nodes if isinstance(node, ast.alias)}
-    return all(node.id in known for node in names)
+    return {node.id for node in names} - known
 
 
 def with_few_trials(program: str) -> str:
@@ -156,32 +158,41 @@ def keep(path: Path, folder: Path) -> None:
 
 def study_of(line: str) -> None:
     """Makes the studies that a command names."""
-    for word in re.findall(r"(?<= )(?:study|results/[\w-]+)(?= |$)", line):
+    for word in re.findall(r"(?<= )(?<!--output )(?:study|results/[\w-]+)(?= |$)", line):
         if not Path(word).exists():
             shutil.copytree("results/20261121-100207-study", word)
 
 
 @pages
-def test_quick_commands_do_what_the_page_says(path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_do_what_the_page_says(path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The quick ones; of those that begin a study, the plan."""
     keep(path, folder)
     for line, below in commands(path):
-        if not line.startswith("tune") or NEEDS_MORE.search(line):
-            continue
         words = shlex.split(line)[1:]
         if below.startswith("error: "):
             assert refused(capsys, *words) == below
-        elif (words and words[0] in QUICK) or "--dry-run" in words:
+        elif not line.startswith("tune") or NEEDS_MORE.search(line):
+            continue
+        elif words[0] in {*QUICK, "script"} or words[0] not in cli.commands:
             study_of(line)
-            limit = ["--limit", "1"] if "--mode" in words and not {"--only", "--limit"} & {*words} else []
-            result = CliRunner().invoke(cli, [*words, *limit])
+            result = CliRunner().invoke(cli, shortened(words))
             assert result.exit_code == 0, f"{line}: {result.output}"
+
+
+def shortened(words: list[str]) -> list[str]:
+    """A command with one configuration of a mode, and without training."""
+    if words[0] not in QUICK and "--dry-run" not in words:
+        words.insert(0 if words[0].startswith("-") else 1, "--dry-run")
+    return [*words, "--limit", "1"] if "--mode" in words and not {"--only", "--limit"} & {*words} else words
 
 
 @pages
 def test_whole_programs_run(path: Path, folder: Path) -> None:
     keep(path, folder)
     study_of(" study")
-    for number, program in enumerate(filter(is_whole, blocks(path, "python"))):
+    for number, program in enumerate(blocks(path, "python")):
+        if undefined(program) or "argparse" in program or "load_best(" in program:  # arguments, a study's model
+            continue
         file = folder / f"program_{number}.py"
         file.write_text(with_few_trials(program))
         runpy.run_path(str(file), run_name="__main__")

@@ -14,7 +14,8 @@ def git_revision(folder: Path) -> str:
 
     Empty if the folder is in no git repository, git is not installed, or it takes longer than two seconds.
     """
-    command = ["git", "--no-optional-locks", "-C", str(folder), *DESCRIBE]  # it writes nothing into the repository
+    # It writes nothing into the repository, and starts no program that the repository names as its monitor.
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder), *DESCRIBE]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)
     except (OSError, ValueError, subprocess.SubprocessError):

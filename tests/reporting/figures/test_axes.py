@@ -53,3 +53,17 @@ def test_what_was_tried_is_what_varies_but_no_seed() -> None:
     first, second = rows_of(width=[1, 2], depth=[3, 3])
     rows = [first, replace(second, seed=1)]
     assert varying(rows) == ["config/width"]
+
+
+def test_the_scale_of_the_space_decides_and_a_few_whole_numbers_are_even() -> None:
+    few = rows_of(lr=[0.001, 0.002, 0.004], depth=[1, 2, 4])
+    assert value_axis("config/lr", few, "log").places == [0.0, 0.5, 1.0]
+    assert value_axis("config/lr", few, "linear").places == [0.0, 0.3333, 1.0]
+    assert value_axis("config/lr", few).scale == "even"
+    assert value_axis("config/depth", few, "linear").scale == "even"
+
+
+def test_a_logarithmic_axis_has_ticks_of_1_2_and_5_within_a_decade() -> None:
+    axis = value_axis("config/lr", rows_of(lr=[0.0012, 0.003, 0.009]), "log")
+    assert [text for _, text in axis.ticks] == ["0.002", "0.005"]
+    assert axis.text_at(0) == "0.0012"

@@ -83,8 +83,10 @@ def value_axis(key: str, rows: Sequence[Attempt], space: SpaceScale | None = Non
     values = [row.value(key) for row in rows]
     known = [value for value in values if value is not None]
     numbers = [value for value in known if _is_number(value)]
-    few = len(set(map(repr, known))) <= (1 if space else EVEN)
-    if few or len(numbers) < len(known):
+    different = len(set(map(repr, known)))
+    # Along a linear range a few whole numbers are about evenly spaced anyway, and then have medians.
+    even = space is None or (space == "linear" and all(isinstance(value, int) for value in known))
+    if different <= (EVEN if even else 1) or len(numbers) < len(known):
         return _even(key, values)
     low, high = min(numbers), max(numbers)
     if low > 0 and (space == "log" or (space is None and high / low >= LOGARITHMIC)):

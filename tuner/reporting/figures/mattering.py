@@ -39,9 +39,12 @@ def what_matters(study: StudyView, workload: str) -> list[Chart]:
         known = importances(rows, keys, found.objective, found.scales)
     except InputError as error:
         return [Chart(title, f"Importance is not known: {error}.")]
+    pruned = len(found.rows) - len(rows)
     left_out = [key.removeprefix(CONFIG) for key in tried if key.removeprefix(CONFIG) not in keys]
     text = _finding(known, found, len(rows))
     text += f" Not judged, as some trials lack it: {', '.join(left_out)}." if left_out else ""
+    if pruned:
+        text += f" {count_text(pruned, 'pruned trial')} left out: what made them bad counts for less than it should."
     chart = Chart(title, text, _draw_bars(known[:MOST]))
     return [chart, _contour(found, known[0].key, known[1].key, study.trial_names)]
 
