@@ -57,7 +57,7 @@ def test_without_optuna_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatc
 
 def test_what_optuna_raises_is_told_in_place_of_the_importance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importance, "_evaluator", lambda: 1 / 0)
-    with pytest.raises(InputError, match="Optuna cannot judge it: ZeroDivisionError"):
+    with pytest.raises(InputError, match="Optuna could not compute it: ZeroDivisionError"):
         importances(of_two(20), ["width", "lr"], LOSS, {})
 
 

@@ -51,8 +51,8 @@ def importances(
         scales: those of the search space's ranges.
 
     Raises:
-        InputError: there are fewer than ten trials or two hyperparameters, no differences between the trials, or
-            Optuna is not installed or fails. The text says which.
+        InputError: there are fewer than ten trials or two hyperparameters, no differences between the trials, Optuna
+            is not installed, or it fails. The text says which.
     """
     if len(keys) < 2:
         raise InputError("fewer than two hyperparameters vary in all completed trials")
@@ -68,8 +68,8 @@ def importances(
             trials = _as_trials(rows, keys, objective, scales)
             shares = _shares(trials, keys, objective)
             spread = [_shares(random.choices(trials, k=len(trials)), keys, objective) for _ in range(times)]
-    except Exception as error:  # the other plots can be drawn all the same
-        raise InputError(f"Optuna cannot judge it: {type(error).__name__}: {one_line(error)}") from error
+    except Exception as error:  # of numbers that Optuna cannot take; the rest of a report does not depend on it
+        raise InputError(f"Optuna could not compute it: {type(error).__name__}: {one_line(error, 200)}") from error
     found = []
     for key, share in shares.items():
         values = sorted([share] if not spread else [each[key] for each in spread])

@@ -6,6 +6,7 @@ does not see it: only a command ``begin``s it.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -84,13 +85,18 @@ _spinner: Spinner | None = None
 def begin(text: str) -> None:
     """Shows the first phase of a command, if standard error is a terminal that has the characters."""
     global _spinner
-    encoding = (getattr(sys.stderr, "encoding", None) or "").lower()
-    if _spinner is None and sys.stderr is not None and sys.stderr.isatty() and encoding.startswith("utf"):
+    if _spinner is None and _can_show(sys.stderr):
         _spinner = Spinner(sys.stderr)
         sys.stderr = Watched(sys.stderr, _spinner)
-        if sys.stdout is not None and sys.stdout.isatty():
+        if sys.stdout is not None:  # a pipe may end in the same terminal, as that to tee does
             sys.stdout = Watched(sys.stdout, _spinner)
     show(text)
+
+
+def _can_show(stream: TextIO | None) -> bool:
+    if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
+        return False
+    return (stream.encoding or "").lower().startswith("utf")
 
 
 def show(text: str) -> None:

@@ -131,7 +131,7 @@ class TimeLeft:
         ends, lengths = [each or 0.0 for each in busy], [each or 0.0 for each in waiting]
         unseen = max(0, self._trials - self._ended - len(busy) - len(self._waiting))
         if unseen:
-            known = [*(each for listed in self._whole.values() for each in listed), *lengths] or ends
+            known = [*(each for listed in list(self._whole.values()) for each in listed), *lengths] or ends
             lengths += [sum(known) / len(known)] * unseen
         return _until_the_last(ends, lengths, self._most)
 

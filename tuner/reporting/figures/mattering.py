@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MOST = 15  # the maximum number of hyperparameters that are drawn
 GRID = 24  # the points of the contour's grid along a range
 REACH = 0.09  # the width of the smoothing, of an axis that is 1 long
+MANY = 200  # more points are drawn smaller
 FEW = 30  # with fewer trials importance is a hint only
 
 
@@ -185,17 +186,14 @@ def _draw_contour(
             hovertemplate=f"{plain(found.metric)} about %{{z}}<extra></extra>",
         )
     if not lists:
+        edge = {"width": 1, "color": colour("surface")}
+        few = {"size": 6, "opacity": 0.75, "color": colour("ink"), "line": edge}
         plot.add_scatter(
             **hover(found.rows, found.metric, names),
             mode="markers",
             x=across.spread(0.06),
             y=along.spread(0.06, 1),
-            marker={
-                "size": 6,
-                "color": colour("ink"),
-                "opacity": 0.75,
-                "line": {"width": 1, "color": colour("surface")},
-            },
+            marker={"size": 3, "opacity": 0.5, "color": colour("ink")} if len(found.rows) > MANY else few,
         )
     fixed = {"fixedrange": True, "showgrid": False, "zeroline": False}
     plot.update_xaxes(**across.layout(), **fixed, title=plain(across.label))
