@@ -116,6 +116,8 @@ def _contour(found: Compared, first: str, second: str, names: Names) -> Chart:
     else:
         text = f"Means of nearby {found.noun}s, which are the points; the best is {number_text(best[0])}"
     text += f", at {across.label} {across.text_at(best[1])} and {along.label} {along.text_at(best[2])}. "
+    if any(row.status == "pruned" for row in found.rows):
+        text += "Pruned trials count with their last value. "
     text += f"The stronger the colour, the better {found.metric}; where nothing was tried there is none."
     return Chart(title, text, _draw_contour(across, along, grid, found, names))
 

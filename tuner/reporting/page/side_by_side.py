@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from tuner.records.attempts import Attempt
+from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.seed_statistics import best_trial
 from tuner.reporting.figures.axes import varying
 from tuner.reporting.figures.distribution import distribution
@@ -78,7 +78,7 @@ def _best(study: StudyView, workload: str) -> str:
     if best is None:
         return "none completed"
     metric = study.objectives[workload].metric
-    tried = ", ".join(f"{key.removeprefix('config/')} {values_text([best], key)}" for key in varying(rows))
+    tried = ", ".join(f"{key.removeprefix(CONFIG)} {values_text([best], key)}" for key in varying(rows))
     value = f"<strong>{escape(metric)} {number_text(best.value(metric))}</strong>"
     return f"{value}<br>{escape(best.name)}{f'<br>{escape(tried)}' if tried else ''}"
 
