@@ -74,7 +74,8 @@ def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
 def _folders(given: str | Path | Sequence[str | Path] | None) -> list[Path]:
     """The folders of the studies, each once; by default the newest one."""
     listed = [given] if isinstance(given, (str, os.PathLike)) else list(given or ())
-    return list(dict.fromkeys(map(Path, listed))) or [newest_study(RESULTS_FOLDER)]
+    once = {path.resolve(): path for path in map(Path, listed)}
+    return list(once.values()) or [newest_study(RESULTS_FOLDER)]
 
 
 def _page(studies: Sequence[StudyView], folders: Sequence[Path], file: Path) -> Page:

@@ -81,6 +81,10 @@ def test_a_broken_library_is_written_again_and_a_link_is_not_followed(tmp_path: 
     write_page(Page("s", ""), tmp_path / "report.html", tmp_path / javascript_name())
     assert (tmp_path / "mine").read_text() == "mine"
     assert (tmp_path / javascript_name()).read_text() == javascript()
+    (tmp_path / javascript_name()).write_text(javascript()[:-1])
+    write_page(Page("s", ""), tmp_path / "report.html", tmp_path / javascript_name())
+    assert (tmp_path / javascript_name()).read_text() == javascript()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["mine", javascript_name(), "report.html"]
 
 
 def test_a_single_file_has_the_library_and_asks_for_no_other(tmp_path: Path) -> None:
