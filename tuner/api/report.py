@@ -11,7 +11,7 @@ from tuner.errors import InputError, ParameterError, option, printable
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
-from tuner.records.read_studies import RESULTS_FOLDER, newest_study, objective_in
+from tuner.records.read_studies import RESULTS_FOLDER, RecordedStudy, labels, newest_study, objective_in
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.page.document import REPORT, Page, check_replaceable, library_file, write_page
@@ -87,7 +87,8 @@ def _page(studies: Sequence[StudyView], folders: Sequence[Path], file: Path) -> 
         os.path.relpath((folder / REPORT).resolve(), place) if (folder / REPORT).is_file() else ""
         for folder in folders
     ]
-    return Page(" · ".join(study.name for study in studies), side_by_side_html(studies, links))
+    names = labels([RecordedStudy(folder, study.name, ()) for folder, study in zip(folders, studies, strict=True)])
+    return Page(" · ".join(names), side_by_side_html(dict(zip(names, studies, strict=True)), links))
 
 
 def _check_file(file: Path) -> None:

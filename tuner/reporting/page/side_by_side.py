@@ -19,28 +19,20 @@ from tuner.reporting.texts import duration, number_text
 from tuner.trial import Objective
 
 
-def side_by_side_html(studies: Sequence[StudyView], links: Sequence[str]) -> str:
-    """The whole content; ``links`` are relative paths to the studies' own pages, empty where there is none."""
-    named = dict(zip(names_of(studies), studies, strict=True))
+def side_by_side_html(named: Mapping[str, StudyView], links: Sequence[str]) -> str:
+    """The whole content of studies by their names.
+
+    ``links`` are relative paths to the studies' own pages, empty where there is none.
+    """
     notes = [f"{name}: {note}" for name, study in named.items() for note in study.notes]
     body = [
         f'<header><p class="kicker">tuner studies side by side</p><h1>{escape(" · ".join(named))}</h1>'
         f"{''.join(f'<p>Note: {escape(note)}</p>' for note in notes)}</header>",
         section("At a glance", "all", _table("At a glance", _glance(named, links), list(named))),
-        *(_workload(named, *each, f"common-{number}") for number, each in enumerate(_common(studies))),
+        *(_workload(named, *each, f"common-{number}") for number, each in enumerate(_common(list(named.values())))),
         section("What differs", "differs", _table("What differs", _differences(named), list(named))),
     ]
     return f'<main id="main">{"".join(body)}</main>'
-
-
-def names_of(studies: Sequence[StudyView]) -> list[str]:
-    """The names of the studies' folders; those that occur again are numbered."""
-    counts, seen = Counter(study.name for study in studies), Counter[str]()
-    names = []
-    for study in studies:
-        seen[study.name] += 1
-        names.append(f"{study.name} ({seen[study.name]})" if counts[study.name] > 1 else study.name)
-    return names
 
 
 def _common(studies: Sequence[StudyView]) -> list[tuple[str, Objective]]:
