@@ -10,10 +10,11 @@ import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from os.path import commonprefix
 
 GAP = "  "
 LEAST_OF_ERROR = 12  # the characters to which an error is shortened before its column is left out
-SEPARATED = re.compile(r".*[ ,;/_=:-]")
+SEPARATED = re.compile(r".*(?:[ ,;/_=:]|(?<!\de)(?<!=)-)")  # not by a number's sign, as in 1e-05
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,7 @@ def table_lines(columns: Sequence[TextColumn], width: int | None = None) -> list
 
 def without_common_beginning(names: Sequence[str]) -> list[str]:
     """Names without the words that all of them begin with; as they are where that spares nothing."""
-    first, last = min(names, default=""), max(names, default="")
-    common = next((place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), 0)
-    found = SEPARATED.match(first[:common])
+    found = SEPARATED.match(commonprefix(names))
     common = len(found[0]) if found else 0
     return [f"…{name[common:]}" for name in names] if common > 1 and len(set(names)) > 1 else list(names)
 
