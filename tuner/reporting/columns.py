@@ -78,7 +78,7 @@ def table_lines(columns: Sequence[TextColumn], width: int | None = None) -> list
 
 def without_common_beginning(names: Sequence[str]) -> list[str]:
     """Names without the words that all of them begin with; as they are where that spares nothing."""
-    found = SEPARATED.match(commonprefix(names))
+    found = SEPARATED.match(commonprefix(names))  # noqa: RUF071 - of any texts, not of paths
     common = len(found[0]) if found else 0
     return [f"…{name[common:]}" for name in names] if common > 1 and len(set(names)) > 1 else list(names)
 

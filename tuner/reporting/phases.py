@@ -126,7 +126,7 @@ def hide() -> None:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Shows no phase in the block, as something else draws there: a search estimates while the study's table stands."""
+    """Shows no phase in the block: a search estimates while the study's table stands there."""
     global _spinner
     hide()
     spinner, _spinner = _spinner, None
