@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tuner.trial import EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
+from tuner.trial import SUCCESSFUL, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 
 MOST_BEGUN = 0.9  # of an epoch that is not reported yet counts as done
 MANY = 2000  # more trials that wait are not scheduled one by one
@@ -110,8 +110,10 @@ class TimeLeft:
         self._ended += 1
         if run is None:
             return
-        self._whole.setdefault(run.trial.workload, []).append(now - run.placed)
         self._pace(run.trial.workload).add(run)
+        if outcome.status not in SUCCESSFUL:  # where it ended tells nothing of the others
+            return
+        self._whole.setdefault(run.trial.workload, []).append(now - run.placed)
         if (mean := run.mean_seconds) is not None:
             self._beside.append(now - run.placed - mean * (run.epoch - run.first))
         if run.epochs:
