@@ -241,6 +241,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
         (["own.yaml"], "Got unexpected extra argument (own.yaml): did you mean --config own.yaml?"),
         (["plan", "own.yaml"], "Got unexpected extra argument (own.yaml): did you mean --config own.yaml?"),
         (["train", "out"], "Got unexpected extra argument (out): did you mean --from out?"),
+        (["plan", "own:train"], "Got unexpected extra argument (own:train): did you mean --workload own:train?"),
         (["reslts"], "Got unexpected extra argument (reslts): did you mean tuner results?"),
         (["--mode", "archtecture"], "unknown mode 'archtecture' of workload graphsage: did you mean architecture?"),
         (["--lr", "0.1"], "No such option '--lr': did you mean --set lr=0.1?"),

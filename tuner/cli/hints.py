@@ -37,6 +37,8 @@ def _argument_meant(message: str, ctx: click.Context, commands: Collection[str])
     close = difflib.get_close_matches(word, commands, n=1) if command == DEFAULT_COMMAND else []
     if word.endswith(".py"):
         return f"{PROGRAM} script {word}, or {word.removesuffix('.py')}:FUNCTION"
+    if SPEC.fullmatch(word) and _takes(ctx, "workload"):
+        return in_terminal("workload", word)
     if word and command == "train":
         return f"--from {word}"
     if word.endswith(CONFIG_SUFFIXES) and _takes(ctx, "config"):
