@@ -85,7 +85,7 @@ def export(options: ExportOptions) -> list[Exported]:
             own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]
             varied = [key.removeprefix(CONFIG) for key in varying(own)]
             trials = _trials(own, varied, objective.metric, curves, study)
-            fixed = {key: value for key, value in own[0].config.items() if key not in varied}
+            fixed = {key: value for row in own[:1] for key, value in row.config.items() if key not in varied}
             about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data, "fixed": fixed}
             _create(storage, names[workload], objective, about, trials)
             made.append(Exported(names[workload], url, _counts(trials), () if made else notes))
