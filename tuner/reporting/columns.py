@@ -35,7 +35,8 @@ class TextColumn:
 
     def cells(self) -> list[str]:
         """Head and texts, each of the same length."""
-        return [f"{text:{'<' if self.left else '>'}{self.size}}" for text in (self.head, *self.texts)]
+        size = self.size  # not once for each text
+        return [f"{text:{'<' if self.left else '>'}{size}}" for text in (self.head, *self.texts)]
 
     def cut(self, size: int) -> TextColumn:
         """The same with texts of at most so many characters."""
