@@ -159,6 +159,15 @@ def test_more_trials_are_added_to_a_study_that_is_resumed(tmp_path: Path) -> Non
     assert len(study.trials) == 4
 
 
+def test_a_sampler_with_a_seed_does_not_repeat_the_trials_of_a_study_that_is_resumed(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/mine.db"
+    for number, where in ((2, {"output": tmp_path / "out", **CALL}), (4, {"resume": tmp_path / "out"})):
+        sampler = optuna.samplers.TPESampler(seed=0)
+        study = optuna.create_study(study_name="mine", storage=storage, sampler=sampler, load_if_exists=True)
+        tuner.optuna.optimize(study, lambda trial: trial.suggest_float("x", 0, 1), number, **where)
+    assert len({trial.params["x"] for trial in study.trials}) == 4
+
+
 def test_what_was_recorded_before_a_kill_is_told_to_the_study(tmp_path: Path) -> None:
     def told(state: str, metrics: dict[str, Any]) -> TrialState:
         study = optuna.create_study()
