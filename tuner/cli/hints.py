@@ -10,10 +10,10 @@ from collections.abc import Collection, Sequence
 import click
 
 from tuner.cli.help import DEFAULT_COMMAND, PROGRAM
+from tuner.spec.options import ALIKE
 from tuner.spec.spelling import in_terminal
 from tuner.workloads.custom import SPEC
 
-ALIKE = 0.75  # from 0 to 1, how much alike two spellings must be
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 
