@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import tuner
+from tests.support.commands import refused
 from tuner.cli.main import cli
 from tuner.cli.options import chosen
 from tuner.spec.settings import Settings
@@ -99,6 +100,19 @@ def test_what_other_programs_call_an_option_is_understood_and_not_shown() -> Non
     known = {"num_samples": 3, "max_workers": 2, "time_limit": "9s", "search": "random", "scheduler": "asha"}
     assert given == known
     assert "--n-trials" not in CliRunner().invoke(cli, ["--help-all"]).output
+
+
+@pytest.mark.parametrize("name", ["tpe", "TPESampler"])
+def test_optunas_default_sampler_is_known_by_its_own_names(name: str) -> None:
+    given = chosen(cli.commands["run"].make_context("run", ["--sampler", name]), Settings)
+    assert given.search == Settings(search=name).search == "optuna"
+
+
+def test_an_error_names_an_option_as_it_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'--sampler': 'best' is not one of" in refused(capsys, "--sampler", "best")
+    assert "'--n-trials': 'x' is not a valid" in refused(capsys, "--n-trials=x")
+    assert "error: --n-trials 3: has no effect without" in refused(capsys, "--n-trials", "3")
+    assert "error: --num-samples 3: has no effect without" in refused(capsys, "--num-samples", "3")
 
 
 def test_memory_is_estimated_unless_it_is_given_but_for_the_function_of_the_guide() -> None:
