@@ -62,7 +62,7 @@ def test_all_trials_share_the_data_and_seeds_are_repeated(tmp_path: Path) -> Non
     assert len(scores) == 4 and scores["a=1", 1] == scores["a=2", 1] != scores["a=1", 2]
     with pytest.raises(InputError, match="its data are different"):
         tuner.run(of_data, resume=tmp_path / "out", data={"values": np.ones(3)})
-    with pytest.raises(InputError, match="its data has objects that only Python can give: give it again"):
+    with pytest.raises(InputError, match="its data must be given again, as only Python can give it: make the same"):
         tuner.run(of_data, resume=tmp_path / "out")
 
 
