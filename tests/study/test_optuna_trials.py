@@ -76,6 +76,8 @@ def test_a_study_is_as_optuna_would_leave_it(tmp_path: Path) -> None:
     again = how_to_repeat(read_study(result.folder), result.trials[0], result.folder)
     assert eval(again, {"conditional": conditional, "optuna": optuna}) == pytest.approx(ours.best_value)  # noqa: S307
     assert {TrialState.PRUNED, TrialState.COMPLETE} == {each.state for each in ours.trials}
+    errors = {row.error for row in result.trials if row.status == "pruned"}
+    assert errors <= {f"the objective pruned it after {done}" for done in ("1 epoch", "2 epochs", "3 epochs")}
 
 
 def test_a_trial_that_ran_out_of_memory_is_the_same_trial_of_the_study(tmp_path: Path) -> None:
