@@ -94,6 +94,15 @@ def test_help_shows_the_options_of_a_study_in_groups() -> None:
     assert "--set KEY=VALUE" in run[: places[1]]
 
 
+def test_the_short_help_has_ten_options_and_one_that_a_function_needs_among_them() -> None:
+    common = [name for name in Settings.names() if Settings.terminal(name).common]
+    assert len(common) == 10 and {"metric", "direction"} <= {*common}
+
+
+def test_a_space_that_is_missing_is_called_a_space(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "error: cannot read the space none.yaml: No such file" in refused(capsys, "--space", "none.yaml")
+
+
 def test_what_other_programs_call_an_option_is_understood_and_not_shown() -> None:
     words = ["--n-trials", "3", "--n-jobs=2", "--timeout", "9s", "--sampler", "random", "--pruner", "asha"]
     given = chosen(cli.commands["run"].make_context("run", words), Settings).given()

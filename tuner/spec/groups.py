@@ -158,7 +158,7 @@ class ObjectiveOptions(Options):
     metric: str | None = field(
         None,
         "The metric that trials are compared by, such as val_loss.",
-        Terminal("NAME", unset="the workload's own"),
+        Terminal("NAME", common=True, unset="the workload's own"),
     )
     direction: DirectionText = field(
         None,
@@ -166,7 +166,7 @@ class ObjectiveOptions(Options):
         Terminal(
             "min|max",
             common=True,
-            unset="what the workload says, else minimize; a metric such as an accuracy needs it",
+            unset="what the workload says, else minimize; functions, scripts and metrics such as an accuracy need it",
             choices=("minimize", "maximize", "min", "max"),
         ),
     )
@@ -297,7 +297,7 @@ class StudyOptions(Training, PackingOptions, Retries, Caps):
     time_limit: Time = field(
         None,
         'End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".',
-        Terminal("90s|30m|1h30m", common=True, aliases=("--timeout", "--time-budget")),
+        Terminal("90s|30m|1h30m", aliases=("--timeout", "--time-budget")),
     )
     in_process: bool = field(
         False,
