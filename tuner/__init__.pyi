@@ -116,7 +116,7 @@ def calibrate(
             the workload that config names, or graphsage.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
-        config: A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode. What such a file
+        config: A file with a list, grid or space of your own, in place of a mode: YAML, TOML or JSON. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
@@ -180,7 +180,7 @@ def estimate(
             the workload that config names, or graphsage.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
-        config: A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode. What such a file
+        config: A file with a list, grid or space of your own, in place of a mode: YAML, TOML or JSON. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
@@ -240,7 +240,7 @@ def export(
 
     Args:
         directory: The study's folder. By default the newest study under results/.
-        optuna: The URL of an Optuna storage, such as sqlite:///FILE; needs tuner[optuna].
+        optuna: The URL of an Optuna storage, such as sqlite:///FILE; needs the extra optuna.
         study_name: The study's name there. Of several workloads each is a study, with the workload's name behind that. By
             default the name of the study's folder.
 
@@ -358,7 +358,7 @@ def optimize(
             the workload that config names, or graphsage.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
-        config: A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode. What such a file
+        config: A file with a list, grid or space of your own, in place of a mode: YAML, TOML or JSON. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
@@ -436,7 +436,7 @@ def plan(
             the workload that config names, or graphsage.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
-        config: A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode. What such a file
+        config: A file with a list, grid or space of your own, in place of a mode: YAML, TOML or JSON. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
@@ -465,8 +465,8 @@ def plan(
             without content, and memory is estimated by it instead of learned.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
-        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform
-            with model_memory_gb, else per-trial.
+        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
+            all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once. By default as many as fit.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
@@ -612,7 +612,7 @@ def run(
             the workload that config names, or graphsage.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
-        config: A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode. What such a file
+        config: A file with a list, grid or space of your own, in place of a mode: YAML, TOML or JSON. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
@@ -627,9 +627,9 @@ def run(
         search: How to search a space, or a mode that is a grid: grid, random or optuna. One of Optuna's samplers or a
             searcher of ray.tune.search can be given as it is. By default a list is tried as it is, choices alone as a
             grid, and any other space at random.
-        space: The space to search, as a file; YAML, TOML or JSON, alone or under "space:". A mapping can be given as it
-            is: from hyperparameter to a value, to a mapping such as {"loguniform": [1e-4, 0.1]}, to a domain of ray.tune
-            or to a distribution of Optuna.
+        space: A file with the space to search: YAML, TOML or JSON, with the space alone or under "space:". A mapping can
+            be given as it is: from hyperparameter to a value, to a mapping such as {"loguniform": [1e-4, 0.1]}, to a
+            domain of ray.tune or to a distribution of Optuna.
         points: Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.
         num_samples: How many configurations a search tries; a grid is tried as a whole.
         scheduler: End trials early: asha keeps the best quarter, median those better than the median, fifo all.
@@ -653,8 +653,8 @@ def run(
             without content, and memory is estimated by it instead of learned.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
-        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform
-            with model_memory_gb, else per-trial.
+        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
+            all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once. By default as many as fit.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
@@ -678,8 +678,8 @@ def run(
         resume: Continue the study in this folder. Its options are kept, except those that are given now.
         report: Write report.html, a page of plots and tables, at the end.
         tensorboard: Write event files for TensorBoard, with HParams, into the study's folder.
-        mlflow: Also send results to this MLflow server, or to a store such as sqlite:///FILE; needs tuner[mlflow].
-        wandb: Also send results to this project of Weights & Biases; needs tuner[wandb].
+        mlflow: Also send results to this MLflow server, or to a store such as sqlite:///FILE; needs the extra mlflow.
+        wandb: Also send results to this project of Weights & Biases; needs the extra wandb.
         dry_run: Stop after the plan.
 
     Raises:
@@ -804,8 +804,8 @@ def tune_hyperparameters_parallel(
             and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
             without content, and memory is estimated by it instead of learned.
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
-        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform
-            with model_memory_gb, else per-trial.
+        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
+            all trials are given the same memory, else per-trial.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
@@ -826,8 +826,8 @@ def tune_hyperparameters_parallel(
         resume: Continue the study in this folder. Its options are kept, except those that are given now.
         report: Write report.html, a page of plots and tables, at the end.
         tensorboard: Write event files for TensorBoard, with HParams, into the study's folder.
-        mlflow: Also send results to this MLflow server, or to a store such as sqlite:///FILE; needs tuner[mlflow].
-        wandb: Also send results to this project of Weights & Biases; needs tuner[wandb].
+        mlflow: Also send results to this MLflow server, or to a store such as sqlite:///FILE; needs the extra mlflow.
+        wandb: Also send results to this project of Weights & Biases; needs the extra wandb.
 
     Returns:
         A DataFrame with one row for each trial (a configuration with one seed), best first, and the columns of

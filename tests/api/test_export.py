@@ -66,6 +66,17 @@ def test_optuna_has_the_same_trials_values_states_parameters_and_epochs(tmp_path
     assert distributions["lr"] == FloatDistribution(*low_high["lr"], log=True)
 
 
+def test_a_workload_of_which_no_trial_has_ended_is_an_empty_study(tmp_path: Path, url: str) -> None:
+    write_study(tmp_path / "made", 2)
+    about = json.loads((tmp_path / "made" / "study.json").read_text())
+    both = {"workload": ["toy", "later"], "metrics": {"toy": "val_loss", "later": "val_loss"}}
+    (tmp_path / "made" / "study.json").write_text(json.dumps({**about, **both}))
+    assert [(made.study_name, sum(made.trials.values())) for made in export(tmp_path / "made", optuna=url)] == [
+        ("made-toy", 2),
+        ("made-later", 0),
+    ]
+
+
 def test_a_study_of_tuners_own_comes_out_with_the_figures_of_its_csv(tmp_path: Path, url: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "out", *({"name": name} for name in "abcd"), executor=Interrupted, max_workers=2)

@@ -74,14 +74,16 @@ def test_a_table_of_estimates_never_cuts_names_nor_needs(width: int) -> None:
 
 
 def test_error_seconds_and_memory_are_left_out_first_and_an_error_is_shortened_before() -> None:
-    heads = []
-    for width in (200, 150, 130, 120, 110):
+    heads, left_out, shortened = list[str](), list[str](), False
+    for width in range(400, 90, -1):
         printed = console(width)
         print_trials(printed, rows(), "val_rmse")
-        heads.append(lines_of(printed)[0].split())
-    left_out = [[head for head in wider if head not in heads[-1]] for wider in heads[:-1]]
-    assert left_out[0][-1] == "error" and {"seconds", "share"} <= set(left_out[0])
-    assert all({"name", "status", "val_rmse", "test_rmse", *VARYING} <= set(each) for each in heads)
+        lines, before = lines_of(printed), heads
+        heads = lines[0].split()
+        shortened |= not left_out and any(line.endswith("x…") for line in lines)
+        left_out += [head for head in before if head not in heads]
+    assert (left_out[:5], shortened) == (["error", "seconds", "share", "estimated", "peak"], True)
+    assert {"name", "val_rmse", *VARYING} <= set(heads)
 
 
 def test_what_fits_nowhere_follows_in_a_block_with_the_names_again() -> None:
@@ -102,6 +104,9 @@ def test_what_fits_nowhere_follows_in_a_block_with_the_names_again() -> None:
         (["lr=0.012", "lr=0.013"], ["…0.012", "…0.013"]),
         (["search-001", "search-002"], ["…001", "…002"]),
         (["32x2", "32x4"], ["32x2", "32x4"]),
+        (["lr=1e-05", "lr=1e-06"], ["…1e-05", "…1e-06"]),
+        (["x=-1.5", "x=-1.6"], ["…-1.5", "…-1.6"]),
+        (["lr=0.1", "lr=0.1,width=8"], ["…0.1", "…0.1,width=8"]),
         (["same-a", "same-a"], ["same-a", "same-a"]),
         ([], []),
     ],

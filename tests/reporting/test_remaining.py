@@ -62,6 +62,20 @@ def test_nothing_is_said_before_it_can_be_known() -> None:
     assert said[2][1] == pytest.approx(2 * (START + EPOCHS) - 4, rel=0.2)
 
 
+def test_a_trial_that_fails_early_does_not_make_the_others_seem_short() -> None:
+    requests = [request(number, 10.0) for number in range(6)]
+    placed = [Placement(each.trial, each.estimate, CPU, 0.5, GB, threads=1) for each in requests]
+    left = TimeLeft(requests, len(requests))
+    left.started(placed[0], 0.0)
+    left.reported(EpochReport("t0", 0, EPOCHS), START)
+    left.finished(Outcome(placed[0].trial, "failed", placed[0]), None, 4.0)
+    assert left.seconds(4.0) is None
+    left.started(placed[1], 4.0)
+    left.reported(EpochReport("t1", 0, EPOCHS), 4.0 + START)
+    left.reported(EpochReport("t1", 1, EPOCHS), 14.0 + START)
+    assert left.seconds(14.0 + START) == pytest.approx(4 * (START + EPOCHS * 10.0) + 40.0)
+
+
 def test_trials_that_a_search_will_suggest_take_the_mean_of_those_that_are_known() -> None:
     first = request(0, 1.0, expected=1.0)
     assert TimeLeft([first], 10).seconds(0.0) == pytest.approx(10 * EPOCHS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.placement.packing import budget_bytes
+from tuner.records.study_record import UNKNOWN
 from tuner.reporting.plan_text import plan_text
 from tuner.spec.settings import Settings
 from tuner.study.planning import check_estimate, estimate_requests, plan_requests
 from tuner.study.result import StudyResult
 from tuner.study.stages import Selected
-from tuner.study.stored_options import from_stored, functions_of, to_stored
+from tuner.study.stored_options import from_stored, functions_of, to_stored, with_own
 from tuner.study.study import run_study
 from tuner.trial import GB, MB, Config, Configuration, Device, Trial
 from tuner.workloads.function import Function
@@ -135,6 +137,24 @@ def test_a_study_keeps_that_it_was_given_a_function_but_not_which() -> None:
     assert functions_of(options) == ["memory_gb"]
     assert from_stored(options).memory_gb is None
     assert from_stored(to_stored(Settings(memory_gb=2.5))).memory_gb == 2.5
+
+
+@pytest.mark.parametrize(
+    ("asked", "ran", "given"),
+    [
+        ({"auto_memory": False, "model_memory_gb": 1.5}, {"auto_memory": False}, 1.5),
+        ({"auto_memory": True, "model_memory_gb": 1.5}, {"auto_memory": True}, None),
+        ({"auto_memory": False, "model_memory_gb": 1.5}, {"auto_memory": True}, None),  # a function's
+        ({"auto_memory": False, "model_memory_gb": 1.5, "memory_gb": 2.5}, {"auto_memory": False}, 2.5),
+    ],
+)
+def test_a_study_of_an_earlier_version_is_continued_with_the_memory_it_had(
+    asked: dict[str, Any], ran: dict[str, Any], given: float | None
+) -> None:
+    study = replace(UNKNOWN, options=asked, settings=ran)
+    assert with_own(study, Settings(resume="study")).given_gb == given
+    assert with_own(study, Settings(resume="study", auto_memory=True)).estimates_memory
+    assert with_own(study, Settings(resume="study", model_memory_gb=3.0)).given_gb == 3.0
 
 
 def test_a_study_of_a_function_learns_as_it_runs_and_as_it_is_resumed(tmp_path: Path) -> None:

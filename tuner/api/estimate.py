@@ -87,6 +87,7 @@ def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
     )
     found = []
     for selection in selections:
+        phases.show("loading data")
         listed, data = [*needed(selection), *selection.configurations], selection.load_checked()
         guesses = service.estimate_all(selection.workload, listed, data, target)
         name = partial(title, selection.workload.name, several=len(selections) > 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tuner.errors import InputError, ParameterError, Spelling, both_given, in_python, option, spelled
 from tuner.estimation.service import EstimationService
+from tuner.reporting import phases
 from tuner.sizing.choices import Chosen, Goal, check_not_chosen, explanations
 from tuner.sizing.config_edits.edit_plan import EditPlan, NewValues, new_values, parse_keys, plan_edits
 from tuner.sizing.config_edits.file_edit import FileEdit, apply_edits
@@ -118,13 +119,16 @@ def _of_workloads(options: OptimizeOptions, goal: Goal, device: Device) -> _Foun
     for choice in choices:
         for text in options.overrides:
             check_not_chosen(text, choice.workload.memory_scales_with or "")
+    phases.show("loading data")
     tasks = load_tasks(choices)
     service = EstimationService(options.memory_estimation, options.calibration, options.expandable_segments)
+    number = sum(len(choice.configurations) for choice in choices)
     several, why, sized = len(choices) > 1, list[str](), list[SizedConfiguration]()
     for choice in choices:
         predictor = Predictor(tasks[choice.workload.name], device, service)
         for each in choice.configurations:
             name = title(choice.workload.name, each.name, several=several)
+            phases.show(f"looking for the largest batch, {len(sized) + 1} of {number}")
             found, lines = _sized(predictor, name, each.values, goal, profile=options.profile)
             sized.append(SizedConfiguration(choice.workload.name, each.name, found))
             why += lines

@@ -1,4 +1,4 @@
-"""Browsing what studies came to: the function behind ``tuner results``."""
+"""Browsing the results of studies: the function behind ``tuner results``."""
 
 from __future__ import annotations
 

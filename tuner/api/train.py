@@ -13,6 +13,7 @@ from tuner.errors import InputError, ParameterError, Spelling, both_given, in_py
 from tuner.execution.worker import to_bytes
 from tuner.machine.interrupts import Immediate, orderly
 from tuner.records.files import BEST, TRAIN
+from tuner.reporting import phases
 from tuner.reporting.console import make_console, print_text
 from tuner.reporting.texts import count_text
 from tuner.reporting.training import figures_table
@@ -71,6 +72,7 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     folder = _checked(options)
     past = find_trial(folder, options.trial, options.workload, options.seed)
     run = plan_run(past, options)
+    phases.show("loading data")
     found, same = load_data(run, options.data, options.exact)
     target = choose_device("cpu" if options.exact and options.device == "auto" else options.device)
     data = joined_splits(past.workload, found) if options.all_data else found

@@ -11,6 +11,7 @@ import click
 
 from tuner.cli.help import DEFAULT_COMMAND, PROGRAM
 from tuner.spec.spelling import in_terminal
+from tuner.workloads.custom import SPEC
 
 ALIKE = 0.75  # from 0 to 1, how much alike two spellings must be
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
@@ -36,6 +37,8 @@ def _argument_meant(message: str, ctx: click.Context, commands: Collection[str])
     close = difflib.get_close_matches(word, commands, n=1) if command == DEFAULT_COMMAND else []
     if word.endswith(".py"):
         return f"{PROGRAM} script {word}, or {word.removesuffix('.py')}:FUNCTION"
+    if SPEC.fullmatch(word) and _takes(ctx, "workload"):
+        return in_terminal("workload", word)
     if word and command == "train":
         return f"--from {word}"
     if word.endswith(CONFIG_SUFFIXES) and _takes(ctx, "config"):
@@ -52,7 +55,8 @@ def _option_meant(error: click.NoSuchOption, ctx: click.Context, words: Sequence
     key, value = error.option_name.lstrip("-").replace("-", "_"), _value_of(error.option_name, words)
     if not key.isidentifier() or not value or not _takes(ctx, "overrides"):
         return alike
-    schema = _schema("script" if ctx.info_name == "script" else _value_of(in_terminal("workload"), words))
+    own = ctx.info_name == "script" or any(map(SPEC.fullmatch, words))
+    schema = None if own else _schema(_value_of(in_terminal("workload"), words))
     known = not alike if schema is None else key in schema
     return in_terminal("overrides", shlex.quote(f"{key}={value}")) if known else alike
 

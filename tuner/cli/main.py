@@ -240,7 +240,7 @@ def fit_footprint(ctx: click.Context, /, **_: object) -> None:
 
 @command(ResultsOptions, "as_json", "as_csv")
 def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> None:
-    """Show and compare what studies came to, also while they run.
+    """Show and compare the results of studies, also while they run.
 
     Each DIR is the folder of a study or holds such folders; without one, it is the study under results/ that was
     begun last.
@@ -278,10 +278,10 @@ def report(ctx: click.Context, /, **_: object) -> None:
 
 @command(ExportOptions)
 def export(ctx: click.Context, /, **_: object) -> None:
-    """Make an Optuna study of a study.
+    """Export a study to Optuna.
 
-    optuna-dashboard and other programs can read it. DIR is the study's folder; by default the newest one under
-    results/.
+    optuna-dashboard and other programs can read the Optuna study that is written. DIR is the study's folder; by
+    default the newest one under results/.
     """
     from tuner.api import export
 

@@ -47,10 +47,8 @@ def _misfit_lines(card: Card) -> list[str]:
     sought = [misfit for misfit in card.misfits if misfit.sought]
     if not sought:
         most = max(misfit.card_bytes for misfit in card.misfits)
-        return [
-            f"{head}: a card of {_ceil(most)} GB holds them; without --model-memory-gb what would "
-            "make them fit is looked for"
-        ]
+        advice = "estimate their memory instead of giving it to see what would make them fit"
+        return [f"{head}: a card of {_ceil(most)} GB holds them; {advice}"]
     width = max(len(misfit.name) for misfit in sought)
     more = [f"  and {count - len(sought)} smaller ones"] if len(sought) < count else []
     return [

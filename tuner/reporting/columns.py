@@ -10,10 +10,11 @@ import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from os.path import commonprefix
 
 GAP = "  "
 LEAST_OF_ERROR = 12  # the characters to which an error is shortened before its column is left out
-SEPARATED = re.compile(r".*[ ,;/_=:-]")
+SEPARATED = re.compile(r".*(?:[ ,;/_=:]|(?<!\de)(?<!=)-)")  # not by a number's sign, as in 1e-05
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class TextColumn:
 
     def cells(self) -> list[str]:
         """Head and texts, each of the same length."""
-        return [f"{text:{'<' if self.left else '>'}{self.size}}" for text in (self.head, *self.texts)]
+        size = self.size  # not once for each text
+        return [f"{text:{'<' if self.left else '>'}{size}}" for text in (self.head, *self.texts)]
 
     def cut(self, size: int) -> TextColumn:
         """The same with texts of at most so many characters."""
@@ -77,9 +79,7 @@ def table_lines(columns: Sequence[TextColumn], width: int | None = None) -> list
 
 def without_common_beginning(names: Sequence[str]) -> list[str]:
     """Names without the words that all of them begin with; as they are where that spares nothing."""
-    first, last = min(names, default=""), max(names, default="")
-    common = next((place for place, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), 0)
-    found = SEPARATED.match(first[:common])
+    found = SEPARATED.match(commonprefix(names))  # noqa: RUF071 - of any texts, not of paths
     common = len(found[0]) if found else 0
     return [f"…{name[common:]}" for name in names] if common > 1 and len(set(names)) > 1 else list(names)
 

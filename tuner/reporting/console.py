@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import Spelling, in_python, printable, spelled
+from tuner.reporting.phases import is_dumb
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,8 +37,12 @@ def make_console(spelling: Spelling = in_python) -> Console:
                 **options,
             )
 
-    # A notebook gets plain lines, too. It sets FORCE_COLOR, which rich takes for a terminal of 80 columns.
-    console = SpellingConsole(highlight=False, force_jupyter=False, force_terminal=False if in_notebook() else None)
+    # A notebook gets plain lines, too. It sets FORCE_COLOR, which rich takes for a terminal of 80 columns. A dumb
+    # terminal gets them, as rich draws no live table there. The :a: of a name is no emoji.
+    plain = in_notebook() or is_dumb()
+    console = SpellingConsole(
+        highlight=False, emoji=False, force_jupyter=False, force_terminal=False if plain else None
+    )
     if not console.is_terminal:
         console.width = WIDE
     return console

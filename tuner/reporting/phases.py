@@ -7,9 +7,12 @@ does not see it: only a command ``begin``s it.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TextIO
 
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
@@ -54,7 +57,8 @@ class Spinner:
     def _draw(self, hidden: threading.Event) -> None:
         with self._lock:
             if not hidden.is_set():
-                self._write(f"{CLEAR}{frame(time.monotonic())} {self._text}")
+                line = f"{frame(time.monotonic())} {self._text}"
+                self._write(CLEAR + line[: shutil.get_terminal_size().columns - 1])  # a longer one fills the screen
 
     def _write(self, text: str) -> None:
         try:
@@ -85,18 +89,22 @@ _spinner: Spinner | None = None
 def begin(text: str) -> None:
     """Shows the first phase of a command, if standard error is a terminal that has the characters."""
     global _spinner
-    if _spinner is None and _can_show(sys.stderr):
+    if _spinner is None and sys.stderr is not None and _can_show(sys.stderr):
         _spinner = Spinner(sys.stderr)
         sys.stderr = Watched(sys.stderr, _spinner)
-        if sys.stdout is not None:  # a pipe may end in the same terminal, as that to tee does
+        if sys.stdout is not None:  # also where it is a pipe, such as one to ``tee``: it may end in the same terminal
             sys.stdout = Watched(sys.stdout, _spinner)
     show(text)
 
 
-def _can_show(stream: TextIO | None) -> bool:
-    if stream is None or not stream.isatty() or os.environ.get("TERM") == "dumb":
-        return False
-    return (stream.encoding or "").lower().startswith("utf")
+def _can_show(stream: TextIO) -> bool:
+    encoding = (getattr(stream, "encoding", None) or "").lower()
+    return stream.isatty() and encoding.startswith("utf") and not is_dumb()
+
+
+def is_dumb() -> bool:
+    """Whether the terminal obeys no codes such as ``CLEAR``, as that of a shell in Emacs."""
+    return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
 
 
 def show(text: str) -> None:
@@ -114,3 +122,15 @@ def hide() -> None:
     """Removes the line, as the command ends."""
     if _spinner:
         _spinner.hide()
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Shows no phase in the block: a search estimates while the study's table stands there."""
+    global _spinner
+    hide()
+    spinner, _spinner = _spinner, None
+    try:
+        yield
+    finally:
+        _spinner = spinner

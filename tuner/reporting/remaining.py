@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tuner.trial import EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
+from tuner.trial import SUCCESSFUL, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 
 MOST_BEGUN = 0.9  # of an epoch that is not reported yet counts as done
 MANY = 2000  # more trials that wait are not scheduled one by one
@@ -73,16 +73,36 @@ class _Pace:
         return self.weigh(estimate) if estimate.epoch_seconds else None
 
 
+@dataclass
+class _Mean:
+    """The mean of what was added, which is asked for again and again."""
+
+    total: float = 0.0
+    number: int = 0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.number += 1
+
+    @property
+    def value(self) -> float | None:
+        """None before the first one."""
+        return self.total / self.number if self.number else None
+
+
 class TimeLeft:
-    """Follows the trials of a study; every time is in seconds by the same clock."""
+    """Follows the trials of a study; every time is in seconds by the same clock.
+
+    A display asks from a thread of its own, so it goes through copies.
+    """
 
     def __init__(self, requests: Sequence[Request], trials: int) -> None:
         """Before the first trial; there may be more ``trials`` than requests, which a search will suggest."""
         self._waiting = {request.trial.trial_id: request for request in requests}
         self._running: dict[str, _Run] = {}
         self._trials, self._ended, self._most = trials, 0, 1
-        self._beside: list[float] = []  # what ended trials took beside their epochs: their start, and their test
-        self._whole: dict[str, list[float]] = {}  # what ended trials took in all, by workload
+        self._beside = _Mean()  # what ended trials took beside their epochs: their start, and their test
+        self._whole: dict[str, _Mean] = {}  # what ended trials took in all, by workload
         self._epochs_done = self._epochs_asked = 0  # of trials that have ended
         self._paces = {name: _Pace(_expected(requests, name)) for name in {each.trial.workload for each in requests}}
 
@@ -110,10 +130,12 @@ class TimeLeft:
         self._ended += 1
         if run is None:
             return
-        self._whole.setdefault(run.trial.workload, []).append(now - run.placed)
         self._pace(run.trial.workload).add(run)
+        if outcome.status not in SUCCESSFUL:  # where it ended tells nothing of the others
+            return
+        self._whole.setdefault(run.trial.workload, _Mean()).add(now - run.placed)
         if (mean := run.mean_seconds) is not None:
-            self._beside.append(now - run.placed - mean * (run.epoch - run.first))
+            self._beside.add(now - run.placed - mean * (run.epoch - run.first))
         if run.epochs:
             self._epochs_done += run.epoch
             self._epochs_asked += run.epochs
@@ -131,8 +153,10 @@ class TimeLeft:
         ends, lengths = [each or 0.0 for each in busy], [each or 0.0 for each in waiting]
         unseen = max(0, self._trials - self._ended - len(busy) - len(self._waiting))
         if unseen:
-            known = [*(each for listed in list(self._whole.values()) for each in listed), *lengths] or ends
-            lengths += [sum(known) / len(known)] * unseen
+            ended = list(self._whole.values())
+            known = len(lengths) + sum(each.number for each in ended)
+            total = sum(lengths) + sum(each.total for each in ended)
+            lengths += [total / known if known else sum(ends) / len(ends)] * unseen
         return _until_the_last(ends, lengths, self._most)
 
     def _names(self, running: Sequence[_Run]) -> set[str]:
@@ -145,8 +169,7 @@ class TimeLeft:
         """What a trial will take from its start, if it ends as early as those before it did."""
         epochs, an_epoch = trial.epochs or pace.epochs, pace.epoch_seconds(estimate)
         if not epochs or an_epoch is None:
-            ended = self._whole.get(trial.workload)
-            return sum(ended) / len(ended) if ended else None
+            return self._whole.get(trial.workload, _Mean()).value
         share = self._epochs_done / self._epochs_asked if self._epochs_asked else 1.0
         return epochs * an_epoch * share + self._beside_epochs()
 
@@ -161,9 +184,9 @@ class TimeLeft:
 
     def _beside_epochs(self) -> float:
         """What a trial takes beside its epochs."""
-        if self._beside:
-            return sum(self._beside) / len(self._beside)
-        starts = [run.began - run.placed for run in self._running.values() if run.began is not None]
+        if (mean := self._beside.value) is not None:
+            return mean
+        starts = [run.began - run.placed for run in list(self._running.values()) if run.began is not None]
         return sum(starts) / len(starts) if starts else 0.0
 
 

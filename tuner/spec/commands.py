@@ -306,7 +306,7 @@ class FitOptions(Options):
 
 
 class ResultsOptions(Options):
-    """``results``: what studies came to."""
+    """``results``: the results of studies."""
 
     positional: ClassVar[tuple[str, ...]] = ("paths",)
 
@@ -373,7 +373,7 @@ class ExportOptions(Options):
         None, "The study's folder.", Terminal("[DIR]", unset="the newest study under results/", argument=True)
     )
     optuna: str | None = field(
-        None, "The URL of an Optuna storage, such as sqlite:///FILE; needs tuner[optuna].", Terminal("URL")
+        None, "The URL of an Optuna storage, such as sqlite:///FILE; needs the extra optuna.", Terminal("URL")
     )
     study_name: str | None = field(
         None,

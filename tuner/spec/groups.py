@@ -103,7 +103,7 @@ class SelectionOptions(Options):
     )
     config: Configs | None = field(
         None,
-        "A list, grid or space of your own, as a file; YAML, TOML or JSON, in place of a mode.",
+        "A file with a list, grid or space of your own, in place of a mode: YAML, TOML or JSON.",
         Terminal(
             "FILE",
             common=True,
@@ -208,7 +208,9 @@ class PackingOptions(TrialMemory, DeviceMemory):
     packing: Packing | None = field(
         None,
         "Give each trial what it needs (per-trial), or what the largest one needs (uniform).",
-        Terminal(unset=f"uniform with {option('model_memory_gb')}, else per-trial", choices=("per-trial", "uniform")),
+        Terminal(
+            unset="uniform if all trials are given the same memory, else per-trial", choices=("per-trial", "uniform")
+        ),
     )
     max_workers: int | None = field(
         None,
@@ -323,12 +325,12 @@ class Records(Options):
     tensorboard: bool = field(False, "Write event files for TensorBoard, with HParams, into the study's folder.")
     mlflow: str | None = field(
         None,
-        "Also send results to this MLflow server, or to a store such as sqlite:///FILE; needs tuner[mlflow].",
+        "Also send results to this MLflow server, or to a store such as sqlite:///FILE; needs the extra mlflow.",
         Terminal("URI"),
     )
     wandb: str | None = field(
         None,
-        "Also send results to this project of Weights & Biases; needs tuner[wandb].",
+        "Also send results to this project of Weights & Biases; needs the extra wandb.",
         Terminal("[ENTITY/]PROJECT"),
     )
 
@@ -350,7 +352,7 @@ class SearchOptions(Options):
     )
     space: Space | None = field(
         None,
-        'The space to search, as a file; YAML, TOML or JSON, alone or under "space:".',
+        'A file with the space to search: YAML, TOML or JSON, with the space alone or under "space:".',
         Terminal(
             "FILE",
             common=True,

@@ -23,6 +23,7 @@ from tuner.records.files import EPOCHS, MACHINE
 from tuner.records.machine_log import recording
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import StudyRecord
+from tuner.reporting import phases
 from tuner.reporting.console import in_notebook
 from tuner.reporting.notebook import NotebookProgress
 from tuner.reporting.progress import StudyProgress
@@ -93,7 +94,7 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
         study.optuna.begin(folder.path, ended(study.attempts, requests))
         decisions = replace(decisions, answer=study.optuna.answer, ended=study.optuna.ended)
     try:
-        with progress, recording(folder.path / MACHINE, study.plan.devices if requests else ()):
+        with phases.silent(), progress, recording(folder.path / MACHINE, study.plan.devices if requests else ()):
             for request in study.misfits:
                 steering.misfit(request)
             if requests:

@@ -129,7 +129,8 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
             rule = f"its {name} has objects that only Python can give: give it again"
             call = OPTUNA_CALL if study.command == OPTUNA_CALL else CALL
             raise ParameterError("resume", folder, rule, f"{call[:-1]}{name}=…, resume={folder!r})")
-    if set(MEMORY) & set(given):
+    learned = study.settings.get("auto_memory") and not stored.get("auto_memory")  # by a program, in earlier versions
+    if learned or set(MEMORY) & set(given):
         stored = {name: value for name, value in stored.items() if name not in MEMORY}
     own, of_one_run = from_stored(stored), dict.fromkeys(("output", "time_limit")) | {"dry_run": False}
     return own.changed(**{**of_one_run, "threads": own.threads or study.plan.threads, **given})
