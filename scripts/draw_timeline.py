@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 WIDTHS = (3072, 6144, 2048, 4096, 9216, 2304, 5120, 3328, 7168, 2560, 4352, 6400, 3584, 8192, 2816, 5376)
-GUESS = 0.2  # a guess by the median trial, which needs 0.17 of 11 GB
-STEPS = int(os.environ.get("S", 40))
+GUESS = 0.2  # room enough for most: the median trial needs 0.14 of 11 GB
+STEPS = 40
 STEP_SECONDS = 0.4
 EMULATED = "EMULATED_GPU" in os.environ
 
@@ -139,9 +139,13 @@ def record(name: str) -> Timeline:
         start = time.monotonic()
         study = subprocess.Popen([sys.executable, __file__, str(finished), "--study", name])
         while study.poll() is None:
-            seconds.append(round(time.monotonic() - start, 2))
-            used.append(round(pynvml.nvmlDeviceGetMemoryInfo(handle).used / 2**30, 3))
+            now = round(pynvml.nvmlDeviceGetMemoryInfo(handle).used / 2**30, 2)
+            if not used or now != used[-1]:
+                seconds.append(round(time.monotonic() - start, 1))
+                used.append(now)
             time.sleep(0.1)
+        seconds.append(round(time.monotonic() - start, 1))
+        used.append(used[-1])
         if study.returncode:
             raise SystemExit(f"error: the study {name!r} failed: its output is above")
         return Timeline(name, seconds, used, int(finished.read_text()))
@@ -159,7 +163,8 @@ def draw(timelines: list[Timeline], card: str, total: float, path: Path) -> None
         lost = len(WIDTHS) - line.finished
         result = f"{line.finished} of {len(WIDTHS)} trials finished in {line.seconds[-1]:.0f} s"
         result += f", {lost} out of memory" if lost else ""
-        axis.fill_between(line.seconds, line.used, color="#c0392b" if lost else "#2a78b5", alpha=0.75, linewidth=0)
+        color = "#c0392b" if lost else "#2a78b5"
+        axis.fill_between(line.seconds, line.used, step="post", color=color, alpha=0.75, linewidth=0)
         axis.axhline(total, color="black", linewidth=0.8, linestyle="--")
         axis.set_title(f"{line.name}: {result}", loc="left", fontsize=9)
         axis.set(ylim=(0, total * 1.08), ylabel="GB in use")

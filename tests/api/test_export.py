@@ -152,6 +152,14 @@ def test_where_it_cannot_go_is_refused(tmp_path: Path, storage: str | None, said
         export(tmp_path / "made", optuna=storage)
 
 
+def test_a_workload_whose_trials_have_not_ended_is_a_study_without_any(tmp_path: Path, url: str) -> None:
+    write_study(tmp_path / "made", 2)
+    about = json.loads((tmp_path / "made" / "study.json").read_text())
+    about |= {"workload": ["toy", "later"], "metrics": {"toy": "val_loss", "later": "val_loss"}}
+    (tmp_path / "made" / "study.json").write_text(json.dumps(about))
+    assert [sum(each.trials.values()) for each in export(tmp_path / "made", optuna=url)] == [2, 0]
+
+
 def test_without_optuna_the_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.api.export.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"optuna is not installed: .*\[optuna\]'$"):

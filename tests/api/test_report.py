@@ -64,8 +64,15 @@ def test_several_studies_are_one_page_beside_the_first(folder: Path) -> None:
         tuner.write_report([folder, folder.parent / "two"], watch=True)
 
 
+def test_studies_whose_folders_have_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+    folders = [tmp_path / name / "s" for name in ("monday", "tuesday")]
+    for folder in folders:
+        write_study(folder, 4)
+    assert "<h1>monday · tuesday</h1>" in tuner.write_report(folders, output=tmp_path / "both.html").read_text()
+
+
 def test_a_study_given_twice_is_one(folder: Path) -> None:
-    assert tuner.write_report([folder, folder]) == folder / "report.html"
+    assert tuner.write_report([folder / ".." / folder.name, folder]) == folder / "report.html"
 
 
 @pytest.mark.parametrize(

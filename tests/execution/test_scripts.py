@@ -109,6 +109,13 @@ def test_a_key_that_a_trial_has_not_is_left_out_with_its_flag(tmp_path: Path) ->
     assert script.imports == ("torch", "sklearn")
 
 
+def test_packages_that_a_module_beside_a_script_imports_are_loaded_before_it_is_seeded(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("from model import net\n")
+    (tmp_path / "model.py").write_text("import layers\n")
+    (tmp_path / "layers.py").write_text("import model\nfrom torch import nn\n")
+    assert Script(tmp_path / "train.py", []).imports == ("torch",)
+
+
 def test_each_script_has_a_new_process_beside_the_study(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import os, tuner\ntuner.report(loss=os.getpid())\n")
     script: Any = Script(tmp_path / "train.py", [])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -27,6 +29,19 @@ def test_a_file_that_cannot_be_written_costs_nothing(tmp_path: Path, monkeypatch
     with recording(tmp_path / "no" / "machine.jsonl", []):
         time.sleep(0.05)
     assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("fault", [lambda _: Event().wait(), lambda _: 1 / 0], ids=["hangs", "fails"])
+def test_a_study_ends_whatever_looking_at_the_machine_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[LoadMeter], None]
+) -> None:
+    looked = Event()
+    monkeypatch.setattr(machine_log, "SECONDS", 0.01)
+    monkeypatch.setattr(machine_log, "PATIENCE", 0.01)
+    monkeypatch.setattr(LoadMeter, "look", lambda meter: looked.set() or fault(meter))
+    with recording(tmp_path / "machine.jsonl", []):
+        assert looked.wait(60)
+    assert read_machine(tmp_path / "machine.jsonl") == []
 
 
 def test_a_gpu_has_its_label_and_its_memory_in_gb() -> None:

@@ -55,6 +55,19 @@ def test_without_optuna_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatc
         importances(of_two(20), ["width", "lr"], LOSS, {})
 
 
+def test_what_optuna_raises_is_told_in_place_of_the_importance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importance, "_evaluator", lambda: 1 / 0)
+    with pytest.raises(InputError, match="Optuna could not compute it: ZeroDivisionError"):
+        importances(of_two(20), ["width", "lr"], LOSS, {})
+
+
+def test_of_too_many_trials_for_ten_resamples_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importance, "RESAMPLED", 199)
+    assert all(each.low == each.share == each.high for each in importances(of_two(20), ["width", "lr"], LOSS, {}))
+    monkeypatch.setattr(importance, "RESAMPLED", 200)
+    assert all(each.low < each.high for each in importances(of_two(20), ["width", "lr"], LOSS, {}))
+
+
 def test_a_hyperparameter_that_some_trials_lack_is_not_judged() -> None:
     rows = rows_of(a=[1, 2], b=[1, None], val_loss=[1.0, 2.0])
     assert judged(rows, ["config/a", "config/b"]) == ["a"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.reporting.studies import rows_of
 from tuner.reporting.standing import standing
 from tuner.trial import Objective
@@ -16,9 +18,13 @@ def test_a_lead_is_compared_with_that_over_the_median_trial() -> None:
 
 
 def test_more_is_better_where_that_is_so_and_equals_are_level() -> None:
-    rows = rows_of(val_accuracy=[0.9, 0.8, 0.7])
-    assert "leads n1 by 0.1, 100%" in standing(rows, Objective("val_accuracy", "maximize"), "")[0]
+    rows = rows_of(val_accuracy=[0.9, 0.8, 0.7, 0.5])
+    assert "leads n1 by 0.1, 67%" in standing(rows, Objective("val_accuracy", "maximize"), "")[0]
     assert standing(rows_of(val_loss=[1.0, 1.0, 2.0]), LOSS, "")[0] == "It is level with n1."
+
+
+def test_of_fewer_than_four_trials_the_lead_is_not_compared_as_the_second_makes_the_median() -> None:
+    assert standing(rows_of(val_loss=[1.0, 1.5, 2.0]), LOSS, "")[0] == "It leads n1 by 0.5."
 
 
 def test_the_best_of_many_was_lucky_and_a_test_metric_is_told() -> None:
@@ -29,3 +35,8 @@ def test_the_best_of_many_was_lucky_and_a_test_metric_is_told() -> None:
 def test_a_single_trial_leads_nobody_and_a_workloads_caution_is_told() -> None:
     assert standing(rows_of(val_loss=[1.0]), LOSS, "", "few ratings") == []
     assert standing(rows_of(val_loss=[1.0, 2.0]), LOSS, "", "few ratings")[-1] == "Caution: few ratings."
+
+
+def test_a_test_metric_of_zero_is_told_too() -> None:
+    rows = [replace(row, metrics={**row.metrics, "test_loss": 0.0}) for row in rows_of(val_loss=[0.1] * 10)]
+    assert standing(rows, LOSS, "")[-1].endswith("its test_loss, by which nothing was chosen, is 0.")

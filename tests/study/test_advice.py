@@ -116,6 +116,7 @@ def test_a_best_trial_that_was_still_improving() -> None:
         "val_loss was still improving in the last epoch (10) of the best trial, best, and in 1 of 3 completed "
         "trials: try a new study with `--epochs 20`"
     ]
+    assert advice(*rows, cores=1, programs=("toy",))[0].endswith("try a new study with more epochs")
     assert advice(row("best", val_loss=0.4), row("a", best_epoch=10), cores=1) == []
 
 

@@ -11,7 +11,7 @@ from tuner.errors import InputError, ParameterError, option, printable
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
-from tuner.records.read_studies import RESULTS_FOLDER, newest_study, objective_in
+from tuner.records.read_studies import RESULTS_FOLDER, RecordedStudy, labels, newest_study, objective_in
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.page.document import REPORT, Page, check_replaceable, library_file, write_page
@@ -63,8 +63,9 @@ def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
     if watch:
         serve(LivePage(folders[0], lambda: load_study_view(folders[0])), port)
     studies = [load_study_view(folder) for folder in folders]
+    library = None if options.single_file else library_file(folders[0], file)
     try:
-        write_page(_page(studies, folders, file), file, None if options.single_file else library_file(folders[0]))
+        write_page(_page(studies, folders, file), file, library)
     except OSError as error:
         raise _refusal(file, error) from error
     return file, [note for study in studies for note in study.notes]
@@ -73,7 +74,8 @@ def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
 def _folders(given: str | Path | Sequence[str | Path] | None) -> list[Path]:
     """The folders of the studies, each once; by default the newest one."""
     listed = [given] if isinstance(given, (str, os.PathLike)) else list(given or ())
-    return list(dict.fromkeys(map(Path, listed))) or [newest_study(RESULTS_FOLDER)]
+    once = {path.resolve(): path for path in map(Path, listed)}
+    return list(once.values()) or [newest_study(RESULTS_FOLDER)]
 
 
 def _page(studies: Sequence[StudyView], folders: Sequence[Path], file: Path) -> Page:
@@ -85,7 +87,8 @@ def _page(studies: Sequence[StudyView], folders: Sequence[Path], file: Path) -> 
         os.path.relpath((folder / REPORT).resolve(), place) if (folder / REPORT).is_file() else ""
         for folder in folders
     ]
-    return Page(" · ".join(study.name for study in studies), side_by_side_html(studies, links))
+    names = labels([RecordedStudy(folder, study.name, ()) for folder, study in zip(folders, studies, strict=True)])
+    return Page(" · ".join(names), side_by_side_html(dict(zip(names, studies, strict=True)), links))
 
 
 def _check_file(file: Path) -> None:

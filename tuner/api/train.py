@@ -15,6 +15,7 @@ from tuner.machine.interrupts import Immediate, orderly
 from tuner.records.files import BEST, TRAIN
 from tuner.reporting import phases
 from tuner.reporting.console import make_console, print_text
+from tuner.reporting.texts import count_text
 from tuner.reporting.training import figures_table
 from tuner.spec.commands import TrainOptions
 from tuner.spec.options import public
@@ -129,11 +130,12 @@ def _head(run: Run, about: str, device: Device, estimate: MemoryEstimate) -> str
     past, trial = run.past, run.trial
     ends = f", of which the first {run.last_epoch}" if run.last_epoch < trial.epochs else ""
     threads = f"{run.threads} thread{'s' if run.threads > 1 else ''}"
+    epochs = count_text(int(trial.config["epochs"]), "epoch")
     lines = {
         "from": f"{past.folder}: {past.row.trial_id} {trial.name}, {past.row.status}",
         "chosen": past.chosen,
         "data": about + ("; all of it to train on" if run.all_data else ""),
-        "training": f"{trial.config['epochs']} epochs{ends}, seed {trial.seed}, {threads} on {device.label}",
+        "training": f"{epochs}{ends}, seed {trial.seed}, {threads} on {device.label}",
         "memory": f"{estimate}; {device.free_bytes / GB:.2f} GB free on {device.label}",
     }
     return "\n".join(f"{label:<10} {text}" for label, text in lines.items() if text)

@@ -74,9 +74,10 @@ class LoadMeter:
         with suppress(pynvml.NVMLError):
             pynvml.nvmlInit()
             for index in range(pynvml.nvmlDeviceGetCount()):
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                if (uuid := nvml_text(pynvml.nvmlDeviceGetUUID(handle))) in self._uuids:
-                    self._handles[uuid] = handle
+                with suppress(pynvml.NVMLError):  # another GPU may be lost
+                    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                    if (uuid := nvml_text(pynvml.nvmlDeviceGetUUID(handle))) in self._uuids:
+                        self._handles[uuid] = handle
 
     def _gpus(self) -> dict[str, GpuLoad]:
         found = {}

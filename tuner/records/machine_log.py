@@ -22,6 +22,7 @@ from tuner.trial import GB, Device
 SECONDS = 1.0  # between two lines, at first
 MOST_OF_TIME = 1000  # later a thousandth of the time that has passed: a day has 5,500 lines
 MOST_BYTES = 2**28
+PATIENCE = 5.0  # seconds to wait at the end for a line that is being written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +45,7 @@ class MachineLine:
 
 @contextmanager
 def recording(path: Path, devices: Sequence[Device]) -> Iterator[None]:
-    """Appends to the file while the block runs. It raises no error of its own."""
+    """Appends to the file while the block runs. It raises no error of its own, and ends even if the driver hangs."""
     ended = threading.Event()
     labels = {each.uuid: each.label for each in devices if each.uuid}
     thread = threading.Thread(target=_record, args=(path, labels, ended), daemon=True, name="machine log")
@@ -53,12 +54,12 @@ def recording(path: Path, devices: Sequence[Device]) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(PATIENCE)
 
 
 def _record(path: Path, labels: Mapping[str, str], ended: threading.Event) -> None:
     began = time.monotonic()
-    with LoadMeter(frozenset(labels)) as meter:
+    with suppress(Exception), LoadMeter(frozenset(labels)) as meter:  # such as a /proc that cannot be read
         while not ended.wait(max(SECONDS, (time.monotonic() - began) / MOST_OF_TIME)):
             with suppress(OSError), open(path, "ab", opener=not_following) as file:
                 file.write(f"{json.dumps(to_line(meter.look(), labels, time.time()))}\n".encode())

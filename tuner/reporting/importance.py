@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from random import Random
 from typing import TYPE_CHECKING
 
-from tuner.errors import InputError, not_installed
+from tuner.errors import InputError, not_installed, one_line
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.optuna_space import distributions
 from tuner.records.study_record import Scale
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 LEAST = 10  # trials; with fewer, the order of hyperparameters is chance
 BEST_SHARE = 1 / 3  # of the trials are compared with all; below ten of them the estimate is noise
-RESAMPLES, RESAMPLED = 20, 4000  # at most so many resamples, and so many trials in all of them, for the sake of time
+RESAMPLES = (20, 10)  # as many of these as have at most RESAMPLED trials in all, for the sake of time; else none
+RESAMPLED = 10_000
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Importance:
 
     key: str  # the hyperparameter
     share: float
-    low: float  # between low and high are 80 % of the resamples
+    low: float  # between low and high are 80 % of the resamples, and the share itself
     high: float
 
 
@@ -50,8 +51,8 @@ def importances(
         scales: those of the search space's ranges.
 
     Raises:
-        InputError: there are fewer than ten trials or two hyperparameters, no differences between the trials, or
-            Optuna is not installed. The text says which.
+        InputError: there are fewer than ten trials or two hyperparameters, no differences between the trials, Optuna
+            is not installed, or it fails. The text says which.
     """
     if len(keys) < 2:
         raise InputError("fewer than two hyperparameters vary in all completed trials")
@@ -61,11 +62,14 @@ def importances(
         raise InputError(f"all completed trials have the same {objective.metric}")
     if find_spec("optuna") is None:
         raise InputError(not_installed("optuna", extra="report"))
-    with _quiet():
-        trials = _as_trials(rows, keys, objective, scales)
-        shares = _shares(trials, keys, objective)
-        random, times = Random(0), min(RESAMPLES, RESAMPLED // len(rows))
-        spread = [_shares(random.choices(trials, k=len(trials)), keys, objective) for _ in range(times)]
+    random, times = Random(0), resamples(len(rows))
+    try:
+        with _quiet():
+            trials = _as_trials(rows, keys, objective, scales)
+            shares = _shares(trials, keys, objective)
+            spread = [_shares(random.choices(trials, k=len(trials)), keys, objective) for _ in range(times)]
+    except Exception as error:  # of numbers that Optuna cannot take; the rest of a report does not depend on it
+        raise InputError(f"Optuna could not compute it: {type(error).__name__}: {one_line(error, 200)}") from error
     found = []
     for key, share in shares.items():
         values = sorted([share] if not spread else [each[key] for each in spread])
@@ -73,6 +77,11 @@ def importances(
         low, high = values[tenth], values[len(values) - 1 - tenth]
         found.append(Importance(key, share, min(low, share), max(high, share)))
     return sorted(found, key=lambda each: -each.share)
+
+
+def resamples(trials: int) -> int:
+    """How many resamples of so many trials there are."""
+    return next((each for each in RESAMPLES if each * trials <= RESAMPLED), 0)
 
 
 def judged(rows: Sequence[Attempt], varying: Sequence[str]) -> list[str]:

@@ -149,10 +149,8 @@ def _seeds(requests: Sequence[Request]) -> str:
     seeds = sorted({request.trial.seed for request in requests})
     if len(seeds) < 2:
         return ""
-    configurations = len({(request.trial.workload, request.trial.name) for request in requests})
-    return (
-        f", of {configurations} configurations with seeds {seeds[0]} to {seeds[-1]}; the data are split alike for all"
-    )
+    configurations = count_text(len({(each.trial.workload, each.trial.name) for each in requests}), "configuration")
+    return f", of {configurations} with seeds {seeds[0]} to {seeds[-1]}; the data are split alike for all"
 
 
 def _labelled(label: str, text: str) -> list[str]:

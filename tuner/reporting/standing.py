@@ -9,6 +9,7 @@ from tuner.records.attempts import Attempt
 from tuner.reporting.texts import count_text, number_text
 from tuner.trial import Objective
 
+FEW = 4  # with fewer trials, the second is the median trial, or half of the median
 NEAR = 0.05  # of the distance from the best to the median trial
 MANY = 10  # trials, of which the best is likely to have been lucky
 
@@ -28,7 +29,8 @@ def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, cau
         return []
     losses = [row.loss(objective) for row in done]
     lead, spread = losses[1] - losses[0], statistics.median(losses) - losses[0]
-    lines = [_lead(done[1].name, lead, spread, sum(loss - losses[0] <= NEAR * spread for loss in losses[1:]))]
+    near = sum(loss - losses[0] <= NEAR * spread for loss in losses[1:])
+    lines = [_lead(done[1].name, lead, spread if len(done) >= FEW else 0.0, near)]
     lines.append(
         "One seed cannot tell how much of that is chance. Results for single validation samples, from which an "
         f"interval could be made, are not recorded. {more_seeds}"
@@ -37,15 +39,17 @@ def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, cau
         text = f"As the best of {len(done)} by {metric}, it was probably lucky with it"
         test = done[0].value(name := metric.replace("val_", "test_", 1)) if metric.startswith("val_") else None
         lines.append(
-            f"{text}; its {name}, by which nothing was chosen, is {number_text(test)}." if test else f"{text}."
+            f"{text}; its {name}, by which nothing was chosen, is {number_text(test)}."
+            if test is not None
+            else f"{text}."
         )
     return lines + ([f"Caution: {caution}."] if caution else [])
 
 
 def _lead(second: str, lead: float, spread: float, near: int) -> str:
-    """The lead, compared with that over the median trial."""
+    """The lead, compared with that over the median trial if ``spread`` is not 0."""
     if lead == 0:
         return f"It is level with {second}."
     text = f"It leads {second} by {number_text(lead)}"
     text += f", {lead / spread:.0%} of its lead over the median trial" if spread else ""
-    return text + (f"; {count_text(near, 'trial')} are within 5% of that lead." if near > 1 else ".")
+    return text + (f"; {count_text(near, 'trial')} are behind it by at most 5% of the latter." if near > 1 else ".")

@@ -179,10 +179,12 @@ def _epochs(figures: Figures) -> str:
         best = min(rows, key=lambda row: row.loss(objective))
         if best.metrics["best_epoch"] == best.epochs >= FEWEST_EPOCHS:
             last = sum(row.metrics["best_epoch"] == row.epochs for row in rows)
+            # A function or a script has epochs of its own.
+            program = workload in figures.programs
+            more = "more epochs" if program else figures.option("epochs", 2 * best.epochs)
             return (
                 f"{objective.metric} was still improving in the last epoch ({best.epochs}) of the best trial, "
-                f"{best.name}, and in {last} of {_count(len(rows), 'completed trial')}: "
-                f"try a new study with {figures.option('epochs', 2 * best.epochs)}"
+                f"{best.name}, and in {last} of {_count(len(rows), 'completed trial')}: try a new study with {more}"
             )
     return ""
 

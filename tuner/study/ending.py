@@ -79,7 +79,8 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
 
         check_plotly()
         view = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
-        write_page(Page(view.name, main_html(view)), folder / REPORT, library_file(folder))
+        page = folder / REPORT
+        write_page(Page(view.name, main_html(view)), page, library_file(folder, page))
     except TunerError as error:  # what it says is the remedy
         with suppress(OSError):
             print_text(console, f"no report: {error.text}")
@@ -90,7 +91,7 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
             again_by = f"{program()} report {shlex.quote(str(folder))} tries again"
             print_text(console, f"no {folder}/report.html: {said}; {again_by}")
         return None
-    return folder / REPORT
+    return page
 
 
 def show_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, *, early: bool) -> None:

@@ -12,7 +12,7 @@ import runpy
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Self
 
@@ -47,7 +47,8 @@ class Script(Program):
             tree = ast.parse(text, str(path))
         except (SyntaxError, ValueError) as error:
             raise InputError(f"{path}: the script cannot be read: {one_line(error)}") from error
-        self.imports = _imported(tree)
+        names = _imported(tree, self.path.parent, set())
+        self.imports = tuple(name for name in HEAVY if name in names)
 
     @classmethod
     def of(cls, spec: str) -> Self:
@@ -167,12 +168,17 @@ class _Output(io.TextIOWrapper):
         self._session.report(kept, epoch if isinstance(epoch, int) else None)
 
 
-def _imported(tree: ast.Module) -> tuple[str, ...]:
-    """The large packages that a script imports."""
-    names = set()
+def _imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:
+    """The packages that a script imports, also by modules beside it; without what only a running program finds."""
+    found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {each.name.partition(".")[0] for each in node.names}
+            found |= {each.name.partition(".")[0] for each in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
-    return tuple(name for name in HEAVY if name in names)
+            found.add(node.module.partition(".")[0])
+    new = found - names
+    names |= new
+    for name in new:
+        with suppress(OSError, SyntaxError, ValueError):  # no module beside the script, or one that fails there
+            _imported(ast.parse((folder / f"{name}.py").read_bytes()), folder, names)
+    return names

@@ -23,6 +23,14 @@ def test_cpu_and_gpus_have_a_line_of_load_and_one_of_memory() -> None:
     )
 
 
+def test_rare_lines_count_for_the_time_between_them_and_the_most_memory_is_of_all_lines() -> None:
+    busy = [replace(line, busy=1.0, ram_gb=2.0, gpus={}) for line in lines(*range(1200))]
+    busy[1] = replace(busy[1], ram_gb=30.0)
+    idle = [replace(line, busy=0.0, gpus={}) for line in lines(*range(1239, 1239 + 3600, 40))]
+    chart = machine_load(replace(view_of(rows_of(val_loss=[1.0])), machine=[*busy, *idle]))
+    assert chart.caption.startswith("CPU: busy 25% of the time on average, at most 30 GB of RAM")
+
+
 def test_a_study_without_a_record_says_so() -> None:
     assert "no load was recorded" in machine_load(view_of(rows_of(val_loss=[1.0]))).caption
 

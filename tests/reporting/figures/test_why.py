@@ -53,7 +53,7 @@ def test_trials_are_in_the_order_of_their_ends_and_the_best_so_far_never_gets_wo
     assert [row.name for row in ended] == ["n0", "n2", "n1"]
     assert best_so_far(ended, LOSS) == [3.0, 3.0, 1.0], "a pruned trial has no final value"
     chart = history(view_of(rows), "toy")
-    assert chart.caption == "3 trials in the order in which they ended. The best val_loss, 1, was the 3rd to end."
+    assert chart.caption == "3 trials in the order in which they ended. The best val_loss, 1, came from the 3rd."
     assert points(chart, "lines").y == (3.0, 3.0, 1.0)
 
 

@@ -136,23 +136,17 @@ def milliseconds_to_open_and_sort(browser: webdriver.Chrome, folder: Path) -> fl
     """Until the page with its plotting library has loaded, and from a click until the sorted table is painted."""
     open_page(browser, folder)
     took = browser.execute_async_script(
-        "const done = arguments[0]; const loaded = performance.getEntriesByType('navigation')[0].loadEventEnd;"
+        "const done = arguments[0]; const loaded = () => performance.getEntriesByType('navigation')[0].loadEventEnd;"
         "const began = performance.now(); document.querySelector(`th[data-column='config/lr'] button`).click();"
-        "requestAnimationFrame(() => requestAnimationFrame(() => done([loaded, performance.now() - began])))"
+        "requestAnimationFrame(() => requestAnimationFrame(() => done([loaded(), performance.now() - began])))"
     )
     assert min(took) > 0
     return float(sum(took))
 
 
-def test_a_thousand_trials_are_less_than_2_mb_and_can_be_sorted(browser: webdriver.Chrome, thousand: Path) -> None:
-    assert (thousand / "report.html").stat().st_size < 2e6
-    milliseconds_to_open_and_sort(browser, thousand)
-    values = [float(text) for text in cells(browser, "config/lr")]
-    assert values == sorted(values)
-
-
 @pytest.mark.slow  # what else the machine does adds to the time: for a quiet one, and one of three is enough
 def test_a_thousand_trials_open_and_sort_in_two_seconds(browser: webdriver.Chrome, thousand: Path) -> None:
+    assert (thousand / "report.html").stat().st_size < 2e6
     assert min(milliseconds_to_open_and_sort(browser, thousand) for _ in range(3)) < 2000
 
 
@@ -344,7 +338,7 @@ def test_without_the_plotting_library_the_page_says_so_and_its_table_works(
     for file in (tmp_path / "s").glob("*.js"):
         file.unlink()
     open_page(browser, tmp_path / "s")
-    assert "tune report with the study's folder writes both again" in browser.find_element(By.ID, "no-plots").text
+    assert "tuner report with the study's folder writes both again" in browser.find_element(By.ID, "no-plots").text
     assert press(browser, "val_loss") == "ascending"
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.support.generated_study import OBJECTIVES, write_study
 from tuner.reporting.figures.library import javascript, javascript_name
 from tuner.reporting.page.document import Page, library_file, page_html, write_page
-from tuner.reporting.page.parts import json_block
+from tuner.reporting.page.parts import address, json_block
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView, read_study_view
 
@@ -45,24 +48,54 @@ def test_all_pages_of_a_results_folder_share_one_file_of_the_plotting_library(tm
     for name in ("a", "b"):
         folder = tmp_path / "results" / name
         folder.mkdir(parents=True)
-        write_page(Page("s", "<main></main>"), folder / "report.html", library_file(folder))
+        write_page(Page("s", "<main></main>"), folder / "report.html", library_file(folder, folder / "report.html"))
         assert f'src="../{javascript_name()}"' in (folder / "report.html").read_text()
     (shared,) = (tmp_path / "results").glob("*.js")
     assert shared.read_text() == javascript()
 
 
 def test_a_study_elsewhere_has_the_library_in_its_own_folder(tmp_path: Path) -> None:
-    assert library_file(tmp_path) == tmp_path / javascript_name()
-    write_page(Page("s", "<main></main>"), tmp_path / "report.html", library_file(tmp_path))
+    page = tmp_path / "report.html"
+    assert library_file(tmp_path, page) == tmp_path / javascript_name()
+    write_page(Page("s", "<main></main>"), page, library_file(tmp_path, page))
     assert f'src="{javascript_name()}"' in (tmp_path / "report.html").read_text()
+
+
+def test_where_the_studys_folder_is_read_only_the_library_is_beside_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, page = tmp_path / "results" / "a", tmp_path / "own" / "page.html"
+    monkeypatch.setattr("os.access", lambda path, _: "results" not in path.parts or path.name == "a")
+    assert library_file(study, page).parent == study
+    monkeypatch.setattr("os.access", lambda path, _: "results" not in path.parts)
+    assert library_file(study, page).parent == page.parent
+
+
+def test_a_library_that_another_user_can_change_is_not_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = tmp_path / "results" / "a"
+    study.mkdir(parents=True)
+    (study.parent / javascript_name()).write_text(javascript())
+    assert library_file(study, study / "report.html").parent == study.parent
+    monkeypatch.setattr("os.geteuid", lambda: study.stat().st_uid + 1)
+    assert library_file(study, study / "report.html").parent == study
+
+
+def test_addresses_of_paths_that_are_not_valid_text_can_be_followed() -> None:
+    assert address(os.fsdecode(b'st\xff"/a b.html')) == "st%FF%22/a%20b.html"
 
 
 def test_a_broken_library_is_written_again_and_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     (tmp_path / javascript_name()).symlink_to("mine")
-    write_page(Page("s", ""), tmp_path / "report.html", library_file(tmp_path))
+    write_page(Page("s", ""), tmp_path / "report.html", tmp_path / javascript_name())
     assert (tmp_path / "mine").read_text() == "mine"
     assert (tmp_path / javascript_name()).read_text() == javascript()
+    (tmp_path / javascript_name()).write_text(javascript()[:-1])
+    write_page(Page("s", ""), tmp_path / "report.html", tmp_path / javascript_name())
+    assert (tmp_path / javascript_name()).read_text() == javascript()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["mine", javascript_name(), "report.html"]
 
 
 def test_a_single_file_has_the_library_and_asks_for_no_other(tmp_path: Path) -> None:

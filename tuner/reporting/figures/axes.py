@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeGuard
+from typing import Literal
 
 from tuner.records.attempts import CONFIG, Attempt
+from tuner.records.optuna_space import is_number
 from tuner.records.study_record import Scale as SpaceScale
 from tuner.reporting.figures.chart import plain, usual_range
 from tuner.reporting.texts import number_text
@@ -82,7 +83,7 @@ def value_axis(key: str, rows: Sequence[Attempt], space: SpaceScale | None = Non
     """
     values = [row.value(key) for row in rows]
     known = [value for value in values if value is not None]
-    numbers = [value for value in known if _is_number(value)]
+    numbers = [value for value in known if is_number(value)]
     different = len(set(map(repr, known)))
     # Along a linear range a few whole numbers are about evenly spaced anyway, and then have medians.
     even = space is None or (space == "linear" and all(isinstance(value, int) for value in known))
@@ -90,9 +91,9 @@ def value_axis(key: str, rows: Sequence[Attempt], space: SpaceScale | None = Non
         return _even(key, values)
     low, high = min(numbers), max(numbers)
     if low > 0 and (space == "log" or (space is None and high / low >= LOGARITHMIC)):
-        logs = [math.log10(value) if _is_number(value) else None for value in values]
+        logs = [math.log10(value) if is_number(value) else None for value in values]
         return _scaled(key, "logarithmic", logs, math.log10(low), math.log10(high))
-    return _scaled(key, "linear", [value if _is_number(value) else None for value in values], low, high)
+    return _scaled(key, "linear", [value if is_number(value) else None for value in values], low, high)
 
 
 def metric_axis(objective: Objective, rows: Sequence[Attempt]) -> Axis:
@@ -145,8 +146,4 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def _order(value: object) -> tuple[bool, float, str]:
-    return not _is_number(value), value if _is_number(value) else 0.0, str(value)
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return not is_number(value), value if is_number(value) else 0.0, str(value)

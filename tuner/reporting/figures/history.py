@@ -75,7 +75,7 @@ def _finding(rows: Sequence[Attempt], best: Sequence[float], objective: Objectiv
         return f"{count_text(len(rows), 'trial')} in the order in which they ended; none has completed yet."
     first = next(place for place, value in enumerate(best, 1) if value == best[-1])
     text = f"{count_text(len(rows), 'trial')} in the order in which they ended. The best {objective.metric}, "
-    text += f"{number_text(best[-1])}, was the {ordinal(first)} to end"
+    text += f"{number_text(best[-1])}, came from the {ordinal(first)}"
     after = len(rows) - first
     return text + (f"; {count_text(after, 'trial')} after it did not improve on it." if after else ".")
 

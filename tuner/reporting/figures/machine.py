@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tuner.records.machine_log import MachineLine
+from tuner.records.machine_log import SECONDS, MachineLine
 from tuner.reporting.figures.chart import Chart, plain
 from tuner.reporting.figures.style import new_plot, series
 from tuner.reporting.study_view import StudyView
@@ -25,8 +25,10 @@ def machine_load(study: StudyView) -> Chart:
         return Chart(
             title, "The study ran for less than two seconds, or an earlier version ran it: no load was recorded."
         )
+    gpus = sorted({label for line in lines for label in line.gpus})
+    text = " ".join(_finding(name, lines) for name in ["CPU", *gpus])
     lines = thinned(lines)
-    began, gpus = lines[0].at, sorted({label for line in lines for label in line.gpus})
+    began = lines[0].at
     length = lines[-1].at - began
     unit, seconds = next(each for each in reversed(UNITS) if length >= 3 * each[1] or each[1] == 1)
     times = [round((line.at - began) / seconds, 4) for line in lines]
@@ -54,7 +56,6 @@ def machine_load(study: StudyView) -> Chart:
             hovertemplate=f"{plain(memory)} %{{y:.2f}} GB at %{{x}} {unit}<extra></extra>",
         )
     plot.update_xaxes(fixedrange=True).update_yaxes(fixedrange=True)
-    text = " ".join(_finding(name, [each for line in lines if (each := _of(line, name))]) for name in ["CPU", *gpus])
     text += " All programs of the machine that ran the study count, and not only this study's."
     return Chart(title, text, plot)
 
@@ -86,7 +87,11 @@ def _of(line: MachineLine, name: str) -> tuple[float, float] | None:
     return (gpu.busy, gpu.used_gb) if gpu else None
 
 
-def _finding(name: str, found: Sequence[tuple[float, float]]) -> str:
-    busy, most = statistics.fmean(each for each, _ in found), max(used for _, used in found)
+def _finding(name: str, lines: Sequence[MachineLine]) -> str:
+    """The mean load, each line counting for the time since the line before, and the most memory in use."""
+    passed = [SECONDS, *(max(SECONDS, line.at - before.at) for before, line in pairwise(lines))]
+    known = [(*each, seconds) for line, seconds in zip(lines, passed, strict=True) if (each := _of(line, name))]
+    loads, memories, weights = zip(*known, strict=True)
+    busy, most = statistics.fmean(loads, weights), max(memories)
     memory = "RAM" if name == "CPU" else "memory"
     return f"{name}: busy {busy:.0%} of the time on average, at most {number_text(most)} GB of {memory} in use."

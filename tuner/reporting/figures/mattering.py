@@ -13,7 +13,7 @@ from tuner.reporting.figures.axes import Axis, varying
 from tuner.reporting.figures.chart import Chart, Names, hover, plain, usual_range
 from tuner.reporting.figures.compared import Compared, compared
 from tuner.reporting.figures.style import colour, new_plot
-from tuner.reporting.importance import Importance, importances, judged
+from tuner.reporting.importance import Importance, importances, judged, resamples
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, number_text
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MOST = 15  # the maximum number of hyperparameters that are drawn
 GRID = 24  # the points of the contour's grid along a range
 REACH = 0.09  # the width of the smoothing, of an axis that is 1 long
+MANY = 200  # more points are drawn smaller
 FEW = 30  # with fewer trials importance is a hint only
 
 
@@ -38,7 +39,7 @@ def what_matters(study: StudyView, workload: str) -> list[Chart]:
     try:
         known = importances(rows, keys, found.objective, found.scales)
     except InputError as error:
-        return [Chart(title, f"Importance is not known: {error}.")]
+        return [Chart(title, f"Importance is not known: {error}")]
     pruned = len(found.rows) - len(rows)
     left_out = [key.removeprefix(CONFIG) for key in tried if key.removeprefix(CONFIG) not in keys]
     text = _finding(known, found, len(rows))
@@ -55,7 +56,9 @@ def _finding(known: Sequence[Importance], found: Compared, count: int) -> str:
         f"How much each hyperparameter tells the best third of {count_text(count, found.noun)} from all, by Optuna's "
     )
     text += f"PED-ANOVA: {first.key} {first.share:.0%}, {second.key} {second.share:.0%}. "
-    if second.high > first.low:
+    if not resamples(count):
+        text += "There are too many trials to resample them. "
+    elif second.high > first.low:
         text += "Which of them comes first is not certain: their lines, 80% of resamples of the trials, overlap. "
     else:
         text += "Lines are 80% of resamples of the trials. "
@@ -113,6 +116,8 @@ def _contour(found: Compared, first: str, second: str, names: Names) -> Chart:
     else:
         text = f"Means of nearby {found.noun}s, which are the points; the best is {number_text(best[0])}"
     text += f", at {across.label} {across.text_at(best[1])} and {along.label} {along.text_at(best[2])}. "
+    if any(row.status == "pruned" for row in found.rows):
+        text += "Pruned trials count with their last value. "
     text += f"The stronger the colour, the better {found.metric}; where nothing was tried there is none."
     return Chart(title, text, _draw_contour(across, along, grid, found, names))
 
@@ -183,17 +188,14 @@ def _draw_contour(
             hovertemplate=f"{plain(found.metric)} about %{{z}}<extra></extra>",
         )
     if not lists:
+        edge = {"width": 1, "color": colour("surface")}
+        few = {"size": 6, "opacity": 0.75, "color": colour("ink"), "line": edge}
         plot.add_scatter(
             **hover(found.rows, found.metric, names),
             mode="markers",
             x=across.spread(0.06),
             y=along.spread(0.06, 1),
-            marker={
-                "size": 6,
-                "color": colour("ink"),
-                "opacity": 0.75,
-                "line": {"width": 1, "color": colour("surface")},
-            },
+            marker={"size": 3, "opacity": 0.5, "color": colour("ink")} if len(found.rows) > MANY else few,
         )
     fixed = {"fixedrange": True, "showgrid": False, "zeroline": False}
     plot.update_xaxes(**across.layout(), **fixed, title=plain(across.label))

@@ -13,12 +13,11 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from urllib.parse import quote
 
 from tuner.machine.atomic_files import replacing
 from tuner.reporting.figures.library import javascript, javascript_name
 from tuner.reporting.figures.style import COLOURS, DARK, FONT
-from tuner.reporting.page.parts import json_block
+from tuner.reporting.page.parts import address, json_block
 
 REPORT = "report.html"
 RESULTS = "results"  # the name of a folder in which all studies share the plotting library
@@ -47,14 +46,25 @@ def write_page(page: Page, file: Path, library: Path | None = None) -> None:
         content.write(page_html(page, library=_address(library, file) if library else "").encode(errors="replace"))
 
 
-def library_file(folder: Path) -> Path:
-    """The file of the plotting library for a study's folder.
+def library_file(folder: Path, page: Path) -> Path:
+    """The file of the plotting library for a page of the study in this folder.
 
     All studies in a folder with the name ``results`` share it. Elsewhere it is in the study's own folder, as nothing
-    is written into folders that are not for studies.
+    is written into folders that are not for studies. A folder is passed over if it cannot be written into, or if the
+    file there is another user's; the last choice is beside the page.
     """
-    folder = folder.resolve()
-    return (folder.parent if folder.parent.name == RESULTS else folder) / javascript_name()
+    folder, name = folder.resolve(), javascript_name()
+    places = [*([folder.parent] if folder.parent.name == RESULTS else []), folder, page.parent.resolve()]
+    usable = (each for each in places if os.access(each, os.W_OK) and _of_nobody_else(each / name))
+    return next(usable, places[-1]) / name
+
+
+def _of_nobody_else(file: Path) -> bool:
+    """Whether the file is this user's or not there: its owner can change at any time what a page runs."""
+    try:
+        return file.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return True
 
 
 def check_replaceable(file: Path) -> None:
@@ -75,14 +85,14 @@ def page_html(page: Page, *, live: str = "", library: str = "") -> str:
     Args:
         page: the content.
         live: the study's version for a page that asks its server for updates; empty for a file.
-        library: the address of the plotting library; empty puts it into the page.
+        library: the address of the plotting library as HTML; empty puts it into the page.
     """
     # The table can be used before plotly has been read.
     table, script = _static("vendor/sortable.min.js") + _static("table.js"), _static("page.js")
     own = [table, script] if library else [table, javascript(), script]
     # Only whoever writes the page knows this: no text in the page can contain a digest of the page.
     nonce = _digest(page.main + table + script) if library else ""
-    plotly = f'<script nonce="{nonce}" src="{escape(library)}"></script>' if library else f"<script>{own[1]}</script>"
+    plotly = f'<script nonce="{nonce}" src="{library}"></script>' if library else f"<script>{own[1]}</script>"
     return Template(_static("page.html")).substitute(
         policy=escape(_policy(own, nonce, bool(live))),
         title=escape(f"{page.title} · tuner"),
@@ -109,7 +119,7 @@ def _write_library(file: Path) -> None:
 
 def _address(library: Path, file: Path) -> str:
     """The relative address of the library on a page."""
-    return quote(Path(os.path.relpath(library, file.resolve().parent)).as_posix())
+    return address(os.path.relpath(library, file.parent.resolve()))
 
 
 def _start() -> str:

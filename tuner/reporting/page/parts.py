@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from html import escape
+from pathlib import Path
+from urllib.parse import quote
 
 from tuner.reporting.figures.chart import Chart
 
@@ -50,6 +53,11 @@ def figure(chart: Chart) -> str:
 def pair(charts: Iterable[Chart]) -> str:
     """Charts side by side, where the page is wide enough."""
     return f'<div class="pair">{"".join(map(figure, charts))}</div>'
+
+
+def address(path: str) -> str:
+    """A relative path as the address of a link, also where its bytes are not valid text."""
+    return escape(quote(os.fsencode(Path(path).as_posix())))
 
 
 def json_block(name: str, text: str) -> str:

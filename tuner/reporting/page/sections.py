@@ -8,7 +8,6 @@ from contextlib import suppress
 from datetime import datetime
 from html import escape
 from typing import get_args
-from urllib.parse import quote
 
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import metric_columns
@@ -24,7 +23,7 @@ from tuner.reporting.figures.history import history
 from tuner.reporting.figures.machine import machine_load
 from tuner.reporting.figures.mattering import what_matters
 from tuner.reporting.figures.timeline import timelines
-from tuner.reporting.page.parts import command, facts, figure, pair, section
+from tuner.reporting.page.parts import address, command, facts, figure, pair, section
 from tuner.reporting.page.tables import configurations_table, mean_text, trials_table, values_text
 from tuner.reporting.result_tables import has_seeds, intervals
 from tuner.reporting.standing import standing
@@ -238,7 +237,7 @@ def _snapshots(study: StudyView) -> str:
     """Links to the traces in the study's folder, and how to look at them; empty without any."""
     if not study.snapshots:
         return ""
-    links = ", ".join(f'<a href="{escape(quote(name))}" download>{escape(name)}</a>' for name in study.snapshots)
+    links = ", ".join(f'<a href="{address(name)}" download>{escape(name)}</a>' for name in study.snapshots)
     return (
         f"<p>Where memory goes: {links}, in the study's folder. PyTorch's memory viewer draws such a trace: drop the "
         f'file on <a href="{MEMORY_VIEWER}">{MEMORY_VIEWER}</a>, which sends it nowhere.</p>'

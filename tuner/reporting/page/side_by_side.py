@@ -6,42 +6,33 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
-from urllib.parse import quote
 
-from tuner.records.attempts import Attempt
+from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.seed_statistics import best_trial
 from tuner.reporting.figures.axes import varying
 from tuner.reporting.figures.distribution import distribution
 from tuner.reporting.figures.history import histories
-from tuner.reporting.page.parts import figure, pair, section
+from tuner.reporting.page.parts import address, figure, pair, section
 from tuner.reporting.page.tables import values_text
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import duration, number_text
 from tuner.trial import Objective
 
 
-def side_by_side_html(studies: Sequence[StudyView], links: Sequence[str]) -> str:
-    """The whole content; ``links`` are relative paths to the studies' own pages, empty where there is none."""
-    named = dict(zip(names_of(studies), studies, strict=True))
+def side_by_side_html(named: Mapping[str, StudyView], links: Sequence[str]) -> str:
+    """The whole content of studies by their names.
+
+    ``links`` are relative paths to the studies' own pages, empty where there is none.
+    """
     notes = [f"{name}: {note}" for name, study in named.items() for note in study.notes]
     body = [
         f'<header><p class="kicker">tuner studies side by side</p><h1>{escape(" · ".join(named))}</h1>'
         f"{''.join(f'<p>Note: {escape(note)}</p>' for note in notes)}</header>",
         section("At a glance", "all", _table("At a glance", _glance(named, links), list(named))),
-        *(_workload(named, workload, objective) for workload, objective in _common(studies)),
+        *(_workload(named, *each, f"common-{number}") for number, each in enumerate(_common(list(named.values())))),
         section("What differs", "differs", _table("What differs", _differences(named), list(named))),
     ]
     return f'<main id="main">{"".join(body)}</main>'
-
-
-def names_of(studies: Sequence[StudyView]) -> list[str]:
-    """The names of the studies' folders; those that occur again are numbered."""
-    counts, seen = Counter(study.name for study in studies), Counter[str]()
-    names = []
-    for study in studies:
-        seen[study.name] += 1
-        names.append(f"{study.name} ({seen[study.name]})" if counts[study.name] > 1 else study.name)
-    return names
 
 
 def _common(studies: Sequence[StudyView]) -> list[tuple[str, Objective]]:
@@ -53,7 +44,7 @@ def _common(studies: Sequence[StudyView]) -> list[tuple[str, Objective]]:
 def _glance(named: Mapping[str, StudyView], links: Sequence[str]) -> list[tuple[str, list[str]]]:
     """The rows of the first table: a head, and the HTML of a cell for each study."""
     studies = list(named.values())
-    pages = [f'<a href="{escape(quote(link))}">its page</a>' if link else "not written" for link in links]
+    pages = [f'<a href="{address(link)}">its page</a>' if link else "not written" for link in links]
     rows = [("report", pages), ("trials", [escape(_trials(study)) for study in studies])]
     for workload in dict.fromkeys(name for study in studies for name in study.objectives):
         cells = [_best(study, workload) for study in studies]
@@ -79,20 +70,19 @@ def _best(study: StudyView, workload: str) -> str:
     if best is None:
         return "none completed"
     metric = study.objectives[workload].metric
-    tried = ", ".join(f"{key.removeprefix('config/')} {values_text([best], key)}" for key in varying(rows))
+    tried = ", ".join(f"{key.removeprefix(CONFIG)} {values_text([best], key)}" for key in varying(rows))
     value = f"<strong>{escape(metric)} {number_text(best.value(metric))}</strong>"
     return f"{value}<br>{escape(best.name)}{f'<br>{escape(tried)}' if tried else ''}"
 
 
-def _workload(named: Mapping[str, StudyView], workload: str, objective: Objective) -> str:
-    """The plots of a workload with the studies that compare it by this."""
+def _workload(named: Mapping[str, StudyView], workload: str, objective: Objective, name: str) -> str:
+    """The plots of a workload with the studies that compare it by this; ``name`` is the heading's id."""
     own = {name: study for name, study in named.items() if study.objectives.get(workload) == objective}
     rows: dict[str, Sequence[Attempt]] = {name: study.of_workload(workload) for name, study in own.items()}
     # Time counts from the first attempt, which may not be the last one of its trial.
     attempts = {name: [row for row in study.attempts if row.workload == workload] for name, study in own.items()}
     charts = [histories(rows, attempts, objective, over_time=each) for each in (False, True)]
     heading = f"{workload} by {objective.metric}, {objective.direction}d"
-    name = f"common-{workload}-{objective.metric}"
     return section(heading, name, f"{_warning(own, workload)}{pair(charts)}{figure(distribution(rows, objective))}")
 
 
