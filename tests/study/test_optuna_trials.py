@@ -170,6 +170,27 @@ def test_a_sampler_with_a_seed_does_not_repeat_the_trials_of_a_study_that_is_res
     assert len({trial.params["x"] for trial in study.trials}) == 4
 
 
+@pytest.mark.parametrize("first", ["trial", "tuner"])
+def test_an_objective_reports_to_optunas_pruner_and_keeps_its_model_in_either_order(
+    first: str, tmp_path: Path
+) -> None:
+    def model(trial: Any) -> float:
+        value = trial.suggest_float("x", 0, 1)
+        for epoch in (1, 2):
+            if first == "trial":
+                trial.report(value + epoch, epoch)
+            tuner.report(value=value + epoch, epoch=epoch, checkpoint={"x": value + epoch})
+            if first == "tuner":
+                trial.report(value + epoch, epoch)
+        return float(value + 2)
+
+    study = optuna.create_study(direction="maximize")
+    result = tuner.optuna.optimize(study, model, 3, output=tmp_path / "out", **CALL)
+    assert result.best_model() == {"x": study.best_value}
+    assert all(len(trial.intermediate_values) == 2 for trial in study.trials)
+    assert [row.epochs for row in result.trials] == [2, 2, 2]
+
+
 def test_what_was_recorded_before_a_kill_is_told_to_the_study(tmp_path: Path) -> None:
     def told(state: str, metrics: dict[str, Any]) -> TrialState:
         study = optuna.create_study()
