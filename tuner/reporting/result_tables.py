@@ -27,7 +27,7 @@ HEADS = {
     "peak_memory_gb": "peak",
 }
 LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
-# What is left out first where a terminal is narrow; then metrics other than the objective.
+# What is left out first where a terminal is narrow.
 SPARED = (
     "error",
     "duration_s",
@@ -36,8 +36,8 @@ SPARED = (
     "peak_memory_gb",
     "epochs",
     "attempts",
-    "status",
 )
+ELSEWHERE = "a wider terminal or results.csv"  # what shows the columns that are left out
 
 
 def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> str:
@@ -53,7 +53,17 @@ def print_trials(
     console: Console, rows: Sequence[Attempt], metric: str, headline: Sequence[str] = (), *, seeds: bool = False
 ) -> None:
     """Prints the trials of one workload with its ``headline`` metrics and the hyperparameters that vary."""
-    print_lines(console, table_lines(trial_columns(rows, metric, headline, seeds=seeds), console.width))
+    columns = trial_columns(rows, metric, headline, seeds=seeds)
+    print_lines(console, table_lines(columns, console.width, ELSEWHERE))
+
+
+def spared_order(rows: Sequence[Attempt], metrics: Sequence[str]) -> tuple[str, ...]:
+    """The order in which columns are left out; ``metrics`` are those other than the objective.
+
+    The column status goes first where all trials are completed. Otherwise it stays, as rows are sorted by it, too.
+    """
+    says_nothing = all(row.status == "completed" for row in rows)
+    return (*["status"] * says_nothing, *SPARED, *metrics)
 
 
 def print_lines(console: Console, lines: Sequence[str]) -> None:
@@ -80,12 +90,13 @@ def trial_columns(
         *HEADS,
         *["error"] * any(row.error for row in rows),
     ]
+    order = spared_order(rows, metrics[:0:-1])
     return [
         TextColumn(
             printable(HEADS.get(column, head(column, shown))),
             [_text(column, row) for row in rows],
             left=column in LEFT,
-            spared=spared([*SPARED, *metrics[:0:-1]])(column),
+            spared=spared(order)(column),
             may_be_cut=column == "error",
             names=column == "name",
         )
