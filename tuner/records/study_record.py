@@ -16,6 +16,7 @@ from tuner.records.checking import Amount, CheckedValue, Name, Text, TrialId, Wh
 from tuner.records.files import STUDY
 from tuner.trial import ConfigValue, Device, Direction, Objective
 
+OPTUNA_CALL = "tuner.optuna.optimize()"  # the command of a user's Optuna study
 RESTORE = "restore it from a copy, or start a new study"
 
 
