@@ -167,9 +167,18 @@ def has_seeds(rows: Sequence[Attempt]) -> bool:
     return len({row.seed for row in rows}) > 1
 
 
-def estimate_accuracy(rows: Sequence[Attempt]) -> str:
-    """The errors of estimates, and the trials that exceeded their shares; empty if no peak is known."""
-    measured = [(row, row.peak_memory_gb) for row in rows if row.peak_memory_gb and row.status == "completed"]
+def measured_rows(rows: Sequence[Attempt], first_shares_gb: Sequence[float]) -> list[Attempt]:
+    """The completed rows with a known peak and an estimate.
+
+    A share of ``PlanRecord.first_shares_gb`` is no estimate.
+    """
+    known = [row for row in rows if row.status == "completed" and row.peak_memory_gb]
+    return [row for row in known if row.estimated_memory_gb not in first_shares_gb]
+
+
+def estimate_accuracy(rows: Sequence[Attempt], first_shares_gb: Sequence[float]) -> str:
+    """The errors of estimates, and the trials that exceeded their shares; empty without ``measured_rows``."""
+    measured = [(row, row.number("peak_memory_gb")) for row in measured_rows(rows, first_shares_gb)]
     if not measured:
         return ""
     errors = [row.estimated_memory_gb / peak - 1 for row, peak in measured]
