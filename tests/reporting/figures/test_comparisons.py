@@ -26,7 +26,7 @@ def test_the_findings_name_what_the_best_have_in_common() -> None:
     rows = rows_of(
         depth=[2, 2, 2, 3, 4, 3, 4, 2], width=[8, 16, 32, 8, 16, 32, 8, 16], val_loss=[n / 10 for n in range(8)]
     )
-    assert parallel_coordinates(view_of(rows), "toy").caption.endswith("Of the best 3, 3 have depth 2.")
+    assert parallel_coordinates(view_of(rows), "toy").caption.endswith("Of the best 3 trials, all have depth = 2.")
     depth, width = against_each(view_of(rows), "toy")
     assert (depth.title, width.title) == ("depth", "width")
     assert depth.caption == "Median val_loss best at 2 (0.15, 4 trials), worst at 4 (0.5, 2 trials)."
