@@ -55,7 +55,9 @@ def _option_meant(error: click.NoSuchOption, ctx: click.Context, words: Sequence
     key, value = error.option_name.lstrip("-").replace("-", "_"), _value_of(error.option_name, words)
     if not key.isidentifier() or not value or not _takes(ctx, "overrides"):
         return alike
-    own = ctx.info_name == "script" or any(map(SPEC.fullmatch, words))
+    if ctx.info_name == "script" and not alike:
+        return f"-- {error.option_name} {{{key}}}, as the script's arguments stand behind --"
+    own = any(map(SPEC.fullmatch, words))
     schema = None if own else _schema(_value_of(in_terminal("workload"), words))
     known = not alike if schema is None else key in schema
     return in_terminal("overrides", shlex.quote(f"{key}={value}")) if known else alike

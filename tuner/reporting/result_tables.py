@@ -28,16 +28,7 @@ HEADS = {
 }
 LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
 # What is left out first where a terminal is narrow; then metrics other than the objective.
-SPARED = (
-    "error",
-    "duration_s",
-    "gpu_fraction",
-    "estimated_memory_gb",
-    "peak_memory_gb",
-    "epochs",
-    "attempts",
-    "status",
-)
+SPARED = ("error", *HEADS, "epochs", "attempts", "status")
 
 
 def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> str:

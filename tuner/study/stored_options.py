@@ -131,7 +131,8 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
             raise ParameterError("resume", folder, rule, f"{call[:-1]}{name}=…, resume={folder!r})")
     learned = study.settings.get("auto_memory") and not stored.get("auto_memory")  # by a program, in earlier versions
     if learned or set(MEMORY) & set(given):
-        stored = {name: value for name, value in stored.items() if name not in MEMORY}
+        replaced = (*MEMORY, *["memory_estimation"] * (not settings.estimates_memory))
+        stored = {name: value for name, value in stored.items() if name not in replaced}
     own, of_one_run = from_stored(stored), dict.fromkeys(("output", "time_limit")) | {"dry_run": False}
     return own.changed(**{**of_one_run, "threads": own.threads or study.plan.threads, **given})
 

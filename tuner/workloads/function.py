@@ -32,7 +32,7 @@ class Function(Program):
         """Raises ``InputError`` if it takes no configuration."""
         self.function = function
         self.name = re.sub(r"\W+", "-", getattr(self.code, "__name__", "")).strip("-") or UNNAMED
-        self.takes_data = _takes_data(function, self.name)
+        self.takes_data, self.needs_data = _takes_data(function, self.name)
         # What the function needs is mostly imported by now.
         self.imports = tuple(name for name in HEAVY if name in sys.modules)
 
@@ -69,12 +69,12 @@ class Function(Program):
         return {name: value for name, value in returned.items() if type(value) in (int, float)}
 
 
-def _takes_data(function: Callable[..., object], name: str) -> bool:
-    """Whether a function takes the data, too."""
+def _takes_data(function: Callable[..., object], name: str) -> tuple[bool, bool]:
+    """Whether a function takes the data, too, and whether it must be given them."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a builtin
-        return False
+        return False, False
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     needed = [each for each in positional if each.default is each.empty]
     if not positional and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
@@ -82,4 +82,4 @@ def _takes_data(function: Callable[..., object], name: str) -> bool:
     if len(needed) > 2:
         missing = ", ".join(each.name for each in needed[2:])
         raise InputError(f"{name} needs {missing}, too: define it as def {name}(config) or def {name}(config, data)")
-    return len(needed) == 2 or any(each.name == "data" for each in positional[1:])
+    return len(needed) == 2 or any(each.name == "data" for each in positional[1:]), len(needed) == 2

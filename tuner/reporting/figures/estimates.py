@@ -22,8 +22,11 @@ def estimate_against_peak(study: StudyView) -> Chart:
     title = "Memory: estimate against measured peak"
     settings = study.record.settings
     if not settings.get("auto_memory", True):
-        given = settings.get("model_memory_gb") or settings.get("memory_gb")
-        return Chart(title, f"No memory was estimated: each was given {given} GB.")
+        given = settings.get("memory_gb") or settings.get(
+            "model_memory_gb"
+        )  # which had a default in earlier versions
+        size = f"{given:g} GB" if isinstance(given, (int, float)) else "what a function of its configuration says"
+        return Chart(title, f"No memory was estimated: each was given {size}.")
     rows = measured(study.rows)
     if not rows:
         return Chart(title, "No completed trial has a measured peak, so estimates cannot be judged yet.")
