@@ -208,7 +208,7 @@ PAGES = {
     ),
     "export": Page(
         examples=(
-            ("tuner export study --optuna sqlite:///optuna.db", "make an Optuna study of this one"),
+            ("tuner export study --optuna sqlite:///optuna.db", "export the study to an Optuna database"),
             (
                 "tuner export --optuna sqlite:///optuna.db --study-name mine",
                 "of the newest, under a name of your own",

@@ -12,14 +12,14 @@ try:
 except ModuleNotFoundError as missing:
     raise ImportError(not_installed("optuna")) from missing
 
-from tuner.records.study_record import read_study
+from tuner.records.study_record import OPTUNA_CALL, read_study
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.study.optuna_trials import OptunaTrials
 from tuner.study.result import StudyResult
 from tuner.study.stages import Selected
-from tuner.study.stored_options import OPTUNA_CALL, to_stored, with_own
+from tuner.study.stored_options import to_stored, with_own
 from tuner.study.study import run_study
 from tuner.trial import Configuration, Direction, Objective
 from tuner.workloads.optuna_objective import VALUE, OptunaObjective
@@ -55,6 +55,8 @@ def optimize(options: OptunaOptions) -> StudyResult:
     settings = Settings.of(options.given())
     if folder := settings.resume:
         settings = with_own(read_study(Path(folder), option("resume", folder)), settings)
+        if study.get_trials(deepcopy=False):
+            study.sampler.reseed_rng()  # a new sampler with the same seed would repeat its suggestions
     selected = Selected(
         [Selection(objective, lambda: None, listed, Objective(names[0], directions[0]))],
         settings,
