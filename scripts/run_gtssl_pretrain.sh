@@ -12,7 +12,7 @@ EPOCHS=${EPOCHS:-100}
 DEVICE=${DEVICE:-auto}
 DATA=${DATA:-synthetic}
 
-exec "$(dirname "$0")/tune" --workload gt-ssl --mode pretrain --auto-memory --expandable-segments \
+exec "$(dirname "$0")/tuner" --workload gt-ssl --mode pretrain --expandable-segments \
   --data "$DATA" --device "$DEVICE" --epochs "$EPOCHS" \
   --set "batch_size=$BATCH_SIZE" --set "hidden_channels=$HIDDEN_CHANNELS" \
   --set "num_interactions=$NUM_INTERACTIONS" --set "num_rbf_centers=$NUM_RBF_CENTERS" \

@@ -623,7 +623,7 @@ def run(
         limit: Take only the first N configurations of each workload.
         metric: The metric that trials are compared by, such as val_loss. By default the workload's own.
         direction: Whether less of the metric is better, or more: minimize (or min), or maximize (or max). By default what
-            the workload says, else minimize; a metric such as an accuracy needs it.
+            the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
         search: How to search a space, or a mode that is a grid: grid, random or optuna. One of Optuna's samplers or a
             searcher of ray.tune.search can be given as it is. By default a list is tried as it is, choices alone as a
             grid, and any other space at random.

@@ -55,6 +55,8 @@ def optimize(options: OptunaOptions) -> StudyResult:
     settings = Settings.of(options.given())
     if folder := settings.resume:
         settings = with_own(read_study(Path(folder), option("resume", folder)), settings)
+        if study.get_trials(deepcopy=False):
+            study.sampler.reseed_rng()  # a new sampler with the same seed would repeat its suggestions
     selected = Selected(
         [Selection(objective, lambda: None, listed, Objective(names[0], directions[0]))],
         settings,

@@ -142,7 +142,8 @@ def test_the_guides_footprint_gives_its_table() -> None:
 def test_a_given_footprint_that_does_not_fit_has_no_change() -> None:
     found = tuner.plan(gpu=[8], model_memory_gb=7)
     assert (found.cards[0].workers, found.cards[0].misfits[0].sought) == (0, False)
-    assert "8 GB: 2 do not fit: a card of 9 GB holds them; without --model-memory-gb" in capacity_text(found)
+    advice = "8 GB: 2 do not fit: a card of 9 GB holds them; estimate their memory instead of giving it"
+    assert advice in capacity_text(found)
 
 
 @pytest.mark.parametrize(

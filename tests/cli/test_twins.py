@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import tuner
+from tests.support.commands import refused
 from tuner.cli.main import cli
 from tuner.cli.options import chosen
 from tuner.spec.settings import Settings
@@ -93,12 +94,34 @@ def test_help_shows_the_options_of_a_study_in_groups() -> None:
     assert "--set KEY=VALUE" in run[: places[1]]
 
 
+def test_the_short_help_has_ten_options_and_one_that_a_function_needs_among_them() -> None:
+    common = [name for name in Settings.names() if Settings.terminal(name).common]
+    assert len(common) == 10 and {"metric", "direction"} <= {*common}
+
+
+def test_a_space_that_is_missing_is_called_a_space(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "error: cannot read the space none.yaml: No such file" in refused(capsys, "--space", "none.yaml")
+
+
 def test_what_other_programs_call_an_option_is_understood_and_not_shown() -> None:
     words = ["--n-trials", "3", "--n-jobs=2", "--timeout", "9s", "--sampler", "random", "--pruner", "asha"]
     given = chosen(cli.commands["run"].make_context("run", words), Settings).given()
     known = {"num_samples": 3, "max_workers": 2, "time_limit": "9s", "search": "random", "scheduler": "asha"}
     assert given == known
     assert "--n-trials" not in CliRunner().invoke(cli, ["--help-all"]).output
+
+
+@pytest.mark.parametrize("name", ["tpe", "TPESampler"])
+def test_optunas_default_sampler_is_known_by_its_own_names(name: str) -> None:
+    given = chosen(cli.commands["run"].make_context("run", ["--sampler", name]), Settings)
+    assert given.search == Settings(search=name).search == "optuna"
+
+
+def test_an_error_names_an_option_as_it_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'--sampler': 'best' is not one of" in refused(capsys, "--sampler", "best")
+    assert "'--n-trials': 'x' is not a valid" in refused(capsys, "--n-trials=x")
+    assert "error: --n-trials 3: has no effect without" in refused(capsys, "--n-trials", "3")
+    assert "error: --num-samples 3: has no effect without" in refused(capsys, "--num-samples", "3")
 
 
 def test_memory_is_estimated_unless_it_is_given_but_for_the_function_of_the_guide() -> None:

@@ -74,11 +74,8 @@ def test_a_process_that_outlives_a_script_does_not_hide_its_end(tmp_path: Path) 
         ("os._exit(3)", "failed", "ended with exit code 3: its output is in t001.log"),
         ("os.kill(os.getpid(), 9)", "failed", "was killed by SIGKILL"),
         ("print('{\"loss\": 1')", "failed", 'a line of its output is no JSON, and none is a report: {"loss": 1'),
-        (
-            "print(json.dumps({'acc': 1}))",
-            "failed",
-            r"without a report: print a line of JSON such as",
-        ),
+        ("print('end')", "failed", r"without a report: print a line of JSON such as"),
+        ("print(json.dumps({'acc': 1, 'epoch': 1}))", "failed", "it reported acc, epoch, but not loss"),
         ("print(json.dumps({'loss': 'low'}))", "failed", "loss is 'low': expected a number"),
         ("raise ValueError('no data')", "failed", r"train failed: ValueError: no data \(train.py, line 5\)"),
         ("x = bytearray(3 << 30)", "out_of_memory", r"out of memory: allowed [\d.]+ [MG]B, in use"),
@@ -97,6 +94,9 @@ def test_arguments_name_every_key_of_the_space_and_no_other(tmp_path: Path) -> N
         Script(tmp_path / "train.py", ["--depth", "{depth}"]).check_keys(["lr"])
     with pytest.raises(InputError, match=r"its arguments lack lr: add for example --lr \{lr\}"):
         Script(tmp_path / "train.py", []).check_keys(["lr"])
+    assert Script(tmp_path / "train.py", ["--batch-size={batch-size}"]).command({"batch-size": 8}) == [
+        "--batch-size=8"
+    ]
     with pytest.raises(InputError, match=r"missing.py: the script cannot be read: No such file"):
         Script(tmp_path / "missing.py", [])
 

@@ -112,6 +112,12 @@ def test_what_fits_nowhere_follows_in_a_block_with_the_names_again() -> None:
     assert len(table_lines(columns)) == 3
 
 
+def test_a_character_that_is_as_wide_as_two_counts_as_two() -> None:
+    columns = [TextColumn("name", ["幅64", "a"], left=True, names=True), TextColumn("n", ["1", "22"])]
+    assert table_lines(columns) == ["name   n", "幅64   1", "a     22"]
+    assert columns[0].cut(3).texts == ["幅…", "a"]
+
+
 @pytest.mark.parametrize(
     ("names", "shown"),
     [

@@ -212,6 +212,20 @@ def test_a_sampler_of_optuna_is_used_as_it_is() -> None:
         to_searcher(optuna.samplers.RandomSampler(seed=3), {}, Objective("val_loss"), 0)
 
 
+def test_a_sampler_with_a_seed_does_not_repeat_what_a_resumed_study_has() -> None:
+    import optuna
+
+    def sampled(earlier: int) -> Any:
+        searcher = OptunaSearcher(SPACE, optuna.samplers.TPESampler(seed=0))
+        for index in range(earlier):
+            searcher.recall(f"t{index}", first)
+        return searcher.ask("new")
+
+    first = sampled(0)
+    assert sampled(0) == first
+    assert sampled(1) != first != sampled(2)
+
+
 CONDITIONAL = parse_space(
     {
         "kind": {"choice": ["adam", "sgd"]},

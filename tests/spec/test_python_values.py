@@ -54,3 +54,11 @@ def test_other_values_are_refused(name: str, given: object, rule: str) -> None:
 def test_an_argument_that_there_is_not_is_an_error_that_names_the_function() -> None:
     with pytest.raises(TypeError, match=r"^run\(\) got an unexpected keyword argument 'nosuch'$"):
         tuner.run(nosuch=1)  # type: ignore[call-arg]
+
+
+def test_arguments_by_optunas_names_are_all_named_with_what_they_are_called_here() -> None:
+    meant = {"n_trials": "num_samples", "sampler": "search", "pruner": "scheduler", "max_worker": "max_workers"}
+    with pytest.raises(TypeError) as raised:
+        tuner.run(catch=(), **dict.fromkeys(meant, 5))  # type: ignore[arg-type]
+    hints = [f"'{name}': did you mean {each}?" for name, each in meant.items()]
+    assert str(raised.value) == "; ".join(["run() got unexpected keyword arguments 'catch'", *hints])

@@ -32,7 +32,7 @@ def train(config: dict[str, Any]) -> None:
 
 def run(function: Callable[..., Any], folder: Path, **options: Any) -> Any:
     """A study in this process."""
-    return tuner.run(function, **{**CALL, "output": folder, **options})
+    return tuner.run(**{"workload": function, **CALL, "output": folder, **options})
 
 
 def test_a_function_is_tuned_and_the_best_is_given_with_its_objects(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_all_trials_share_the_data_and_seeds_are_repeated(tmp_path: Path) -> Non
     assert len(scores) == 4 and scores["a=1", 1] == scores["a=2", 1] != scores["a=1", 2]
     with pytest.raises(InputError, match="its data are different"):
         tuner.run(of_data, resume=tmp_path / "out", data={"values": np.ones(3)})
-    with pytest.raises(InputError, match="its data has objects that only Python can give: give it again"):
+    with pytest.raises(InputError, match="its data must be given again, as only Python can give it: make the same"):
         tuner.run(of_data, resume=tmp_path / "out")
 
 
@@ -122,7 +122,7 @@ def test_functions_and_spaces_are_named_on_the_command_line(
     Path("space.yaml").write_text("x: {choice: [3, 1, 2]}\n")
     options = ("--metric", "loss", "--direction", "min", "--in-process", "--output", "out", "--device", "cpu")
     printed = said(capsys, "my_functions:train", "--space", "space.yaml", "--gpu-memory-buffer-gb", "0", *options)
-    assert "best: loss 1.0000 with x=1. Again: train({'x': 1})" in printed
+    assert "best: loss 1.0000 with x=1. Again: train({'x': 1})  # tuner seeded it with 0" in printed
     assert "direction maximize" in refused(capsys, "my_functions:train", "--metric", "loss").replace("--", "")
     assert "say by --metric" in refused(capsys, "my_functions:train")
     assert "upwards" in refused(capsys, "my_functions:train", "--metric", "loss", "--direction", "upwards")
@@ -132,6 +132,8 @@ def test_functions_and_spaces_are_named_on_the_command_line(
     ("function", "text"),
     [
         (lambda config: None, "lambda ended without a report: call tuner.report"),
+        (lambda config: 0.5, 'lambda returned a number without a name: return {"score": …}, or call tuner.report'),
+        (lambda c: c.suggest_float("x", 0, 1), "lambda takes a trial, as Optuna's objectives do: call tuner.optuna"),
         (lambda config: tuner.report(accuracy=1), "was given accuracy, but not 'score', which metric names"),
         (lambda config: tuner.report(score="high"), "score is 'high': expected a number"),
         (lambda config: tuner.report(score=float("nan")), "score was never a finite number"),
@@ -168,6 +170,7 @@ def test_a_function_in_this_process_may_change_the_current_folder(
         ({"direction": "upwards"}, "direction='upwards'"),
         ({"mode": "max"}, "give direction='maximize'"),
         ({"metric": None}, "say by metric"),
+        ({"workload": lambda trial: 1.0}, r"lambda takes a trial, .*: call tuner.optuna.optimize\(study, lambda, n"),
         ({"direction": None}, "is more of 'score' better, or less"),
         ({"in_process": True, "max_workers": 2}, "in_process.* and .*max_workers"),
     ],

@@ -160,6 +160,14 @@ def test_a_study_of_an_earlier_version_is_continued_with_the_memory_it_had(
     assert with_own(study, Settings(resume="study", model_memory_gb=3.0)).given_gb == 3.0
 
 
+def test_a_study_whose_memory_was_estimated_may_be_continued_with_memory_that_is_given() -> None:
+    study = replace(UNKNOWN, options=to_stored(Settings(memory_estimation="measured")))
+    given = with_own(study, Settings(resume="study", model_memory_gb=3.0))
+    given.changed(resume=None).check()
+    assert given.given_gb == 3.0
+    assert with_own(study, Settings(resume="study", auto_memory=True)).memory_estimation == "measured"
+
+
 def test_a_study_of_a_function_learns_as_it_runs_and_as_it_is_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,8 @@ def test_a_study_is_as_optuna_would_leave_it(tmp_path: Path) -> None:
     again = how_to_repeat(read_study(result.folder), result.trials[0], result.folder)
     assert eval(again, {"conditional": conditional, "optuna": optuna}) == pytest.approx(ours.best_value)  # noqa: S307
     assert {TrialState.PRUNED, TrialState.COMPLETE} == {each.state for each in ours.trials}
+    errors = {row.error for row in result.trials if row.status == "pruned"}
+    assert errors <= {f"the objective pruned it after {done}" for done in ("1 epoch", "2 epochs", "3 epochs")}
 
 
 def test_a_trial_that_ran_out_of_memory_is_the_same_trial_of_the_study(tmp_path: Path) -> None:
@@ -158,6 +160,36 @@ def test_more_trials_are_added_to_a_study_that_is_resumed(tmp_path: Path) -> Non
     result = tuner.optuna.optimize(study, conditional, 4, resume=tmp_path / "out")
     assert sorted(row.name for row in result.trials) == ["trial-1", "trial-2", "trial-3", "trial-4"]
     assert len(study.trials) == 4
+
+
+def test_a_sampler_with_a_seed_does_not_repeat_the_trials_of_a_study_that_is_resumed(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path}/mine.db"
+    for number, where in ((2, {"output": tmp_path / "out", **CALL}), (4, {"resume": tmp_path / "out"})):
+        sampler = optuna.samplers.TPESampler(seed=0)
+        study = optuna.create_study(study_name="mine", storage=storage, sampler=sampler, load_if_exists=True)
+        tuner.optuna.optimize(study, lambda trial: trial.suggest_float("x", 0, 1), number, **where)
+    assert len({trial.params["x"] for trial in study.trials}) == 4
+
+
+@pytest.mark.parametrize("first", ["trial", "tuner"])
+def test_an_objective_reports_to_optunas_pruner_and_keeps_its_model_in_either_order(
+    first: str, tmp_path: Path
+) -> None:
+    def model(trial: Any) -> float:
+        value = trial.suggest_float("x", 0, 1)
+        for epoch in (1, 2):
+            if first == "trial":
+                trial.report(value + epoch, epoch)
+            tuner.report(value=value + epoch, epoch=epoch, checkpoint={"x": value + epoch})
+            if first == "tuner":
+                trial.report(value + epoch, epoch)
+        return float(value + 2)
+
+    study = optuna.create_study(direction="maximize")
+    result = tuner.optuna.optimize(study, model, 3, output=tmp_path / "out", **CALL)
+    assert result.best_model() == {"x": study.best_value}
+    assert all(len(trial.intermediate_values) == 2 for trial in study.trials)
+    assert [row.epochs for row in result.trials] == [2, 2, 2]
 
 
 def test_what_was_recorded_before_a_kill_is_told_to_the_study(tmp_path: Path) -> None:

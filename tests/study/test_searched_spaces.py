@@ -118,9 +118,7 @@ def test_a_space_with_objects_is_resumed_by_the_same_call_alone() -> None:
     assert needs_objects(study)
     again = resumed(study, Settings(resume="DIR", space=space), from_python=True)
     assert same_selection(study, again, ("space",))
-    with pytest.raises(
-        InputError, match=r"its space has objects that only Python can give: give it again: tuner.run\("
-    ):
+    with pytest.raises(InputError, match="its space must be given again, as only Python can give it: make the same"):
         resumed(study, Settings(resume="DIR"), from_python=False)
     plain = replace(
         study, options=json.loads(json.dumps(to_stored(Settings(space={"act": {"choice": [None, [1]]}}))))

@@ -113,7 +113,7 @@ def test_it_is_tuned_retried_resumed_trained_again_and_loaded(
     assert (row["status"], row["attempts"], row["limit_gb"]) == ("completed", 2, pytest.approx(0.9))
     assert len(tuner.run(Digits(), resume="poor").rows) == 1
     assert json.loads(Path("poor/study.json").read_text())["classes"] == {"digits": None}
-    with pytest.raises(InputError, match="its workload digits was passed as an object whose class is not in a"):
+    with pytest.raises(InputError, match="its workload digits must be given again"):
         tuner.run(resume="poor")
     with pytest.raises(InputError, match=r"give it again: tuner.load_best\('poor', workload=…\)"):
         tuner.load_best("poor")

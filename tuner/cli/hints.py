@@ -10,10 +10,11 @@ from collections.abc import Collection, Sequence
 import click
 
 from tuner.cli.help import DEFAULT_COMMAND, PROGRAM
-from tuner.spec.spelling import in_terminal
+from tuner.errors import NOT_GIVEN
+from tuner.spec.options import ALIKE
+from tuner.spec.spelling import as_typed, in_terminal
 from tuner.workloads.custom import SPEC
 
-ALIKE = 0.75  # from 0 to 1, how much alike two spellings must be
 CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 
@@ -27,6 +28,8 @@ def told(error: click.ClickException, commands: Collection[str], words: Sequence
         meant = _argument_meant(error.format_message(), error.ctx, commands)
     hint = f"did you mean {meant}?" if meant else f"see {error.ctx.command_path} --help"
     said = error.message if isinstance(error, click.NoSuchOption) else error.format_message()
+    if isinstance(error, click.BadParameter) and error.param and error.param.name:
+        said = said.replace(error.param.opts[0], as_typed(words)(error.param.name, NOT_GIVEN), 1)
     return f"{said.rstrip('.')}: {hint}"
 
 
@@ -55,7 +58,9 @@ def _option_meant(error: click.NoSuchOption, ctx: click.Context, words: Sequence
     key, value = error.option_name.lstrip("-").replace("-", "_"), _value_of(error.option_name, words)
     if not key.isidentifier() or not value or not _takes(ctx, "overrides"):
         return alike
-    own = ctx.info_name == "script" or any(map(SPEC.fullmatch, words))
+    if ctx.info_name == "script" and not alike:
+        return f"-- {error.option_name} {{{key}}}, as the script's arguments stand behind --"
+    own = any(map(SPEC.fullmatch, words))
     schema = None if own else _schema(_value_of(in_terminal("workload"), words))
     known = not alike if schema is None else key in schema
     return in_terminal("overrides", shlex.quote(f"{key}={value}")) if known else alike

@@ -10,7 +10,10 @@ import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from os.path import commonprefix
+
+from rich.cells import cell_len, set_cell_size
 
 GAP = "  "
 LEAST_OF_ERROR = 12  # the characters to which an error is shortened before its column is left out
@@ -28,19 +31,20 @@ class TextColumn:
     may_be_cut: bool = False  # its texts may be shortened before it is left out
     names: bool = False  # its texts are names of rows, with which each block begins
 
-    @property
+    @cached_property
     def size(self) -> int:
-        """Its width in characters."""
-        return max(map(len, (self.head, *self.texts)))
+        """Its width on a terminal, where some characters are as wide as two."""
+        return max(map(cell_len, (self.head, *self.texts)))
 
     def cells(self) -> list[str]:
         """Head and texts, each of the same length."""
-        size = self.size  # not once for each text
-        return [f"{text:{'<' if self.left else '>'}{size}}" for text in (self.head, *self.texts)]
+        gaps = [(text, " " * (self.size - cell_len(text))) for text in (self.head, *self.texts)]
+        return [text + gap if self.left else gap + text for text, gap in gaps]
 
     def cut(self, size: int) -> TextColumn:
-        """The same with texts of at most so many characters."""
-        return replace(self, texts=[text if len(text) <= size else f"{text[: size - 1]}…" for text in self.texts])
+        """The same with texts of at most this width."""
+        texts = [text if cell_len(text) <= size else f"{set_cell_size(text, size - 1)}…" for text in self.texts]
+        return replace(self, texts=texts)
 
 
 def table_lines(columns: Sequence[TextColumn], width: int | None = None, elsewhere: str = "") -> list[str]:
@@ -65,7 +69,7 @@ def table_lines(columns: Sequence[TextColumn], width: int | None = None, elsewhe
             break
         place = others.index(column)
         room = (width or 0) - _width([*names, *others]) + column.size
-        if column.may_be_cut and room >= max(LEAST_OF_ERROR, len(column.head)):
+        if column.may_be_cut and room >= max(LEAST_OF_ERROR, cell_len(column.head)):
             others[place] = column.cut(room)
         else:
             del others[place]

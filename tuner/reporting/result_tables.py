@@ -27,16 +27,8 @@ HEADS = {
     "peak_memory_gb": "peak",
 }
 LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
-# What is left out first where a terminal is narrow.
-SPARED = (
-    "error",
-    "duration_s",
-    "gpu_fraction",
-    "estimated_memory_gb",
-    "peak_memory_gb",
-    "epochs",
-    "attempts",
-)
+# What is left out first where a terminal is narrow; then metrics other than the objective.
+SPARED = ("error", *HEADS, "epochs", "attempts")
 ELSEWHERE = "a wider terminal or results.csv"  # what shows the columns that are left out
 
 

@@ -85,7 +85,7 @@ def has_space(config: Configs) -> bool:
 
 def space_content(space: object) -> object:
     """What the option ``space`` holds: a file's content, or the mapping itself."""
-    return parse_file(Path(space)) if isinstance(space, (str, Path)) else space
+    return parse_file(Path(space), "space") if isinstance(space, (str, Path)) else space
 
 
 def given_space(space: object) -> GivenSpace:

@@ -20,12 +20,12 @@ MOST_VALUES = 1_000_000  # aliases of aliases can stand for more values than fit
 MERGE = "tag:yaml.org,2002:merge"
 
 
-def parse_file(path: Path) -> object:
-    """The content of a YAML, TOML or JSON file in plain values."""
+def parse_file(path: Path, what: str = "configuration file") -> object:
+    """The content of a YAML, TOML or JSON file in plain values; ``what`` is what an error calls it."""
     try:
         text = regular(path, MOST_BYTES).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the configuration file {path}: {_reason(error)}") from error
+        raise InputError(f"cannot read the {what} {path}: {_reason(error)}") from error
     try:
         if path.suffix in (".yaml", ".yml"):
             # YAML 1.1 reads 1e-3 as a string, but learning rates are often written in this form.

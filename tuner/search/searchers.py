@@ -55,6 +55,7 @@ class OptunaSearcher:
     ) -> None:
         """Uses the sampler, or TPE with this seed. If Optuna is not installed, ``InputError`` is raised."""
         optuna = import_optuna()
+        self._begins_anew = sampler is not None  # a seed of our own follows from how many trials there are
         # Without constant_liar it would repeatedly suggest values near those of running trials.
         sampler = sampler or optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         self._optuna = optuna
@@ -95,7 +96,10 @@ class OptunaSearcher:
             self._study.tell(self._trials.pop(trial_id), state=ended)
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
-        """Adds a trial of an earlier process."""
+        """Adds a trial of an earlier process, after which a sampler with a seed must not repeat its suggestions."""
+        if self._begins_anew:
+            self._begins_anew = False
+            self._study.sampler.reseed_rng()
         self._study.enqueue_trial({key: values[key] for key in self._space if key in values})
         self._asked(trial_id)
 

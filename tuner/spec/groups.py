@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     Space = str | Path | Mapping[str, object]
     Points = Sequence[Mapping[str, object]]
 else:  # looked over where they are used, which imports torch
-    Configs = WorkloadsLike = Search = Space = Points = object
+    Configs = WorkloadsLike = Space = Points = object
+    Search = Annotated[object, BeforeValidator(lambda given: "optuna" if str(given) in TPE else given)]
 
 DEFAULT_MODE = "quick"
 DEFAULT_DATA = ""  # each workload's own default
 UP_FRONT = ("grid", "random")  # searches whose configurations are known before the study begins
 SEARCHES = (*UP_FRONT, "optuna")
+TPE = ("tpe", "TPESampler")  # Optuna's own names of its default sampler, which is what "optuna" is
 
 _NUMBER = r"(\d+\.?\d*|\.\d+)"
 _TIME = re.compile(rf"(?:{_NUMBER}\s*h)?\s*(?:{_NUMBER}\s*m)?\s*(?:{_NUMBER}\s*s)?")  # such as 1h30m
@@ -156,7 +158,7 @@ class ObjectiveOptions(Options):
     metric: str | None = field(
         None,
         "The metric that trials are compared by, such as val_loss.",
-        Terminal("NAME", unset="the workload's own"),
+        Terminal("NAME", common=True, unset="the workload's own"),
     )
     direction: DirectionText = field(
         None,
@@ -164,7 +166,7 @@ class ObjectiveOptions(Options):
         Terminal(
             "min|max",
             common=True,
-            unset="what the workload says, else minimize; a metric such as an accuracy needs it",
+            unset="what the workload says, else minimize; functions, scripts and metrics such as an accuracy need it",
             choices=("minimize", "maximize", "min", "max"),
         ),
     )
@@ -295,7 +297,7 @@ class StudyOptions(Training, PackingOptions, Retries, Caps):
     time_limit: Time = field(
         None,
         'End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".',
-        Terminal("90s|30m|1h30m", common=True, aliases=("--timeout", "--time-budget")),
+        Terminal("90s|30m|1h30m", aliases=("--timeout", "--time-budget")),
     )
     in_process: bool = field(
         False,
@@ -344,8 +346,9 @@ class SearchOptions(Options):
         None,
         "How to search a space, or a mode that is a grid: grid, random or optuna.",
         Terminal(
+            f"[{'|'.join(SEARCHES)}]",
             unset="a list is tried as it is, choices alone as a grid, and any other space at random",
-            choices=SEARCHES,
+            choices=(*SEARCHES, *TPE),
             aliases=("--sampler", "--search-alg"),
             in_python="One of Optuna's samplers or a searcher of ray.tune.search can be given as it is.",
         ),

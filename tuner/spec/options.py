@@ -7,6 +7,7 @@ line of it, ``public`` the function that people call, and ``tuner.spec.stub`` th
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import os
@@ -30,6 +31,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError, PydanticUndefined
 from tuner.errors import InputError, ParameterError, in_python, spelled
 
 WIDTH = 118  # of a docstring's lines
+ALIKE = 0.75  # from 0 to 1, how much alike two spellings must be
 
 
 def _path(given: str) -> str:
@@ -257,6 +259,8 @@ def public(options: type[Given], *, decided_by: str = "") -> Callable[[Callable[
 
         @functools.wraps(function)
         def called(*args: object, **named: object) -> R:
+            if unknown := [name for name in named if name not in signature.parameters]:
+                raise TypeError(f"{function.__name__}() {_unexpected(unknown, options)}")
             try:
                 given = signature.bind(*args, **named).arguments
             except TypeError as error:
@@ -272,6 +276,19 @@ def public(options: type[Given], *, decided_by: str = "") -> Callable[[Callable[
         return cast("Public[Given, R]", called)
 
     return decorate
+
+
+def _unexpected(unknown: Sequence[str], options: type[Options]) -> str:
+    """Which arguments do not exist, and for each what was most likely meant."""
+    known = {name: name for name in options.names()}
+    for name in options.names():
+        known |= {alias.lstrip("-").replace("-", "_"): name for alias in options.terminal(name).aliases}
+    said = []
+    for name in unknown:
+        close = difflib.get_close_matches(name, known, 1, ALIKE)
+        said.append(f"{name!r}: did you mean {known[close[0]]}?" if close else repr(name))
+    what = "an unexpected keyword argument" if len(said) == 1 else "unexpected keyword arguments"
+    return f"got {what} {'; '.join(said)}"
 
 
 def docstring(text: str, options: type[Options]) -> str:

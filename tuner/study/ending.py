@@ -26,7 +26,7 @@ from tuner.study.record import doubt
 from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stages import Placed
-from tuner.study.stored_options import needs_objects
+from tuner.study.stored_options import needs_objects, same_call
 from tuner.trial import GB, Config, MemoryEstimate, Objective, shrunk, title
 
 if TYPE_CHECKING:
@@ -165,4 +165,4 @@ def how_to_continue(folder: Path, study: StudyRecord) -> str:
     """The command, or the call, that continues a study that was ended early."""
     if study.options and not needs_objects(study):
         return f"continue with: {command(Settings(resume=str(folder)))}"
-    return f"continue with: the same call, with resume={str(folder)!r} in place of output"
+    return f"continue with: {same_call(str(folder))}"

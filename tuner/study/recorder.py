@@ -80,8 +80,8 @@ class Recorder:
                 if epochs
                 else count_text(outcome.epochs, "epoch")
             )
-            by_itself = self._scheduler in ("", "fifo")  # which ends none
-            said = f"{'it ended itself' if by_itself else f'{self._scheduler} ended it'} after {done}"
+            by_itself = self._scheduler in ("", "fifo")  # which ends none, so an objective of Optuna's did
+            said = f"{'the objective pruned it' if by_itself else f'{self._scheduler} ended it'} after {done}"
             outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
         if self._described:
             outcome = replace(outcome, trial=self._described(outcome.trial))

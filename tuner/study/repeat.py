@@ -52,6 +52,11 @@ def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Trai
 
 
 def _of_program(study: StudyRecord, row: Attempt) -> str:
+    """The call of a program for its configuration, and the seed, which the call itself does not set."""
+    return f"{_call(study, row)}  # tuner seeded it with {row.seed}"
+
+
+def _call(study: StudyRecord, row: Attempt) -> str:
     spec = study.classes.get(row.workload) or ""
     if study.command == OPTUNA_CALL:
         return f"{row.workload}(optuna.trial.FixedTrial({dict(row.config)}))"

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import NoneType
 from typing import cast
 
-from tuner.errors import ParameterError, option
+from tuner.errors import InputError, ParameterError, option
 from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study
 from tuner.search.configurations import read_configs, source_name
 from tuner.search.domains import objects_of
 from tuner.search.spaces import listed_objects
-from tuner.spec.groups import UP_FRONT
+from tuner.spec.groups import DEFAULT_DATA, UP_FRONT
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.repeat import command
@@ -72,13 +72,15 @@ def _with_arguments(selection: Selection, settings: Settings) -> Selection:
     program = selection.workload
     if not isinstance(program, Program):
         return selection
-    if (
-        isinstance(program, Function)
-        and not program.takes_data
-        and not (isinstance(settings.data, str) and not settings.data)
-    ):
-        rule = f"{program.name} takes no data: define it as def {program.name}(config, data)"
-        raise ParameterError("data", f"a {type(settings.data).__name__}", rule)
+    has_data = not isinstance(settings.data, str) or settings.data != DEFAULT_DATA
+    if isinstance(program, Script) and has_data:
+        raise ParameterError("data", settings.data, "a script reads its own data", "give it among its arguments")
+    if isinstance(program, Function) and program.takes_data != has_data:
+        if has_data:
+            rule = f"{program.name} takes no data: define it as def {program.name}(config, data)"
+            raise ParameterError("data", f"a {type(settings.data).__name__}", rule)
+        if program.needs_data:
+            raise InputError(f"{program.name}(config, data) takes data: give {option('data')}")
     objects: Objects = {}
     keys = {key: None for each in selection.configurations for key in each.values}
     if settings.search is not None:

@@ -10,7 +10,7 @@ from tuner.search.configurations import space_content
 from tuner.search.plain_values import has_objects, plain_configs, plain_points, plain_space, stored
 from tuner.spec.groups import SEARCHES, ObjectiveOptions, SelectionOptions
 from tuner.spec.settings import Settings
-from tuner.workloads.lookup import WAS_OBJECT, WorkloadLike, as_list, find_workload, texts_of
+from tuner.workloads.lookup import WorkloadLike, as_list, find_workload, texts_of
 
 GIVEN = ("space", "points", "config")  # options that may hold objects
 CALL = "tuner.run()"  # for ``study.json``: what no command can say
@@ -95,21 +95,14 @@ def resumed(study: StudyRecord, settings: Settings, *, from_python: bool) -> Set
     """
     folder, given = str(settings.resume), settings.given()
     if study.options is None and study.command == CALL and from_python:
-        _check_workloads(study, as_list(settings.workload), folder)
+        _check_given_again(study, settings, _check_workloads(study, as_list(settings.workload), folder))
         return settings  # an earlier version kept none of these: they are all in the same call
     if study.options is None or study.command == OPTUNA_CALL:
         again = f"call that again with resume={folder!r}"
         raise ParameterError("resume", folder, f"it was started by {study.command}", again)
     own = from_stored(study.options)
     asked = as_list(settings.workload) if "workload" in given else []
-    _check_workloads(study, asked, folder)
-    if "search" not in given and is_object(own.search):
-        raise ParameterError(
-            "resume",
-            folder,
-            "its search was given as an object: give it again, from Python",
-            f"tuner.run(search={own.search}(…), resume={folder!r})",
-        )
+    _check_given_again(study, settings, _check_workloads(study, asked, folder))
     anew = {"workload": _workloads(study, own, asked)} if asked else {}
     if isinstance(settings.data, Mapping) and isinstance(own.data, Mapping):
         anew["data"] = {**own.data, **settings.data}
@@ -122,15 +115,12 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
     Raises:
         InputError: one of its own has objects, and must be given again.
     """
-    stored, given, folder = study.options or {}, settings.given(), str(settings.resume)
-    for name in OBJECTS:
-        if name not in given and has_objects(stored.get(name)):
-            rule = f"its {name} has objects that only Python can give: give it again"
-            call = OPTUNA_CALL if study.command == OPTUNA_CALL else CALL
-            raise ParameterError("resume", folder, rule, f"{call[:-1]}{name}=…, resume={folder!r})")
+    _check_given_again(study, settings)
+    stored, given = study.options or {}, settings.given()
     learned = study.settings.get("auto_memory") and not stored.get("auto_memory")  # by a program, in earlier versions
     if learned or set(MEMORY) & set(given):
-        stored = {name: value for name, value in stored.items() if name not in MEMORY}
+        replaced = (*MEMORY, *["memory_estimation"] * (not settings.estimates_memory))
+        stored = {name: value for name, value in stored.items() if name not in replaced}
     own, of_one_run = from_stored(stored), dict.fromkeys(("output", "time_limit")) | {"dry_run": False}
     return own.changed(**{**of_one_run, "threads": own.threads or study.plan.threads, **given})
 
@@ -142,21 +132,33 @@ def needs_objects(study: StudyRecord) -> bool:
     return None in study.classes.values() or is_object(options.get("search")) or kept
 
 
-def _check_workloads(study: StudyRecord, asked: Sequence[WorkloadLike], folder: str) -> None:
-    """Refuses workloads that are none of the study's, and to leave out what must be given again."""
+def same_call(folder: str) -> str:
+    """How a study is continued that only Python can continue."""
+    return f"the same call, with resume={folder!r} in place of output"
+
+
+def _check_given_again(study: StudyRecord, settings: Settings, left_out: Sequence[str] = ()) -> None:
+    """Refuses to continue a study without objects of it that only Python can give; ``left_out`` are some of these."""
+    stored, given, folder = study.options or {}, settings.given(), str(settings.resume)
+    needed = {name: name for name in OBJECTS if has_objects(stored.get(name))}
+    if is_object(search := stored.get("search")):
+        needed = {"search": f"search {search}", **needed}
+    if left := [*left_out, *(text for name, text in needed.items() if name not in given)]:
+        *first, last = left
+        named = f"{', '.join(first)} and {last}" if first else last
+        rule = f"its {named} must be given again, as only Python can give {'them' if first else 'it'}"
+        raise ParameterError("resume", folder, rule, f"make {same_call(folder)}")
+
+
+def _check_workloads(study: StudyRecord, asked: Sequence[WorkloadLike], folder: str) -> list[str]:
+    """Refuses workloads that are none of the study's; returns those that must be given again and were not."""
     known = study.classes
     names = [find_workload(each).name for each in asked if not (isinstance(each, str) and each in known)]
     if names and not set(names) & set(study.workloads):
         rule = f"its workload is {study.workload!r}, not {names if len(names) > 1 else names[0]!r}"
         raise InputError(ParameterError("resume", folder, rule).text + "; start a new study for that")
-    for name, spec in known.items():
-        if spec is None and name not in names:
-            raise ParameterError(
-                "resume",
-                folder,
-                f"its workload {name} {WAS_OBJECT}: give it again, from Python",
-                f"tuner.run(workload=…, resume={folder!r})",
-            )
+    left_out = [name for name, spec in known.items() if spec is None and name not in names]
+    return [f"{'function' if name in study.programs else 'workload'} {name}" for name in left_out]
 
 
 def _workloads(study: StudyRecord, own: Settings, asked: Sequence[WorkloadLike]) -> object:

@@ -106,7 +106,10 @@ class _Session:
         progress, metric = self._progress, self.metric
         progress.epoch = self._counted(epoch)
         best = progress.best.get(metric, self._objective.worst)
-        is_best = is_finite(numbers[metric]) and self._objective.better(numbers[metric], best)
+        # An objective of Optuna's may say the same by trial.report, which takes no checkpoint.
+        again = (numbers[metric], progress.epoch) == (best, progress.best.get("best_epoch"))
+        better = (again and checkpoint is not None) or self._objective.better(numbers[metric], best)
+        is_best = is_finite(numbers[metric]) and better
         if is_best:
             progress.best, progress.best_checkpoint = {**numbers, "best_epoch": progress.epoch}, None
             self._store.best_fault = ""  # an earlier best is missed no more

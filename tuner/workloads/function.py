@@ -9,11 +9,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, WorkloadError
 from tuner.trial import Config
 from tuner.workloads.pickling import SearchPath, place_of, search_path
 from tuner.workloads.program import Program
-from tuner.workloads.session import Session
+from tuner.workloads.session import Session, is_number
 
 HEAVY = ("torch", "numpy", "pandas", "sklearn", "lightning", "pytorch_lightning", "transformers", "torch_geometric")
 UNNAMED = "function"
@@ -29,10 +29,10 @@ class Function(Program):
     """A function ``train(config)``, or ``train(config, data)``."""
 
     def __init__(self, function: Callable[..., object]) -> None:
-        """Raises ``InputError`` if it takes no configuration."""
+        """Raises ``InputError`` if it takes no configuration, or a trial of Optuna's in place of one."""
         self.function = function
         self.name = re.sub(r"\W+", "-", getattr(self.code, "__name__", "")).strip("-") or UNNAMED
-        self.takes_data = _takes_data(function, self.name)
+        self.takes_data, self.needs_data = _takes_data(function, self.name, of_optuna=self.asks)
         # What the function needs is mostly imported by now.
         self.imports = tuple(name for name in HEAVY if name in sys.modules)
 
@@ -57,10 +57,24 @@ class Function(Program):
         """Calls the function. If it returns metrics by name with the one compared, they are its last report.
 
         Other numbers that it returns by name are added to those of the best report.
+
+        Raises:
+            WorkloadError: it is an objective of Optuna's, or returns a number without a name and reports none.
         """
         values = self.arguments_of(config)
         arguments = [values, data] if self.takes_data else [values]
-        returned = self.function(*arguments)
+        try:
+            returned = self.function(*arguments)
+        except AttributeError as error:
+            if isinstance(error.obj, dict) and str(error.name).startswith("suggest_"):
+                raise WorkloadError(_of_optuna(self.name)) from error
+            raise
+        if is_number(returned) and not session.reports and session.checkpoint() is None:
+            named = f'{{"{session.metric}": …}}'
+            raise WorkloadError(
+                f"{self.name} returned a number without a name: return {named}, or call "
+                f"tuner.report({session.metric}=…)"
+            )
         if isinstance(returned, Mapping) and session.metric in returned:
             session.report(returned)
             return None
@@ -69,17 +83,26 @@ class Function(Program):
         return {name: value for name, value in returned.items() if type(value) in (int, float)}
 
 
-def _takes_data(function: Callable[..., object], name: str) -> bool:
-    """Whether a function takes the data, too."""
+def _of_optuna(name: str) -> str:
+    return (
+        f"{name} takes a trial, as Optuna's objectives do: call tuner.optuna.optimize(study, {name}, n_trials), or "
+        f"define it as def {name}(config)"
+    )
+
+
+def _takes_data(function: Callable[..., object], name: str, *, of_optuna: bool) -> tuple[bool, bool]:
+    """Whether a function takes the data, too, and whether it must be given them."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a builtin
-        return False
+        return False, False
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     needed = [each for each in positional if each.default is each.empty]
     if not positional and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
         raise InputError(f"{name} takes no configuration: define it as def {name}(config):")
+    if positional and positional[0].name == "trial" and not of_optuna:
+        raise InputError(_of_optuna(name))
     if len(needed) > 2:
         missing = ", ".join(each.name for each in needed[2:])
         raise InputError(f"{name} needs {missing}, too: define it as def {name}(config) or def {name}(config, data)")
-    return len(needed) == 2 or any(each.name == "data" for each in positional[1:])
+    return len(needed) == 2 or any(each.name == "data" for each in positional[1:]), len(needed) == 2

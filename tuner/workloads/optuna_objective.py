@@ -40,7 +40,7 @@ class OptunaObjective(Function):
     def __init__(self, objective: Callable[[Any], Any], values: Sequence[str] = (VALUE,)) -> None:
         """Takes the names of the values that it returns."""
         super().__init__(objective)
-        self.takes_data = False
+        self.takes_data = self.needs_data = False
         self.values = tuple(values)
 
     @property

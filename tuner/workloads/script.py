@@ -23,7 +23,7 @@ from tuner.workloads.program import Program
 from tuner.workloads.session import Session
 
 SCRIPT = "script "  # begins the text of a script with its arguments
-PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.]*)\}")
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
 
 
 class Script(Program):
@@ -135,6 +135,7 @@ class _Output(io.TextIOWrapper):
         self._metric = session.metric
         self._line = ""
         self._broken = ""
+        self._others: dict[str, None] = {}  # what lines of JSON without the metric had
 
     def write(self, text: str) -> int:
         """Writes text, and reports each complete line of JSON that has the metric."""
@@ -148,7 +149,11 @@ class _Output(io.TextIOWrapper):
         """Reads the last line; raises ``WorkloadError`` if all that the script has reported was damaged."""
         self.flush()
         self._read(self._line.strip())
-        if self._broken and not self._session.reports:
+        if self._session.reports:
+            return
+        if self._others:
+            raise WorkloadError(f"it reported {', '.join(self._others)}, but not {self._metric}")
+        if self._broken:
             raise WorkloadError(f"a line of its output is no JSON, and none is a report: {self._broken:.80}")
 
     def _read(self, line: str) -> None:
@@ -160,6 +165,7 @@ class _Output(io.TextIOWrapper):
             self._broken = self._broken or line
             return
         if self._metric not in said:
+            self._others |= dict.fromkeys(said)
             return
         epoch = said.pop("epoch", None)
         kept = {

@@ -128,11 +128,7 @@ def select(logged: Mapping[str, Any], metrics: Selected) -> dict[str, object]:
     Raises:
         WorkloadError: a selected one was not logged, or no number was.
     """
-    numbers = {
-        name: value
-        for name, value in logged.items()
-        if isinstance(value, Real) or getattr(value, "numel", lambda: 0)() == 1  # a tensor
-    }
+    numbers = {name: value for name, value in logged.items() if is_number(value)}
     if isinstance(metrics, str):
         metrics = [metrics]
     names = metrics if isinstance(metrics, Mapping) else {name: name for name in metrics or numbers}
@@ -147,6 +143,11 @@ def select(logged: Mapping[str, Any], metrics: Selected) -> dict[str, object]:
 def never_finite(metric: str) -> str:
     """Explains that no report could be the best."""
     return f"{metric} was never a finite number"
+
+
+def is_number(value: object) -> bool:
+    """Whether it is one number, also as a tensor."""
+    return isinstance(value, Real) or getattr(value, "numel", lambda: 0)() == 1
 
 
 def is_finite(value: float | None) -> bool:

@@ -71,6 +71,17 @@ def test_where_the_studys_folder_is_read_only_the_library_is_beside_the_page(
     assert library_file(study, page).parent == page.parent
 
 
+def test_a_library_that_another_user_can_change_is_not_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = tmp_path / "results" / "a"
+    study.mkdir(parents=True)
+    (study.parent / javascript_name()).write_text(javascript())
+    assert library_file(study, study / "report.html").parent == study.parent
+    monkeypatch.setattr("os.geteuid", lambda: study.stat().st_uid + 1)
+    assert library_file(study, study / "report.html").parent == study
+
+
 def test_addresses_of_paths_that_are_not_valid_text_can_be_followed() -> None:
     assert address(os.fsdecode(b'st\xff"/a b.html')) == "st%FF%22/a%20b.html"
 

@@ -22,8 +22,10 @@ def estimate_against_peak(study: StudyView) -> Chart:
     title = "Memory: estimate against measured peak"
     settings = study.record.settings
     if not settings.get("auto_memory", True):
-        given = settings.get("model_memory_gb") or settings.get("memory_gb")
-        return Chart(title, f"No memory was estimated: each was given {given} GB.")
+        # The latter had a default in earlier versions.
+        given = settings.get("memory_gb") or settings.get("model_memory_gb")
+        size = f"{given:g} GB" if isinstance(given, (int, float)) else "what a function of its configuration says"
+        return Chart(title, f"No memory was estimated: each was given {size}.")
     first_shares = study.record.plan.first_shares_gb
     rows = measured_rows(study.rows, first_shares)
     if not rows:

@@ -50,11 +50,21 @@ def library_file(folder: Path, page: Path) -> Path:
     """The file of the plotting library for a page of the study in this folder.
 
     All studies in a folder with the name ``results`` share it. Elsewhere it is in the study's own folder, as nothing
-    is written into folders that are not for studies. Where neither can be written into, it is beside the page.
+    is written into folders that are not for studies. A folder is passed over if it cannot be written into, or if the
+    file there is another user's; the last choice is beside the page.
     """
-    folder = folder.resolve()
+    folder, name = folder.resolve(), javascript_name()
     places = [*([folder.parent] if folder.parent.name == RESULTS else []), folder, page.parent.resolve()]
-    return next((each for each in places if os.access(each, os.W_OK)), places[-1]) / javascript_name()
+    usable = (each for each in places if os.access(each, os.W_OK) and _of_nobody_else(each / name))
+    return next(usable, places[-1]) / name
+
+
+def _of_nobody_else(file: Path) -> bool:
+    """Whether the file is this user's or not there: its owner can change at any time what a page runs."""
+    try:
+        return file.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return True
 
 
 def check_replaceable(file: Path) -> None:
