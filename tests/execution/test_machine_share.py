@@ -27,9 +27,9 @@ class Machine:
         self.shares: list[MachineShare] = []
         self.running: dict[MachineShare, list[Placement]] = {}
 
-    def study(self, name: str = "own") -> MachineShare:
+    def study(self, name: str = "own", **options: bool) -> MachineShare:
         plan = make_plan([self.device], [4 * GB] * 8, packing="per-trial", buffer_bytes=0, threads=1)
-        self.shares.append(MachineShare(name, plan, read=self.read, clock=lambda: self.now))
+        self.shares.append(MachineShare(name, plan, read=self.read, clock=lambda: self.now, **options))
         return self.shares[-1]
 
     def read(self, device: Device, groups: Sequence[Collection[int]]) -> Memory:
@@ -289,3 +289,29 @@ def test_the_ram_beside_a_card_is_promised_once_and_what_strangers_leave_of_it_i
         )
     machine.free_gb = 6.0
     assert "held are 10.00 GB by hog" in own.short(machine.device, "RAM")
+
+
+def test_a_learned_footprint_in_this_process_does_not_wait_for_other_studies(machine: Machine) -> None:
+    waits, takes, other = machine.study(), machine.study("notebook", takes_rest=True), machine.study("other")
+    promise(other, machine, 10)
+    request, device = held(machine.device, 8)
+    learned = replace(request, estimate=MemoryEstimate("learned", activation_bytes=8 * GB))
+    for share in (waits, takes):
+        promise(share, machine)
+    assert waits.remains((learned, device)) is None
+    left = takes.remains((learned, device))
+    assert left and left.need_bytes / GB == pytest.approx(6, abs=0.4)
+    assert takes.remains((request, device)) is None, "it has an estimate"
+
+
+def test_a_share_is_not_called_a_need_and_studies_that_hold_nothing_are_not_listed(machine: Machine) -> None:
+    own, idle, other = machine.study(), machine.study("idle"), machine.study("other")
+    promise(idle, machine)
+    promise(other, machine, 10)
+    request, device = held(machine.device, 8)
+    learned = replace(request, estimate=MemoryEstimate("learned", activation_bytes=8 * GB))
+    with own.placing(machine.running.get(own, ())):
+        own.wait((learned, device), placed=False)
+        machine.now += 6
+        said = own.wait((learned, device), placed=False).text
+    assert said == "large waits: its share is 8.00 GB of cuda:0, which other studies use: 10.00 GB by other"

@@ -94,8 +94,13 @@ class MachineShare(Unshared):
         *,
         read: Callable[[Device, Sequence[Collection[int]]], Memory] = memory_now,
         clock: Callable[[], float] = time.time,
+        takes_rest: bool = False,
     ) -> None:
-        """Has a lease under this name from the first ``placing`` on."""
+        """Has a lease under this name from the first ``placing`` on.
+
+        With ``takes_rest``, a trial whose footprint is learned takes what other studies leave, if that may be enough.
+        """
+        self._takes_rest = takes_rest
         self._plan = plan
         self._devices = [device for device in plan.devices if not device.node_id]
         self._budgets = dict(zip(plan.devices, plan.budgets, strict=True))
@@ -150,7 +155,8 @@ class MachineShare(Unshared):
         such a trial is placed as it is: if the memory is not there, its attempt does not count.
         """
         request, device = held
-        if not self.has_alone(device):
+        beside = self._takes_rest and request.estimate.is_learned and not self._holder.lease.shares
+        if not (beside or self.has_alone(device)):
             return None
         if self._memory(device).held_bytes is None:
             return request
@@ -195,12 +201,12 @@ class MachineShare(Unshared):
         never = told_apart and not by_studies and need > self._left(device, all_of_studies=True)
         self._strangers_since = self._strangers_since or now if never else None
         if self._strangers_since is not None and now - self._strangers_since >= GIVEN_UP_SECONDS:
-            whose = self._whose(need, device, by_studies=False)
+            whose = self._whose(request, need, device, by_studies=False)
             return Wait(given_up=f"no memory in {GIVEN_UP_SECONDS / 60:.0f} minutes: {whose}")
         if self._said or now - self._held_since < SAID_AFTER_SECONDS:
             return Wait()
         self._said = True
-        return Wait(f"{request.trial.name} waits: {self._whose(need, device, by_studies=by_studies)}")
+        return Wait(f"{request.trial.name} waits: {self._whose(request, need, device, by_studies=by_studies)}")
 
     def short(self, device: Device, short_of: ShortOf = "") -> str:
         """Who holds memory, or RAM beside the device, that the plan counted on; empty if nobody does."""
@@ -283,7 +289,7 @@ class MachineShare(Unshared):
         """The processes of this study, and of each of the others."""
         return with_descendants([lease.pid for lease in (self._holder.lease, *self._others)])
 
-    def _whose(self, need: int, device: Device, *, by_studies: bool) -> str:
+    def _whose(self, request: Request, need: int, device: Device, *, by_studies: bool) -> str:
         key = device_key(device)
         running = {lease.name: {share.trial for share in lease.shares} for lease in self._others}
         if self._without_cores:
@@ -293,10 +299,15 @@ class MachineShare(Unshared):
                 if trials
             ]
             return f"the {device.cores} CPU cores are used, also by {', '.join(used)}"
-        needs = f"it needs {need / GB:.2f} GB of {'RAM' if device == self._ram else device.label}"
+        # What a trial needs whose footprint is learned may be far less.
+        which = "its share is" if request.estimate.is_learned else "it needs"
+        needs = f"{which} {need / GB:.2f} GB of {'RAM' if device == self._ram else device.label}"
         if not by_studies:
             return f"{needs}, and {self._strangers_text(device)}"
-        theirs = [f"{lease.promised_bytes(key) / GB:.2f} GB by {lease.name}" for lease in self._others]
+        promised = [(lease.promised_bytes(key), lease.name) for lease in self._others]
+        theirs = [f"{size / GB:.2f} GB by {name}" for size, name in promised if size >= NAMED_BYTES]
+        if not theirs:
+            return f"{needs}, which other studies still hold or wait for"
         return f"{needs}, which other studies use: {', '.join(theirs)}"
 
     def _strangers_text(self, device: Device) -> str:

@@ -189,11 +189,14 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     several = len({request.trial.workload for request in requests}) > 1
     guess, least = largest.estimate, min(request.need_bytes for request in requests)
     differ = plan.packing == "per-trial" and least < plan.footprint_bytes
-    need = f"{gb_span(least if differ else plan.footprint_bytes, plan.footprint_bytes)} a trial"
+    sizes = gb_span(least if differ else plan.footprint_bytes, plan.footprint_bytes)
+    need = f"{sizes} a trial"
     if guess.is_given:
         return f"{need}, as given"
     if guess.is_learned:
-        return f"{need} to begin with; learned from the peaks of the first trials"
+        if len(requests) == 1:
+            return f"not known yet: the trial gets {sizes}"
+        return f"not known yet: the first trials get {sizes} each, and their peaks tell what the others need"
     sum_ = f" = {guess.context_bytes / GB:.2f} context + {guess.reserved_bytes / GB:.2f}"
     sum_ += f" + {guess.margin:.0%} margin" if guess.margin else ""
     sum_ += f" + {guess.headroom_bytes / GB:.2f} headroom" if guess.headroom_bytes else ""

@@ -102,7 +102,8 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
                 around.executor.open(study.tasks, study.plan, folder.checkpoints)
                 corrected, packer = feedback.begin(requests), Packer(study.plan)
                 silence = Silence(settings.trial_timeout_seconds)
-                with closing(MachineShare(str(folder.path.absolute()), study.plan)) as machine:
+                name, alone = str(folder.path.absolute()), settings.in_process
+                with closing(MachineShare(name, study.plan, takes_rest=alone)) as machine:
                     run_trials(
                         corrected, packer, around.executor, recorder, decisions, around.interrupt, machine, silence
                     )

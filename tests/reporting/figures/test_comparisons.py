@@ -56,6 +56,11 @@ def test_only_trials_that_have_a_hyperparameter_are_counted() -> None:
     assert units.caption.endswith("best at 8 (0.2, 5 trials), worst at 32 (0.7, 5 trials).")
 
 
+def test_a_quarter_with_a_single_value_is_named_by_it() -> None:
+    rows = rows_of(units=[*[1] * 5, *range(2, 17)], val_loss=[n / 10 for n in range(20)])
+    assert "Of the quarters by units, that at 1 has the best" in against_each(view_of(rows), "toy")[0].caption
+
+
 @pytest.mark.parametrize(
     ("rows", "reason"),
     [

@@ -45,4 +45,4 @@ def test_a_result_that_is_not_the_best_of_its_curve_is_explained(study: StudyVie
     assert caption(0.001).endswith(" The table has 0.001, the value that it returned at its end.")
     line = EpochLine(trial_id=best.trial_id, attempt=9, epoch=99, at=0.0, metrics={"val_loss": 7.0})
     study = replace(study, epochs=[*study.epochs, line])
-    assert caption(7.0).endswith(" The table has 7, its value after the last epoch.")
+    assert caption(7.0).endswith(" The table has 7, the value after the last epoch.")

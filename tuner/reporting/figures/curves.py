@@ -119,7 +119,5 @@ def _result(value: float, at_best: float, at_last: float) -> str:
     shown = number_text(value)
     if not math.isfinite(value) or shown == number_text(at_best):
         return ""
-    why = (
-        "its value after the last epoch" if shown == number_text(at_last) else "the value that it returned at its end"
-    )
-    return f" The table has {shown}, {why}."
+    why = "after the last epoch" if shown == number_text(at_last) else "that it returned at its end"
+    return f" The table has {shown}, the value {why}."

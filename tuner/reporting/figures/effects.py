@@ -127,8 +127,9 @@ def _numeric_effect(axis: Axis, found: Compared) -> str:
     best = min(range(QUARTERS), key=lambda number: found.objective.loss(medians[number]))
     low, high = quarters[best][0].number(axis.key), quarters[best][-1].number(axis.key)
     rho = rank_correlation([row.number(axis.key) for row in known], [row.number(metric) for row in known])
+    span = f"from {number_text(low)} to {number_text(high)}" if low < high else f"at {number_text(low)}"
     return (
-        f"Of the quarters by {axis.label}, that from {number_text(low)} to {number_text(high)} has the best "
+        f"Of the quarters by {axis.label}, that {span} has the best "
         f"{found.median} ({number_text(medians[best])}). Rank correlation {rho:+.2f}."
     )
 

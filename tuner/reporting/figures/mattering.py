@@ -118,7 +118,7 @@ def _contour(found: Compared, first: str, second: str, names: Names) -> Chart:
     text += f", at {across.label} {across.text_at(best[1])} and {along.label} {along.text_at(best[2])}. "
     if any(row.status == "pruned" for row in found.rows):
         text += "Pruned trials count with their last value. "
-    text += f"The stronger the colour, the better {found.metric}; where nothing was tried there is none."
+    text += f"A stronger colour means a better {found.metric}; parts without a colour were not tried."
     return Chart(title, text, _draw_contour(across, along, grid, found, names))
 
 
