@@ -78,6 +78,7 @@ PAGES = {
             ("…/best.pt", "the best weights, for `tuner.load_best()`; `best-<workload>.pt` if there are several"),
             ("…/checkpoints/", "where trials had got to that have not ended for good"),
             ("…/tracebacks.log", "full texts of errors, if there were any"),
+            ("…/logs/<trial>.log", "what a trial printed, if anything"),
             ("…/tensorboard/, …/wandb/", "event files, and what W&B keeps; with `--tensorboard` and `--wandb`"),
             CALIBRATION,
         ),
@@ -207,7 +208,7 @@ PAGES = {
     ),
     "export": Page(
         examples=(
-            ("tuner export study --optuna sqlite:///optuna.db", "make an Optuna study of this one"),
+            ("tuner export study --optuna sqlite:///optuna.db", "export the study to an Optuna database"),
             (
                 "tuner export --optuna sqlite:///optuna.db --study-name mine",
                 "of the newest, under a name of your own",

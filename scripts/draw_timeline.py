@@ -5,7 +5,8 @@ guessed fraction of the GPU. The third is tuner. Each runs in a process of its o
 
 It runs on whatever GPU there is. On an emulated card (in its environment, see scripts/test_emulated) no kernel
 computes anything, so each step of a trial waits instead: then the memory is what PyTorch's allocator takes, and the
-times say nothing of a GPU's speed. The picture names the card. It needs matplotlib.
+times say nothing of a GPU's speed, and the machine is said to have a core for each trial. The picture names the card.
+It needs matplotlib.
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ try:
 except ModuleNotFoundError as missing:
     raise ImportError(not_installed("optuna")) from missing
 
-from tuner.records.study_record import read_study
+from tuner.records.study_record import OPTUNA_CALL, read_study
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.study.optuna_trials import OptunaTrials
 from tuner.study.result import StudyResult
 from tuner.study.stages import Selected
-from tuner.study.stored_options import OPTUNA_CALL, to_stored, with_own
+from tuner.study.stored_options import to_stored, with_own
 from tuner.study.study import run_study
 from tuner.trial import Configuration, Direction, Objective
 from tuner.workloads.optuna_objective import VALUE, OptunaObjective

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from tests.support.processes import runs
 from tests.support.ray_trials import until
 from tuner.execution.child import ChildDied, lost_outcome
 from tuner.execution.child_executor import ChildExecutor
+from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import ram_device
 from tuner.placement.packing import make_plan
 from tuner.trial import GB, Began, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
@@ -52,6 +54,11 @@ def begun(
     trial = Trial("t001", task.workload.name, "one", {}, seed=0)
     executor.submit(Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, GB, 1))
     return executor
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def outcome(executor: ChildExecutor) -> Outcome:
@@ -133,6 +140,32 @@ def test_a_thread_for_which_no_memory_is_left_under_the_cap_is_out_of_memory(tmp
 
     ended = outcome(begun(fills, tmp_path))
     assert (ended.status, ended.error) == ("out_of_memory", "RuntimeError: can't start new thread")
+
+
+def test_what_a_trial_prints_is_in_its_log_even_if_it_is_killed(tmp_path: Path) -> None:
+    def prints(config: dict[str, Any]) -> None:
+        print("to stdout")
+        logging.warning("to stderr")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    logs = tmp_path / "logs"
+    for attempt in (1, 2):
+        outcome(begun(prints, made(tmp_path / "checkpoints")))
+        assert (logs / "t001.log").read_text() == "to stdout\nWARNING:root:to stderr\n" * attempt
+    assert list(logs.iterdir()) == [logs / "t001.log"], "an empty one of the process is not kept"
+    assert TrialOptions(checkpoints=tmp_path / "none").log("t001") is None, "as on another node"
+
+
+def test_the_log_of_a_trial_that_runs_keeps_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.machine.logs.LOG_BYTES", 8)
+
+    def prints(config: dict[str, Any]) -> None:
+        print("0123456789abc")
+        tuner.report(loss=1)
+        tuner.report(loss=2)
+
+    outcome(begun(prints, made(tmp_path / "checkpoints")))
+    assert (tmp_path / "logs" / "t001.log").read_text() == "[earlier output was removed]\nabc\n"
 
 
 def test_closing_ends_the_process_and_what_it_has_started(tmp_path: Path) -> None:

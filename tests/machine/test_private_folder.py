@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tuner.machine.logs import LOG_BYTES, REMOVED, shorten
+from tuner.machine.logs import LOG_BYTES, REMOVED, output_in, remove_empty, shorten
 from tuner.machine.private_folder import private_folder, usable_bases
 
 KILLED = """
@@ -70,3 +71,30 @@ def test_a_log_that_grows_keeps_its_end(tmp_path: Path) -> None:
     shorten(log)
     assert log.read_bytes() == content
     shorten(tmp_path / "none")
+
+
+def test_output_is_appended_to_a_log_and_returns_to_where_it_went_before(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said, silent = tmp_path / "logs" / "t001.log", tmp_path / "logs" / "t002.log"
+    for text in (b"one\n", b"two\n"):
+        with output_in(said):
+            os.write(1, text)
+            subprocess.run(["sh", "-c", "echo other >&2"], check=True)
+    with output_in(silent), output_in(None), output_in(tmp_path / "no" / "folder" / "t001.log"):
+        pass
+    os.write(2, b"after\n")
+    assert said.read_text() == "one\nother\ntwo\nother\n"
+    assert tuple(capfd.readouterr()) == ("", "after\n")
+    remove_empty(said.parent)
+    assert list(said.parent.iterdir()) == [said]
+    said.write_text("")
+    remove_empty(said.parent)
+    assert not said.parent.exists()
+
+
+def test_output_goes_through_no_link_to_another_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t001.log").symlink_to(tmp_path / "other")
+    with output_in(tmp_path / "t001.log"):
+        os.write(1, b"shown\n")
+    assert capfd.readouterr().out == "shown\n" and not (tmp_path / "other").exists()

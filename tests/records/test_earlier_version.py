@@ -33,7 +33,7 @@ def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
     unknown = {"idle_cores": None, "ram_bytes": 0, "free_ram_bytes": 0}
     devices = [{**device, **unknown} for device in before["plan"]["devices"]]
     plan = {**before["plan"], "devices": devices, "ram_budgets": {}, "ram_footprint_bytes": 0, "tight": []}
-    plan |= {"epoch_seconds": {}, "seconds": None}
+    plan |= {"epoch_seconds": {}, "seconds": None, "first_shares_gb": []}
     new: dict[str, object] = {"scales": {}, "cautions": {}, "revision": ""}
     assert now == {**before, "plan": plan, "directions": {}, "programs": [], **new}
     assert len(read_epochs(WRITTEN / "epochs.jsonl")) == len((WRITTEN / "epochs.jsonl").read_text().splitlines())

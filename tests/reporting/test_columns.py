@@ -86,6 +86,20 @@ def test_error_seconds_and_memory_are_left_out_first_and_an_error_is_shortened_b
     assert {"name", "val_rmse", *VARYING} <= set(heads)
 
 
+@pytest.mark.parametrize("statuses", [("completed", "pruned"), ("completed", "completed")])
+def test_the_status_is_left_out_only_where_all_trials_are_completed(statuses: tuple[str, ...]) -> None:
+    shown = [
+        attempt(name=f"n{n}", status=status, val_rmse=0.9, **{f"config/{'k' * 45}": n})
+        for n, status in enumerate(statuses)
+    ]
+    printed = console(80)
+    print_trials(printed, shown, "val_rmse")
+    heads, _, _, *left_out = lines_of(printed)
+    assert ("status" in heads.split()) == ("pruned" in statuses)
+    assert left_out[0].startswith("left out"), "the table is one block"
+    assert " ".join(left_out).endswith("(shown by a wider terminal or results.csv)")
+
+
 def test_what_fits_nowhere_follows_in_a_block_with_the_names_again() -> None:
     columns = [
         TextColumn("name", ["a", "b"], left=True, names=True),

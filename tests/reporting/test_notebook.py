@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 
 import tuner
 from tests.support.generated_study import OBJECTIVES
-from tuner.reporting.console import WIDE, in_notebook, make_console
+from tuner.reporting.console import WIDE, in_notebook, line_width, make_console
 from tuner.reporting.notebook import NotebookProgress
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placement, Trial
 
@@ -105,6 +105,13 @@ def test_tables_in_a_notebook_are_not_cut_though_it_asks_for_colours(monkeypatch
     assert make_console().is_terminal
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1)))
     assert (make_console().is_terminal, make_console().width) == (False, WIDE)
+
+
+def test_the_variable_columns_is_the_width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert (make_console().width, line_width(make_console())) == (WIDE, None)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert (make_console().width, line_width(make_console())) == (80, 80)
 
 
 def test_a_script_is_no_notebook_nor_is_ipython_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

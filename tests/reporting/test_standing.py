@@ -13,18 +13,24 @@ LOSS = Objective("val_loss")
 
 def test_a_lead_is_compared_with_that_over_the_median_trial() -> None:
     first, chance = standing(rows_of(val_loss=[0.5, 0.51, 0.7, 0.9, 1.0]), LOSS, "Train more.")
-    assert first == "It leads n1 by 0.01, 5% of its lead over the median trial."
-    assert chance.startswith("One seed cannot tell how much of that is chance.") and chance.endswith("Train more.")
+    assert first == "It is 0.01 better than n1, the second best, and 0.2 better than the median trial."
+    assert chance.startswith("Each configuration was trained once") and chance.endswith("Train more.")
 
 
 def test_more_is_better_where_that_is_so_and_equals_are_level() -> None:
     rows = rows_of(val_accuracy=[0.9, 0.8, 0.7, 0.5])
-    assert "leads n1 by 0.1, 67%" in standing(rows, Objective("val_accuracy", "maximize"), "")[0]
-    assert standing(rows_of(val_loss=[1.0, 1.0, 2.0]), LOSS, "")[0] == "It is level with n1."
+    first, _ = standing(rows, Objective("val_accuracy", "maximize"), "")
+    assert first == "It is 0.1 better than n1, the second best, and 0.15 better than the median trial."
+    assert standing(rows_of(val_loss=[1.0, 1.0, 2.0]), LOSS, "")[0] == "It is as good as n1."
 
 
 def test_of_fewer_than_four_trials_the_lead_is_not_compared_as_the_second_makes_the_median() -> None:
-    assert standing(rows_of(val_loss=[1.0, 1.5, 2.0]), LOSS, "")[0] == "It leads n1 by 0.5."
+    assert standing(rows_of(val_loss=[1.0, 1.5, 2.0]), LOSS, "")[0] == "It is 0.5 better than n1, the second best."
+
+
+def test_trials_that_are_near_the_best_are_counted() -> None:
+    rows = rows_of(val_loss=[1.0, 1.001, 1.002, 2.0, 2.0, 2.0])
+    assert standing(rows, LOSS, "")[0].endswith("2 trials are within 0.0250 of it.")
 
 
 def test_the_best_of_many_was_lucky_and_a_test_metric_is_told() -> None:

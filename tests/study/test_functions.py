@@ -96,6 +96,7 @@ def test_a_function_of_a_script_runs_side_by_side_and_is_retried_with_more_memor
     (tmp_path / "mine.py").write_text(
         "import tuner\n"
         "def train(config):\n"
+        "    if config['mb'] != 1: print('trial of', config['mb'])\n"
         "    tuner.report(loss=3)\n"
         "    block = bytearray(config['mb'] << 20)\n"
         "    tuner.report(loss=config['mb'])\n"
@@ -111,6 +112,8 @@ def test_a_function_of_a_script_runs_side_by_side_and_is_retried_with_more_memor
     assert ran.stdout.endswith("{'mb': 1} 1.0\n")
     table = tuner.results(tmp_path / "out")
     assert dict(zip(table["config/mb"], table["attempts"], strict=True)) == {1: 1, 2: 1, 300: 2}
+    logs = {each.name: each.read_text() for each in (tmp_path / "out" / "logs").iterdir()}
+    assert logs == {"t002.log": "trial of 2\n", "t003.log": "trial of 300\n" * 2}, "of both attempts; none is empty"
 
 
 def test_functions_and_spaces_are_named_on_the_command_line(

@@ -16,8 +16,10 @@ from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.placement.packing import budget_bytes
-from tuner.records.study_record import UNKNOWN
+from tuner.records.study_record import UNKNOWN, read_study
+from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.plan_text import plan_text
+from tuner.reporting.study_view import read_study_view
 from tuner.spec.settings import Settings
 from tuner.study.planning import check_estimate, estimate_requests, plan_requests
 from tuner.study.result import StudyResult
@@ -165,7 +167,9 @@ def test_a_study_whose_memory_was_estimated_may_be_continued_with_memory_that_is
     assert with_own(study, Settings(resume="study", auto_memory=True)).memory_estimation == "measured"
 
 
-def test_a_study_of_a_function_learns_as_it_runs_and_as_it_is_resumed(tmp_path: Path) -> None:
+def test_a_study_of_a_function_learns_as_it_runs_and_as_it_is_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def run(**options: Any) -> StudyResult:
         listed = [Configuration(f"c{size}", {"mb": size}) for size in SIZES]
         settings = Settings(device="cpu", report=False, max_workers=1, **options)
@@ -173,7 +177,12 @@ def test_a_study_of_a_function_learns_as_it_runs_and_as_it_is_resumed(tmp_path: 
 
     result = run(output=str(tmp_path / "study"))
     assert [row.status for row in result.trials] == ["completed"] * len(SIZES)
-    assert [row.status for row in run(resume=str(tmp_path / "study")).trials] == ["completed"] * len(SIZES)
+    folder = tmp_path / "study"
+    view = read_study_view(folder, read_study(folder).objectives, lambda _: "")
+    said = capsys.readouterr().out.partition("estimates: ")[2].partition("\n")[0]
+    assert view.record.plan.first_shares_gb
+    assert said in estimate_against_peak(view).caption, "the terminal and the page count the same trials"
+    assert [row.status for row in run(resume=str(folder)).trials] == ["completed"] * len(SIZES)
 
 
 def test_a_live_search_learns_the_footprints_of_a_function() -> None:

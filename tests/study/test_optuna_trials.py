@@ -73,6 +73,7 @@ def test_a_study_is_as_optuna_would_leave_it(tmp_path: Path) -> None:
     assert ours.trials[0].user_attrs["double"] == theirs.trials[0].user_attrs["double"]
     assert result.best_value == pytest.approx(theirs.best_value, abs=1e-6)
     assert result.folder is not None
+    assert read_study(result.folder).scales == {"x": "linear", "scale": "linear"}, "known when the trials have ended"
     again = how_to_repeat(read_study(result.folder), result.trials[0], result.folder)
     assert eval(again, {"conditional": conditional, "optuna": optuna}) == pytest.approx(ours.best_value)  # noqa: S307
     assert {TrialState.PRUNED, TrialState.COMPLETE} == {each.state for each in ours.trials}

@@ -278,7 +278,7 @@ def report(ctx: click.Context, /, **_: object) -> None:
 
 @command(ExportOptions)
 def export(ctx: click.Context, /, **_: object) -> None:
-    """Export a study to Optuna.
+    """Export a study to an Optuna database.
 
     optuna-dashboard and other programs can read the Optuna study that is written. DIR is the study's folder; by
     default the newest one under results/.

@@ -11,7 +11,8 @@ from tuner.errors import printable
 from tuner.records.attempts import Attempt
 from tuner.records.row_queries import default_columns, head, is_metric
 from tuner.reporting.columns import TextColumn, spared, table_lines
-from tuner.reporting.result_tables import LEFT, SPARED, has_seeds, print_averages, print_lines
+from tuner.reporting.console import line_width
+from tuner.reporting.result_tables import ELSEWHERE, LEFT, has_seeds, print_averages, print_lines, spared_order
 from tuner.reporting.texts import MOST_OF_ERROR, value_text
 from tuner.trial import title
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 
 def print_results(console: Console, found: Comparison) -> None:
-    """Prints what is shown; on a terminal within its width, elsewhere in lines of any length."""
-    width = console.width if console.is_terminal else None
+    """Prints what is shown; on a terminal or with COLUMNS within that width, elsewhere in lines of any length."""
+    width, elsewhere = line_width(console), f"--columns, {ELSEWHERE}"
     for workload, objective in found.objectives.items():
         rows = [row for row in found.shown if row.workload == workload]
         if not rows:
@@ -33,9 +34,9 @@ def print_results(console: Console, found: Comparison) -> None:
         order = (
             ()
             if found.chosen
-            else (*SPARED, *(each for each in columns if is_metric(each) and each != objective.metric))
+            else spared_order(rows, [each for each in columns if is_metric(each) and each != objective.metric])
         )
-        print_lines(console, table_lines(_columns(rows, columns, found.columns, order), width))
+        print_lines(console, table_lines(_columns(rows, columns, found.columns, order), width, elsewhere))
         for group in found.to_average(workload) if objective.metric else []:
             if len({row.name for row in group}) < len(group):
                 print_averages(console, group, objective)

@@ -9,6 +9,7 @@ from functools import partial
 
 from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, torch_device
 from tuner.machine.devices import pin
+from tuner.machine.logs import output_in
 from tuner.machine.peak import PeakMeter
 from tuner.machine.process_trees import own_process
 from tuner.trial import Began, Device, Placement
@@ -51,15 +52,20 @@ class Worker:
         return PeakMeter(device, partial(warm_up, torch_device(device), threads, tasks))
 
     def run(self, placement: Placement) -> Iterator[WorkerEvent]:
-        """Streams a trial's events, of which ``Began`` is the first."""
+        """Streams a trial's events, of which ``Began`` is the first. What the trial prints is in its log.
+
+        The study keeps that file short, and removes it at the end if it is empty.
+        """
         placed = replace(placement, device=self.device)
         if self._apart:
             from tuner.execution.child import run_apart
 
             yield from run_apart(self._tasks, placed, self._threads, self._options)
             return
-        yield Began(placed.trial.trial_id, *own_process())
-        yield from run_trial(self._tasks[placed.trial.workload], placed, self._meter, self._options)
+        trial = placed.trial
+        with output_in(self._options.log(trial.trial_id)):
+            yield Began(trial.trial_id, *own_process())
+            yield from run_trial(self._tasks[trial.workload], placed, self._meter, self._options)
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers the question of a running trial, in another thread than that one's."""

@@ -19,9 +19,8 @@ from tuner.execution.mapped_arrays import pack
 from tuner.execution.nodes import oom_kills
 from tuner.execution.shared_tensors import Files, close_shared
 from tuner.execution.worker import TrialOptions, WeightsLost, WorkerEvent
-from tuner.machine.atomic_files import not_following
 from tuner.machine.caps import near_cap, worker_environment
-from tuner.machine.logs import shorten
+from tuner.machine.logs import open_log
 from tuner.machine.peak import resident_bytes
 from tuner.machine.process_exits import exit_text
 from tuner.machine.process_trees import end_tree, time_made
@@ -29,9 +28,7 @@ from tuner.trial import Device, EpochReport, Outcome, Placement
 from tuner.workloads.task import Tasks
 
 END_SECONDS = 5.0  # for a process that is asked to end
-LOG_SECONDS = 1.0  # between two looks at the size of its output
 SEARCH_PATH = "PYTHONPATH"
-LOGS = "logs"  # the folder of output in a study's folder
 
 
 class ChildDied(Exception):
@@ -52,11 +49,10 @@ class Child:
         threads: int,
         options: TrialOptions,
         variables: Mapping[str, str],
-        log: Path,
+        log: Path | None,
     ) -> None:
-        """Starts the process; its output goes into the file ``log``, of which ``receive`` keeps the end."""
+        """Starts the process; its output goes into the file ``log``, or nowhere."""
         ours, its = Pipe()
-        self._log = log
         self._connection = ours
         self._files: Files = []
         root = str(Path(__file__).parents[2])
@@ -67,7 +63,7 @@ class Child:
             **variables,
             SEARCH_PATH: os.pathsep.join(filter(None, [root, inherited])),
         }
-        output = open(log, "ab", opener=not_following)  # noqa: SIM115  # closed by the block below
+        output = open_log(log or Path(os.devnull))
         with its, output, pack((tasks, device, threads, options), self._files) as content:
             descriptors = its.fileno(), content.fileno()
             self._process = subprocess.Popen(
@@ -96,7 +92,6 @@ class Child:
         Raises:
             ChildDied: the process has ended.
         """
-        shorten(self._log)
         try:
             if timeout_seconds is not None and not self._connection.poll(timeout_seconds):
                 return None
@@ -135,14 +130,14 @@ def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOp
     """
     own = resident_bytes().get("resident", 0) if placement.device.kind == "cpu" else 0
     name, started = placement.trial.workload, time.monotonic()
-    log = log_file(options, placement.trial.trial_id)
+    log = options.log(placement.trial.trial_id)
     child = Child({name: tasks[name]}, placement.device, threads, options, {}, log)
     report: EpochReport | None = None
     kills, completed = oom_kills(), False
     try:
         child.run(replace(placement, limit_bytes=placement.limit_bytes - own))
         while True:
-            event = child.receive(LOG_SECONDS)
+            event = child.receive()
             if isinstance(event, EpochReport):
                 event = report = replace(event, memory_bytes=_more(event.memory_bytes, own))
             elif isinstance(event, Outcome):
@@ -155,7 +150,7 @@ def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOp
     except ChildDied as died:
         if completed:
             return  # without its weights
-        yield lost_outcome(died, placement, report, started, kills, f": its output is in {log.name}")
+        yield lost_outcome(died, placement, report, started, kills, f": its output is in {log.name}" if log else "")
     finally:
         child.end()
 
@@ -185,15 +180,6 @@ def lost_outcome(
         host_peak_bytes=report.host_peak_bytes if report else None,
         short_of="RAM" if killed and on_gpu else "",
     )
-
-
-def log_file(options: TrialOptions, name: str) -> Path:
-    """The file for the output of a trial or a worker; nowhere without a folder."""
-    if options.checkpoints is None or not options.checkpoints.is_dir():
-        return Path(os.devnull)
-    folder = options.checkpoints.parent / LOGS
-    folder.mkdir(exist_ok=True)
-    return folder / f"{name}.log"
 
 
 def _more(size: int | None, own: int) -> int | None:

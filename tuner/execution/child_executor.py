@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.execution.child import Child, ChildDied, log_file, lost_outcome
+from tuner.execution.child import Child, ChildDied, lost_outcome
 from tuner.execution.loop import START_SECONDS, ExecutorEvent
 from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, WorkerEvent, weights_of
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
+from tuner.machine.logs import remove_empty, shorten
 from tuner.placement.packing import Plan
 from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
+
+WORKER = "worker"  # names the log of what the process prints between trials
 
 
 class ChildExecutor(EndsByRequest):
@@ -71,6 +74,8 @@ class ChildExecutor(EndsByRequest):
                 return []
             self._start(self._queue.popleft())
         assert self._child is not None and self._running is not None
+        for name in (self._running.trial.trial_id, WORKER):
+            shorten(self._options.log(name))
         try:
             event = self._child.receive(timeout_seconds)
         except ChildDied as died:
@@ -110,6 +115,7 @@ class ChildExecutor(EndsByRequest):
         self._queue.clear()
         self._drop()
         self._stop_requests.remove()
+        remove_empty(self._options.logs)
 
     def _start(self, placement: Placement) -> None:
         """Starts a trial, a retry in a new process."""
@@ -117,7 +123,7 @@ class ChildExecutor(EndsByRequest):
             self._drop()
         self._reused = self._child is not None
         if self._child is None:
-            log = log_file(self._options, placement.trial.trial_id if self._apart else "worker")
+            log = self._options.log(placement.trial.trial_id if self._apart else WORKER)
             self._child = Child(self._tasks, placement.device, self._threads, self._options, self._variables, log)
         self._running, self._began, self._report, self._kills = placement, False, None, oom_kills()
         self._started = time.monotonic()

@@ -24,6 +24,7 @@ from tuner.execution.worker import TrialOptions, weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
+from tuner.machine.logs import remove_empty, shorten
 from tuner.machine.process_exits import ProcessExit
 from tuner.placement.packing import Plan
 from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
@@ -138,6 +139,8 @@ class RayExecutor(EndsByRequest):
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
         """One event of every trial that has one; waits for the first for at most ``timeout_seconds``."""
         self._end_spent()
+        for run in self._running.values():
+            shorten(self._options.log(run.placement.trial.trial_id))
         streams, answers = list(self._running), self._failures.references
         if not (streams or answers or self._events):
             time.sleep(timeout_seconds)
@@ -179,6 +182,7 @@ class RayExecutor(EndsByRequest):
         self._pools.clear()
         self._connection.stop()
         close_shared(self._files)
+        remove_empty(self._options.logs)
 
     @property
     def _has_own_ray(self) -> bool:

@@ -64,6 +64,8 @@ class WeightsLost:
 
 WorkerEvent = Began | EpochReport | Question | Outcome | bytes | WeightsLost
 
+LOGS = "logs"  # the folder of output in a study's folder
+
 # The prefix of a message with the place in torch's source where an allocation failed.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
 
@@ -83,6 +85,15 @@ class TrialOptions:
     checkpoints: Path | None = None  # the folder for checkpoints; ignored if this machine does not have it
     # The time between a trial's checkpoints and before the first. ``StopRequests`` cause another one.
     checkpoint_seconds: float = 60.0
+
+    @property
+    def logs(self) -> Path | None:
+        """The folder for output, which need not exist yet; None if this machine does not have the study's folder."""
+        return self.checkpoints.parent / LOGS if self.checkpoints and self.checkpoints.is_dir() else None
+
+    def log(self, name: str) -> Path | None:
+        """The file for the output of a trial, by its id, or of a worker; None without a folder."""
+        return self.logs / f"{name}.log" if self.logs else None
 
 
 class ShareTooSmall(TunerError):

@@ -89,9 +89,9 @@ class Attempt:
             device=placement.device.label if placement else None,
             # Rounded down: seven shares of 0.142857 fit on a device, but seven of 0.1429 do not.
             gpu_fraction=math.floor(placement.fraction * 1e6) / 1e6 if placement else None,
-            estimated_memory_gb=round(estimate.total_bytes / GB, 4),
-            peak_memory_gb=_rounded_gb(outcome.peak_bytes),
-            peak_ram_gb=_rounded_gb(outcome.host_peak_bytes),
+            estimated_memory_gb=in_gb(estimate.total_bytes),
+            peak_memory_gb=None if outcome.peak_bytes is None else in_gb(outcome.peak_bytes),
+            peak_ram_gb=None if outcome.host_peak_bytes is None else in_gb(outcome.host_peak_bytes),
             error=f"{outcome.phase}: {outcome.error}" if outcome.phase and outcome.error else outcome.error,
             limit_gb=placement.limit_bytes / GB if placement else None,
             limit_ram_gb=placement.host_bytes / GB if placement and placement.host_bytes else None,
@@ -208,8 +208,9 @@ def _of_table(line: Mapping[str, object], number: int) -> Attempt:
     return replace(parse_attempt({**blank, **known}, f"row {number}"), study=str(line.get(STUDY) or ""))
 
 
-def _rounded_gb(size_bytes: int | None) -> float | None:
-    return None if size_bytes is None else round(size_bytes / GB, 4)
+def in_gb(size_bytes: int) -> float:
+    """A size in GB, as rows have it."""
+    return round(size_bytes / GB, 4)
 
 
 def _bytes(size_gb: float | None) -> int | None:

@@ -10,6 +10,7 @@ results/<time>-<workload>-<mode>/
     epochs.jsonl              the reports of trials after their epochs, for curves only
     machine.jsonl             the load of the study's machine over time, for the report only
     tracebacks.log            the tracebacks of errors, if any
+    logs/                     <trial_id>.log: what trials printed, if anything
     *.pickle                  traces for PyTorch's memory viewer, if ``tuner estimate --snapshot`` put any there
 """
 

@@ -16,6 +16,7 @@ from tuner.records.checking import Amount, CheckedValue, Name, Text, TrialId, Wh
 from tuner.records.files import STUDY
 from tuner.trial import ConfigValue, Device, Direction, Objective
 
+OPTUNA_CALL = "tuner.optuna.optimize()"  # the command of a user's Optuna study
 RESTORE = "restore it from a copy, or start a new study"
 
 
@@ -74,6 +75,8 @@ class PlanRecord:
     ram_footprint_bytes: int = 0
     workers: int = 0
     tight: Sequence[str] = field(default_factory=list)  # the names of trials with less than they would cache
+    # The shares, in GB as in the rows, of first trials whose footprints were not known yet. They are no estimates.
+    first_shares_gb: Sequence[Amount] = field(default_factory=list)
     # Expected times, as far as they were known: an epoch of each workload's slowest trial, and all trials together.
     epoch_seconds: Mapping[str, Amount] = field(default_factory=dict)
     seconds: Amount | None = None

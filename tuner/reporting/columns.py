@@ -47,12 +47,13 @@ class TextColumn:
         return replace(self, texts=texts)
 
 
-def table_lines(columns: Sequence[TextColumn], width: int | None = None) -> list[str]:
+def table_lines(columns: Sequence[TextColumn], width: int | None = None, elsewhere: str = "") -> list[str]:
     """A head, a line for each row, the same for further blocks, and a line that names what was left out.
 
     Args:
         columns: in their order; their heads differ.
         width: of the terminal; None for lines of any length.
+        elsewhere: what shows the columns that were left out.
     """
     names, others = [each for each in columns if each.names], [each for each in columns if not each.names]
     order = {each.head: number for number, each in enumerate(columns)}
@@ -77,7 +78,10 @@ def table_lines(columns: Sequence[TextColumn], width: int | None = None) -> list
     blocks = [kept] if fits() else _blocks(names, others, width)
     lines = [line for block in blocks for line in _joined(block)]
     if left_out:
-        lines += textwrap.wrap(f"left out, as lines are too long: {', '.join(left_out)}", width or 0)
+        shown_by = f" (shown by {elsewhere})" if elsewhere else ""
+        lines += textwrap.wrap(
+            f"left out, as lines are too long: {', '.join(left_out)}{shown_by}", width or 0, break_on_hyphens=False
+        )
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any
@@ -43,9 +44,15 @@ def make_console(spelling: Spelling = in_python) -> Console:
     console = SpellingConsole(
         highlight=False, emoji=False, force_jupyter=False, force_terminal=False if plain else None
     )
-    if not console.is_terminal:
+    if line_width(console) is None:
         console.width = WIDE
     return console
+
+
+def line_width(console: Console) -> int | None:
+    """The width of a terminal, or the one in the variable COLUMNS; None for lines of any length, as in a pipe."""
+    asked = os.environ.get("COLUMNS", "").isdigit() and not in_notebook()  # rich has read it
+    return console.width if console.is_terminal or asked else None
 
 
 def print_text(console: Console, text: str) -> None:

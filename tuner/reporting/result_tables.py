@@ -28,7 +28,8 @@ HEADS = {
 }
 LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
 # What is left out first where a terminal is narrow; then metrics other than the objective.
-SPARED = ("error", *HEADS, "epochs", "attempts", "status")
+SPARED = ("error", *HEADS, "epochs", "attempts")
+ELSEWHERE = "a wider terminal or results.csv"  # what shows the columns that are left out
 
 
 def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> str:
@@ -44,7 +45,17 @@ def print_trials(
     console: Console, rows: Sequence[Attempt], metric: str, headline: Sequence[str] = (), *, seeds: bool = False
 ) -> None:
     """Prints the trials of one workload with its ``headline`` metrics and the hyperparameters that vary."""
-    print_lines(console, table_lines(trial_columns(rows, metric, headline, seeds=seeds), console.width))
+    columns = trial_columns(rows, metric, headline, seeds=seeds)
+    print_lines(console, table_lines(columns, console.width, ELSEWHERE))
+
+
+def spared_order(rows: Sequence[Attempt], metrics: Sequence[str]) -> tuple[str, ...]:
+    """The order in which columns are left out; ``metrics`` are those other than the objective.
+
+    The column status goes first where all trials are completed. Otherwise it stays, as rows are sorted by it, too.
+    """
+    says_nothing = all(row.status == "completed" for row in rows)
+    return (*["status"] * says_nothing, *SPARED, *metrics)
 
 
 def print_lines(console: Console, lines: Sequence[str]) -> None:
@@ -71,12 +82,13 @@ def trial_columns(
         *HEADS,
         *["error"] * any(row.error for row in rows),
     ]
+    order = spared_order(rows, metrics[:0:-1])
     return [
         TextColumn(
             printable(HEADS.get(column, head(column, shown))),
             [_text(column, row) for row in rows],
             left=column in LEFT,
-            spared=spared([*SPARED, *metrics[:0:-1]])(column),
+            spared=spared(order)(column),
             may_be_cut=column == "error",
             names=column == "name",
         )
@@ -147,9 +159,18 @@ def has_seeds(rows: Sequence[Attempt]) -> bool:
     return len({row.seed for row in rows}) > 1
 
 
-def estimate_accuracy(rows: Sequence[Attempt]) -> str:
-    """The errors of estimates, and the trials that exceeded their shares; empty if no peak is known."""
-    measured = [(row, row.peak_memory_gb) for row in rows if row.peak_memory_gb and row.status == "completed"]
+def measured_rows(rows: Sequence[Attempt], first_shares_gb: Sequence[float]) -> list[Attempt]:
+    """The completed rows with a known peak and an estimate.
+
+    A share of ``PlanRecord.first_shares_gb`` is no estimate.
+    """
+    known = [row for row in rows if row.status == "completed" and row.peak_memory_gb]
+    return [row for row in known if row.estimated_memory_gb not in first_shares_gb]
+
+
+def estimate_accuracy(rows: Sequence[Attempt], first_shares_gb: Sequence[float]) -> str:
+    """The errors of estimates, and the trials that exceeded their shares; empty without ``measured_rows``."""
+    measured = [(row, row.number("peak_memory_gb")) for row in measured_rows(rows, first_shares_gb)]
     if not measured:
         return ""
     errors = [row.estimated_memory_gb / peak - 1 for row, peak in measured]

@@ -20,7 +20,7 @@ def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, cau
     Args:
         rows: trials of one seed, the best first.
         objective: what they are compared by.
-        more_seeds: a sentence that says how to train with more seeds.
+        more_seeds: a sentence that says how to train with more seeds; empty if the study takes no more.
         caution: why the workload's data may not tell the best trial.
     """
     metric = objective.metric
@@ -29,12 +29,10 @@ def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, cau
         return []
     losses = [row.loss(objective) for row in done]
     lead, spread = losses[1] - losses[0], statistics.median(losses) - losses[0]
-    near = sum(loss - losses[0] <= NEAR * spread for loss in losses[1:])
-    lines = [_lead(done[1].name, lead, spread if len(done) >= FEW else 0.0, near)]
-    lines.append(
-        "One seed cannot tell how much of that is chance. Results for single validation samples, from which an "
-        f"interval could be made, are not recorded. {more_seeds}"
-    )
+    within = NEAR * spread
+    near = sum(loss - losses[0] <= within for loss in losses[1:])
+    lines = [_lead(done[1].name, lead, spread if len(done) >= FEW else 0.0, near, within)]
+    lines.append(f"Each configuration was trained once, so part of this lead may be chance. {more_seeds}".rstrip())
     if len(done) >= MANY:
         text = f"As the best of {len(done)} by {metric}, it was probably lucky with it"
         test = done[0].value(name := metric.replace("val_", "test_", 1)) if metric.startswith("val_") else None
@@ -46,10 +44,10 @@ def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, cau
     return lines + ([f"Caution: {caution}."] if caution else [])
 
 
-def _lead(second: str, lead: float, spread: float, near: int) -> str:
-    """The lead, compared with that over the median trial if ``spread`` is not 0."""
+def _lead(second: str, lead: float, spread: float, near: int, within: float) -> str:
+    """The lead, beside that over the median trial if ``spread`` is not 0, and how many are near."""
     if lead == 0:
-        return f"It is level with {second}."
-    text = f"It leads {second} by {number_text(lead)}"
-    text += f", {lead / spread:.0%} of its lead over the median trial" if spread else ""
-    return text + (f"; {count_text(near, 'trial')} are behind it by at most 5% of the latter." if near > 1 else ".")
+        return f"It is as good as {second}."
+    text = f"It is {number_text(lead)} better than {second}, the second best"
+    text += f", and {number_text(spread)} better than the median trial" if spread else ""
+    return text + (f". {count_text(near, 'trial')} are within {number_text(within)} of it." if near > 1 else ".")

@@ -117,7 +117,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
     tables = not (study.returns_table and in_notebook())
     programs = record.programs
     figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.objectives, programs)
-    lines = [estimate_accuracy(_estimated(study, result))] if study.settings.estimates_memory else []
+    lines = [estimate_accuracy(result.trials, record.plan.first_shares_gb)] if study.settings.estimates_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, objective in study.objectives.items():
@@ -146,21 +146,6 @@ def _unkept(result: StudyResult) -> str:
     which = f"{title(first.workload, first.name, several=several)} ({first.trial_id}){more}"
     reason = first.error.removeprefix(f"{NOT_KEPT}: ")
     return f"best.pt is not of the best trial: the weights of {which} could not be kept: {reason}"
-
-
-def _estimated(study: Placed, result: StudyResult) -> list[Attempt]:
-    """The trials that had an estimate, and not only room to spare until footprints are learned.
-
-    Of a resumed study it is not known which had.
-    """
-    rooms = {name: each for name, each in result.estimates.items() if each.is_learned}
-    if rooms and study.settings.resume:
-        return []
-    return [
-        row
-        for row in result.trials
-        if row.trial_id not in rooms or row.estimated_memory_gb != round(rooms[row.trial_id].total_bytes / GB, 4)
-    ]
 
 
 def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective, headline: Sequence[str]) -> None:

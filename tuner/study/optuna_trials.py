@@ -12,10 +12,12 @@ from threading import Event, Thread
 from typing import Any
 
 import optuna
+from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages._heartbeat import is_heartbeat_enabled
 from optuna.trial import TrialState
 
 from tuner.records.attempts import Attempt
+from tuner.records.study_record import Scale
 from tuner.trial import Outcome, Question, Status, Trial
 from tuner.workloads.optuna_objective import ATTRIBUTES, CALLS, Call, OptunaObjective
 
@@ -79,6 +81,15 @@ class OptunaTrials:
         """The trial with the parameters that were suggested to it, for its row."""
         asked = self._trials.get(trial.trial_id)
         return trial if asked is None else replace(trial, config={**trial.config, **dict(_plain(asked))})
+
+    def scales(self) -> dict[str, Scale]:
+        """The scale of each range that objectives have asked for, by parameter."""
+        return {
+            name: "log" if found.log else "linear"
+            for trial in self._study.get_trials(deepcopy=False)
+            for name, found in trial.distributions.items()
+            if isinstance(found, FloatDistribution | IntDistribution)
+        }
 
     def close(self) -> None:
         """Fails the trials that have not ended, as Optuna does."""

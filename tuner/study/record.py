@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import ParameterError
 from tuner.machine.revision import git_revision
 from tuner.placement.packing import is_tight
+from tuner.records.attempts import in_gb
 from tuner.records.checking import LARGEST_AMOUNT
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import PlanRecord, StudyRecord
@@ -70,6 +71,8 @@ def to_record(study: Placed) -> StudyRecord:
     configurations, record = listed(study.tried, several=len(study.tasks) > 1), study.record
     if not study.settings.resume:
         return _new(study)
+    if (shares := _first_shares_gb(study, record.plan)) != list(record.plan.first_shares_gb):
+        record = replace(record, plan=replace(record.plan, first_shares_gb=shares))
     if study.live or len(configurations) > len(record.configurations):
         return with_more_samples(replace(record, configurations=configurations), study.settings.num_samples)
     if study.settings.seeds > record.seeds:
@@ -92,6 +95,7 @@ def _new(study: Placed) -> StudyRecord:
             **vars(study.plan),
             workers=study.plan.workers,
             tight=_tight(study),
+            first_shares_gb=_first_shares_gb(study, PlanRecord()),
             epoch_seconds=_epoch_seconds(study),
             seconds=study.seconds if (study.seconds or 0.0) <= LARGEST_AMOUNT else None,
         ),
@@ -109,6 +113,12 @@ def doubt(task: TrainingTask) -> str:
         return caution(task.workload, task.data)
     except Exception as error:  # a study is complete all the same
         return f"the workload's method caution failed: {summarize(error)}"
+
+
+def _first_shares_gb(study: Placed, before: PlanRecord) -> list[float]:
+    """Those of this run and of runs before it."""
+    learned = [each for each in study.estimates.raw.values() if each.is_learned]
+    return sorted({*before.first_shares_gb, *(in_gb(each.total_bytes) for each in learned)})
 
 
 def _epoch_seconds(study: Placed) -> dict[str, float]:

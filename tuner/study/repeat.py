@@ -11,12 +11,12 @@ from pathlib import Path
 from types import NoneType
 
 from tuner.records.attempts import Attempt
-from tuner.records.study_record import StudyRecord
+from tuner.records.study_record import OPTUNA_CALL, StudyRecord
 from tuner.spec.commands import TrainOptions
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.selection import source_of
-from tuner.study.stored_options import OPTUNA_CALL, from_stored, functions_of
+from tuner.study.stored_options import from_stored, functions_of
 from tuner.trial import arguments as arguments_of
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import is_built_in

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from tuner.errors import InputError, one_line, option
 from tuner.placement.retry import Retry, RetryPolicy, Smaller, next_attempt
 from tuner.records.attempts import Attempt
-from tuner.records.study_record import StudyRecord
+from tuner.records.study_record import OPTUNA_CALL, StudyRecord
 from tuner.spec.settings import Settings
 from tuner.study.planning import Whole
-from tuner.study.stored_options import OPTUNA_CALL
 from tuner.trial import Config, Request, Trial, is_auto, shrunk, with_batch
 from tuner.workloads.task import Tasks
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import option
 from tuner.machine.shared_memory import LITTLE_BYTES, MORE_SHARED, free_shared_bytes
-from tuner.reporting.console import print_text
+from tuner.reporting.console import line_width, print_text
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.texts import count_text
 from tuner.study.live_search import misfit_text
@@ -70,7 +70,7 @@ def show_needs(console: Console, study: Placed) -> None:
     several = len(study.tasks) > 1
     needs = {title(each.trial.workload, each.trial.name, several=several): each.estimate for each in study.requests}
     if needs:
-        print_text(console, estimates_text(list(needs.items()), console.width if console.is_terminal else None))
+        print_text(console, estimates_text(list(needs.items()), line_width(console)))
 
 
 def show_monitoring(console: Console, study: Placed) -> None:

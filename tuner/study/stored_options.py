@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tuner.errors import InputError, ParameterError
-from tuner.records.study_record import StudyRecord
+from tuner.records.study_record import OPTUNA_CALL, StudyRecord
 from tuner.search.configurations import space_content
 from tuner.search.plain_values import has_objects, plain_configs, plain_points, plain_space, stored
 from tuner.spec.groups import SEARCHES, ObjectiveOptions, SelectionOptions
@@ -14,7 +14,6 @@ from tuner.workloads.lookup import WorkloadLike, as_list, find_workload, texts_o
 
 GIVEN = ("space", "points", "config")  # options that may hold objects
 CALL = "tuner.run()"  # for ``study.json``: what no command can say
-OPTUNA_CALL = "tuner.optuna.optimize()"  # the same of a user's Optuna study
 FUNCTIONS = ("memory_gb", "estimate", "data")  # options that may be functions, or data, of which no more is kept
 OBJECTS = (*GIVEN, *FUNCTIONS)
 MEMORY = ("auto_memory", "model_memory_gb", "memory_gb")  # of which one is given

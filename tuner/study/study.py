@@ -77,6 +77,9 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
                 folder.describe(record)
             broken = execute(placed, folder, record, Surroundings(executor, console, interrupt, trackers))
             placed = replace(placed, attempts=folder.attempts())
+            if placed.optuna and (scales := placed.optuna.scales()):  # an objective defines its space as it runs
+                record = replace(record, scales=scales)
+                folder.describe(record)
         trials = best_first(folder.rows(), placed.objectives)
         workloads = {name: task.workload for name, task in placed.tasks.items()}
         result = StudyResult(placed.plan, placed.estimates.raw, trials, folder.path, workloads, placed.objectives)

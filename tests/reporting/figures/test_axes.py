@@ -55,12 +55,14 @@ def test_what_was_tried_is_what_varies_but_no_seed() -> None:
     assert varying(rows) == ["config/width"]
 
 
-def test_the_scale_of_the_space_decides_and_a_few_whole_numbers_are_even() -> None:
-    few = rows_of(lr=[0.001, 0.002, 0.004], depth=[1, 2, 4])
+def test_the_scale_of_the_space_decides_and_a_few_whole_numbers_are_even_where_they_are() -> None:
+    few = rows_of(lr=[0.001, 0.002, 0.004], depth=[1, 2, 3])
     assert value_axis("config/lr", few, "log").places == [0.0, 0.5, 1.0]
     assert value_axis("config/lr", few, "linear").places == [0.0, 0.3333, 1.0]
     assert value_axis("config/lr", few).scale == "even"
     assert value_axis("config/depth", few, "linear").scale == "even"
+    units = value_axis("config/units", rows_of(units=[16, 32, 256]), "linear")
+    assert (units.scale, units.places) == ("linear", [0.0, 0.0667, 1.0])
 
 
 def test_a_logarithmic_axis_has_ticks_of_1_2_and_5_within_a_decade() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.reporting.studies import points, rows_of, view_of
@@ -24,7 +26,7 @@ def test_the_findings_name_what_the_best_have_in_common() -> None:
     rows = rows_of(
         depth=[2, 2, 2, 3, 4, 3, 4, 2], width=[8, 16, 32, 8, 16, 32, 8, 16], val_loss=[n / 10 for n in range(8)]
     )
-    assert parallel_coordinates(view_of(rows), "toy").caption.endswith("Of the best 3, 3 have depth 2.")
+    assert parallel_coordinates(view_of(rows), "toy").caption.endswith("Of the best 3 trials, all have depth = 2.")
     depth, width = against_each(view_of(rows), "toy")
     assert (depth.title, width.title) == ("depth", "width")
     assert depth.caption == "Median val_loss best at 2 (0.15, 4 trials), worst at 4 (0.5, 2 trials)."
@@ -38,6 +40,20 @@ def test_the_quarter_in_which_a_number_does_best_is_named() -> None:
     rows = rows_of(size=sizes, val_loss=[abs(size - 22) / 10 for size in sizes])
     (figure,) = against_each(view_of(rows), "toy")
     assert "that from 20 to 24 has the best median val_loss (0.1)" in figure.caption
+
+
+def test_only_trials_that_have_a_hyperparameter_are_counted() -> None:
+    rows = rows_of(
+        lr=[*(n / 100 for n in range(1, 11)), *[None] * 5],
+        units=[*[8] * 5, *[32] * 5, *[None] * 5],
+        val_loss=[n / 10 for n in range(15)],
+    )
+    rows = [
+        replace(row, config={key: value for key, value in row.config.items() if value is not None}) for row in rows
+    ]
+    lr, units = against_each(view_of(rows), "toy")
+    assert lr.caption.startswith("Of the quarters by lr, that from 0.01 to 0.02 has the best")
+    assert units.caption.endswith("best at 8 (0.2, 5 trials), worst at 32 (0.7, 5 trials).")
 
 
 @pytest.mark.parametrize(

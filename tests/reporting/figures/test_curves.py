@@ -31,3 +31,18 @@ def test_a_running_trial_has_a_curve_and_is_named(study: StudyView) -> None:
     plot = learning_curves(going, "toy").plot
     assert [trace.name for trace in plot.data if trace.customdata[0] == ["t041"]] == ["late &lt;one&gt;"]
     assert "late &lt;one&gt; (after epoch 1)" in main_html(going)
+
+
+def test_a_result_that_is_not_the_best_of_its_curve_is_explained(study: StudyView) -> None:
+    best, *others = study.rows
+    own = [line.metrics.get("val_loss") for line in study.epochs if line.trial_id == best.trial_id]
+
+    def caption(value: float | None) -> str:
+        row = replace(best, metrics={**best.metrics, "val_loss": value})
+        return learning_curves(replace(study, rows=[row, *others]), "toy").caption
+
+    assert "The table has" not in caption(min(value for value in own if value is not None))
+    assert caption(0.001).endswith(" The table has 0.001, the value that it returned at its end.")
+    line = EpochLine(trial_id=best.trial_id, attempt=9, epoch=99, at=0.0, metrics={"val_loss": 7.0})
+    study = replace(study, epochs=[*study.epochs, line])
+    assert caption(7.0).endswith(" The table has 7, its value after the last epoch.")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tests.support.generated_study import OBJECTIVES
 from tuner.records.seed_statistics import averages, summary
+from tuner.records.study_record import OPTUNA_CALL
 from tuner.reporting.figures.coordinates import parallel_coordinates
 from tuner.reporting.figures.curves import learning_curves
 from tuner.reporting.figures.timeline import timelines
@@ -84,3 +85,10 @@ def test_traces_in_the_folder_are_linked_with_how_to_look_at_them(study: StudyVi
     assert '<a href="%3Ca%22b%3E.pickle" download>&lt;a&quot;b&gt;.pickle</a>' in text
     assert "https://docs.pytorch.org/memory_viz" in text
     assert "memory_viz" not in main_html(study)
+
+
+def test_more_seeds_are_advised_only_where_a_study_takes_them(study: StudyView) -> None:
+    own = replace(study, record=replace(study.record, command=OPTUNA_CALL))
+    suggested = replace(study, record=replace(study.record, settings={"search": "optuna"}))
+    said = [main_html(each).count("Resume the study with --seeds 3") for each in (study, own, suggested)]
+    assert said == [1, 0, 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Literal
 
 from tuner.records.attempts import CONFIG, Attempt
@@ -79,14 +80,14 @@ def varying(rows: Sequence[Attempt]) -> list[str]:
 def value_axis(key: str, rows: Sequence[Attempt], space: SpaceScale | None = None) -> Axis:
     """A hyperparameter's axis, on the scale of the search space.
 
-    Without a known scale it is evenly spaced for few values, and linear or logarithmic for many numbers.
+    Without a known scale it is evenly spaced for few values, and linear or logarithmic for many numbers. Along a
+    linear range, so are few whole numbers that are at equal distances anyway: they have medians then.
     """
     values = [row.value(key) for row in rows]
     known = [value for value in values if value is not None]
     numbers = [value for value in known if is_number(value)]
     different = len(set(map(repr, known)))
-    # Along a linear range a few whole numbers are about evenly spaced anyway, and then have medians.
-    even = space is None or (space == "linear" and all(isinstance(value, int) for value in known))
+    even = space is None or (space == "linear" and _equally_far(known))
     if different <= (EVEN if even else 1) or len(numbers) < len(known):
         return _even(key, values)
     low, high = min(numbers), max(numbers)
@@ -143,6 +144,12 @@ def log_ticks(low: float, high: float) -> list[float]:
     finer = [power + math.log10(factor) for power in powers for factor in (1, 2, 5)]
     inside = [at for at in finer if low - 1e-9 <= at <= high + 1e-9]
     return inside if len(inside) > 1 else [low, high]
+
+
+def _equally_far(values: Sequence[object]) -> bool:
+    """Whether values are whole numbers at equal distances."""
+    whole = sorted({value for value in values if isinstance(value, int)})
+    return all(isinstance(value, int) for value in values) and len({b - a for a, b in pairwise(whole)}) <= 1
 
 
 def _order(value: object) -> tuple[bool, float, str]:

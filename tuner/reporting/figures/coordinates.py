@@ -31,8 +31,8 @@ def parallel_coordinates(study: StudyView, workload: str) -> Chart:
     if count < 2 or not keys:
         return Chart(title, _too_few(found, study.objectives[workload].metric))
     axes = [axis.first(count) for axis in (*map(found.axis, keys), found.level)]
-    text = f"{count_text(count, found.noun)}, each a line from left to right; the stronger its colour, "
-    text += f"the better {found.metric}. {_common(found.rows, keys)}"
+    text = f"{count_text(count, found.noun)}, each a line from left to right. A stronger colour "
+    text += f"means a better {found.metric}. {_common(found.rows, keys, found.noun)}"
     apart = max(90, *(LETTER * len(axis.label) for axis in axes))
     return Chart(title, text.strip(), _draw(axes, found, study.trial_names), minimum_width=apart * len(axes))
 
@@ -45,18 +45,21 @@ def _too_few(found: Compared, metric: str) -> str:
     return f"All {found.noun}s have the same hyperparameters, so there is nothing to compare."
 
 
-def _common(rows: Sequence[Attempt], keys: Sequence[str]) -> str:
+def _common(rows: Sequence[Attempt], keys: Sequence[str], noun: str) -> str:
     """The common values of most of the best tenth, or of the best three if that is more."""
     best = rows[: max(3, len(rows) // 10)]
     if len(rows) < 2 * len(best):
         return ""
     found = []
     for key in keys:
-        value, count = Counter(number_text(row.value(key)) for row in best).most_common(1)[0]
+        known = [number_text(row.value(key)) for row in best if row.value(key) is not None]
+        if not known:
+            continue
+        value, count = Counter(known).most_common(1)[0]
         share = sum(number_text(row.value(key)) == value for row in rows) / len(rows)
         if count >= COMMON * len(best) and count / len(best) > share:
-            found.append(f"{count} have {key.removeprefix('config/')} {value}")
-    return f"Of the best {len(best)}, {', '.join(found)}." if found else ""
+            found.append(f"{'all' if count == len(best) else count} have {key.removeprefix('config/')} = {value}")
+    return f"Of the best {count_text(len(best), noun)}, {' and '.join(found)}." if found else ""
 
 
 def _draw(axes: Sequence[Axis], found: Compared, names: Names) -> Plot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -92,8 +93,8 @@ def _by_trial(study: StudyView, metric: str) -> dict[str, dict[int, float]]:
 
 
 def _finding(study: StudyView, workload: str, all_: Curves, shown: int, ranked: int) -> str:
-    rows = study.of_workload(workload)
-    text = f"{study.objectives[workload].metric} on the validation split after each epoch"
+    rows, metric = study.of_workload(workload), study.objectives[workload].metric
+    text = f"{metric} on the validation split after each epoch"
     text += (
         f", {count_text(ranked, 'trial')}"
         if shown == ranked
@@ -110,4 +111,15 @@ def _finding(study: StudyView, workload: str, all_: Curves, shown: int, ranked: 
     text += f". The {which}, {name}, was best at {number_text(points[epoch])} after epoch {epoch} of {last}"
     if last > 1:
         text += "; it was still improving at its end" if epoch == last else ", and did not get better after that"
-    return text + "."
+    return f"{text}.{_result(best.number(metric), points[epoch], points[last])}"
+
+
+def _result(value: float, at_best: float, at_last: float) -> str:
+    """Why the table has another value than the curve's best: a function's result is what it returns at its end."""
+    shown = number_text(value)
+    if not math.isfinite(value) or shown == number_text(at_best):
+        return ""
+    why = (
+        "its value after the last epoch" if shown == number_text(at_last) else "the value that it returned at its end"
+    )
+    return f" The table has {shown}, {why}."

@@ -99,7 +99,8 @@ def _effect(axis: Axis, found: Compared) -> str:
     if axis.scale != "even":
         return _numeric_effect(axis, found)
     groups: dict[str, list[float]] = {}
-    for row in found.rows:
+    having = (row for row in found.rows if row.value(axis.key) is not None)
+    for row in having:
         groups.setdefault(number_text(row.value(axis.key)), []).append(row.number(found.metric))
     medians = {value: statistics.median(group) for value, group in groups.items()}
     losses = {value: found.objective.loss(each) for value, each in medians.items()}
@@ -112,11 +113,14 @@ def _effect(axis: Axis, found: Compared) -> str:
 
 
 def _numeric_effect(axis: Axis, found: Compared) -> str:
-    """The quarter of the hyperparameter's values with the best metric, and the rank correlation."""
+    """The quarter of the hyperparameter's values with the best metric, and the rank correlation.
+
+    Rows without the hyperparameter, as in a conditional space, do not count.
+    """
     rows, metric = found.rows, found.metric
     known = sorted((row for row in rows if math.isfinite(row.number(axis.key))), key=lambda row: row.number(axis.key))
-    if len(known) < len(rows) or len(known) < 2 * QUARTERS:
-        return f"{metric} of {count_text(len(rows), found.noun)} against {axis.label}."
+    if len(known) < 2 * QUARTERS:
+        return f"{metric} of {count_text(len(known), found.noun)} against {axis.label}."
     cuts = [number * len(known) // QUARTERS for number in range(QUARTERS + 1)]
     quarters = [known[start:end] for start, end in pairwise(cuts)]
     medians = [statistics.median(row.number(metric) for row in quarter) for quarter in quarters]

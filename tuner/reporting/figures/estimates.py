@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tuner.records.attempts import Attempt
 from tuner.reporting.figures.chart import Chart, Names, plain
 from tuner.reporting.figures.style import colour, new_plot
-from tuner.reporting.result_tables import estimate_accuracy
+from tuner.reporting.result_tables import estimate_accuracy, measured_rows
 from tuner.reporting.study_view import StudyView
 
 if TYPE_CHECKING:
@@ -22,22 +22,17 @@ def estimate_against_peak(study: StudyView) -> Chart:
     title = "Memory: estimate against measured peak"
     settings = study.record.settings
     if not settings.get("auto_memory", True):
-        given = settings.get("memory_gb") or settings.get(
-            "model_memory_gb"
-        )  # which had a default in earlier versions
+        # The latter had a default in earlier versions.
+        given = settings.get("memory_gb") or settings.get("model_memory_gb")
         size = f"{given:g} GB" if isinstance(given, (int, float)) else "what a function of its configuration says"
         return Chart(title, f"No memory was estimated: each was given {size}.")
-    rows = measured(study.rows)
+    first_shares = study.record.plan.first_shares_gb
+    rows = measured_rows(study.rows, first_shares)
     if not rows:
-        return Chart(title, "No completed trial has a measured peak, so estimates cannot be judged yet.")
-    text = estimate_accuracy(study.rows).removeprefix("estimates: ")
+        return Chart(title, "No completed trial has an estimate and a measured peak yet, so none can be judged.")
+    text = estimate_accuracy(study.rows, first_shares).removeprefix("estimates: ")
     text = f"Estimates were {text}. Triangles, above the diagonal, took more than was estimated."
     return Chart(title, text, _draw(rows, study.trial_names))
-
-
-def measured(rows: Sequence[Attempt]) -> list[Attempt]:
-    """The completed rows with a known peak."""
-    return [row for row in rows if row.status == "completed" and row.peak_memory_gb]
 
 
 def _draw(rows: Sequence[Attempt], names: Names) -> Plot:

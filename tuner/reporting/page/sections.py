@@ -12,6 +12,7 @@ from typing import get_args
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import averages, summary
+from tuner.records.study_record import OPTUNA_CALL
 from tuner.reporting.figures.attempt_bars import to_bars, without_pauses
 from tuner.reporting.figures.compared import compared
 from tuner.reporting.figures.coordinates import parallel_coordinates
@@ -141,10 +142,12 @@ def _best(study: StudyView, workload: str) -> str:
 
 
 def _more_seeds(study: StudyView) -> str:
-    """How to train with more seeds; a search that suggests configurations trains each with one only."""
-    if study.record.settings.get("search") in (None, "grid", "random"):
-        return "Resume the study with --seeds 3 to train each configuration with two more seeds."
-    return "Train the best configurations again with other seeds to know."
+    """How to train with more seeds; empty where a search suggests configurations, and trains each with one only."""
+    record = study.record
+    search = record.settings.get("search") or (record.options or {}).get("search")
+    if record.command == OPTUNA_CALL or search not in (None, "grid", "random"):
+        return ""
+    return "Resume the study with --seeds 3 to train each configuration with two more seeds."
 
 
 def _best_configuration(rows: Sequence[Attempt], objective: Objective) -> str:
