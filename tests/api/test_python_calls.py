@@ -160,8 +160,9 @@ def test_everything_that_must_be_given_again_is_named_at_once() -> None:
 def test_a_study_of_a_sampler_keeps_its_options() -> None:
     samplers = pytest.importorskip("optuna").samplers
     space = {"lr": {"uniform": [0.01, 0.1]}}
-    tuner.run(Toy(), space=space, search=samplers.RandomSampler(seed=1), num_samples=2, output="out", **HERE)
-    result = tuner.run(search=samplers.RandomSampler(seed=2), num_samples=3, resume="out")
+    tuner.run(Toy(), space=space, search=samplers.TPESampler(seed=1), num_samples=2, output="out", **HERE)
+    assert (read_study(Path("out")).options or {})["search"] == "TPESampler"
+    result = tuner.run(search=samplers.TPESampler(seed=2), num_samples=3, resume="out")
     assert [row["status"] for row in result.rows] == ["completed"] * 3
     with pytest.raises(InputError, match=r"search=TPESampler: it is a class: give an object, such as TPESampler\(\)"):
         tuner.run(Toy, space=space, search=samplers.TPESampler, num_samples=2, **HERE)

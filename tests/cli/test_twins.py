@@ -111,10 +111,9 @@ def test_what_other_programs_call_an_option_is_understood_and_not_shown() -> Non
     assert "--n-trials" not in CliRunner().invoke(cli, ["--help-all"]).output
 
 
-@pytest.mark.parametrize("name", ["tpe", "TPESampler"])
-def test_optunas_default_sampler_is_known_by_its_own_names(name: str) -> None:
-    given = chosen(cli.commands["run"].make_context("run", ["--sampler", name]), Settings)
-    assert given.search == Settings(search=name).search == "optuna"
+def test_optunas_default_sampler_is_known_by_its_own_name() -> None:
+    given = chosen(cli.commands["run"].make_context("run", ["--sampler", "tpe"]), Settings)
+    assert given.search == Settings(search="tpe").search == "optuna"
 
 
 def test_an_error_names_an_option_as_it_was_typed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     Points = Sequence[Mapping[str, object]]
 else:  # looked over where they are used, which imports torch
     Configs = WorkloadsLike = Space = Points = object
-    Search = Annotated[object, BeforeValidator(lambda given: "optuna" if str(given) in TPE else given)]
+    Search = Annotated[object, BeforeValidator(lambda given: "optuna" if given == TPE else given)]
 
 DEFAULT_MODE = "quick"
 DEFAULT_DATA = ""  # each workload's own default
 UP_FRONT = ("grid", "random")  # searches whose configurations are known before the study begins
 SEARCHES = (*UP_FRONT, "optuna")
-TPE = ("tpe", "TPESampler")  # Optuna's own names of its default sampler, which is what "optuna" is
+TPE = "tpe"  # Optuna's default sampler, which is what "optuna" is; "TPESampler" is what study.json calls an object
 
 _NUMBER = r"(\d+\.?\d*|\.\d+)"
 _TIME = re.compile(rf"(?:{_NUMBER}\s*h)?\s*(?:{_NUMBER}\s*m)?\s*(?:{_NUMBER}\s*s)?")  # such as 1h30m
@@ -348,7 +348,7 @@ class SearchOptions(Options):
         Terminal(
             f"[{'|'.join(SEARCHES)}]",
             unset="a list is tried as it is, choices alone as a grid, and any other space at random",
-            choices=(*SEARCHES, *TPE),
+            choices=(*SEARCHES, TPE),
             aliases=("--sampler", "--search-alg"),
             in_python="One of Optuna's samplers or a searcher of ray.tune.search can be given as it is.",
         ),
