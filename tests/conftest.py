@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build, split
 from tuner.machine.caps import environment
 from tuner.trial import GB, Device
+
+# In a pipe it sets the width of tables; processes that pytest-xdist starts may have it.
+os.environ.pop("COLUMNS", None)
 
 SHARED = "shared by tests"
 # On a Ray that was there before, a study's workers have variables of its own: those that Ray keeps ready are no use.
