@@ -78,7 +78,9 @@ def ranks(folder: str) -> dict[str, Any]:
         "differences": (sign * compared.difference).round(6).astype(str).tolist(),
         "weights": torch.load(f"{folder}/best.pt", weights_only=True)["name"],
         "page": re.findall(r'<tr data-trial="(.*?)">|class="name">(.*?)<', page),
-        "captions": [SIGN.sub("", each) for each in re.findall(r"<figcaption>(.*?val_x.*?)</figcaption>", page)],
+        "captions": [
+            SIGN.sub("", each) for each in re.findall(r"<figcaption>(.*?)</figcaption>", page) if "val_x" in each
+        ],
     }
 
 

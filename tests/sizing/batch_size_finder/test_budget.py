@@ -40,7 +40,7 @@ def test_the_text_is_one_line_in_mb() -> None:
 def test_free_memory_that_was_the_limit_is_told_with_who_knows_of_the_rest() -> None:
     told = str(replace(budget(), stopped_by="free memory"))
     assert told.endswith(
-        "mode=measured free=600MB: other programs, or this one's other tensors, hold the rest (`tune doctor` names "
+        "mode=measured free=600MB: other programs, or this one's other tensors, hold the rest (`tuner doctor` names "
         "programs on a GPU))"
     )
 
