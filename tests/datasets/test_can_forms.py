@@ -81,7 +81,9 @@ def test_a_flag_is_found_beside_other_fields_and_behind_a_logs_bytes(lines: list
     assert read_frames(write(tmp_path, lines)).injected.tolist() == [False, True]
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"1.0,0329,1,00,R\n" * 9), "1.0,0329,1,00,R".encode("utf-16")])
+@pytest.mark.parametrize(
+    "content", [gzip.compress(b"1.0,0329,1,00,R\n" * 9, mtime=0), "1.0,0329,1,00,R".encode("utf-16")]
+)
 def test_what_is_no_text_is_told_so(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "drive.csv").write_bytes(content)
     with pytest.raises(DataError, match=r"drive\.csv is no text \(compressed, .*: unpack it, or save it in UTF-8"):
