@@ -76,6 +76,7 @@ def study(folder: Path) -> None:
             ],
             Settings(
                 device="cpu",
+                model_memory_gb=1.5,  # with estimates trials would start in the order of times that earlier studies took
                 gpu_memory_buffer_gb=0,
                 max_workers=1,
                 threads=1,
