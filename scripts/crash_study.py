@@ -76,7 +76,7 @@ def study(folder: Path) -> None:
             ],
             Settings(
                 device="cpu",
-                model_memory_gb=1.5,  # with estimates trials would start in the order of times that earlier studies took
+                model_memory_gb=1.5,  # estimates come with times of earlier studies, by which trials would start
                 gpu_memory_buffer_gb=0,
                 max_workers=1,
                 threads=1,
