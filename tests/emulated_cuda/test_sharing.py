@@ -60,10 +60,10 @@ def test_what_another_program_takes_after_the_plan_costs_time_alone(tmp_path: Pa
 
 def test_a_trial_whose_memory_another_program_takes_has_the_same_share_again(tmp_path: Path) -> None:
     study = Study(tmp_path / "study")
-    process = start(tmp_path, "study", study.folder, 2, 300, 6)
+    process = start(tmp_path, "study", study.folder, 2, 300, 12)
     while not (tmp_path / "held").exists():  # a trial has half of its memory
         time.sleep(0.05)
-    hog = start(tmp_path, "hog", 3000 - 2 * 650 - 50, 12)
+    hog = start(tmp_path, "hog", 3000 - 2 * 716 - 50, 18)  # 66 of them may be left of a worker's first step
     ended(process)
     ended(hog)
     starved = [line for line in study.attempts if line["status"] == "out_of_memory"]
