@@ -16,9 +16,7 @@ from tuner.machine.devices import nvml_text, ram_bytes
 class GpuLoad:
     """A GPU at a moment."""
 
-    busy: (
-        float  # the share of the driver's last sampling period (at most a second) in which a kernel ran, from 0 to 1
-    )
+    busy: float  # the share of the driver's last period, at most a second, in which a kernel ran; from 0 to 1
     used_bytes: int  # by all processes
 
 

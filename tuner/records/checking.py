@@ -6,11 +6,14 @@ import json
 import re
 import reprlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import PlainValidator, TypeAdapter, ValidationError
 
 from tuner.errors import InputError
+from tuner.machine.regular_files import regular
 from tuner.trial import LARGEST_NUMBER, ConfigValue
 
 Checked = TypeVar("Checked")
@@ -129,6 +132,16 @@ def checked_json(kind: type[Checked], content: bytes) -> Checked:
         raise ValueError("it is nested too deep") from error
     except ValidationError as error:
         raise ValueError(_fault(error, dotted)) from error
+
+
+def readable_lines(kind: type[Checked], path: Path, most_bytes: int) -> list[Checked]:
+    """The records of a file of JSON lines in order, without damaged ones; empty if the file cannot be read."""
+    lines = []
+    with suppress(OSError):
+        for text in regular(path, most_bytes).read_bytes().splitlines():
+            with suppress(ValueError):
+                lines.append(checked_json(kind, text))
+    return lines
 
 
 def _validated(kind: type[Checked], values: object) -> Checked:

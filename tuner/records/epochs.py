@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tuner.machine.atomic_files import not_following
-from tuner.machine.regular_files import regular
-from tuner.records.checking import Amount, Metric, TrialId, Whole, checked_json
+from tuner.records.checking import Amount, Metric, TrialId, Whole, readable_lines
 from tuner.trial import GB, EpochReport
 
 FLUSH_SECONDS = 1.0
@@ -79,12 +78,7 @@ class EpochLog:
 
 def read_epochs(path: Path) -> list[EpochLine]:
     """The lines of ``epochs.jsonl`` in order, without damaged ones; empty if the file cannot be read."""
-    lines = []
-    with suppress(OSError):
-        for text in regular(path, MOST_BYTES).read_bytes().splitlines():
-            with suppress(ValueError):
-                lines.append(checked_json(EpochLine, text))
-    return lines
+    return readable_lines(EpochLine, path, MOST_BYTES)
 
 
 def histories(lines: Iterable[EpochLine]) -> dict[str, dict[int, EpochLine]]:

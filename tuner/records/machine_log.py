@@ -15,8 +15,7 @@ from pathlib import Path
 
 from tuner.machine.atomic_files import not_following
 from tuner.machine.load import Load, LoadMeter
-from tuner.machine.regular_files import regular
-from tuner.records.checking import Amount, Name, checked_json
+from tuner.records.checking import Amount, Name, readable_lines
 from tuner.trial import GB, Device
 
 SECONDS = 1.0  # between two lines, at first
@@ -81,9 +80,4 @@ def to_line(load: Load, labels: Mapping[str, str], at: float) -> dict[str, objec
 
 def read_machine(path: Path) -> list[MachineLine]:
     """The lines of ``machine.jsonl`` in order, without damaged ones; empty if the file cannot be read."""
-    lines = []
-    with suppress(OSError):
-        for text in regular(path, MOST_BYTES).read_bytes().splitlines():
-            with suppress(ValueError):
-                lines.append(checked_json(MachineLine, text))
-    return lines
+    return readable_lines(MachineLine, path, MOST_BYTES)

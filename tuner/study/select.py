@@ -75,12 +75,11 @@ def _with_arguments(selection: Selection, settings: Settings) -> Selection:
     has_data = not isinstance(settings.data, str) or settings.data != DEFAULT_DATA
     if isinstance(program, Script) and has_data:
         raise ParameterError("data", settings.data, "a script reads its own data", "give it among its arguments")
-    if isinstance(program, Function) and program.takes_data != has_data:
-        if has_data:
-            rule = f"{program.name} takes no data: define it as def {program.name}(config, data)"
-            raise ParameterError("data", f"a {type(settings.data).__name__}", rule)
-        if program.needs_data:
-            raise InputError(f"{program.name}(config, data) takes data: give {option('data')}")
+    if isinstance(program, Function) and has_data and not program.takes_data:
+        rule = f"{program.name} takes no data: define it as def {program.name}(config, data)"
+        raise ParameterError("data", f"a {type(settings.data).__name__}", rule)
+    if isinstance(program, Function) and program.needs_data and not has_data:
+        raise InputError(f"{program.name}(config, data) takes data: give {option('data')}")
     objects: Objects = {}
     keys = {key: None for each in selection.configurations for key in each.values}
     if settings.search is not None:
