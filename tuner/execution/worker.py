@@ -243,7 +243,10 @@ def _training(
 ) -> tuple[
     Generator[EpochReport | Question | Fit] | Generator[EpochReport | Fit], Checkpoint | ProgramCheckpoints | None
 ]:
-    """A trial's training, which has not begun, and what keeps its checkpoints. ``notes`` gets what the row should say."""
+    """A trial's training, which has not begun, and what keeps its checkpoints.
+
+    ``notes`` gets what the row should say beside its result.
+    """
     workload, trial, folder = task.workload, placement.trial, options.checkpoints
     requests = StopRequests(folder)
     pruned = partial(requests.prune_requested, trial.trial_id)

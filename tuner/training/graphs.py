@@ -36,7 +36,7 @@ class CudaRecorder:
     may_fail = True  # then steps run without a graph
 
     def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._free()
 
     @contextmanager
@@ -73,7 +73,8 @@ class CudaRecorder:
                 try:
                     loss = step()
                 except BaseException:
-                    with suppress(RuntimeError):  # the step's own error says more
+                    with suppress(RuntimeError), catch_warnings():  # the step's own error says more
+                        simplefilter("ignore")
                         graph.capture_end()
                         complete = True
                     raise
@@ -121,9 +122,11 @@ def _refusing_to_wait() -> Iterator[None]:
 def _end_allocation(pool: Any) -> None:
     """Ends the allocation to a pool, as ``CUDAGraph::capture_end`` does unless CUDA has refused the recording."""
     device = torch.cuda.current_device()
-    end = getattr(torch._C, "_cuda_endAllocateToPool", None)  # before 2.8 it had another name
-    (end or torch._C._cuda_endAllocateCurrentStreamToPool)(device, pool)  # type: ignore[attr-defined]
-    torch._C._cuda_releasePool(device, pool)
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)  # earlier versions have another name
+    end = end or torch._C._cuda_endAllocateCurrentStreamToPool  # type: ignore[attr-defined]
+    with suppress(RuntimeError):  # it has ended, and the graph releases the pool
+        end(device, pool)
+        torch._C._cuda_releasePool(device, pool)
 
 
 class GraphedSteps:
@@ -191,7 +194,7 @@ class GraphedSteps:
     def end(self) -> None:
         """Notes it if no step was recorded, as there were too few."""
         if self._replay is None:
-            self._give_up(f"{self._before} steps had the first batch's shape, and {WARM_UP_STEPS} come before it")
+            self._give_up(f"only {self._before} steps had the first batch's shape")
 
     def _apart(self, batch: Batch) -> Tensor:
         """A step without the graph, which keeps its own gradients."""
@@ -225,7 +228,8 @@ class GraphedSteps:
             if is_out_of_memory(error) or not self._recorder.may_fail:
                 raise
             del self._batch, self._rates
-            self._give_up(one_line(error, 200))
+            said = one_line(str(error).partition("\n")[0], 200)
+            self._give_up(f"a step cannot be recorded ({said or type(error).__name__})")
             return
         self._recorded_settings = self._settings()
         self._gradients = [(value, value.grad) for value in self._model.parameters()]
