@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from warnings import catch_warnings, simplefilter
@@ -129,6 +130,18 @@ def _end_allocation(pool: Any) -> None:
         torch._C._cuda_releasePool(device, pool)
 
 
+@dataclass(frozen=True)
+class _Recorded:
+    """A recorded step, and the tensors that its kernels read and write."""
+
+    loss: Tensor
+    launch: Callable[[], None]
+    batch: Batch
+    rates: list[Tensor]  # the learning rates of the optimizer's groups
+    gradients: list[tuple[nn.Parameter, Tensor | None]]
+    settings: list[dict[str, Any]]  # of the optimizer, when it was recorded
+
+
 class GraphedSteps:
     """Runs training steps, as ``train_step`` does: as a CUDA graph where that is possible, with the same results.
 
@@ -152,7 +165,7 @@ class GraphedSteps:
         self._captured = partial(train_step, workload, model, optimizer, config=config)
         self._shape: object = None
         self._before = 0  # steps of that shape before the recording
-        self._replay: Callable[[], None] | None = None
+        self._graph: _Recorded | None = None
         self._given_up = False
         if reason := obstacle(workload, config, optimizer):
             self._give_up(reason)
@@ -170,38 +183,35 @@ class GraphedSteps:
         self._shape = self._shape or shape
         if shape != self._shape:
             return self._apart(batch)
-        if self._replay is None:
-            if self._before < WARM_UP_STEPS:
-                return self._warm_up(batch)
-            self._record(batch)
-            if self._replay is None:
-                return self._eager(batch)
-        for place, part in zip(self._batch, batch, strict=True):
+        if self._graph is None and self._before < WARM_UP_STEPS:
+            return self._warm_up(batch)
+        graph = self._graph = self._graph or self._record(batch)
+        if graph is None:
+            return self._eager(batch)
+        for place, part in zip(graph.batch, batch, strict=True):
             place.copy_(part, non_blocking=True)
-        self._replay()
-        return self._loss.clone()  # the next step overwrites it
+        graph.launch()
+        return graph.loss.clone()  # the next step overwrites it
 
     def begin_epoch(self) -> None:
         """Gives the graph the learning rates of an epoch. Whatever else a schedule changes, it cannot follow."""
-        if self._replay is None:
+        if self._graph is None:
             return
-        if self._settings() != self._recorded_settings:
+        if self._settings() != self._graph.settings:
             self._give_up("lr_schedule changes more than learning rates")
             return
-        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+        for group, rate in zip(self._optimizer.param_groups, self._graph.rates, strict=True):
             rate.fill_(float(group["lr"]))
 
     def end(self) -> None:
         """Notes it if no step was recorded, as there were too few."""
-        if self._replay is None:
+        if self._graph is None:
             self._give_up(f"only {self._before} steps had the first batch's shape")
 
     def _apart(self, batch: Batch) -> Tensor:
         """A step without the graph, which keeps its own gradients."""
-        if self._replay is None:
-            return self._eager(batch)
         loss = self._eager(batch)
-        for parameter, gradient in self._gradients:
+        for parameter, gradient in self._graph.gradients if self._graph else ():
             parameter.grad = gradient
         return loss
 
@@ -215,36 +225,35 @@ class GraphedSteps:
         self._before += 1
         return loss
 
-    def _record(self, batch: Batch) -> None:
-        """Records a step, unless it cannot be."""
+    def _record(self, batch: Batch) -> _Recorded | None:
+        """Records a step; None if it cannot be."""
         groups = self._optimizer.param_groups
         self._optimizer.zero_grad(set_to_none=True)  # the graph's gradients are in its own memory
-        self._batch = self._recorder.to_device(batch)
-        self._rates = [torch.tensor(float(group["lr"]), device=group["params"][0].device) for group in groups]
+        batch = self._recorder.to_device(batch)
+        rates = [torch.tensor(float(group["lr"]), device=group["params"][0].device) for group in groups]
         try:
-            self._loss, self._replay = self._recorder.record(self._step)
+            loss, launch = self._recorder.record(partial(self._step, batch, rates))
         except Exception as error:
             self._optimizer.zero_grad(set_to_none=True)
             if is_out_of_memory(error) or not self._recorder.may_fail:
                 raise
-            del self._batch, self._rates
             said = one_line(str(error).partition("\n")[0], 200)
             self._give_up(f"a step cannot be recorded ({said or type(error).__name__})")
-            return
-        self._recorded_settings = self._settings()
-        self._gradients = [(value, value.grad) for value in self._model.parameters()]
+            return None
+        gradients = [(value, value.grad) for value in self._model.parameters()]
+        return _Recorded(loss, launch, batch, rates, gradients, self._settings())
 
-    def _step(self) -> Tensor:
-        """A step on the graph's own batch, with learning rates that kernels read from the graph's own tensors."""
+    def _step(self, batch: Batch, rates: list[Tensor]) -> Tensor:
+        """A step with learning rates that kernels read from these tensors."""
         groups = self._optimizer.param_groups
         changed = {"lr", "capturable"}
         before = [{key: group[key] for key in changed & group.keys()} for group in groups]
-        for group, rate in zip(groups, self._rates, strict=True):
+        for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate
             if "capturable" in group:
                 group["capturable"] = True
         try:
-            return self._captured(self._batch)
+            return self._captured(batch)
         finally:
             for group, values in zip(groups, before, strict=True):
                 group.update(values)
@@ -259,7 +268,7 @@ class GraphedSteps:
         if not self._given_up:
             self._notes.append(f"CUDA graphs: {reason}; trained eagerly")
         self._given_up = True
-        self._replay = None
+        self._graph = None
 
 
 def obstacle(workload: Workload, config: Config, optimizer: torch.optim.Optimizer) -> str:
