@@ -105,11 +105,8 @@ class Listener(Protocol):
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone."""
 
-    def waiting(self, text: str) -> None:
-        """A trial waits for memory that others hold, as the text says."""
-
-    def silent(self, text: str) -> None:
-        """A trial has reported nothing for long, as the text says."""
+    def noted(self, text: str) -> None:
+        """Something that the user may want to know: a trial waits for memory, or has long reported nothing."""
 
     def tick(self) -> None:
         """Time has passed: at most ``POLL_SECONDS``, or as long as an executor takes for its next event."""
@@ -261,7 +258,7 @@ class _Loop:
             self.executor.submit(placement)
             self.listener.started(placement)
         if wait.text:
-            self.listener.waiting(wait.text)
+            self.listener.noted(wait.text)
         if wait.given_up and held:
             outcome = Outcome(held[0].trial, "failed", error=wait.given_up)
             self.packer.drop(outcome.trial.trial_id)
@@ -293,7 +290,7 @@ class _Loop:
             self.silence.ends(trial_id)
             self.executor.end(trial_id, error)
         for notice in notices:
-            self.listener.silent(notice)
+            self.listener.noted(notice)
 
     def _unless_starved(self, outcome: Outcome) -> Outcome:
         """The outcome with who held the memory, if the trial ran out of it within its share.
