@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
 
+import tuner
 from tuner.placement.throughput import WorkerCount
 
+# GPUMemNet's (arXiv 2602.17817), of trainings on an A100, each alone: GRACT is the part of the time in which the
+# GPU's engine was active.
+TABLE = Path(tuner.__file__).parents[1].parent / "shared/data/gpu/mlp_measured.csv"
 Curve = Callable[[int], float]  # from how many train to what all of them do together; one alone does 1
 
 SATURATES: Curve = lambda n: min(n, 6)  # noqa: E731
@@ -100,3 +106,16 @@ def test_the_number_is_looked_at_again_once_all_trials_are_others() -> None:
 def test_trials_that_end_before_they_can_be_compared_leave_the_number_as_it_was() -> None:
     count = WorkerCount(2, 8, cores=8)
     assert study(count, SATURATES, epochs=3, trials=40)[-1] in (2, 3)
+
+
+@pytest.mark.skipif(not TABLE.exists(), reason="the table of measured MLPs is not beside the checkout")
+def test_trainings_that_take_turns_on_a_gpu_are_as_many_as_fill_it() -> None:
+    """Curves from recorded activity: processes without MPS take turns, so that n of them do min(n, 1 / GRACT)."""
+    with TABLE.open(newline="") as file:
+        active = [float(row["Avg GRACT"]) for row in csv.DictReader(file)][::150]
+    for part in active:
+        count = WorkerCount(2, 24, cores=16)
+        seen = study(count, lambda n, part=part: min(n, 1 / part), trials=40)  # type: ignore[misc]
+        typical = sorted(seen)[len(seen) // 2]
+        assert min(typical, 1 / part) >= 0.9 * min(24, 1 / part), part
+        assert typical <= 1 / part + 2, part
