@@ -14,21 +14,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.support import fake_mps
 from tests.support.processes import runs
+from tuner.machine.holders import with_descendants
 from tuner.machine.mps import MpsDaemons, client_variables, may_be_a_neighbours, users_daemon
 from tuner.trial import MB, Device
 
 STUDY = """
-import sys
+import os, sys, time
 from tuner.machine.mps import MpsDaemons
 from tuner.trial import Device
 daemons = MpsDaemons()
 daemons.start([Device("", "cuda", 0, "T4", 1, 1, 1, "GPU-1")])
-print("started", flush=True)
+if not os.fork():
+    time.sleep(60)  # holds the other end of the guard's input
+print(daemons._guard.pid, flush=True)
 sys.stdin.read()
 """
 
@@ -49,6 +51,13 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list
 
 def gpus(gpu: Device, *uuids: str) -> list[Device]:
     return [replace(gpu, index=index, uuid=uuid) for index, uuid in enumerate(uuids)]
+
+
+def wait_for_end(*pids: int) -> None:
+    deadline = time.monotonic() + 20
+    while any(map(runs, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(runs, pids))
 
 
 def folder(daemons: MpsDaemons, uuid: str) -> Path:
@@ -77,15 +86,15 @@ def test_each_gpu_has_a_private_daemon_that_ends_with_its_server(
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_study_that_is_killed_leaves_no_daemon_and_no_folder(number: int, log: Callable[[str], list[Any]]) -> None:
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", STUDY], stdin=pipe, stdout=pipe) as study:
-        assert study.stdout is not None and study.stdout.readline() == b"started\n"
-        (guard,) = psutil.Process(study.pid).children()
+    with subprocess.Popen([sys.executable, "-c", STUDY], stdin=pipe, stdout=pipe, start_new_session=True) as study:
+        assert study.stdout is not None
+        guard = int(study.stdout.readline())
         (daemon,), (server,) = log("daemon"), log("server")
+        assert {daemon["daemon"], server} < with_descendants([study.pid])[0], "what they hold is the study's"
         study.send_signal(number)
-    deadline = time.monotonic() + 20
-    while any(map(runs, [guard.pid, daemon["daemon"], server])) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not any(map(runs, [guard.pid, daemon["daemon"], server]))
+        study.wait()
+        wait_for_end(guard, daemon["daemon"], server)
+        os.killpg(study.pid, signal.SIGKILL)  # the fork
     assert not Path(daemon["variables"]["CUDA_MPS_PIPE_DIRECTORY"]).parents[1].exists()
 
 
@@ -110,6 +119,18 @@ def test_a_daemon_that_does_not_obey_is_killed_with_its_server(
         daemons.start(gpus(gpu_16gb, "GPU-1"))
         (daemon,), (server,) = log("daemon"), log("server")
     assert not any(map(runs, [daemon["daemon"], server]))
+
+
+def test_the_daemon_of_a_guard_that_was_killed_ends_with_the_study(
+    gpu_16gb: Device, log: Callable[[str], list[Any]]
+) -> None:
+    with closing(MpsDaemons()) as daemons:
+        daemons.start(gpus(gpu_16gb, "GPU-1"))
+        assert daemons._guard is not None
+        daemons._guard.kill()
+        (daemon,) = log("daemon")
+        assert runs(daemon["daemon"])
+    assert not runs(daemon["daemon"]) and not runs(log("server")[0])
 
 
 def test_what_is_there_already_is_the_users(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def serve(pipes: Path) -> None:
     while MODE == "hangs":
         time.sleep(1)
     (pipes / f"{NAME}.pid").write_text(str(os.getpid()))
-    servers: list[subprocess.Popen[bytes]] = []
+    servers: list[int] = []
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(pipes / "control"))
         listening.listen()
@@ -51,17 +51,15 @@ def serve(pipes: Path) -> None:
                 command = caller.recv(1000).decode().strip()
                 note(command=command)
                 if command.startswith("start_server"):
-                    servers.append(subprocess.Popen(["sleep", "1000"]))
-                    note(server=servers[-1].pid)
-                answers = {
-                    "get_server_list": "\n".join(str(each.pid) for each in servers),
-                    "get_server_status": "ACTIVE",
-                }
+                    # It is left by what has started it, and in a session of its own.
+                    left = ["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $!"]
+                    servers.append(int(subprocess.run(left, stdout=subprocess.PIPE, check=True).stdout))
+                    note(server=servers[-1])
+                answers = {"get_server_list": "\n".join(map(str, servers)), "get_server_status": "ACTIVE"}
                 caller.sendall(answers.get(command.split()[0], "").encode())
             if command == "quit" and MODE != "stays":
                 for each in servers:
-                    each.kill()
-                    each.wait()
+                    os.kill(each, signal.SIGKILL)
                 return
 
 

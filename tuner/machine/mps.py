@@ -98,6 +98,7 @@ class MpsDaemons:
         self.pipes: dict[str, str] = {}  # the folder of each GPU's daemon, by the GPU's UUID
         self._guard: subprocess.Popen[bytes] | None = None
         self._created = 0.0
+        self._processes: list[tuple[int, float, bool]] = []  # the daemons and servers, as ``end_tree`` takes them
 
     def start(self, devices: Sequence[Device], seconds: float = START_SECONDS) -> dict[Device, str]:
         """Starts a daemon and its server for each GPU.
@@ -119,7 +120,7 @@ class MpsDaemons:
         assert self._guard.stdout is not None
         answer = _line(self._guard.stdout, seconds + ANSWER_SECONDS)
         said = json.loads(answer) if answer else {}
-        self.pipes = said.get("pipes", {})
+        self.pipes, self._processes = said.get("pipes", {}), said.get("processes", [])
         unsaid = "the process that starts it gave no answer"
         failed = {device: said.get("failed", {}).get(device.uuid, unsaid) for device in devices}
         return {device: reason for device, reason in failed.items() if device.uuid not in self.pipes}
@@ -135,8 +136,10 @@ class MpsDaemons:
         if self._guard.poll() is None:
             end_tree(self._guard.pid, self._created, leads=True)
             self._guard.wait()
+        for process in self._processes:  # of a guard that somebody has killed
+            end_tree(*process)
         self._guard.stdout.close()
-        self._guard, self.pipes = None, {}
+        self._guard, self.pipes, self._processes = None, {}, []
 
 
 def _line(stream: IO[bytes], seconds: float) -> bytes:

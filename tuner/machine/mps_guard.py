@@ -2,11 +2,12 @@
 
 It ends when its standard input does, or when the process that has started it is gone, however that ended: a fork of
 the study could hold the other end of its input. It writes one line of JSON: ``pipes``, the folder of each GPU's
-daemon, and ``failed``, why a GPU has none.
+daemon, ``processes``, as ``end_tree`` takes them, and ``failed``, why a GPU has none.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -30,6 +31,7 @@ QUIT_SECONDS = 3.0  # for it to end when it is asked to
 LOOK_SECONDS = 0.05
 ALIVE_SECONDS = 1.0  # between two looks at whether the study lives
 LONGEST_PATH = "/00/pipe/nvidia-cuda-mps-control.pid"  # of what lies in the private folder; its sockets' are shorter
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 # Of a server's states (get_server_status) those in which it takes no clients.
 NOT_READY = ("INITIALIZING", "FAULT")
 
@@ -58,8 +60,8 @@ class Daemon:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._created = time_made(self._process.pid)
-        self._asked_for_server = self._ended = False
+        self.pid, self.created = self._process.pid, time_made(self._process.pid)
+        self._asked_for_server = False
 
     def ready(self, seconds: float) -> bool:
         """Whether its server takes clients now. Each of its commands is given up after this time.
@@ -83,21 +85,20 @@ class Daemon:
         lines = self._output.read_text(errors="replace").splitlines()
         return f"{CONTROL} ended with {code}" + (f": {one_line(lines[-1], 200)}" if lines else "")
 
+    def processes(self) -> list[tuple[int, float, bool]]:
+        """Itself and its servers, as ``end_tree`` takes them."""
+        found = [(self.pid, self.created, True)]
+        for server in self._servers(COMMAND_SECONDS) or ():
+            with suppress(psutil.NoSuchProcess):
+                found.append((server, time_made(server), False))
+        return found
+
     def end(self) -> None:
-        """Asks it to end, and kills what is left of it and of its servers."""
-        if self._ended:
-            return
-        self._ended, made = True, {}
-        if self._asked_for_server:  # else it has not answered yet
-            for server in self._servers(COMMAND_SECONDS) or ():
-                with suppress(psutil.NoSuchProcess):
-                    made[server] = time_made(server)
-            if self._ask("quit", COMMAND_SECONDS) is not None:
-                with suppress(subprocess.TimeoutExpired):  # it waits for clients
-                    self._process.wait(QUIT_SECONDS)
-        for server, created in made.items():
-            end_tree(server, created, leads=False)
-        end_tree(self._process.pid, self._created, leads=True)
+        """Asks it to end with its server, and kills it if it does not."""
+        if self._process.poll() is None and self._asked_for_server and self._ask("quit", COMMAND_SECONDS) is not None:
+            with suppress(subprocess.TimeoutExpired):  # it waits for clients
+                self._process.wait(QUIT_SECONDS)
+        end_tree(self.pid, self.created, leads=True)
         self._process.wait()
 
     def _servers(self, seconds: float) -> list[int] | None:
@@ -133,31 +134,34 @@ def main(seconds: float, uuids: Sequence[str]) -> None:
         ready, _, _ = select.select([0], [], [], wait_seconds)
         return bool(asked or (ready and not os.read(0, 1)) or os.getppid() != parent)
 
+    _adopt_orphans()
     with ExitStack() as ending:
         failed: dict[str, str] = {}
         waiting: dict[str, Daemon] = {}
         bases = usable_bases(SOCKET_BYTES - len(LONGEST_PATH) - 1 - NAME_LENGTH)
         try:
             folder = ending.enter_context(private_folder(bases[0]))
+            ending.callback(_end_rest)
             for number, uuid in enumerate(uuids):
                 waiting[uuid] = Daemon(uuid, folder / str(number))
                 ending.callback(waiting[uuid].end)
         except (OSError, IndexError) as error:
             reason = one_line(error) if bases else "no folder with a short path can be written: set TMPDIR"
             failed = {uuid: reason for uuid in uuids if uuid not in waiting}
-        pipes = _wait(waiting, failed, time.monotonic() + seconds, gone)
-        if not gone(0.0):
-            with suppress(BrokenPipeError):
-                print(json.dumps({"pipes": pipes, "failed": failed}), flush=True)
+        ready = _wait(waiting, failed, time.monotonic() + seconds, gone)
+        pipes = {uuid: str(daemon.pipes) for uuid, daemon in ready.items()}
+        processes = [process for daemon in ready.values() for process in daemon.processes()]
+        with suppress(BrokenPipeError):
+            print(json.dumps({"pipes": pipes, "processes": processes, "failed": failed}), flush=True)
         while not gone(ALIVE_SECONDS):
             pass
 
 
 def _wait(
     waiting: dict[str, Daemon], failed: dict[str, str], deadline: float, gone: Callable[[float], bool]
-) -> dict[str, str]:
-    """The folders of the daemons that are ready by then; ends the others and says in ``failed`` why."""
-    pipes = {}
+) -> dict[str, Daemon]:
+    """The daemons that are ready by then; ends the others and says in ``failed`` why."""
+    ready = {}
     while waiting and not gone(LOOK_SECONDS):
         for uuid, daemon in list(waiting.items()):
             left = deadline - time.monotonic()
@@ -166,11 +170,29 @@ def _wait(
                 failed[uuid] = fault
                 daemon.end()
             elif daemon.ready(min(left, COMMAND_SECONDS)):
-                pipes[uuid] = str(daemon.pipes)
+                ready[uuid] = daemon
             else:
                 continue
             del waiting[uuid]
-    return pipes
+    return ready
+
+
+def _adopt_orphans() -> None:
+    """Makes this process the parent of its descendants that lose theirs, such as a server that its daemon leaves.
+
+    So they can be found, and what they hold counts as the study's.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_rest() -> None:
+    """Kills what the daemons have left."""
+    rest = psutil.Process().children(recursive=True)
+    for each in rest:
+        with suppress(psutil.Error):
+            each.kill()
+    psutil.wait_procs(rest, QUIT_SECONDS)
 
 
 if __name__ == "__main__":
