@@ -421,6 +421,7 @@ def plan(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
+    adaptive_workers: bool = True,
     threads: int | None = None,
     skip_too_large: bool = False,
     gpus: int | None = None,
@@ -469,6 +470,8 @@ def plan(
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once. By default as many as fit.
+        adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
+            is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
             all.
@@ -512,6 +515,7 @@ def plan(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
+    adaptive_workers: bool = True,
     threads: int | None = None,
     skip_too_large: bool = False,
     gpus: int | None = None,
@@ -581,6 +585,7 @@ def run(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
+    adaptive_workers: bool = True,
     threads: int | None = None,
     max_attempts: int = 4,
     retry_growth: float = 1.5,
@@ -658,6 +663,8 @@ def run(
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once. By default as many as fit.
+        adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
+            is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
@@ -757,6 +764,7 @@ def tune_hyperparameters_parallel(
     estimate: Build | None = None,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
+    adaptive_workers: bool = True,
     threads: int | None = None,
     max_attempts: int = 4,
     retry_growth: float = 1.5,
@@ -811,6 +819,8 @@ def tune_hyperparameters_parallel(
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
+        adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
+            is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.

@@ -170,6 +170,7 @@ class _TrialExecution:
             self.kills = oom_kills()
             meter.start()
             training, checkpoint = _training(task, self.placement, options)
+            began, busy = time.perf_counter(), time.process_time()
             while True:
                 with _cap(self.placement, meter, options):
                     event = next(training)
@@ -179,7 +180,17 @@ class _TrialExecution:
                 if not isinstance(event, EpochReport):
                     break
                 self.epochs = event.epoch
-                yield replace(event, memory_bytes=_peak_bytes(meter), host_peak_bytes=meter.host_peak_bytes())
+                seconds, share = time.perf_counter() - began, event.core_share
+                if share is None and self.placement.device.kind == "cuda":  # also what it waits for the GPU, spinning
+                    share = (time.process_time() - busy) / seconds
+                yield replace(
+                    event,
+                    memory_bytes=_peak_bytes(meter),
+                    host_peak_bytes=meter.host_peak_bytes(),
+                    seconds=seconds,
+                    core_share=share,
+                )
+                began, busy = time.perf_counter(), time.process_time()
             training.close()  # frees everything but the weights
             self.metrics = event.metrics
             if event.weights or event.files:

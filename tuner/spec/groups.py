@@ -224,6 +224,10 @@ class PackingOptions(TrialMemory, DeviceMemory):
         ),
         ge=1,
     )
+    adaptive_workers: bool = field(
+        True,
+        "Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that is a gain.",
+    )
     threads: int | None = field(
         None, "The number of CPU threads of each trial.", Terminal("N", unset="idle cores / workers"), ge=1
     )
