@@ -40,10 +40,10 @@ class RunningTrial:
     worker: WorkerHandle
     fresh: bool  # whether this is the worker's first trial
     started: float  # by the monotonic clock
-    client: bool = False  # whether the worker is a client of MPS
     began: Began | None = None
     exit: ProcessExit | None = None  # how that process ended; None if it is on another node
     report: EpochReport | None = None
+    client: bool = False  # whether the worker is a client of MPS
 
     def end(self, own_node: str) -> None:
         """Ends its worker, whatever that does."""
