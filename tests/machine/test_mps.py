@@ -98,7 +98,14 @@ def test_a_study_that_is_killed_leaves_no_daemon_and_no_folder(number: int, log:
     assert not Path(daemon["variables"]["CUDA_MPS_PIPE_DIRECTORY"]).parents[1].exists()
 
 
-@pytest.mark.parametrize(("mode", "reason"), [("fails", "already running"), ("hangs", "did not answer in time")])
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [
+        ("fails", "ended with 1: Another instance"),
+        ("hangs", "did not answer in time"),
+        ("serverless", "started no server in time: Failed to start"),
+    ],
+)
 def test_a_daemon_that_does_not_start_is_given_up(
     mode: str, reason: str, gpu_16gb: Device, log: Callable[[str], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

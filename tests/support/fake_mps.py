@@ -1,6 +1,7 @@
 """In the place of NVIDIA's control program for MPS: as much of it as a study uses.
 
-``FAKE_MPS`` may be "fails" (the daemon ends at once), "hangs" (it answers nothing) or "stays" (it does not quit).
+``FAKE_MPS`` may be "fails" (the daemon ends at once), "hangs" (it answers nothing), "serverless" (it starts no
+server) or "stays" (it does not quit).
 ``FAKE_MPS_LOG`` is a file that gets a line of JSON for each daemon, server and command.
 """
 
@@ -50,7 +51,9 @@ def serve(pipes: Path) -> None:
             with listening.accept()[0] as caller:
                 command = caller.recv(1000).decode().strip()
                 note(command=command)
-                if command.startswith("start_server"):
+                if command.startswith("start_server") and MODE == "serverless":
+                    (Path(os.environ["CUDA_MPS_LOG_DIRECTORY"]) / "server.log").write_text("Failed to start\n")
+                elif command.startswith("start_server"):
                     # It is left by what has started it, and in a session of its own.
                     left = ["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 & echo $!"]
                     servers.append(int(subprocess.run(left, stdout=subprocess.PIPE, check=True).stdout))

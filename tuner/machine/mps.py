@@ -136,8 +136,9 @@ class MpsDaemons:
         if self._guard.poll() is None:
             end_tree(self._guard.pid, self._created, leads=True)
             self._guard.wait()
-        for process in self._processes:  # of a guard that somebody has killed
-            end_tree(*process)
+        if self._guard.returncode:  # somebody has killed it
+            for process in self._processes:
+                end_tree(*process)
         self._guard.stdout.close()
         self._guard, self.pipes, self._processes = None, {}, []
 

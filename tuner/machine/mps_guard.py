@@ -41,13 +41,13 @@ class Daemon:
 
     def __init__(self, uuid: str, folder: Path) -> None:
         """Starts it, with its pipes and logs in this new folder."""
-        self.pipes, logs = folder / "pipe", folder / "log"
-        for each in (folder, self.pipes, logs):
+        self.pipes, self._logs = folder / "pipe", folder / "log"
+        for each in (folder, self.pipes, self._logs):
             each.mkdir(mode=0o700)
         self._environment = {
             **{name: value for name, value in os.environ.items() if name != MEMORY_LIMIT},
             PIPES: str(self.pipes),
-            LOGS: str(logs),
+            LOGS: str(self._logs),
             "CUDA_VISIBLE_DEVICES": uuid,  # and not a number, which clients would count anew
         }
         self._output = folder / "output"
@@ -77,13 +77,23 @@ class Daemon:
         state = self._ask(f"get_server_status {servers[0]}", seconds)
         return state is not None and not any(each in state for each in NOT_READY)
 
-    def fault(self) -> str:
-        """Why it has ended; empty while it runs."""
+    def fault(self, *, late: bool) -> str:
+        """Why it has no server that takes clients, if it has ended or it is too ``late``; empty otherwise."""
         code = self._process.poll()
-        if code is None:
+        if code is None and not late:
             return ""
-        lines = self._output.read_text(errors="replace").splitlines()
-        return f"{CONTROL} ended with {code}" + (f": {one_line(lines[-1], 200)}" if lines else "")
+        missing = "started no server in time" if self._asked_for_server else "did not answer in time"
+        return ": ".join(
+            filter(None, [f"{CONTROL} {missing if code is None else f'ended with {code}'}", self._said()])
+        )
+
+    def _said(self) -> str:
+        """The last line that it or its server has written; empty without one."""
+        for path in (self._output, self._logs / "server.log", self._logs / "control.log"):
+            with suppress(OSError):
+                if lines := path.read_text(errors="replace").splitlines():
+                    return one_line(lines[-1], 200)
+        return ""
 
     def processes(self) -> list[tuple[int, float, bool]]:
         """Itself and its servers, as ``end_tree`` takes them."""
@@ -95,7 +105,9 @@ class Daemon:
 
     def end(self) -> None:
         """Asks it to end with its server, and kills it if it does not."""
-        if self._process.poll() is None and self._asked_for_server and self._ask("quit", COMMAND_SECONDS) is not None:
+        if self._process.poll() is not None:
+            return
+        if self._asked_for_server and self._ask("quit", COMMAND_SECONDS) is not None:
             with suppress(subprocess.TimeoutExpired):  # it waits for clients
                 self._process.wait(QUIT_SECONDS)
         end_tree(self.pid, self.created, leads=True)
@@ -165,8 +177,7 @@ def _wait(
     while waiting and not gone(LOOK_SECONDS):
         for uuid, daemon in list(waiting.items()):
             left = deadline - time.monotonic()
-            fault = daemon.fault() or ("" if left > 0 else f"{CONTROL} did not answer in time")
-            if fault:
+            if fault := daemon.fault(late=left <= 0):
                 failed[uuid] = fault
                 daemon.end()
             elif daemon.ready(min(left, COMMAND_SECONDS)):
