@@ -26,6 +26,7 @@ from tuner.spec.commands import Paths as Paths
 from tuner.spec.commands import Rows as Rows
 from tuner.spec.commands import Step as Step
 from tuner.spec.commands import Table as Table
+from tuner.spec.groups import MpsChoice as MpsChoice
 from tuner.spec.groups import Points as Points
 from tuner.spec.groups import Search as Search
 from tuner.spec.groups import Space as Space
@@ -597,6 +598,7 @@ def run(
     caps: bool = True,
     time_limit: str | float | None = None,
     in_process: bool = False,
+    mps: MpsChoice = 'off',
     address: str | None = None,
     skip_too_large: bool = False,
     output: str | PathLike[str] | None = None,
@@ -678,6 +680,8 @@ def run(
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
+        mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto for where it can be had. Not
+            measured on a real GPU yet.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
             all.
@@ -773,6 +777,7 @@ def tune_hyperparameters_parallel(
     caps: bool = True,
     time_limit: str | float | None = None,
     in_process: bool = False,
+    mps: MpsChoice = 'off',
     address: str | None = None,
     output: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | None = None,
@@ -831,6 +836,8 @@ def tune_hyperparameters_parallel(
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
+        mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto for where it can be had. Not
+            measured on a real GPU yet.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.

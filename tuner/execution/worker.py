@@ -7,7 +7,7 @@ import io
 import re
 import time
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +26,7 @@ from tuner.machine.caps import (
     lacks_shared_memory,
     lost_loader,
 )
+from tuner.machine.mps import denied_by_limit
 from tuner.machine.oom_texts import LackOfMemory
 from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.machine.shared_memory import MORE_SHARED, SHARED
@@ -85,6 +86,7 @@ class TrialOptions:
     checkpoints: Path | None = None  # the folder for checkpoints; ignored if this machine does not have it
     # The time between a trial's checkpoints and before the first. ``StopRequests`` cause another one.
     checkpoint_seconds: float = 60.0
+    variables: Mapping[str, str] = field(default_factory=dict)  # that a worker sets before it uses CUDA
 
     @property
     def logs(self) -> Path | None:
@@ -237,7 +239,7 @@ class _TrialExecution:
         no_ram = self.status == "out_of_memory" and (loader_killed or is_short_of_ram(error))
         if no_ram and self.placement.device.kind == "cuda":
             self.short_of = "RAM"
-        if lack and lack.within(share_bytes):
+        if lack and lack.within(share_bytes) and not denied_by_limit(self.placement.device, lack.requested_bytes):
             self.lost = "memory"
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         # The place where memory ran out is irrelevant.
