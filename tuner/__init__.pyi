@@ -26,6 +26,7 @@ from tuner.spec.commands import Paths as Paths
 from tuner.spec.commands import Rows as Rows
 from tuner.spec.commands import Step as Step
 from tuner.spec.commands import Table as Table
+from tuner.spec.groups import MpsChoice as MpsChoice
 from tuner.spec.groups import Points as Points
 from tuner.spec.groups import Search as Search
 from tuner.spec.groups import Space as Space
@@ -420,6 +421,7 @@ def plan(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
+    adaptive_workers: bool = True,
     threads: int | None = None,
     skip_too_large: bool = False,
     gpus: int | None = None,
@@ -468,6 +470,8 @@ def plan(
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once. By default as many as fit.
+        adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
+            is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
             all.
@@ -511,6 +515,7 @@ def plan(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
+    adaptive_workers: bool = True,
     threads: int | None = None,
     skip_too_large: bool = False,
     gpus: int | None = None,
@@ -580,6 +585,7 @@ def run(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
+    adaptive_workers: bool = True,
     threads: int | None = None,
     max_attempts: int = 4,
     retry_growth: float = 1.5,
@@ -592,6 +598,7 @@ def run(
     caps: bool = True,
     time_limit: str | float | None = None,
     in_process: bool = False,
+    mps: MpsChoice = 'off',
     address: str | None = None,
     skip_too_large: bool = False,
     output: str | PathLike[str] | None = None,
@@ -656,6 +663,8 @@ def run(
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once. By default as many as fit.
+        adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
+            is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
@@ -671,6 +680,8 @@ def run(
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
+        mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto for where it can be had. Not
+            measured on a real GPU yet.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
             all.
@@ -753,6 +764,7 @@ def tune_hyperparameters_parallel(
     estimate: Build | None = None,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
+    adaptive_workers: bool = True,
     threads: int | None = None,
     max_attempts: int = 4,
     retry_growth: float = 1.5,
@@ -765,6 +777,7 @@ def tune_hyperparameters_parallel(
     caps: bool = True,
     time_limit: str | float | None = None,
     in_process: bool = False,
+    mps: MpsChoice = 'off',
     address: str | None = None,
     output: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | None = None,
@@ -806,6 +819,8 @@ def tune_hyperparameters_parallel(
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
+        adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
+            is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
@@ -821,6 +836,8 @@ def tune_hyperparameters_parallel(
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
+        mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto for where it can be had. Not
+            measured on a real GPU yet.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.

@@ -313,6 +313,9 @@ class EpochReport:
     metrics: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: int | None = None  # the peak of its process so far; None if unknown
     host_peak_bytes: int | None = None  # its peak in its host's RAM so far; None on the CPU, or if unknown
+    seconds: float | None = None  # the time since training went on after the report before; None if unknown
+    # The part of a CPU core that the trial kept busy in that time; None on the CPU, or if unknown.
+    core_share: float | None = None
 
 
 @dataclass(frozen=True)

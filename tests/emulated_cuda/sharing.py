@@ -25,8 +25,10 @@ def hold(config: dict[str, Any]) -> None:
             tuner.report(loss=float(config["mb"]))
 
 
-def study(folder: str, trials: int, mb: int, seconds: float) -> None:
-    """A study of equal trials, each with a context of 500 MiB."""
+def study(folder: str, trials: int, mb: int, seconds: float, cores: int = 0) -> None:
+    """A study of equal trials, each with a context of 500 MiB, on all cores or so many."""
+    if cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
     space = {"number": {"choice": list(range(trials))}, "mb": mb, "seconds": seconds}
     given = (mb + 600) / 1024
     options = {"memory_gb": given, "gpu_memory_buffer_gb": 0, "backoff": 1.0, "threads": 1}
@@ -45,4 +47,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "hog":
         hog(int(sys.argv[2]), float(sys.argv[3]))
     else:
-        study(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
+        study(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), *map(int, sys.argv[5:]))

@@ -17,6 +17,7 @@ from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt
 from tuner.placement.packing import Packer, Plan, make_plan
 from tuner.placement.retry import Retry, RetryPolicy, next_attempt
+from tuner.placement.throughput import WorkerCount
 from tuner.trial import GB, Device, DeviceLost, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Workload
 
@@ -98,9 +99,7 @@ class Notes:
 
     def device_lost(self, event: DeviceLost) -> None: ...
 
-    def waiting(self, text: str) -> None: ...
-
-    def silent(self, text: str) -> None: ...
+    def noted(self, text: str) -> None: ...
 
     def tick(self) -> None: ...
 
@@ -192,6 +191,40 @@ def test_trials_of_a_node_that_dies_go_back_to_the_queue(gpu_16gb: Device) -> No
     notes = run(Pretender(script), {"a": 10, "b": 10, "c": 10}, [gpu_16gb, other])
     assert sorted(name for name, _, status, _ in notes.ended if status == "completed") == ["a", "b", "c"]
     assert (lost[0], 1, "failed", 10) in notes.ended
+
+
+class Watched(Pretender):
+    """Every trial reports eight epochs, which take equally long however many run, and then ends."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda placement: Outcome(placement.trial, "completed", placement))
+        self.epochs: dict[str, int] = {}
+
+    def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
+        self.beside.append([each.trial.name for each in self.running])
+        trials, self.running = self.running, []
+        events: list[EpochReport | Outcome | DeviceLost] = []
+        for placement in trials:
+            epoch = self.epochs[placement.trial.name] = self.epochs.get(placement.trial.name, -1) + 1
+            events.append(EpochReport(placement.trial.trial_id, epoch, 8, seconds=1e-9, core_share=0.4))
+            if epoch == 8:
+                events.append(self.script(placement))
+            else:
+                self.running.append(placement)
+        return [(event, bytes) for event in events]
+
+
+def test_trials_are_added_on_a_gpu_while_cores_are_left_and_one_more_is_a_gain(gpu_16gb: Device) -> None:
+    gpu, executor, notes = replace(gpu_16gb, cores=2), Watched(), Notes()
+    names = "abcdefghijklmnop"
+    requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("given"), GB) for n in names]
+    plan = make_plan([gpu], [GB] * len(names), packing="per-trial", buffer_bytes=2 * GB, adaptive=True)
+    no = Decisions(lambda *_: None, lambda _: None)
+    counts = {gpu: WorkerCount(plan.at_first[0], plan.slots[0], gpu.cores)}
+    run_trials(requests, Packer(plan), executor, notes, no, Interrupt(), counts=counts)
+    assert list(dict.fromkeys(map(len, executor.beside)))[:4] == [2, 3, 4, 5], "2 cores / 0.4 of one"
+    assert max(map(len, executor.beside)) == 5
+    assert sorted(name for name, *_ in notes.ended) == list(names)
 
 
 def test_a_study_without_a_device_left_breaks_off(gpu_16gb: Device) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.placement.packing import Packer, Packing, Plan, is_tight, make_plan
-from tuner.placement.rooms import limited
+from tuner.placement.rooms import MOST_PER_CORE, limited
 from tuner.placement.simulation import shortest_possible, simulate
 from tuner.trial import GB, MB, Device, MemoryEstimate, Placement, Request, Trial
 
@@ -58,6 +58,20 @@ def test_what_bounds_the_workers_is_told(gpu_16gb: Device, options: dict[str, in
     sizes = [1.5] * options.pop("trials", 100)
     found = plan([device], *sizes, packing="uniform", **options)
     assert (found.workers, found.bound) == (workers, bound)
+
+
+def test_a_gpu_has_slots_for_more_trials_than_cores_but_not_from_the_start(gpu_16gb: Device) -> None:
+    device = replace(gpu_16gb, cores=2)
+    found = plan([device], *[0.5] * 100, adaptive=True)
+    assert (found.expected, found.at_first, found.slots) == ((2,), (2,), (2 * MOST_PER_CORE,))
+    packer = Packer(found)
+    packer.enqueue(requests(*[0.5] * 100))
+    assert len(placed(packer)) == 2
+    packer.allow(device, 5)
+    assert len(placed(packer)) == 3
+    packer.allow(device, 1)
+    assert placed(packer) == []
+    assert plan([replace(device, kind="cpu")], *[0.5] * 100, adaptive=True).slots == (2,)
 
 
 def test_what_others_hold_or_the_user_withholds_is_not_given_away(gpu_16gb: Device) -> None:

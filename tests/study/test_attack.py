@@ -54,6 +54,7 @@ def test_a_try_that_is_not_answered_is_counted_and_can_be_repeated(tmp_path: Pat
     assert "failed: data: a traceback; a line in stderr that is neither note nor error" in run.stderr
 
 
+@pytest.mark.ray  # so that no Ray of other tests is used
 def test_without_a_folder_for_rays_sockets_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from tests.support.toy import Toy
 from tuner.search.configurations import complete
 from tuner.training import timing
 from tuner.training.optimizers import build_optimizer
+from tuner.training.timing import LAUNCHED, Launching
 from tuner.workloads.base import Batch
 
 
@@ -53,3 +54,21 @@ def test_nothing_is_timed_where_the_number_of_samples_is_unknown() -> None:
     weights = torch.get_rng_state()
     assert timed(Toy()) is None
     assert not torch.equal(torch.get_rng_state(), weights), "only the model was built"
+
+
+def test_the_share_of_a_core_is_what_launching_the_first_steps_takes() -> None:
+    wall, cpu = [0.0], [0.0]
+    launching = Launching(lambda: wall[0], lambda: cpu[0])
+    launching.begin()
+    for step in range(10):
+        wall[0] += 2.0
+        cpu[0] += 0.5 if step <= LAUNCHED else 2.0  # from then on it waits for the GPU, spinning
+        launching.step()
+    assert launching.core_share() == 0.25
+
+
+def test_an_epoch_of_a_few_steps_does_not_show_what_launching_takes() -> None:
+    launching = Launching()
+    launching.begin()
+    launching.step()
+    assert launching.core_share() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -32,6 +33,7 @@ class Worker:
         self._threads = threads
         self.device = device
         self._apart = not is_child and any(task.workload.own_process for task in tasks.values())
+        os.environ.update(options.variables)  # for this process and those that it starts
         if not self._apart:
             self._meter = self.prepare(device, threads)
         gc.freeze()  # so that a garbage collection skips torch's objects: 2 ms instead of 100

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +14,7 @@ from tuner.errors import ExecutionError, InputError, TunerError, one_line
 from tuner.machine.caps import environment, unless_set
 from tuner.machine.interrupts import take_back
 from tuner.machine.logs import LOG_BYTES
-from tuner.machine.private_folder import NAME_LENGTH, private_folder, usable_bases
+from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
 from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
@@ -25,7 +24,6 @@ AUTH_MODE, AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 TEMPORARY = "ray"  # Ray opens its folder to everybody, so it lies in a private one
 # The longest path that Ray makes in there, as process ids have at most seven digits.
 LONGEST_SOCKET = f"/{TEMPORARY}/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store"
-SOCKET_BYTES = 107 if sys.platform == "linux" else 103  # the longest path of a socket (unix(7))
 # Ray prints long messages about lost workers and nodes in the driver. The study prints a line about each.
 SKIPPED_LOGS = (
     "A worker died or was killed while executing|were killed due to the node running low on memory|"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from tuner.errors import ExecutionError, with_text
@@ -17,6 +18,7 @@ from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement.packing import Packer, Plan
 from tuner.placement.retry import Retry
+from tuner.placement.throughput import WorkerCount
 from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
 from tuner.workloads.task import Tasks
 
@@ -105,11 +107,8 @@ class Listener(Protocol):
     def device_lost(self, event: DeviceLost) -> None:
         """A device is gone."""
 
-    def waiting(self, text: str) -> None:
-        """A trial waits for memory that others hold, as the text says."""
-
-    def silent(self, text: str) -> None:
-        """A trial has reported nothing for long, as the text says."""
+    def noted(self, text: str) -> None:
+        """Something that the user may want to know: a trial waits for memory, or has long reported nothing."""
 
     def tick(self) -> None:
         """Time has passed: at most ``POLL_SECONDS``, or as long as an executor takes for its next event."""
@@ -143,12 +142,14 @@ def run_trials(
     interrupt: Interrupt,
     machine: Unshared | None = None,
     silence: Silence | None = None,
+    counts: Mapping[Device, WorkerCount] = MappingProxyType({}),
 ) -> None:
     """Runs all trials, as many at a time as fit, until each has ended without a retry.
 
     If there is room and no trial waits, ``decisions.suggest`` is asked for another one. ``machine`` says what of the
     devices others leave; by default nobody else uses them. ``silence`` says which trials have reported nothing for
-    too long; by default none is ended for that.
+    too long; by default none is ended for that. ``counts`` say how many trials these devices run at once, within
+    the plan's slots.
 
     Raises:
         ExecutionError: all devices are lost.
@@ -156,7 +157,8 @@ def run_trials(
         TimeLimitReached: the same at the time limit.
     """
     packer.enqueue(requests)
-    loop = _Loop(packer, executor, listener, decisions, interrupt, machine or Unshared(), silence or Silence())
+    machine, silence = machine or Unshared(), silence or Silence()
+    loop = _Loop(packer, executor, listener, decisions, interrupt, machine, silence, counts)
     while True:
         try:
             interrupt.check()
@@ -181,6 +183,7 @@ class _Loop:
     interrupt: Interrupt
     machine: Unshared
     silence: Silence
+    counts: Mapping[Device, WorkerCount]
     running: dict[str, Request] = field(default_factory=dict)  # the requests of placed trials, by trial id
     placements: dict[str, Placement] = field(default_factory=dict)  # of the same trials
     training: set[str] = field(default_factory=set)  # the ids of trials that have reported
@@ -208,8 +211,9 @@ class _Loop:
                 self.silence.begins(self.running[event.trial_id].trial)
             elif isinstance(event, EpochReport):
                 self.silence.hears(event.trial_id, event.epoch)
-                self.training.add(event.trial_id)
                 self.listener.reported(event)
+                self._count(event)
+                self.training.add(event.trial_id)
                 if self.decisions.prune(event):
                     self.executor.prune(event.trial_id)
                 if correct := self.decisions.learn_report(self.running[event.trial_id], event):
@@ -222,6 +226,8 @@ class _Loop:
             elif isinstance(event, Outcome):
                 self.silence.ends(event.trial.trial_id)
                 self.training.discard(event.trial.trial_id)
+                if event.placement and (count := self.counts.get(event.placement.device)):
+                    count.ends(event.trial.trial_id, time.monotonic())
                 if not (self.interrupt.requested and event.status == "failed"):  # Ctrl-C ends the workers too
                     self._end(event, weights)
         self._look_for_silence()
@@ -261,7 +267,7 @@ class _Loop:
             self.executor.submit(placement)
             self.listener.started(placement)
         if wait.text:
-            self.listener.waiting(wait.text)
+            self.listener.noted(wait.text)
         if wait.given_up and held:
             outcome = Outcome(held[0].trial, "failed", error=wait.given_up)
             self.packer.drop(outcome.trial.trial_id)
@@ -285,6 +291,21 @@ class _Loop:
         if correct := self.decisions.learn(outcome):
             self.packer.revise(correct)
 
+    def _count(self, report: EpochReport) -> None:
+        """Takes what a report tells of how many trials its device should run at once."""
+        device, now = self.placements[report.trial_id].device, time.monotonic()
+        if (count := self.counts.get(device)) is None:
+            return
+        if report.trial_id not in self.training:
+            count.trains(report.trial_id, now)
+            return
+        before = count.workers
+        if said := count.reports(report.trial_id, report.seconds, report.core_share, now):
+            self.listener.noted(f"{device.label}: {said}")
+        if count.workers != before:
+            self.packer.allow(device, count.workers)
+            self.changed = True
+
     def _look_for_silence(self) -> None:
         stalled, notices = self.silence.look()
         if self.stopping:  # no trial is tried again
@@ -293,7 +314,7 @@ class _Loop:
             self.silence.ends(trial_id)
             self.executor.end(trial_id, error)
         for notice in notices:
-            self.listener.silent(notice)
+            self.listener.noted(notice)
 
     def _unless_starved(self, outcome: Outcome) -> Outcome:
         """The outcome with who held the memory, if the trial ran out of it within its share.

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 
 from tuner.errors import ExecutionError
 from tuner.execution.ray_api import RAY_STEP, PlacementGroup, WorkerHandle
+from tuner.machine.mps import client_variables
 from tuner.placement.packing import Plan
 from tuner.trial import Device, Placement
 
 READY_SECONDS = 60
 NODE_LABEL = "ray.io/node-id"
 
-MakeWorker = Callable[[Device, Mapping[str, object]], WorkerHandle]  # from a device and options for the actor
+# From a device, options for the actor, and environment variables that it sets before it uses CUDA.
+MakeWorker = Callable[[Device, Mapping[str, object], Mapping[str, str]], WorkerHandle]
 
 
 @dataclass
@@ -28,10 +30,13 @@ class WorkerPool:
     budget_bytes: int  # the device's memory for trials and idle workers
     node_id: str
     make: MakeWorker
+    pipes: str = ""  # the folder of the device's MPS daemon, of which new workers are clients; empty for none
+    caps: bool = True  # whether a client is limited to the share of its first trial
     _group: PlacementGroup | None = None
     _idle: list[WorkerHandle] = field(default_factory=list)
     _living: list[WorkerHandle] = field(default_factory=list)
     _reserved: dict[WorkerHandle, int] = field(default_factory=dict)  # bytes, by busy worker
+    _clients: dict[WorkerHandle, float] = field(default_factory=dict)  # of MPS; the largest share that each may have
 
     def reserve(self) -> None:
         """Requests the bundle on the device's node without waiting for it.
@@ -50,16 +55,25 @@ class WorkerPool:
         """A worker for a trial, and whether it is new. A ``new`` one replaces an idle one if no slot is free.
 
         The contexts of idle workers take memory that is in no trial's share. Idle workers that do not fit are ended.
+        Of MPS's clients, whose limits stay as they are, it takes the one with the lowest that is enough.
         """
-        warm = self._idle.pop() if self._idle and not new else None
+        limits = {each: self._clients.get(each, math.inf) for each in reversed(self._idle)}
+        enough = [each for each, limit in limits.items() if limit >= placement.limit_bytes]
+        warm = min(enough, key=limits.__getitem__) if enough and not new else None
+        if warm is not None:
+            self._idle.remove(warm)
         room = self.budget_bytes - sum(self._reserved.values()) - placement.limit_bytes
         while self._idle and len(self._idle) * placement.estimate.context_bytes > room:
             self.end(self._idle[0])
         if warm is None and self._idle and len(self._living) >= self.slots:
             self.end(self._idle[0])
-        worker = warm or self.make(self.device, self._options())
+        limit = placement.limit_bytes if self.caps else None
+        variables = client_variables(self.pipes, limit) if self.pipes else {}
+        worker = warm or self.make(self.device, self._options(), variables)
         if warm is None:
             self._living.append(worker)
+            if self.pipes:
+                self._clients[worker] = math.inf if limit is None else limit
         self._reserved[worker] = placement.limit_bytes
         return worker, warm is None
 
@@ -67,6 +81,24 @@ class WorkerPool:
         """Keeps a worker for the next trial."""
         del self._reserved[worker]
         self._idle.append(worker)
+
+    def is_client(self, worker: WorkerHandle) -> bool:
+        """Whether a living worker is a client of MPS."""
+        return worker in self._clients
+
+    def leave_mps(self) -> bool:
+        """Makes new workers without MPS from now on; returns whether they were clients until now.
+
+        Idle clients are ended: after a fatal error, a server takes no new clients until all have ended.
+        """
+        left, self.pipes = bool(self.pipes), ""
+        for worker in [each for each in self._idle if each in self._clients]:
+            self.end(worker)
+        return left
+
+    def may_keep(self, worker: WorkerHandle) -> bool:
+        """Whether the worker can have another trial: a client cannot when the device has left MPS."""
+        return bool(self.pipes) or worker not in self._clients
 
     def end(self, worker: WorkerHandle) -> None:
         """Ends a living worker, so that its part of the device is free."""
@@ -76,6 +108,7 @@ class WorkerPool:
             return
         self._living.remove(worker)
         self._reserved.pop(worker, None)
+        self._clients.pop(worker, None)
         if worker in self._idle:
             self._idle.remove(worker)
         ray.kill(worker)

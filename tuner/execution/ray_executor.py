@@ -63,6 +63,7 @@ class RayExecutor(EndsByRequest):
         self._allocator = allocator_environment(expandable_segments)
         self._address = address
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
+        self._mps: Mapping[str, str] = {}
         self._connection: RayConnection | None = None
         self._pools: dict[Device, WorkerPool] = {}
         self._lost: dict[Device, str] = {}
@@ -77,6 +78,10 @@ class RayExecutor(EndsByRequest):
             return detect_with_idle_cores(choice)
         self._connection = self._connection or join_cluster(self._address)
         return cluster_devices(choice)
+
+    def use_mps(self, pipes: Mapping[str, str]) -> None:
+        """Makes workers clients of the MPS daemons with these folders, by the GPU's UUID; call it before ``open``."""
+        self._mps = pipes
 
     def prepare(self, devices: Sequence[Device]) -> None:
         """Begins to start a local Ray with these devices, unless it is connected to one."""
@@ -119,6 +124,8 @@ class RayExecutor(EndsByRequest):
         with sent_by_value(elsewhere):
             self._shared = (put(dict(tasks), self._files, one_machine=one_machine), plan.threads, self._options)
         self._pools = make_pools(plan, self._nodes, memory, self._make)
+        for device, pool in self._pools.items():
+            pool.pipes, pool.caps = self._mps.get(device.uuid, ""), self._options.caps
         reserve(list(self._pools.values()))
         nodes_used = {pool.node_id for pool in self._pools.values()}
         self._failures = WorkerFailures(self._watch, nodes_used, caps=self._options.caps)
@@ -192,16 +199,18 @@ class RayExecutor(EndsByRequest):
         """Environment variables that the C library or torch reads as a worker's process starts."""
         return {**worker_environment(device), **self._allocator}
 
-    def _make(self, device: Device, options: Mapping[str, object]) -> WorkerHandle:
+    def _make(self, device: Device, options: Mapping[str, object], variables: Mapping[str, str]) -> WorkerHandle:
         own = {} if self._has_own_ray else {"runtime_env": {"env_vars": self._environment(device)}}
         tasks, threads, trial_options = self._shared
+        trial_options = replace(trial_options, variables=variables)
         return self._actor.options(**options, **own).remote(tasks, device, threads, trial_options)
 
     def _start(self, placement: Placement, *, new: bool, started: float) -> None:
         pool = self._pools[placement.device]
         worker, fresh = pool.take(placement, new=new)
         stream = worker.run.options(num_returns="streaming").remote(placement)
-        self._running[stream] = RunningTrial(placement, pool, worker, fresh, started)
+        client = pool.is_client(worker)
+        self._running[stream] = RunningTrial(placement, pool, worker, fresh, started, client=client)
 
     def _end_spent(self) -> None:
         """Ends the workers that are not used again: their last events have been fetched."""
@@ -239,7 +248,8 @@ class RayExecutor(EndsByRequest):
         elif isinstance(event, Outcome):
             del self._running[stream]
             self._stop_requests.forget_prune(event.trial.trial_id)
-            if event.reusable:
+            event = run.after_mps(event)
+            if event.reusable and run.pool.may_keep(run.worker):
                 run.pool.give_back(run.worker)
             else:
                 self._spent.append(run)  # it ends later, as its weights must be fetched first

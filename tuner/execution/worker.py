@@ -7,7 +7,7 @@ import io
 import re
 import time
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +26,7 @@ from tuner.machine.caps import (
     lacks_shared_memory,
     lost_loader,
 )
+from tuner.machine.mps import denied_by_limit
 from tuner.machine.oom_texts import LackOfMemory
 from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.machine.shared_memory import MORE_SHARED, SHARED
@@ -85,6 +86,7 @@ class TrialOptions:
     checkpoints: Path | None = None  # the folder for checkpoints; ignored if this machine does not have it
     # The time between a trial's checkpoints and before the first. ``StopRequests`` cause another one.
     checkpoint_seconds: float = 60.0
+    variables: Mapping[str, str] = field(default_factory=dict)  # that a worker sets before it uses CUDA
 
     @property
     def logs(self) -> Path | None:
@@ -169,6 +171,7 @@ class _TrialExecution:
             self.kills = oom_kills()
             meter.start()
             training, checkpoint = _training(task, self.placement, options, notes)
+            began, busy = time.perf_counter(), time.process_time()
             while True:
                 with _cap(self.placement, meter, options):
                     event = next(training)
@@ -178,7 +181,17 @@ class _TrialExecution:
                 if not isinstance(event, EpochReport):
                     break
                 self.epochs = event.epoch
-                yield replace(event, memory_bytes=_peak_bytes(meter), host_peak_bytes=meter.host_peak_bytes())
+                seconds, share = time.perf_counter() - began, event.core_share
+                if share is None and self.placement.device.kind == "cuda":  # also what it waits for the GPU, spinning
+                    share = (time.process_time() - busy) / seconds
+                yield replace(
+                    event,
+                    memory_bytes=_peak_bytes(meter),
+                    host_peak_bytes=meter.host_peak_bytes(),
+                    seconds=seconds,
+                    core_share=share,
+                )
+                began, busy = time.perf_counter(), time.process_time()
             training.close()  # frees everything but the weights
             self.metrics = event.metrics
             if event.weights or event.files:
@@ -227,7 +240,7 @@ class _TrialExecution:
         no_ram = self.status == "out_of_memory" and (loader_killed or is_short_of_ram(error))
         if no_ram and self.placement.device.kind == "cuda":
             self.short_of = "RAM"
-        if lack and lack.within(share_bytes):
+        if lack and lack.within(share_bytes) and not denied_by_limit(self.placement.device, lack.requested_bytes):
             self.lost = "memory"
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         # The place where memory ran out is irrelevant.

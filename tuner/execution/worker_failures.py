@@ -20,6 +20,7 @@ from tuner.execution.ray_errors import (
     ran_out_of_ram,
 )
 from tuner.machine.caps import near_cap
+from tuner.machine.mps import LEFT, SHARED_ERROR, may_be_a_neighbours
 from tuner.machine.process_exits import ProcessExit
 from tuner.machine.process_trees import end_tree
 from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, ShortOf, Status
@@ -42,6 +43,7 @@ class RunningTrial:
     began: Began | None = None
     exit: ProcessExit | None = None  # how that process ended; None if it is on another node
     report: EpochReport | None = None
+    client: bool = False  # whether the worker is a client of MPS
 
     def end(self, own_node: str) -> None:
         """Ends its worker, whatever that does."""
@@ -77,7 +79,7 @@ class RunningTrial:
         if status == "failed" and self.report is None and not self.fresh:
             lost = lost or "worker"  # an earlier trial may have broken it: once more in a new one
         known = [peak_bytes, self.report.host_peak_bytes if self.report else None]
-        return Outcome(
+        outcome = Outcome(
             trial=self.placement.trial,
             status=status,
             placement=self.placement,
@@ -92,6 +94,21 @@ class RunningTrial:
             host_peak_bytes=max(filter(None, known), default=None) if on_gpu else None,
             short_of=short_of,
         )
+        return self.after_mps(outcome)
+
+    def after_mps(self, outcome: Outcome) -> Outcome:
+        """The outcome, and what MPS's errors make of it: one client's fatal error is every client's on the GPU.
+
+        The GPU's new workers then run without MPS. So they do where a client died or was killed as it trained, which
+        "can leave the MPS server and other MPS clients in an undefined state" (MPS, "Limitations").
+        """
+        told = f"{outcome.error} {outcome.traceback}"
+        shared = outcome.status == "failed" and may_be_a_neighbours(told)
+        if not self.client or not (shared or outcome.lost == "worker" or outcome.status == "stalled"):
+            return outcome
+        left = LEFT if self.pool.leave_mps() else ""
+        error = "; ".join(filter(None, [outcome.error, SHARED_ERROR if shared else "", left]))
+        return replace(outcome, lost="worker" if shared else outcome.lost, error=error)
 
 
 def end_processes(runs: Iterable[RunningTrial], own_node: str) -> None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from tuner.errors import install_command, option
 from tuner.health.facts import EXTRAS, Disk, Facts, Gpu
+from tuner.machine.mps import CONTROL
 from tuner.machine.shared_memory import LITTLE_BYTES, MORE_SHARED
 from tuner.trial import GB
 
@@ -89,6 +90,9 @@ def _gpus(facts: Facts) -> Iterator[Finding]:
         yield Finding("gpus", "problem", "CUDA_VISIBLE_DEVICES names a MIG instance", "name a whole GPU")
     for gpu in facts.gpus:
         yield _gpu(gpu)
+    if facts.gpus:
+        where = facts.mps or f"{CONTROL} is not on the path"
+        yield Finding("mps", "ok", f"{where}; {option('mps', 'auto')} uses it where it is there")
 
 
 def _gpu(gpu: Gpu) -> Finding:

@@ -86,3 +86,4 @@ class Facts:
     cache: Disk  # of data sets and calibrations
     ray_disk: Disk  # where a study's own Ray keeps its sockets and logs
     commands: dict[str, Command] = field(default_factory=dict)
+    mps: str = ""  # the path of NVIDIA's control program for MPS; empty if it is not there

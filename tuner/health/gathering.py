@@ -18,6 +18,7 @@ from tuner.execution.cluster_discovery import announced_address, port_answers, r
 from tuner.health.facts import EXTRAS, Command, Disk, Facts, Gpu, RaySessions, Torch
 from tuner.machine.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory, nvml_text
 from tuner.machine.holders import gpu_holders
+from tuner.machine.mps import control_program
 from tuner.machine.shared_memory import SHARED
 
 PACKAGES = ("torch", "ray")
@@ -54,6 +55,7 @@ def gather() -> Facts:
         cache=_disk(platformdirs.user_cache_path("tuner")),
         ray_disk=_ray_disk(),
         commands={name: _command(name) for name in ("tune", "tuner")},
+        mps=control_program() or "",
     )
 
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 
 PREFIX = "tuner-"
 NAME_LENGTH = len(PREFIX) + 8  # with what mkdtemp adds
+SOCKET_BYTES = 107 if sys.platform == "linux" else 103  # the longest path of a socket (unix(7))
 MARK = ".removed-with-its-process"  # a folder without it is not ours to remove, whatever its name is
 LOOK_SECONDS = 0.005  # between two looks at a lock
 REMOVALS, REMOVAL_SECONDS = 20, 0.1  # processes that are just ending may still write there

@@ -16,6 +16,7 @@ from typing import Literal
 from tuner.errors import InputError
 from tuner.placement.queue import Queue
 from tuner.placement.rooms import (
+    MOST_PER_CORE,
     UNBOUNDED,
     does_not_fit,
     does_not_fit_ram,
@@ -48,7 +49,7 @@ class Plan:
     footprint_bytes: int
     fits: tuple[int, ...]  # how many of the largest footprint fit on each device: ⌊budget / footprint⌋
     expected: tuple[int, ...]  # the maximum number of trials at once on each device, if the estimated needs are right
-    slots: tuple[int, ...]  # the same if the needs turn out to be smaller
+    slots: tuple[int, ...]  # the same if the needs turn out to be smaller, and a core to be enough for several trials
     threads: int
     bound: Bound  # what limits the number of workers
     # By node id, the bytes of RAM that the trials on a host's GPUs divide; without hosts of which it is not known.
@@ -59,6 +60,11 @@ class Plan:
     def workers(self) -> int:
         """The maximum number of trials at once on all devices, if the estimated needs are right."""
         return sum(self.expected)
+
+    @property
+    def at_first(self) -> tuple[int, ...]:
+        """The slots of each device until it is known what of a core a trial keeps busy."""
+        return tuple(map(max, within_cores(self.slots, self.devices), self.expected))
 
     @property
     def guaranteed(self) -> int:
@@ -117,12 +123,13 @@ def make_plan(
     max_workers: int | None = None,
     threads: int | None = None,
     host_needs: Sequence[int] = (),
+    adaptive: bool = False,
 ) -> Plan:
     """Plans the number of trials that each device runs at once, and what limits it.
 
     ``needs`` are the bytes of each trial in any order, ``host_needs`` those of its host's RAM; ``buffer_bytes`` are
-    left unused on each device. By default the workers share the cores as ``threads``. Raises ``InputError`` if no
-    device or no host can hold the largest trial.
+    left unused on each device. By default the workers share the cores as ``threads``. With ``adaptive`` a GPU has
+    slots for more trials than cores. Raises ``InputError`` if no device or no host can hold the largest trial.
     """
     footprint = max(1, *needs)
     budgets = tuple(budget_bytes(device, buffer_bytes) for device in devices)
@@ -145,7 +152,7 @@ def make_plan(
     workers, bound = min(limits, key=lambda limit: limit[0])
     expected = spread(workers, capacity, budgets)
     more = 1 if packing == "uniform" else SLOTS_PER_FIT
-    room = within_cores([more * fit for fit in by_memory], devices)
+    room = within_cores([more * fit for fit in by_memory], devices, MOST_PER_CORE if adaptive else 1)
     room = within_ram(room, devices, {node: more * most for node, most in in_ram.items()})
     room = list(map(max, room, expected))
     slots = spread(min(max_workers or len(needs), len(needs), sum(room)), room, budgets, expected)
@@ -175,7 +182,8 @@ class Packer:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._free = list(plan.budgets)
-        self._slots = list(plan.slots)
+        self._slots = list(plan.at_first)  # those that are free; below 0 where fewer are allowed than trials run
+        self._allowed = list(plan.at_first)
         self._bounds = [math.inf] * len(plan.devices)  # what may be reserved until the next ``limit``
         self._most = math.inf  # how many trials may be placed at once until then
         self._index = {device: index for index, device in enumerate(plan.devices)}
@@ -213,6 +221,12 @@ class Packer:
         self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
         self._emptiest = sorted((-self._room(index), index) for index in range(len(self._bounds)))
         self._aside = {}
+
+    def allow(self, device: Device, workers: int) -> None:
+        """Sets how many trials may run on a device at once. More that run already are left alone."""
+        index = self._index[device]
+        more, self._allowed[index] = workers - self._allowed[index], workers
+        self._change(index, 0, more, 0)
 
     def held_back(self) -> tuple[Request, Device] | None:
         """The next trial that fits without bounds, with what it would get, and on which device."""

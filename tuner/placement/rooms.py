@@ -15,6 +15,8 @@ from tuner.trial import GB, Device
 RAY_SHARE = 0.05
 RAM_BUFFER_BYTES = 2 * GB  # the most that ``gpu_memory_buffer_gb``, by default 2, leaves free of it: it is for GPUs
 UNBOUNDED = 2**62  # the RAM of a host of which it is not known
+# How many trials on a GPU a core may serve at most: a trial keeps one busy only while it launches kernels.
+MOST_PER_CORE = 8
 
 
 def limited(device: Device, total_bytes: int) -> Device:
@@ -63,9 +65,10 @@ def most_that_fit(budgets: Sequence[int], needs: Sequence[int]) -> tuple[int, ..
     return tuple(bisect_right(sums, budget) for budget in budgets)
 
 
-def within_cores(trials: Sequence[int], devices: Sequence[Device]) -> list[int]:
-    """The trials of each device, limited to its cores if these are known."""
-    return [min(most, device.cores or most) for most, device in zip(trials, devices, strict=True)]
+def within_cores(trials: Sequence[int], devices: Sequence[Device], per_core: int = 1) -> list[int]:
+    """The trials of each device, limited to its cores if these are known; ``per_core`` is for GPUs."""
+    limits = [device.cores * (per_core if device.kind == "cuda" else 1) for device in devices]
+    return [min(most, limit or most) for most, limit in zip(trials, limits, strict=True)]
 
 
 def within_ram(trials: Sequence[int], devices: Sequence[Device], most: Mapping[str, int]) -> list[int]:

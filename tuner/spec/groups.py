@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ValidationInfo
 
@@ -35,6 +35,8 @@ DEFAULT_DATA = ""  # each workload's own default
 UP_FRONT = ("grid", "random")  # searches whose configurations are known before the study begins
 SEARCHES = (*UP_FRONT, "optuna")
 TPE = "tpe"  # Optuna's default sampler, which is what "optuna" is; "TPESampler" is what study.json calls an object
+
+MpsChoice = Literal["auto", "on", "off"]
 
 _NUMBER = r"(\d+\.?\d*|\.\d+)"
 _TIME = re.compile(rf"(?:{_NUMBER}\s*h)?\s*(?:{_NUMBER}\s*m)?\s*(?:{_NUMBER}\s*s)?")  # such as 1h30m
@@ -222,6 +224,10 @@ class PackingOptions(TrialMemory, DeviceMemory):
         ),
         ge=1,
     )
+    adaptive_workers: bool = field(
+        True,
+        "Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that is a gain.",
+    )
     threads: int | None = field(
         None, "The number of CPU threads of each trial.", Terminal("N", unset="idle cores / workers"), ge=1
     )
@@ -302,6 +308,11 @@ class StudyOptions(Training, PackingOptions, Retries, Caps):
     in_process: bool = field(
         False,
         "Train one trial after another in this process, without Ray: the quickest start, and a debugger works.",
+    )
+    mps: MpsChoice = field(
+        "off",
+        "Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto for where it can be had. Not "
+        "measured on a real GPU yet.",
     )
     address: str | None = field(
         None, "Join this Ray cluster: auto or HOST:PORT.", Terminal("auto|HOST:PORT", unset="a local Ray is started")

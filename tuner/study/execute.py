@@ -16,8 +16,9 @@ from tuner.execution.silence import Silence
 from tuner.execution.stop_requests import StopRequests
 from tuner.integrations.trackers.threads import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
-from tuner.placement.packing import Packer, host_need_bytes, is_tight, need_bytes
+from tuner.placement.packing import Packer, Plan, host_need_bytes, is_tight, need_bytes
 from tuner.placement.retry import Retry, next_attempt
+from tuner.placement.throughput import WorkerCount
 from tuner.records.epochs import read_epochs
 from tuner.records.files import EPOCHS, MACHINE
 from tuner.records.machine_log import recording
@@ -34,7 +35,7 @@ from tuner.study.recorder import Recorder
 from tuner.study.resume import ended
 from tuner.study.stages import Placed
 from tuner.study.steering import Pruning, Steering
-from tuner.trial import GB, EpochReport, Outcome, Request, shrunk
+from tuner.trial import GB, Device, EpochReport, Outcome, Request, shrunk
 from tuner.workloads.task import smaller
 
 if TYPE_CHECKING:
@@ -105,7 +106,15 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
                 name, alone = str(folder.path.absolute()), settings.in_process
                 with closing(MachineShare(name, study.plan, takes_rest=alone)) as machine:
                     run_trials(
-                        corrected, packer, around.executor, recorder, decisions, around.interrupt, machine, silence
+                        corrected,
+                        packer,
+                        around.executor,
+                        recorder,
+                        decisions,
+                        around.interrupt,
+                        machine,
+                        silence,
+                        _counts(study.plan) if settings.adaptive_workers else {},
                     )
             else:
                 StopRequests(folder.checkpoints).remove()  # a run that was killed at its very end has left it
@@ -117,6 +126,16 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
             recorder.close(cause)
         raise
     recorder.close("")
+
+
+def _counts(plan: Plan) -> dict[Device, WorkerCount]:
+    """What says how many trials each of the plan's GPUs runs at once."""
+    each = zip(plan.devices, plan.at_first, plan.slots, strict=True)
+    return {
+        device: WorkerCount(first, most, device.cores)
+        for device, first, most in each
+        if device.kind == "cuda" and most
+    }
 
 
 def _cause(error: BaseException, settings: Settings) -> str:

@@ -225,6 +225,7 @@ def plan_requests(
             max_workers=settings.most_workers,
             threads=settings.threads,
             host_needs=[request.host_bytes for request in all_of_them],
+            adaptive=settings.adaptive_workers,
         )
     except InputError as error:
         remedy = "leave out the largest configurations"

@@ -101,12 +101,8 @@ class Recorder:
         """A device is gone; its trials wait again."""
         self._progress.device_lost(event)
 
-    def waiting(self, text: str) -> None:
-        """A trial waits for memory that others hold."""
-        self._progress.note(text)
-
-    def silent(self, text: str) -> None:
-        """A trial has reported nothing for long."""
+    def noted(self, text: str) -> None:
+        """A line for the user."""
         self._progress.note(text)
 
     def tick(self) -> None:

@@ -11,6 +11,7 @@ from tuner.reporting.console import line_width, print_text
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.texts import count_text
 from tuner.study.live_search import misfit_text
+from tuner.study.mps import use_of_mps
 from tuner.study.stages import Placed
 from tuner.trial import GB, Status, title
 from tuner.workloads.built_in import is_built_in
@@ -33,6 +34,8 @@ def show_plan(console: Console, study: Placed) -> None:
     lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, study.alternatives, bound)]
     lines += left_out(study)
     lines += _little_shared(study)
+    if study.settings.mps != "off" and study.requests:
+        lines.append(use_of_mps(study.settings.mps, study.plan).text)
     if study.live and study.live.left:
         name, more = study.settings.search_name, count_text(study.live.left, "more trial")
         lines.append(

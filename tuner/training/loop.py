@@ -15,6 +15,7 @@ from tuner.training.graphs import GraphedSteps, graphed
 from tuner.training.learning_rates import LearningRates
 from tuner.training.optimizers import build_optimizer
 from tuner.training.step import constants, evaluate, place, snapshot, train_step
+from tuner.training.timing import Launching
 from tuner.trial import Config, EpochReport, Objective, Phase, Trial
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
@@ -71,11 +72,12 @@ def fit(
         if progress.weights:  # a checkpoint has them without what is no part of the state
             progress.weights |= unchanging
         yield EpochReport(trial.trial_id, progress.epoch, last)
-        steps = count(1)
+        steps, launching = count(1), Launching()
         enter("first step")
 
         def after_step(phase: Phase) -> None:
             enter(phase)
+            launching.step()
             if prune_asked():
                 raise Pruned(progress.best)
 
@@ -88,9 +90,11 @@ def fit(
             if graphs:
                 graphs.begin_epoch()
             now = epoch_data(model, trial.config, data, epoch) if epoch_data else data
+            launching.begin()
             loss, first = train_epoch(
                 workload, model, optimizer, trial.config, now, device, after_step, steps, graphs=graphs
             )
+            core_share = None if device == "cpu" else launching.core_share()
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
             _check(loss, progress.first_loss, constant, epoch, workload.divergence_factor)
             enter("evaluation")
@@ -105,7 +109,7 @@ def fit(
             if checkpoint:
                 checkpoint.save_if_due(model, optimizer, progress)
             enter("training")
-            yield EpochReport(trial.trial_id, epoch, last, metrics)
+            yield EpochReport(trial.trial_id, epoch, last, metrics, core_share=core_share)
         if graphs:
             graphs.end()
         enter("evaluation")

@@ -1,4 +1,4 @@
-"""How long an epoch takes, from a few steps."""
+"""How long an epoch takes, from a few steps, and how busy launching it on a GPU keeps a CPU core."""
 
 from __future__ import annotations
 
@@ -19,6 +19,40 @@ from tuner.workloads.protocols import training_samples
 
 STEPS = 5  # so many are timed, after one that warms up
 MOST_SECONDS = 2.0  # no further step is timed after so long
+# So many of an epoch's first steps show what launching one takes, after one that warms up. More might fill the queue
+# of the GPU, which holds about a thousand kernels: a thread that waits for room in it is busy with nothing.
+LAUNCHED = 4
+
+
+class Launching:
+    """The part of a CPU core that launching the kernels of an epoch's steps keeps busy.
+
+    A trial on a GPU runs ahead of it until the queue is full. The CPU time of the first steps is that of launching
+    alone; it includes the thread in which torch runs the backward pass.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, cpu: Callable[[], float] = time.process_time
+    ) -> None:
+        """Both clocks are in seconds; ``cpu`` is that of all threads of the process."""
+        self._clock, self._cpu = clock, cpu
+
+    def begin(self) -> None:
+        """An epoch begins, and the GPU's queue is empty."""
+        self._began, self._steps, self._launched = self._clock(), 0, [0.0, 0.0]
+
+    def step(self) -> None:
+        """A step has been launched."""
+        self._steps += 1
+        if self._steps in (1, 1 + LAUNCHED):
+            self._launched[self._steps > 1] = self._cpu()
+
+    def core_share(self) -> float | None:
+        """The share in the epoch that now ends, at most 1; None if it had too few steps."""
+        if self._steps <= LAUNCHED:
+            return None
+        a_step = (self._launched[1] - self._launched[0]) / LAUNCHED
+        return min(1.0, a_step * self._steps / (self._clock() - self._began))
 
 
 def epoch_seconds(

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import tuner
+from tuner.placement.throughput import WorkerCount
+
+# GPUMemNet's (arXiv 2602.17817), of trainings on an A100, each alone: GRACT is the part of the time in which the
+# GPU's engine was active.
+TABLE = Path(tuner.__file__).parents[1].parent / "shared/data/gpu/mlp_measured.csv"
+Curve = Callable[[int], float]  # from how many train to what all of them do together; one alone does 1
+
+SATURATES: Curve = lambda n: min(n, 6)  # noqa: E731
+LAUNCH_BOUND: Curve = lambda n: float(n)  # noqa: E731
+THRASHES: Curve = lambda n: min(n, 4) - 0.3 * max(0, n - 4)  # noqa: E731
+
+
+def study(
+    count: WorkerCount, curve: Curve, share: float = 0.1, *, epochs: int = 60, trials: int = 60, noise: float = 0.0
+) -> list[int]:
+    """Runs trials whose epochs take 1 to 4 seconds alone; returns how many could run at each epoch's end."""
+    random = Random(1)
+    waiting = [(f"t{number}", 1.0 + number % 4) for number in range(trials)]
+    left: dict[str, list[float]] = {}  # by trial: epochs, work left of this one, work of each, when it began
+    now, seen = 0.0, list[int]()
+    while waiting or left:
+        while waiting and len(left) < count.workers:
+            name, work = waiting.pop(0)
+            left[name] = [epochs, work, work, now]
+            count.trains(name, now)
+        speed = curve(len(left)) / len(left)
+        name = min(left, key=lambda each: left[each][1])
+        spent = left[name][1]
+        now += spent / speed
+        for each in left.values():
+            each[1] -= spent
+        count.reports(name, now - left[name][3], share, now)
+        left[name] = [left[name][0] - 1, left[name][2] * random.gauss(1, noise), left[name][2], now]
+        if not left[name][0]:
+            del left[name]
+            count.ends(name, now)
+        seen.append(count.workers)
+    return seen
+
+
+def test_workers_are_added_until_one_more_gains_nothing() -> None:
+    seen = study(WorkerCount(2, 20, cores=16), SATURATES)
+    assert set(seen) >= {2, 3, 4, 5, 6}
+    assert seen[len(seen) // 2] in (6, 7)
+    assert max(seen) == 7
+
+
+def test_epochs_that_vary_by_a_few_per_cent_lead_to_about_the_same_number() -> None:
+    seen = study(WorkerCount(2, 20, cores=16), SATURATES, noise=0.05)
+    assert seen[len(seen) // 2] in (5, 6, 7)
+
+
+def test_a_worker_that_is_a_loss_is_taken_away() -> None:
+    seen = study(WorkerCount(3, 20, cores=16), THRASHES)
+    assert max(seen) == 5
+    assert seen.count(4) > len(seen) / 2
+
+
+def test_fewer_are_tried_where_the_first_number_is_too_large() -> None:
+    assert study(WorkerCount(7, 20, cores=16), THRASHES)[-1] in (4, 5)
+
+
+def test_many_workers_are_added_in_larger_steps_up_to_the_most_that_there_may_be() -> None:
+    seen = study(WorkerCount(16, 40, cores=16), LAUNCH_BOUND)
+    assert list(dict.fromkeys(seen)) == [16, 20, 25, 31, 38, 40]
+
+
+@pytest.mark.parametrize(("share", "most"), [(1.0, 4), (0.5, 8), (0.3, 13)])
+def test_cores_bound_the_workers_by_what_a_trial_keeps_busy(share: float, most: int) -> None:
+    assert max(study(WorkerCount(4, 40, cores=4), LAUNCH_BOUND, share)) == most
+
+
+def test_without_a_measured_share_there_is_no_more_than_the_first_number() -> None:
+    count = WorkerCount(2, 8, cores=2)
+    for number in range(4):
+        count.trains("ab"[number % 2], 0.0)
+        count.reports("ab"[number % 2], 1.0, None, 10.0 + number)
+    assert count.workers == 2
+
+
+def test_what_is_learned_is_told() -> None:
+    count = WorkerCount(1, 2, cores=4)
+    count.trains("a", 0.0)
+    said = [count.reports("a", 1.0, 0.5, now) for now in (1.0, 2.0)]
+    count.trains("b", 2.0)
+    said += [count.reports("a", 1.25, 0.5, now) for now in (3.25, 4.5)]
+    assert said == ["", "", "", "2 trials at once do 60% more than 1"]
+
+
+def test_the_number_is_looked_at_again_once_all_trials_are_others() -> None:
+    count = WorkerCount(2, 2, cores=2)
+    assert study(count, SATURATES, trials=4)[-1] == 2
+    assert study(count, SATURATES, trials=4)[-1] == 2
+
+
+def test_trials_that_end_before_they_can_be_compared_leave_the_number_as_it_was() -> None:
+    count = WorkerCount(2, 8, cores=8)
+    assert study(count, SATURATES, epochs=3, trials=40)[-1] in (2, 3)
+
+
+@pytest.mark.skipif(not TABLE.exists(), reason="the table of measured MLPs is not beside the checkout")
+def test_trainings_that_take_turns_on_a_gpu_are_as_many_as_fill_it() -> None:
+    """Curves from recorded activity: processes without MPS take turns, so that n of them do min(n, 1 / GRACT)."""
+    with TABLE.open(newline="") as file:
+        active = [float(row["Avg GRACT"]) for row in csv.DictReader(file)][::150]
+    for part in active:
+        count = WorkerCount(2, 24, cores=16)
+        seen = study(count, lambda n, part=part: min(n, 1 / part), trials=40)  # type: ignore[misc]
+        typical = sorted(seen)[len(seen) // 2]
+        assert min(typical, 1 / part) >= 0.9 * min(24, 1 / part), part
+        assert typical <= 1 / part + 2, part

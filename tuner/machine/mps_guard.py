@@ -1,0 +1,210 @@
+"""Starts MPS control daemons and ends them with its study: ``python -m tuner.machine.mps_guard SECONDS UUID …``.
+
+It ends when its standard input does, or when the process that has started it is gone, however that ended: a fork of
+the study could hold the other end of its input. It writes one line of JSON: ``pipes``, the folder of each GPU's
+daemon, ``processes``, as ``end_tree`` takes them, and ``failed``, why a GPU has none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import psutil
+
+from tuner.errors import one_line
+from tuner.machine.mps import CONTROL, LOGS, MEMORY_LIMIT, PIPES
+from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
+from tuner.machine.process_trees import end_tree, time_made
+
+COMMAND_SECONDS = 2.0  # for the daemon to answer a command
+QUIT_SECONDS = 3.0  # for it to end when it is asked to
+LOOK_SECONDS = 0.05
+ALIVE_SECONDS = 1.0  # between two looks at whether the study lives
+LONGEST_PATH = "/00/pipe/nvidia-cuda-mps-control.pid"  # of what lies in the private folder; its sockets' are shorter
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+# Of a server's states (get_server_status) those in which it takes no clients.
+NOT_READY = ("INITIALIZING", "FAULT")
+
+
+class Daemon:
+    """The control daemon of one GPU, with its server."""
+
+    def __init__(self, uuid: str, folder: Path) -> None:
+        """Starts it, with its pipes and logs in this new folder."""
+        self.pipes, self._logs = folder / "pipe", folder / "log"
+        for each in (folder, self.pipes, self._logs):
+            each.mkdir(mode=0o700)
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if name != MEMORY_LIMIT},
+            PIPES: str(self.pipes),
+            LOGS: str(self._logs),
+            "CUDA_VISIBLE_DEVICES": uuid,  # and not a number, which clients would count anew
+        }
+        self._output = folder / "output"
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                [CONTROL, "-f"],
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.pid, self.created = self._process.pid, time_made(self._process.pid)
+        self._asked_for_server = False
+
+    def ready(self, seconds: float) -> bool:
+        """Whether its server takes clients now. Each of its commands is given up after this time.
+
+        Its server is started before there are clients, as it refuses them while it starts (troubleshooting guide,
+        "Server Initialization in Progress").
+        """
+        servers = self._servers(seconds)
+        if servers is not None and not self._asked_for_server:
+            self._asked_for_server = self._ask(f"start_server -uid {os.getuid()}", seconds) is not None
+        if not servers:
+            return False
+        state = self._ask(f"get_server_status {servers[0]}", seconds)
+        return state is not None and not any(each in state for each in NOT_READY)
+
+    def fault(self, *, late: bool) -> str:
+        """Why it has no server that takes clients, if it has ended or it is too ``late``; empty otherwise."""
+        code = self._process.poll()
+        if code is None and not late:
+            return ""
+        missing = "started no server in time" if self._asked_for_server else "did not answer in time"
+        return ": ".join(
+            filter(None, [f"{CONTROL} {missing if code is None else f'ended with {code}'}", self._said()])
+        )
+
+    def _said(self) -> str:
+        """The last line that it or its server has written; empty without one."""
+        for path in (self._output, self._logs / "server.log", self._logs / "control.log"):
+            with suppress(OSError):
+                if lines := path.read_text(errors="replace").splitlines():
+                    return one_line(lines[-1], 200)
+        return ""
+
+    def processes(self) -> list[tuple[int, float, bool]]:
+        """Itself and its servers, as ``end_tree`` takes them."""
+        found = [(self.pid, self.created, True)]
+        for server in self._servers(COMMAND_SECONDS) or ():
+            with suppress(psutil.NoSuchProcess):
+                found.append((server, time_made(server), False))
+        return found
+
+    def end(self) -> None:
+        """Asks it to end with its server, and kills it if it does not."""
+        if self._process.poll() is not None:
+            return
+        if self._asked_for_server and self._ask("quit", COMMAND_SECONDS) is not None:
+            with suppress(subprocess.TimeoutExpired):  # it waits for clients
+                self._process.wait(QUIT_SECONDS)
+        end_tree(self.pid, self.created, leads=True)
+        self._process.wait()
+
+    def _servers(self, seconds: float) -> list[int] | None:
+        """The process ids of its servers; None if it does not answer."""
+        said = self._ask("get_server_list", seconds)
+        return None if said is None else [int(word) for word in said.split() if word.isdigit()]
+
+    def _ask(self, command: str, seconds: float) -> str | None:
+        """What it answers to a command; None if it does not."""
+        try:
+            done = subprocess.run(
+                [CONTROL],
+                input=f"{command}\n",
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+                check=False,
+            )
+        except (subprocess.TimeoutExpired, OSError):
+            return None
+        return done.stdout if done.returncode == 0 else None
+
+
+def main(seconds: float, uuids: Sequence[str]) -> None:
+    """Keeps a daemon for each GPU until the study has ended."""
+    parent, asked = os.getppid(), list[int]()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda number, _: asked.append(number))
+
+    def gone(wait_seconds: float) -> bool:
+        ready, _, _ = select.select([0], [], [], wait_seconds)
+        return bool(asked or (ready and not os.read(0, 1)) or os.getppid() != parent)
+
+    _adopt_orphans()
+    with ExitStack() as ending:
+        failed: dict[str, str] = {}
+        waiting: dict[str, Daemon] = {}
+        bases = usable_bases(SOCKET_BYTES - len(LONGEST_PATH) - 1 - NAME_LENGTH)
+        try:
+            folder = ending.enter_context(private_folder(bases[0]))
+            ending.callback(_end_rest)
+            for number, uuid in enumerate(uuids):
+                waiting[uuid] = Daemon(uuid, folder / str(number))
+                ending.callback(waiting[uuid].end)
+        except (OSError, IndexError) as error:
+            reason = one_line(error) if bases else "no folder with a short path can be written: set TMPDIR"
+            failed = {uuid: reason for uuid in uuids if uuid not in waiting}
+        ready = _wait(waiting, failed, time.monotonic() + seconds, gone)
+        pipes = {uuid: str(daemon.pipes) for uuid, daemon in ready.items()}
+        processes = [process for daemon in ready.values() for process in daemon.processes()]
+        with suppress(BrokenPipeError):
+            print(json.dumps({"pipes": pipes, "processes": processes, "failed": failed}), flush=True)
+        while not gone(ALIVE_SECONDS):
+            pass
+
+
+def _wait(
+    waiting: dict[str, Daemon], failed: dict[str, str], deadline: float, gone: Callable[[float], bool]
+) -> dict[str, Daemon]:
+    """The daemons that are ready by then; ends the others and says in ``failed`` why."""
+    ready = {}
+    while waiting and not gone(LOOK_SECONDS):
+        for uuid, daemon in list(waiting.items()):
+            left = deadline - time.monotonic()
+            if fault := daemon.fault(late=left <= 0):
+                failed[uuid] = fault
+                daemon.end()
+            elif daemon.ready(min(left, COMMAND_SECONDS)):
+                ready[uuid] = daemon
+            else:
+                continue
+            del waiting[uuid]
+    return ready
+
+
+def _adopt_orphans() -> None:
+    """Makes this process the parent of its descendants that lose theirs, such as a server that its daemon leaves.
+
+    So they can be found, and what they hold counts as the study's.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _end_rest() -> None:
+    """Kills what the daemons have left."""
+    rest = psutil.Process().children(recursive=True)
+    for each in rest:
+        with suppress(psutil.Error):
+            each.kill()
+    psutil.wait_procs(rest, QUIT_SECONDS)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,138 @@
+"""How many trials a GPU runs at once, by what they get done together.
+
+Memory and CPU cores say how many could run. Only running them shows whether one more is a gain: kernels of a small
+model leave most of a GPU idle, and those of a large one fill it. The trials of a study differ, so that the sum of
+their steps a second changes with every trial that ends. Each trial is therefore compared with itself: if n trials
+become m, and the epochs of those that ran before and after become s times as long, all together do m / (n · s) times
+as much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+from dataclasses import dataclass, field
+from statistics import mean, median
+
+GAIN = 0.05  # what one more worker has to add to what all get done
+STEP = 4  # a step is of one worker for each so many: from 20 workers, one more could not add ``GAIN`` in any case
+EPOCHS = 2  # that a trial needs at a number of workers before it counts
+
+
+@dataclass
+class _Level:
+    """What trials did while so many of them ran at once."""
+
+    workers: int
+    since: float | None = None  # when so many were training; None before
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # of each epoch that began after that, by trial id
+
+    @property
+    def timed(self) -> Set[str]:
+        """The ids of trials with enough epochs."""
+        return {trial_id for trial_id, seconds in self.seconds.items() if len(seconds) >= EPOCHS}
+
+
+class WorkerCount:
+    """The number of workers of one GPU. One more is tried, and kept if it adds ``GAIN``; after a loss, one less."""
+
+    def __init__(self, first: int, most: int, cores: int) -> None:
+        """Begins with ``first`` workers and never has more than ``most``; ``cores`` is 0 if they are unknown."""
+        self._first, self._most, self._cores = first, most, cores
+        self._training: set[str] = set()
+        self._core_shares: dict[str, float] = {}
+        self._here = _Level(first)
+        self._before: _Level | None = None  # what is compared with ``_here``
+        self._settled: set[str] | None = None  # the trials that were training when the number was found
+
+    @property
+    def workers(self) -> int:
+        """How many trials may run at once now."""
+        return self._here.workers
+
+    def trains(self, trial_id: str, now: float) -> None:
+        """A trial begins to train. ``now`` is in seconds, by any clock that never goes back."""
+        self._training.add(trial_id)
+        if self._settled is not None and not self._settled & self._training:  # others may fill the GPU otherwise
+            self._first, self._settled, self._here = self.workers, None, _Level(self.workers)
+        self._note(now)
+
+    def ends(self, trial_id: str, now: float) -> None:
+        """A trial trains no more."""
+        self._training.discard(trial_id)
+        self._core_shares.pop(trial_id, None)
+        self._note(now)
+
+    def reports(self, trial_id: str, seconds: float | None, core_share: float | None, now: float) -> str:
+        """A trial has trained an epoch.
+
+        Args:
+            trial_id: the trial.
+            seconds: how long the epoch took; None if that is unknown.
+            core_share: the part of a CPU core that it kept busy; None if that is unknown.
+            now: when it ended.
+
+        Returns:
+            What has been learned about the number of workers, in a few words; mostly empty.
+        """
+        if core_share is not None:
+            self._core_shares[trial_id] = core_share
+        if seconds is not None and self._here.since is not None and now - seconds >= self._here.since:
+            self._here.seconds.setdefault(trial_id, []).append(seconds)
+        return "" if self._settled is not None or self._here.since is None else self._decide()
+
+    def _note(self, now: float) -> None:
+        """A level begins when as many trials are training as it has workers."""
+        if self._here.since is None and len(self._training) == self.workers:
+            self._here.since = now
+
+    def _decide(self) -> str:
+        here, before = self._here, self._before
+        if before is None:
+            if 2 * len(here.timed & self._training) >= len(self._training):
+                self._try(self._more())
+            return ""
+        both = here.timed & before.timed
+        if (before.timed & self._training) - both:
+            return ""  # some can still be compared
+        if not both:  # all of them have ended
+            self._settle(before.workers)
+            return ""
+        gain = self._gain(both, here, before)
+        more = f"{abs(gain):.0%} {'less' if gain < 0 else 'more'}"
+        said = f"{here.workers} trials at once do {more} than {before.workers}"
+        if gain >= GAIN:
+            self._try(self._more() if here.workers > before.workers else self._fewer())
+        elif here.workers > before.workers == self._first and gain < 0:
+            self._here = before
+            self._try(self._fewer())  # where one more is a loss, one less may be a gain
+        else:
+            self._settle(before.workers)
+        return said
+
+    def _try(self, workers: int) -> None:
+        if workers == self.workers:
+            self._settle(workers)
+        else:
+            self._before, self._here = self._here, _Level(workers)
+
+    def _settle(self, workers: int) -> None:
+        self._settled, self._before, self._here = set(self._training), None, _Level(workers)
+
+    def _more(self) -> int:
+        return max(self.workers, min(self.workers + max(1, self.workers // STEP), self._most, self._most_by_cores()))
+
+    def _fewer(self) -> int:
+        return max(1, self.workers - max(1, self.workers // STEP))
+
+    def _most_by_cores(self) -> int:
+        """How many trials the cores can serve, if each keeps as much of one busy as those that train."""
+        if not self._cores:
+            return self._most
+        return math.floor(self._cores / mean(self._core_shares.values())) if self._core_shares else self.workers
+
+    @staticmethod
+    def _gain(trials: Set[str], here: _Level, before: _Level) -> float:
+        """What all trials together do more here than before, as a part of that."""
+        slower = mean(math.log(median(here.seconds[each]) / median(before.seconds[each])) for each in trials)
+        return here.workers / before.workers / math.exp(slower) - 1
