@@ -135,6 +135,15 @@ def test_a_failed_capture_leaves_cuda_usable(workload: Workload, reason: str) ->
     assert taken == reserved(Mlp(), None, config)[0], "the next trial's graph"
 
 
+def test_a_card_that_cannot_capture_trains_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = complete({"epochs": 2, "cuda_graphs": 1}, Mlp().schema)
+    with monkeypatch.context() as patch:
+        patch.setenv("EMULATED_NO_CAPTURE", "1")
+        (note,) = reserved(Mlp(), None, config)[1]
+    assert note.startswith("CUDA graphs: a step cannot be recorded (CUDA error: the emulated card cannot do this")
+    assert reserved(Mlp(), None, config)[1] == []
+
+
 def test_memory_that_runs_out_in_a_capture_is_out_of_memory() -> None:
     config = complete({"epochs": 2, "cuda_graphs": 1}, Mlp().schema)
     with pytest.raises(torch.OutOfMemoryError):

@@ -205,7 +205,7 @@ class GraphedSteps:
 
     def end(self) -> None:
         """Notes it if no step was recorded, as there were too few."""
-        if self._graph is None:
+        if self._graph is None and self._before:
             self._give_up(f"only {self._before} steps had the first batch's shape")
 
     def _apart(self, batch: Batch) -> Tensor:
@@ -216,13 +216,15 @@ class GraphedSteps:
         return loss
 
     def _warm_up(self, batch: Batch) -> Tensor:
+        """A step before the recording. What the last one changes, every later one would, too."""
         batch = self._recorder.to_device(batch)
-        before = self._recorder.hidden(self._model)
+        self._before += 1
+        last = self._before == WARM_UP_STEPS
+        before = self._recorder.hidden(self._model) if last else None
         with self._recorder.aside():
             loss = self._captured(batch)
-        if self._recorder.hidden(self._model) != before:
+        if last and self._recorder.hidden(self._model) != before:
             self._give_up("loss changes attributes of the model, or draws random numbers on the CPU")
-        self._before += 1
         return loss
 
     def _record(self, batch: Batch) -> _Recorded | None:
