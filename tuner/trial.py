@@ -47,7 +47,7 @@ OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained 
 
 @dataclass(frozen=True)
 class Device:
-    """Memory that trials share: one GPU, or one machine's RAM."""
+    """Memory that trials share: one GPU, one MIG instance of a GPU, or one machine's RAM."""
 
     node_id: str  # Ray's id of its node; empty on the machine that tuner runs on
     kind: Literal["cuda", "cpu"]  # "cpu" for a machine's RAM
@@ -56,23 +56,30 @@ class Device:
     total_bytes: int  # its memory, within the limit of the process's cgroup
     free_bytes: int  # the memory that no process held when the device was detected
     cores: int  # CPU cores that its trials share; 0 if unknown
-    uuid: str = ""  # the GPU's UUID, by which a process is pinned to it; empty for RAM
+    uuid: str = ""  # the UUID of the GPU or MIG instance, by which a process is pinned to it; empty for RAM
     host: str = ""  # the node's displayed name; empty on the machine that tuner runs on
     idle_cores: int | None = None  # how many of the cores were idle; None if unknown
     # A GPU's host: its RAM within the process's cgroup, and what of it was free; 0 if unknown, and for RAM itself.
     ram_bytes: int = 0
     free_ram_bytes: int = 0
+    instance: int | None = None  # a MIG instance's number on its GPU; None for a whole GPU, and for RAM
+    multiprocessors: int = 0  # those of a MIG instance; 0 for a whole GPU, whose model says it, or if unknown
 
     @property
     def label(self) -> str:
         """Its name in results: ``cuda:0`` or ``cpu``; on another node ``10.0.0.2/cuda:0``."""
-        own = f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
+        own = gpu_label(self.index, self.instance) if self.kind == "cuda" else "cpu"
         return f"{self.host}/{own}" if self.host else own
 
     @property
     def free_cores(self) -> int:
         """The cores that no other program keeps busy."""
         return self.cores if self.idle_cores is None else min(self.cores, self.idle_cores)
+
+
+def gpu_label(index: int, instance: int | None) -> str:
+    """The name of a GPU, ``cuda:0``, or of a MIG instance, ``cuda:0:1``: NVIDIA's ``GPU:instance`` of containers."""
+    return f"cuda:{index}" if instance is None else f"cuda:{index}:{instance}"
 
 
 @dataclass(frozen=True)

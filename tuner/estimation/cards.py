@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
 
@@ -91,7 +91,7 @@ def find_card(name: str) -> CardProperties:
     """The card of a device's name as NVML and torch give it, such as ``NVIDIA A100-SXM4-80GB``.
 
     An unknown one counts as the largest, so that its estimates are rather too large. So does each limit of a card
-    that is a slice of a larger one (MIG), or a laptop's: their names are those of the whole.
+    that is a slice of a larger one, or a laptop's: their names are those of the whole.
     """
     words = re.split(r"[^A-Za-z0-9]+", name.upper())
     known = [key for key in CARDS if _has(words, key.upper().split())]
@@ -99,8 +99,15 @@ def find_card(name: str) -> CardProperties:
 
 
 def card_of(device: Device) -> CardProperties | None:
-    """The card of a GPU; None for the CPU."""
-    return find_card(device.name) if device.kind == "cuda" else None
+    """The card of a GPU; None for the CPU.
+
+    A MIG instance has as many multiprocessors as NVML says. Its name does not tell: on an H100, 1g.10gb has 16 of
+    them, and 1g.20gb 26 (``nvidia-smi mig -lgip``).
+    """
+    if device.kind != "cuda":
+        return None
+    card = find_card(device.name)
+    return replace(card, multiprocessors=device.multiprocessors) if device.multiprocessors else card
 
 
 def cublas_workspace_bytes(device: Device) -> int:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tuner.errors import one_line
-from tuner.machine.oom_texts import LackOfMemory, parse_out_of_memory
+from tuner.machine.oom_texts import UNTOLD, LackOfMemory, parse_out_of_memory
 from tuner.machine.peak import data_bytes
 from tuner.trial import MB, Device
 
@@ -44,6 +44,7 @@ OUT_OF_MEMORY = (
     *OUT_OF_RAM,
     "CUDA out of memory",
     "CUDA error: out of memory",
+    UNTOLD,
     "could not create a primitive",  # oneDNN, which compiles its kernels when they are needed
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",

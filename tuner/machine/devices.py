@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tuner.errors import InputError, ParameterError
 from tuner.trial import Device
@@ -22,6 +23,37 @@ ALLOCATOR_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 CGROUP = Path("/sys/fs/cgroup")
 IDLE_SECONDS = 0.2
 MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+@dataclass(frozen=True)
+class NvmlDevice:
+    """What NVML lists that a process can compute on: a GPU, or a MIG instance of one."""
+
+    handle: Any
+    index: int  # the GPU's ordinal
+    uuid: str
+    instance: int | None = None  # a MIG instance's number on its GPU
+    # Where its memory is: of its GPU's instances, a compute instance shares that of its GPU instance (CUPTI's manual,
+    # "Multi-Instance GPU").
+    gpu_instance: int | None = None
+    alias: str = ""  # the name of a MIG instance until driver 470: MIG-<the GPU's UUID>/<GPU instance>/<compute instance>
+
+    def is_named(self, word: str) -> bool:
+        """Whether the word is its UUID, or the beginning of it."""
+        return self.uuid.startswith(word) or self.alias.startswith(word)
+
+
+@dataclass(frozen=True)
+class NvmlGpu:
+    """A GPU as NVML lists it, and its MIG instances; None if it is not in MIG mode."""
+
+    whole: NvmlDevice
+    instances: tuple[NvmlDevice, ...] | None = None
+
+    @property
+    def devices(self) -> tuple[NvmlDevice, ...]:
+        """What processes can compute on: nothing if it is in MIG mode and has no instance."""
+        return (self.whole,) if self.instances is None else self.instances
 
 
 def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
@@ -80,8 +112,12 @@ def torch_index(device: Device) -> int | None:
     """Which of this process's GPUs it is for torch, as CUDA need not count them as NVML does; None if it is none."""
     import torch
 
-    uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in range(torch.cuda.device_count())]
-    return next((index for index, uuid in enumerate(uuids) if device.uuid.endswith(uuid)), None)
+    # Beside a MIG instance torch counts GPUs that CUDA does not show to a process with one.
+    with suppress(RuntimeError, AssertionError):
+        for index in range(torch.cuda.device_count()):
+            if device.uuid.endswith(str(torch.cuda.get_device_properties(index).uuid)):
+                return index
+    return None
 
 
 def allocator_environment(expandable_segments: bool) -> dict[str, str]:
@@ -93,9 +129,9 @@ def allocator_environment(expandable_segments: bool) -> dict[str, str]:
 
 
 def cuda_devices() -> tuple[Device, ...]:
-    """The GPUs that are visible under ``CUDA_VISIBLE_DEVICES``; empty without an NVIDIA driver.
+    """The GPUs and MIG instances that are visible under ``CUDA_VISIBLE_DEVICES``; empty without an NVIDIA driver.
 
-    Raises ``InputError`` if the variable names a MIG instance.
+    Of the compute instances that share the memory of a GPU instance only the first counts.
     """
     import pynvml
 
@@ -104,13 +140,37 @@ def cuda_devices() -> tuple[Device, ...]:
     except pynvml.NVMLError:
         return ()
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        uuids = [nvml_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
-        visible = _visible(uuids, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        gpus = [nvml_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        visible = _visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        apart = {(each.index, each.gpu_instance): each for each in reversed(visible)}
+        visible = [each for each in visible if each in apart.values()]
         cores = max(1, available_cores() // max(1, len(visible)))
-        return tuple(_cuda_device(index, handles[index], uuids[index], cores) for index in visible)
+        return tuple(_cuda_device(each, cores) for each in visible)
     finally:
         pynvml.nvmlShutdown()
+
+
+def nvml_gpu(index: int) -> NvmlGpu:
+    """NVML's GPU with this ordinal. NVML must be initialized; its errors are raised."""
+    import pynvml
+
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    whole = NvmlDevice(handle, index, nvml_text(pynvml.nvmlDeviceGetUUID(handle)))
+    try:
+        if pynvml.nvmlDeviceGetMigMode(handle)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+            return NvmlGpu(whole)
+        most = pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+    except pynvml.NVMLError:  # a GPU or a driver without MIG
+        return NvmlGpu(whole)
+    instances = []
+    for number in range(most):
+        with suppress(pynvml.NVMLError):  # there is none with this number, or this process may not use it
+            handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.handle, number)
+            uuid = nvml_text(pynvml.nvmlDeviceGetUUID(handle))
+            memory, compute = pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
+            alias = f"MIG-{whole.uuid}/{memory}/{compute}"
+            instances.append(NvmlDevice(handle, index, uuid, number, memory, alias))
+    return NvmlGpu(whole, tuple(instances))
 
 
 def ram_device() -> Device:
@@ -180,27 +240,38 @@ def _processor() -> str:
     return model or platform.processor() or platform.machine()
 
 
-def _visible(uuids: list[str], variable: str | None) -> list[int]:
-    """The ordinals of the GPUs in ``CUDA_VISIBLE_DEVICES``. As in CUDA, the first unknown name ends the list."""
+def _visible(gpus: Sequence[NvmlGpu], variable: str | None) -> list[NvmlDevice]:
+    """What ``CUDA_VISIBLE_DEVICES`` names. As in CUDA, the first unknown name ends the list.
+
+    A GPU in MIG mode stands for all its instances. CUDA shows a process one instance (MIG User Guide, "CUDA Device
+    Enumeration"; in newer releases one of each GPU instance), the first that it may use. But here each worker is a
+    process with an instance of its own.
+    """
     if variable is None:
-        return list(range(len(uuids)))
-    if "MIG-" in variable:
-        raise InputError(f"CUDA_VISIBLE_DEVICES={variable}: MIG instances are not supported; name a whole GPU")
-    chosen: list[int] = []
+        return [device for gpu in gpus for device in gpu.devices]
+    chosen: list[NvmlDevice] = []
     for word in (part.strip() for part in variable.split(",")):
-        matches = [i for i, uuid in enumerate(uuids) if word and (word == str(i) or uuid.startswith(word))]
-        if len(matches) != 1 or matches[0] in chosen:
+        named = [gpu.devices for gpu in gpus if word == str(gpu.whole.index) or (word and gpu.whole.is_named(word))]
+        parts = [each for gpu in gpus for each in gpu.instances or () if word and each.is_named(word)]
+        named += [(each,) for each in parts]
+        if len(named) != 1 or any(each in chosen for each in named[0]):
             break
-        chosen += matches
+        chosen += named[0]
     return chosen
 
 
-def _cuda_device(index: int, handle: object, uuid: str, cores: int) -> Device:
+def _cuda_device(found: NvmlDevice, cores: int) -> Device:
     import pynvml
 
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    name = nvml_text(pynvml.nvmlDeviceGetName(handle))
-    return Device("", "cuda", index, name, int(memory.total), int(memory.free), cores, uuid)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(found.handle)
+    name = nvml_text(pynvml.nvmlDeviceGetName(found.handle))
+    device = Device("", "cuda", found.index, name, int(memory.total), int(memory.free), cores, found.uuid)
+    if found.instance is None:
+        return device
+    multiprocessors = 0
+    with suppress(pynvml.NVMLError):
+        multiprocessors = int(pynvml.nvmlDeviceGetAttributes_v2(found.handle).multiprocessorCount)
+    return replace(device, instance=found.instance, multiprocessors=multiprocessors)
 
 
 def nvml_text(value: str | bytes) -> str:

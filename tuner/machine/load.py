@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from tuner.machine.devices import nvml_text, ram_bytes
+from tuner.machine.devices import nvml_gpu, ram_bytes
 
 
 @dataclass(frozen=True)
 class GpuLoad:
-    """A GPU at a moment."""
+    """A GPU or a MIG instance at a moment."""
 
-    busy: float  # the share of the driver's last period, at most a second, in which a kernel ran; from 0 to 1
+    # The share of the driver's last period, at most a second, in which a kernel ran; from 0 to 1. None if the driver
+    # does not say it, as of a MIG instance (NVML: nvmlDeviceGetUtilizationRates).
+    busy: float | None
     used_bytes: int  # by all processes
 
 
@@ -33,7 +35,7 @@ class LoadMeter:
     """Looks at the machine; GPUs that the driver says nothing of are left out."""
 
     def __init__(self, uuids: frozenset[str]) -> None:
-        """``uuids`` are of the GPUs to look at."""
+        """``uuids`` are of the GPUs and MIG instances to look at."""
         self._uuids = uuids
         self._handles: dict[str, Any] = {}
 
@@ -73,9 +75,8 @@ class LoadMeter:
             pynvml.nvmlInit()
             for index in range(pynvml.nvmlDeviceGetCount()):
                 with suppress(pynvml.NVMLError):  # another GPU may be lost
-                    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                    if (uuid := nvml_text(pynvml.nvmlDeviceGetUUID(handle))) in self._uuids:
-                        self._handles[uuid] = handle
+                    found = nvml_gpu(index).devices
+                    self._handles |= {each.uuid: each.handle for each in found if each.uuid in self._uuids}
 
     def _gpus(self) -> dict[str, GpuLoad]:
         found = {}
@@ -83,7 +84,9 @@ class LoadMeter:
             import pynvml
 
             for uuid, handle in self._handles.items():
+                busy = None
                 with suppress(pynvml.NVMLError):
                     busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+                with suppress(pynvml.NVMLError):
                     found[uuid] = GpuLoad(busy, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
         return found

@@ -17,6 +17,10 @@ FREE = re.compile(rf"of which {SIZE} is free")
 ALLOCATED = re.compile(rf"{SIZE} is allocated by PyTorch")
 UNUSED = re.compile(rf"{SIZE} is reserved by PyTorch but unallocated")
 ROUNDED = 0.01  # torch's sizes have two decimals
+# Where CUDA runs out of memory, torch first asks NVML for the GPU's processes, to name them in its error. On a GPU in
+# MIG mode NVML tells them only to privileged users, and torch ends with this assertion instead
+# (``reportProcessMemoryInfo`` in CUDACachingAllocator.cpp; https://github.com/pytorch/pytorch/issues/112377).
+UNTOLD = "NVML_SUCCESS == r INTERNAL ASSERT FAILED"
 
 
 @dataclass(frozen=True)
@@ -58,10 +62,10 @@ class LackOfMemory:
 
 
 def parse_out_of_memory(text: str) -> LackOfMemory | None:
-    """The sizes in the text of an error by torch, on CUDA or the CPU, or by numpy; None if it has none."""
+    """The sizes in the text of an error by torch, on CUDA or the CPU, or by numpy; None if it is none of these."""
     requested = _found(REQUESTED, text)
     if requested is None:
-        return None
+        return LackOfMemory() if UNTOLD in text else None
     allocated, unused = _found(ALLOCATED, text), _found(UNUSED, text)
     in_use = None if allocated is None else allocated + (unused or 0)
     return LackOfMemory(requested, in_use, _found(ALLOWED, text), _found(FREE, text))

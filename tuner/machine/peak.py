@@ -224,7 +224,7 @@ def _status_bytes(field: str) -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
 
 
-_contexts: dict[str, int] = {}  # by the GPU's UUID: a process makes its context there once
+_contexts: dict[str, int] = {}  # by the device's UUID: a process makes its context there once
 
 
 def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:

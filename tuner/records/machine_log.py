@@ -26,10 +26,10 @@ PATIENCE = 5.0  # seconds to wait at the end for a line that is being written
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLine:
-    """A GPU in a line."""
+    """A GPU or a MIG instance in a line."""
 
-    busy: Amount  # the share of time in which a kernel ran, from 0 to 1
     used_gb: Amount  # by all processes
+    busy: Amount | None = None  # the share of time in which a kernel ran, from 0 to 1; None if it is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,8 @@ def _record(path: Path, labels: Mapping[str, str], ended: threading.Event) -> No
 def to_line(load: Load, labels: Mapping[str, str], at: float) -> dict[str, object]:
     """A line of the file; ``labels`` are the GPUs' names by UUID."""
     gpus = {
-        labels[uuid]: {"busy": round(gpu.busy, 3), "used_gb": round(gpu.used_bytes / GB, 3)}
+        labels[uuid]: ({} if gpu.busy is None else {"busy": round(gpu.busy, 3)})
+        | {"used_gb": round(gpu.used_bytes / GB, 3)}
         for uuid, gpu in load.gpus.items()
     }
     about: dict[str, object] = {

@@ -79,8 +79,8 @@ def without_gaps(lines: Sequence[MachineLine]) -> list[MachineLine]:
     return kept
 
 
-def _of(line: MachineLine, name: str) -> tuple[float, float] | None:
-    """How busy the CPU or a GPU was, and the memory in use."""
+def _of(line: MachineLine, name: str) -> tuple[float | None, float] | None:
+    """How busy the CPU or a GPU was, if that is known, and the memory in use."""
     if name == "CPU":
         return line.busy, line.ram_gb
     gpu = line.gpus.get(name)
@@ -91,7 +91,8 @@ def _finding(name: str, lines: Sequence[MachineLine]) -> str:
     """The mean load, each line counting for the time since the line before, and the most memory in use."""
     passed = [SECONDS, *(max(SECONDS, line.at - before.at) for before, line in pairwise(lines))]
     known = [(*each, seconds) for line, seconds in zip(lines, passed, strict=True) if (each := _of(line, name))]
-    loads, memories, weights = zip(*known, strict=True)
-    busy, most = statistics.fmean(loads, weights), max(memories)
+    loads = [(load, seconds) for load, _, seconds in known if load is not None]
+    busy = f"busy {statistics.fmean(*zip(*loads, strict=True)):.0%} of the time on average, " if loads else ""
     memory = "RAM" if name == "CPU" else "memory"
-    return f"{name}: busy {busy:.0%} of the time on average, at most {number_text(most)} GB of {memory} in use."
+    most = max(used for _, used, _ in known)
+    return f"{name}: {busy}at most {number_text(most)} GB of {memory} in use."
