@@ -14,6 +14,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from tests.support.fake_nvml import FakeNvml
 from tuner.health import gathering
 from tuner.health.facts import Command, Disk, Gpu
 from tuner.machine.holders import Holder
@@ -68,17 +69,14 @@ def test_a_folder_in_one_that_may_not_be_searched_cannot_be_written(monkeypatch:
 def test_gpus_are_told_with_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, process = namedtuple("memory", "total free used"), namedtuple("process", "pid usedGpuMemory")
 
-    def handle(index: int) -> int:
+    def handle(index: int) -> tuple[str, int]:
         if index == 1:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
-        return index
+        return "GPU-aa", -1
 
+    FakeNvml({"GPU-aa": None, "GPU-bb": None}).install(monkeypatch)
     told = {
-        "nvmlInit": lambda: None,
-        "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": handle,
-        "nvmlSystemGetDriverVersion": lambda: "570.1",
         "nvmlDeviceGetName": lambda handle: b"H100",
         "nvmlDeviceGetMemoryInfo": lambda handle: memory(80, 30, 50),
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [process(os.getpid(), 40), process(2**30, None)],
@@ -91,6 +89,13 @@ def test_gpus_are_told_with_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> N
     assert (driver, gpu) == ("570.1", Gpu(0, "H100", 80, 30, (mine, other)))
     assert (mine.pid, mine.held_bytes, bool(mine.name and mine.user)) == (os.getpid(), 40, True)
     assert other == Holder(2**30, "a process that cannot be seen from here", "", None)
+
+
+def test_mig_instances_stand_for_their_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml({"GPU-aa": [(1, 0), (2, 0)], "GPU-bb": []}).install(monkeypatch)
+    name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+    instances = Gpu(0, name, 10, 9, instance=0), Gpu(0, name, 20, 19, instance=1)
+    assert gathering._gpus() == ("570.1", (*instances, Gpu(1, "", 0, 0)))
 
 
 def test_this_machine_is_looked_at_in_a_process_that_leaves_nothing(tmp_path: Path) -> None:

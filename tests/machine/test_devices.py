@@ -2,14 +2,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pynvml
 import pytest
 
+from tests.support.fake_nvml import FakeNvml
 from tuner.errors import InputError
+from tuner.estimation.cards import card_of
 from tuner.machine.devices import (
+    NvmlDevice,
+    NvmlGpu,
     _visible,
     allocator_environment,
     available_cores,
     cgroup_memory,
+    cuda_devices,
     detect_devices,
     detect_with_idle_cores,
 )
@@ -59,9 +65,56 @@ def test_a_torch_for_the_cpu_uses_no_gpu(monkeypatch: pytest.MonkeyPatch, gpu_16
         detect_devices("cuda")
 
 
-def test_a_mig_instance_is_refused_rather_than_ignored() -> None:
-    with pytest.raises(InputError, match="MIG instances are not supported"):
-        _visible(["GPU-aa"], "MIG-aa")
+TWO = [(1, 0), (2, 0)]
+
+
+def test_mig_instances_are_devices_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml({"GPU-aa": TWO, "GPU-bb": None, "GPU-cc": []}).install(monkeypatch)
+    devices = cuda_devices()
+    assert [(each.label, each.uuid, each.total_bytes, each.free_bytes, each.multiprocessors) for each in devices] == [
+        ("cuda:0:0", "MIG-aa0", 10, 9, 16),
+        ("cuda:0:1", "MIG-aa1", 20, 19, 16),
+        ("cuda:1", "GPU-bb", 80, 79, 0),
+    ], "and a GPU in MIG mode without an instance is none"
+    assert [each and each.multiprocessors for each in map(card_of, devices)] == [16, 16, 132]
+
+
+@pytest.mark.parametrize(
+    ("variable", "visible"),
+    [
+        ("MIG-aa1", ["MIG-aa1"]),
+        ("MIG-aa1,MIG-aa0", ["MIG-aa1", "MIG-aa0"]),
+        ("MIG-b", ["MIG-bb0"]),
+        ("MIG-aa", []),  # begins two names
+        ("MIG-GPU-aa/2/0", ["MIG-aa1"]),
+        ("0", ["MIG-aa0", "MIG-aa1"]),
+        ("GPU-b,0", ["MIG-bb0", "MIG-aa0", "MIG-aa1"]),
+        ("MIG-aa1,MIG-zz,MIG-aa0", ["MIG-aa1"]),
+        ("MIG-aa0,0", ["MIG-aa0"]),  # named twice
+        ("2,1", ["GPU-cc", "MIG-bb0"]),
+        ("", []),
+    ],
+)
+def test_mig_instances_are_named_as_to_cuda(
+    variable: str, visible: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeNvml({"GPU-aa": TWO, "GPU-bb": [(1, 0)], "GPU-cc": None}).install(monkeypatch, variable)
+    assert [device.uuid for device in cuda_devices()] == visible
+
+
+def test_compute_instances_that_share_memory_are_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml({"GPU-aa": [(1, 0), (1, 1), (2, 0)]}).install(monkeypatch)
+    assert [device.uuid for device in cuda_devices()] == ["MIG-aa0", "MIG-aa2"]
+
+
+def test_a_driver_without_mig_has_whole_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+
+    nvml = FakeNvml({"GPU-aa": None})
+    nvml.install(monkeypatch)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", missing)
+    assert [device.label for device in cuda_devices()] == ["cuda:0"]
 
 
 def test_the_tightest_cgroup_limit_above_the_process_counts(tmp_path: Path) -> None:
@@ -97,7 +150,8 @@ def test_a_cpu_quota_limits_the_cores(tmp_path: Path) -> None:
     [(None, [0, 1]), ("", []), ("1", [1]), ("1,0", [1, 0]), ("GPU-b", [1]), ("0,5,1", [0]), ("GPU-", [])],
 )
 def test_visible_gpus_follow_cudas_own_rules(variable: str | None, visible: list[int]) -> None:
-    assert _visible(["GPU-aa", "GPU-bb"], variable) == visible
+    gpus = [NvmlGpu(NvmlDevice(None, index, uuid)) for index, uuid in enumerate(("GPU-aa", "GPU-bb"))]
+    assert [device.index for device in _visible(gpus, variable)] == visible
 
 
 @pytest.mark.gpu

@@ -30,7 +30,7 @@ def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
     lines = "".join(json.dumps(line) + "\n" for line in written)
     assert (lines, notes) == ((WRITTEN / "attempts.jsonl").read_text(), [])
     before, now = json.loads((WRITTEN / "study.json").read_bytes()), json.loads(read_study(WRITTEN).to_json())
-    unknown = {"idle_cores": None, "ram_bytes": 0, "free_ram_bytes": 0}
+    unknown = {"idle_cores": None, "ram_bytes": 0, "free_ram_bytes": 0, "instance": None, "multiprocessors": 0}
     devices = [{**device, **unknown} for device in before["plan"]["devices"]]
     plan = {**before["plan"], "devices": devices, "ram_budgets": {}, "ram_footprint_bytes": 0, "tight": []}
     plan |= {"epoch_seconds": {}, "seconds": None, "first_shares_gb": []}

@@ -42,7 +42,7 @@ def plan(*devices: Device, workers: int = 4) -> Plan:
     [
         ({}, 4, "on for cuda:0: a daemon of the study's for each"),
         ({}, 1, "off: no GPU has several workers"),
-        ({"uuid": "MIG-1"}, 4, "off: it is for whole GPUs of this machine"),
+        ({"instance": 1}, 4, "off: it is for whole GPUs of this machine"),
         ({"node_id": "other"}, 4, "off: it is for whole GPUs of this machine"),
         ({"kind": "cpu"}, 4, "off: there is no GPU"),
     ],

@@ -95,7 +95,7 @@ def _started(devices: tuple[Device, ...], variables: dict[str, str]) -> Iterator
     with _session_folder() as folder, authentication("token", secrets.token_hex(32)):
         # Ray's processes inherit the variables. So the workers that Ray keeps ready can be used: half a second less
         # each.
-        with environment({**unless_set(ROTATION), **variables}), _loopback():
+        with environment({**unless_set(ROTATION), **variables, **_instances(devices)}), _loopback():
             ray.init(
                 address="local",
                 num_cpus=sum(device.cores for device in devices),
@@ -109,6 +109,13 @@ def _started(devices: tuple[Device, ...], variables: dict[str, str]) -> Iterator
             )
         yield True
         ray.shutdown(wait_for_processes=True)  # they would make the folder again
+
+
+def _instances(devices: Sequence[Device]) -> dict[str, str]:
+    """Names MIG instances to Ray, which starts with no more GPUs than the variable names; 0 may stand for several."""
+    if all(device.instance is None for device in devices):
+        return {}
+    return {"CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices if device.uuid)}
 
 
 def session_bases() -> list[Path]:

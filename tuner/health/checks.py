@@ -11,7 +11,7 @@ from tuner.errors import install_command, option
 from tuner.health.facts import EXTRAS, Disk, Facts, Gpu
 from tuner.machine.mps import CONTROL
 from tuner.machine.shared_memory import LITTLE_BYTES, MORE_SHARED
-from tuner.trial import GB
+from tuner.trial import GB, gpu_label
 
 Level = Literal["ok", "warning", "problem"]
 OLDEST_PYTHON = (3, 11)
@@ -86,8 +86,6 @@ def _no_cuda(facts: Facts, text: str) -> Finding:
 def _gpus(facts: Facts) -> Iterator[Finding]:
     if not facts.gpus:
         yield Finding("gpus", "ok", "none: trials share this machine's RAM")
-    if "MIG-" in facts.variables.get("CUDA_VISIBLE_DEVICES", ""):
-        yield Finding("gpus", "problem", "CUDA_VISIBLE_DEVICES names a MIG instance", "name a whole GPU")
     for gpu in facts.gpus:
         yield _gpu(gpu)
     if facts.gpus:
@@ -96,10 +94,13 @@ def _gpus(facts: Facts) -> Iterator[Finding]:
 
 
 def _gpu(gpu: Gpu) -> Finding:
-    check = f"cuda:{gpu.index}"
+    check = gpu_label(gpu.index, gpu.instance)
     if gpu.error:
         remedy = "look at nvidia-smi, or hide this GPU by CUDA_VISIBLE_DEVICES"
         return Finding(check, "problem", f"the driver does not report its memory: {gpu.error}", remedy)
+    if not gpu.total_bytes:
+        remedy = "make one by nvidia-smi mig -cgi, or end MIG mode"
+        return Finding(check, "warning", "is in MIG mode and has no instance, so that nothing can run there", remedy)
     free = f"{gpu.name}, {gpu.free_bytes / GB:.1f} of {gpu.total_bytes / GB:.1f} GB free"
     held = [
         f"pid {each.pid} {each.name}"

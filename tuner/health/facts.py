@@ -12,7 +12,10 @@ EXTRAS = {"plotly": "report", "optuna": "optuna", "mlflow": "mlflow", "wandb": "
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as NVML sees it, whether CUDA may use it or not; ``error`` is why NVML cannot report its memory."""
+    """A GPU or MIG instance as NVML sees it, whether CUDA may use it or not.
+
+    ``error`` is why NVML cannot report its memory. A GPU in MIG mode without an instance has none.
+    """
 
     index: int
     name: str
@@ -20,6 +23,7 @@ class Gpu:
     free_bytes: int
     holders: tuple[Holder, ...] = ()
     error: str = ""
+    instance: int | None = None  # a MIG instance's number on its GPU
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,14 @@ from tuner.errors import one_line
 from tuner.execution.cluster import session_bases
 from tuner.execution.cluster_discovery import announced_address, port_answers, ray_folder
 from tuner.health.facts import EXTRAS, Command, Disk, Facts, Gpu, RaySessions, Torch
-from tuner.machine.devices import ALLOCATOR_VARIABLE, available_cores, cgroup_memory, nvml_text
+from tuner.machine.devices import (
+    ALLOCATOR_VARIABLE,
+    NvmlDevice,
+    available_cores,
+    cgroup_memory,
+    nvml_gpu,
+    nvml_text,
+)
 from tuner.machine.holders import gpu_holders
 from tuner.machine.mps import control_program
 from tuner.machine.shared_memory import SHARED
@@ -79,7 +86,7 @@ def _torch() -> Torch:
 
 
 def _gpus() -> tuple[str, tuple[Gpu, ...]]:
-    """The driver's version, empty without one, and all its GPUs."""
+    """The driver's version, empty without one, and all its GPUs, with MIG instances in place of those in MIG mode."""
     import pynvml
 
     try:
@@ -87,21 +94,31 @@ def _gpus() -> tuple[str, tuple[Gpu, ...]]:
     except pynvml.NVMLError:
         return "", ()
     try:
-        return nvml_text(pynvml.nvmlSystemGetDriverVersion()), tuple(map(_gpu, range(pynvml.nvmlDeviceGetCount())))
+        found = [gpu for index in range(pynvml.nvmlDeviceGetCount()) for gpu in _gpus_at(index)]
+        return nvml_text(pynvml.nvmlSystemGetDriverVersion()), tuple(found)
     finally:
         pynvml.nvmlShutdown()
 
 
-def _gpu(index: int) -> Gpu:
+def _gpus_at(index: int) -> list[Gpu]:
     import pynvml
 
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    except pynvml.NVMLError as error:  # it is lost, belongs to another user, or shares the machine's RAM
-        return Gpu(index, "", 0, 0, error=str(error))
-    name, holders = nvml_text(pynvml.nvmlDeviceGetName(handle)), tuple(gpu_holders(handle))
-    return Gpu(index, name, int(memory.total), int(memory.free), holders)
+        found = nvml_gpu(index)
+    except pynvml.NVMLError as error:  # it is lost, or belongs to another user
+        return [Gpu(index, "", 0, 0, error=str(error))]
+    return [_gpu(each) for each in found.devices] or [Gpu(index, "", 0, 0)]
+
+
+def _gpu(found: NvmlDevice) -> Gpu:
+    import pynvml
+
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(found.handle)
+    except pynvml.NVMLError as error:  # it shares the machine's RAM
+        return Gpu(found.index, "", 0, 0, error=str(error), instance=found.instance)
+    name, holders = nvml_text(pynvml.nvmlDeviceGetName(found.handle)), tuple(gpu_holders(found.handle))
+    return Gpu(found.index, name, int(memory.total), int(memory.free), holders, instance=found.instance)
 
 
 def _sessions() -> RaySessions:

@@ -41,9 +41,6 @@ def status() -> list[DeviceStatus]:
 
     Returns:
         One entry for each device.
-
-    Raises:
-        InputError: CUDA_VISIBLE_DEVICES names a part of a GPU.
     """
     leases = read_leases()
     trees = with_descendants([lease.pid for lease in leases])

@@ -36,7 +36,8 @@ class NvmlDevice:
     # Where its memory is: of its GPU's instances, a compute instance shares that of its GPU instance (CUPTI's manual,
     # "Multi-Instance GPU").
     gpu_instance: int | None = None
-    alias: str = ""  # the name of a MIG instance until driver 470: MIG-<the GPU's UUID>/<GPU instance>/<compute instance>
+    # A MIG instance's name until driver 470: MIG-<the GPU's UUID>/<GPU instance>/<compute instance>.
+    alias: str = ""
 
     def is_named(self, word: str) -> bool:
         """Whether the word is its UUID, or the beginning of it."""
@@ -112,9 +113,12 @@ def torch_index(device: Device) -> int | None:
     """Which of this process's GPUs it is for torch, as CUDA need not count them as NVML does; None if it is none."""
     import torch
 
-    # Beside a MIG instance torch counts GPUs that CUDA does not show to a process with one.
+    if not (count := torch.cuda.device_count()):
+        return None
+    torch.cuda.current_device()  # initializes CUDA: what goes wrong with that is told
+    # Beside a MIG instance torch counts GPUs that CUDA does not show to a process with one, and raises of these.
     with suppress(RuntimeError, AssertionError):
-        for index in range(torch.cuda.device_count()):
+        for index in range(count):
             if device.uuid.endswith(str(torch.cuda.get_device_properties(index).uuid)):
                 return index
     return None

@@ -16,8 +16,6 @@ from tuner.trial import Device
 if TYPE_CHECKING:
     from rich.console import Console
 
-MIG = "MIG-"  # with which the UUIDs of MIG instances begin
-
 
 @dataclass(frozen=True)
 class MpsUse:
@@ -56,7 +54,7 @@ def use_of_mps(choice: MpsChoice, plan: Plan) -> MpsUse:
     if choice == "off":
         return MpsUse(reason="it was not asked for")
     gpus = [each for each in zip(plan.devices, plan.slots, strict=True) if each[0].kind == "cuda"]
-    whole = [each for each in gpus if not each[0].node_id and not each[0].uuid.startswith(MIG)]
+    whole = [each for each in gpus if not each[0].node_id and each[0].instance is None]
     shared = tuple(device for device, slots in whole if slots > 1)
     if shared and (users := users_daemon()):
         return MpsUse(shared, users)

@@ -2,6 +2,7 @@
  *
  * EMULATED_GPU_NAME  a key or a name of `models`, or several with commas, one for each card (H100)
  * EMULATED_GPUS      their sizes in MiB with commas (those of their models)
+ * EMULATED_MIG       1 makes them the MIG instances of one GPU, each a GPU instance with one compute instance
  *
  * Cards are numbered as on the bus, which is NVML's order. CUDA's own order is in runtime.c.
  */
@@ -100,6 +101,11 @@ static inline const struct model *gpu_model(int gpu) {
     refuse("EMULATED_GPU_NAME", name, "not a card of tests/emulated_cuda/card/cards.h");
 }
 
+static inline int mig(void) { return !strcmp(setting("EMULATED_MIG", "0"), "1"); }
+
+/* The instances of a GPU have equal parts of its SMs. */
+static inline int gpu_sms(int gpu) { return gpu_model(gpu)->sms / (mig() ? gpu_count() : 1); }
+
 static inline const struct capability *gpu_capability(int gpu) {
     const struct model *model = gpu_model(gpu);
     for (size_t i = 0; i < LENGTH(capabilities); i++)
@@ -117,15 +123,32 @@ static inline size_t gpu_total(int gpu) {
     return (size_t)mib << 20;
 }
 
-static inline void gpu_uuid_bytes(int gpu, unsigned char bytes[16]) { memset(bytes, 0x11 * (gpu + 1), 16); }
+/* As in "NVIDIA A100-SXM4-40GB MIG 1g.5gb". */
+static inline void gpu_name(int gpu, char out[128]) {
+    int n = snprintf(out, 128, "%s", gpu_model(gpu)->name);
+    if (mig()) snprintf(out + n, 128 - n, " MIG 1g.%zugb", gpu_total(gpu) >> 30);
+}
+
+#define PARENT MAX_GPUS /* the number of the GPU whose instances the cards are */
+
+static inline void gpu_uuid_bytes(int gpu, unsigned char bytes[16]) {
+    memset(bytes, gpu == PARENT ? 0xee : 0x11 * (gpu + 1), 16);
+}
 
 static inline void gpu_uuid(int gpu, char out[64]) {
     static const int dashes_before[] = {4, 6, 8, 10};
     unsigned char bytes[16];
     gpu_uuid_bytes(gpu, bytes);
-    out += sprintf(out, "GPU-");
+    out += sprintf(out, mig() && gpu != PARENT ? "MIG-" : "GPU-");
     for (int i = 0, d = 0; i < 16; i++) {
         if (d < 4 && dashes_before[d] == i) *out++ = '-', d++;
         out += sprintf(out, "%02x", bytes[i]);
     }
+}
+
+/* The name of a MIG instance until driver 470. */
+static inline void mig_alias(int gpu, char out[96]) {
+    char parent[64];
+    gpu_uuid(PARENT, parent);
+    snprintf(out, 96, "MIG-%s/%d/0", parent, gpu + 1);
 }

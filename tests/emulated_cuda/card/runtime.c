@@ -3,7 +3,7 @@
  * PyTorch's own CUDA build runs on it unchanged, with its dispatcher, its caching allocator and the host code of its
  * kernels. Functions that PyTorch needs and that are not here return 0 and do nothing: ../build.py adds them.
  *
- * CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are read as CUDA does.
+ * CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER are read as CUDA does. A process sees one MIG instance.
  */
 #define _GNU_SOURCE
 #include "accounts.h"
@@ -50,7 +50,7 @@ static int unsafe_now(void) {
 
 static int visible[MAX_GPUS], visible_count = -1;
 
-static int speed(int gpu) { return gpu_model(gpu)->sms * gpu_capability(gpu)->threads_per_sm; }
+static int speed(int gpu) { return gpu_sms(gpu) * gpu_capability(gpu)->threads_per_sm; }
 
 /* CUDA puts the fastest card first unless told otherwise, so with unequal cards its indices are not NVML's. */
 static void in_cuda_order(int order[MAX_GPUS]) {
@@ -62,18 +62,23 @@ static void in_cuda_order(int order[MAX_GPUS]) {
     }
 }
 
-/* The card that an entry of CUDA_VISIBLE_DEVICES names: an index, or a UUID or the beginning of only one; else -1. */
+/* The card that an entry of CUDA_VISIBLE_DEVICES names: an index, or a UUID or the beginning of only one; else -1.
+ * The GPU of MIG instances stands for the first of them. */
 static int named(const char *entry, const int order[MAX_GPUS]) {
     int found = -1;
-    if (strncmp(entry, "GPU-", 4)) {
+    if (strncmp(entry, "GPU-", 4) && strncmp(entry, "MIG-", 4)) {
         char *end;
         long index = strtol(entry, &end, 10);
-        return *end || end == entry || index < 0 || index >= gpu_count() ? -1 : order[index];
+        return *end || end == entry || index < 0 || index >= (mig() ? 1 : gpu_count()) ? -1 : order[index];
     }
+    char parent[64];
+    gpu_uuid(PARENT, parent);
+    if (mig() && !strncmp(parent, entry, strlen(entry))) return 0;
     for (int gpu = 0; gpu < gpu_count(); gpu++) {
-        char uuid[64];
+        char uuid[64], alias[96] = "";
         gpu_uuid(gpu, uuid);
-        if (strncmp(uuid, entry, strlen(entry))) continue;
+        if (mig()) mig_alias(gpu, alias);
+        if (strncmp(uuid, entry, strlen(entry)) && strncmp(alias, entry, strlen(entry))) continue;
         if (found >= 0) return -1;
         found = gpu;
     }
@@ -89,11 +94,11 @@ static void find_visible(void) {
     const char *wanted = getenv("CUDA_VISIBLE_DEVICES");
     if (!wanted) {
         memcpy(visible, order, sizeof order);
-        visible_count = gpu_count();
+        visible_count = mig() ? 1 : gpu_count();
         return;
     }
     for (int number = 0; *wanted && number < parts(wanted) && n < MAX_GPUS; number++) {
-        char entry[64];
+        char entry[96];
         part(wanted, number, entry, sizeof entry);
         int gpu = named(entry, order);
         if (gpu < 0) break;
@@ -104,7 +109,7 @@ static void find_visible(void) {
             }
         visible[n++] = gpu;
     }
-    visible_count = n;
+    visible_count = mig() && n ? 1 : n;
 }
 
 /* The card behind one of this process's devices, or -1. */
@@ -179,19 +184,19 @@ EXPORT cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device)
     const struct model *model = gpu_model(gpu);
     const struct capability *capability = gpu_capability(gpu);
     memset(p, 0, sizeof *p);
-    snprintf(p->name, sizeof p->name, "%s", model->name);
+    gpu_name(gpu, p->name);
     gpu_uuid_bytes(gpu, (unsigned char *)&p->uuid);
     p->totalGlobalMem = gpu_total(gpu);
     p->major = model->major;
     p->minor = model->minor;
-    p->multiProcessorCount = model->sms;
+    p->multiProcessorCount = gpu_sms(gpu);
     p->maxThreadsPerMultiProcessor = capability->threads_per_sm;
     p->maxBlocksPerMultiProcessor = capability->blocks_per_sm;
     p->sharedMemPerMultiprocessor = (size_t)capability->shared_kib_per_sm << 10;
     p->sharedMemPerBlockOptin = (size_t)capability->shared_kib_per_block << 10;
     p->l2CacheSize = model->l2_kib << 10;
     p->integrated = !strcmp(model->key, "Orin");
-    p->pciBusID = gpu + 1;
+    p->pciBusID = mig() ? 1 : gpu + 1;
     /* The same for all cards of the table. */
     p->sharedMemPerBlock = 48 << 10;
     p->regsPerBlock = p->regsPerMultiprocessor = 65536;
@@ -242,7 +247,7 @@ EXPORT cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attrib
 
 EXPORT cudaError_t cudaDeviceGetPCIBusId(char *out, int room, int device) {
     if (card(device) < 0) return fail(cudaErrorInvalidDevice);
-    snprintf(out, room, "0000:%02x:00.0", card(device) + 1);
+    snprintf(out, room, "0000:%02x:00.0", mig() ? 1 : card(device) + 1);
     return cudaSuccess;
 }
 

@@ -105,5 +105,6 @@ def _on(device: Device, threads: int) -> Iterator[str]:
 def _cuda_index(device: Device) -> int:
     index = torch_index(device)
     if index is None:
-        raise ExecutionError(f"{device.label}: torch does not see this GPU: use {option('device', 'cpu')}")
+        remedy = f"name it by CUDA_VISIBLE_DEVICES={device.uuid}, or use {option('device', 'cpu')}"
+        raise ExecutionError(f"{device.label}: torch does not see this GPU: {remedy}")
     return index
