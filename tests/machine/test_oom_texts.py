@@ -31,6 +31,10 @@ UNCAPPED = (
     "MiB is allocated by PyTorch, with 8.00 MiB allocated in private pools (e.g., CUDA Graphs), and 0 bytes is "
     "reserved by PyTorch but unallocated. "
 ) + REMEDY
+ON_MIG = (  # the whole text
+    'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1165, please report a bug '
+    "to PyTorch. "
+)
 CPU = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
     "536870912 bytes. Error code 12 (Cannot allocate memory)"
