@@ -8,6 +8,8 @@ import pytest
 from tests.support.fake_nvml import FakeNvml
 from tuner.errors import InputError
 from tuner.estimation.cards import card_of
+from tuner.execution.cluster import _instances
+from tuner.machine import holders
 from tuner.machine.devices import (
     NvmlDevice,
     NvmlGpu,
@@ -105,6 +107,25 @@ def test_mig_instances_are_named_as_to_cuda(
 def test_compute_instances_that_share_memory_are_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeNvml({"GPU-aa": [(1, 0), (1, 1), (2, 0)]}).install(monkeypatch)
     assert [device.uuid for device in cuda_devices()] == ["MIG-aa0", "MIG-aa2"]
+
+
+def test_ray_gets_as_many_names_as_there_are_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeNvml({"GPU-aa": TWO, "GPU-bb": None}).install(monkeypatch, "0,1")
+    devices = cuda_devices()
+    assert _instances(devices) == {"CUDA_VISIBLE_DEVICES": "MIG-aa0,MIG-aa1,GPU-bb"}
+    assert _instances(devices[2:]) == {}
+
+
+def test_a_handle_that_is_refused_leaves_the_memory_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: str) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+
+    FakeNvml({"GPU-aa": TWO}).install(monkeypatch)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", refused)
+    monkeypatch.setattr(holders, "_nvml", lambda: pynvml)
+    device = cuda_devices()[0]
+    assert holders.memory_now(device, [{1}]) == holders.Memory(10, 9, None)
+    assert holders.holders(device, (), 3) == []
 
 
 def test_a_driver_without_mig_has_whole_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

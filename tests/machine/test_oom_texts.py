@@ -32,8 +32,8 @@ UNCAPPED = (
     "reserved by PyTorch but unallocated. "
 ) + REMEDY
 ON_MIG = (  # the whole text
-    'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1165, please report a bug '
-    "to PyTorch. "
+    'NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/pytorch/c10/cuda/CUDACachingAllocator.cpp":1165, please report a '
+    "bug to PyTorch. "
 )
 CPU = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
@@ -64,8 +64,9 @@ def gib(size: float) -> int:
             "out of memory: needed 79.65 GB more, in use 300 MB, the device had only 78.87 GB free",
         ),
         (CPU, LackOfMemory(512 * MB), "out of memory: needed 512 MB more"),
+        (ON_MIG, LackOfMemory(), "out of memory"),
     ],
-    ids=["at the cap", "a full device", "without a cap", "CPU"],
+    ids=["at the cap", "a full device", "without a cap", "CPU", "a MIG instance"],
 )
 def test_sizes_are_read_and_told_in_one_short_line(text: str, found: LackOfMemory, line: str) -> None:
     assert parse_out_of_memory(text) == parse_out_of_memory(f"Traceback:\n  OutOfMemoryError: {text}") == found

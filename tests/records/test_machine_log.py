@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
+import pynvml
 import pytest
 
+from tests.support.fake_nvml import FakeNvml
 from tuner.machine.load import GpuLoad, Load, LoadMeter
 from tuner.records import machine_log
 from tuner.records.machine_log import GpuLine, MachineLine, read_machine, recording, to_line
@@ -48,6 +50,18 @@ def test_a_gpu_has_its_label_and_its_memory_in_gb() -> None:
     load = Load(0.123456, 3 * GB, {"GPU-1": GpuLoad(0.5, GB)})
     line = to_line(load, {"GPU-1": "cuda:0"}, 10.0)
     assert line == {"at": 10.0, "busy": 0.123, "ram_gb": 3.0, "gpus": {"cuda:0": {"busy": 0.5, "used_gb": 1.0}}}
+
+
+def test_of_a_mig_instance_only_the_memory_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_supported(_: object) -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    FakeNvml({"GPU-aa": [(1, 0), (2, 0)]}).install(monkeypatch)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", not_supported)
+    with LoadMeter(frozenset({"MIG-aa1"})) as meter:
+        load = meter.look()
+    assert load.gpus == {"MIG-aa1": GpuLoad(None, 1)}
+    assert to_line(load, {"MIG-aa1": "cuda:0:1"}, 10.0)["gpus"] == {"cuda:0:1": {"used_gb": 0.0}}
 
 
 def test_damaged_lines_are_left_out(tmp_path: Path) -> None:

@@ -23,6 +23,14 @@ def test_cpu_and_gpus_have_a_line_of_load_and_one_of_memory() -> None:
     )
 
 
+def test_a_mig_instances_line_is_of_its_memory_alone() -> None:
+    told = [replace(line, gpus={"cuda:0:1": GpuLine(used_gb=5.0)}) for line in lines(100, 101, 102)]
+    chart = machine_load(replace(view_of(rows_of(val_loss=[1.0])), machine=told))
+    assert " cuda:0:1: at most 5 GB of memory in use." in chart.caption
+    assert chart.plot and chart.plot.data[2].y == (None, None, None)
+    assert chart.plot.data[3].y == (5.0, 5.0, 5.0)
+
+
 def test_rare_lines_count_for_the_time_between_them_and_the_most_memory_is_of_all_lines() -> None:
     busy = [replace(line, busy=1.0, ram_gb=2.0, gpus={}) for line in lines(*range(1200))]
     busy[1] = replace(busy[1], ram_gb=30.0)
