@@ -31,6 +31,9 @@ SOCKET = "control"  # in the folder for pipes, while a daemon runs
 USUAL_PIPES = "/tmp/nvidia-mps"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+# The environment of a process that is no client, also beside a daemon of the user's: "If the connection attempt
+# fails, the program continues to run as it normally would without MPS" (nvidia-cuda-mps-control(1)).
+NO_CLIENT = {PIPES: os.devnull}
 START_SECONDS = 10.0  # for the daemons, with their servers
 ANSWER_SECONDS = 5.0  # more than that, for the guard to give up daemons
 END_SECONDS = 20.0  # for the guard to end them
