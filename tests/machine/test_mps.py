@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -140,10 +141,12 @@ def test_the_daemon_of_a_guard_that_was_killed_ends_with_the_study(
     assert not runs(daemon["daemon"]) and not runs(log("server")[0])
 
 
-def test_what_is_there_already_is_the_users(tmp_path: Path) -> None:
+def test_what_is_there_already_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert users_daemon({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}) == "", "nothing listens there"
     (tmp_path / "control").touch()
     assert users_daemon({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}) == str(tmp_path)
+    monkeypatch.setattr(Path, "stat", lambda self: SimpleNamespace(st_uid=os.getuid() + 1))
+    assert users_daemon({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}) == "", "another user's"
 
 
 def test_a_clients_limit_is_in_whole_mebibytes_and_not_below_its_share() -> None:

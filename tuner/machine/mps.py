@@ -68,9 +68,16 @@ def control_program() -> str | None:
 
 
 def users_daemon(environ: Mapping[str, str] = os.environ) -> str:
-    """The folder for pipes of a daemon that the user has started; empty without one."""
+    """The folder for pipes of a daemon that the user or the administrator has started; empty without one.
+
+    Another user's daemon would let the study wait until that user's clients have ended.
+    """
     folder = Path(environ.get(PIPES) or USUAL_PIPES)
-    return str(folder) if (folder / SOCKET).exists() else ""
+    try:
+        owner = (folder / SOCKET).stat().st_uid
+    except OSError:
+        return ""
+    return str(folder) if owner in (0, os.getuid()) else ""
 
 
 def client_variables(pipes: str, limit_bytes: int | None) -> dict[str, str]:
