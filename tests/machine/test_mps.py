@@ -36,6 +36,22 @@ sys.stdin.read()
 """
 
 
+FORKED = """
+import os, time
+from pathlib import Path
+from tuner.machine.mps import MpsDaemons
+from tuner.trial import Device
+daemons = MpsDaemons()
+daemons.start([Device("", "cuda", 0, "T4", 1, 1, 1, "GPU-1")])
+folder = Path(daemons.pipes["GPU-1"]).parents[1]
+if not (fork := os.fork()):
+    time.sleep(60)
+daemons.close()
+os.kill(fork, 9)
+print(folder.exists())
+"""
+
+
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
     """The fake program is on the path; returns what it has noted under a word."""
@@ -97,6 +113,12 @@ def test_a_study_that_is_killed_leaves_no_daemon_and_no_folder(number: int, log:
         wait_for_end(guard, daemon["daemon"], server)
         os.killpg(study.pid, signal.SIGKILL)  # the fork
     assert not Path(daemon["variables"]["CUDA_MPS_PIPE_DIRECTORY"]).parents[1].exists()
+
+
+@pytest.mark.usefixtures("log")
+def test_a_fork_of_the_study_does_not_keep_the_guard_from_ending() -> None:
+    said = subprocess.run([sys.executable, "-c", FORKED], stdout=subprocess.PIPE, check=True, text=True).stdout
+    assert said == "False\n", "else it had to be killed, and its folder stays"
 
 
 @pytest.mark.parametrize(

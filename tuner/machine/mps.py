@@ -141,6 +141,7 @@ class MpsDaemons:
             return
         assert self._guard.stdin is not None and self._guard.stdout is not None
         self._guard.stdin.close()
+        self._guard.terminate()  # a fork of this process may still have the other end of its input
         with suppress(subprocess.TimeoutExpired):
             self._guard.wait(END_SECONDS)
         if self._guard.poll() is None:
