@@ -6,7 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tuner.trial import ACCUMULATION, CHECKPOINTING, EVALUATION_PARTS, LARGEST_BATCH, MAX_BATCH, OFFLOADING
+from tuner.trial import (
+    ACCUMULATION,
+    CHECKPOINTING,
+    CUDA_GRAPHS,
+    EVALUATION_PARTS,
+    LARGEST_BATCH,
+    MAX_BATCH,
+    OFFLOADING,
+)
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,7 @@ LOOP_OPTIONS: Mapping[str, AnyHyperparameter] = {
     "amp": Hyperparameter(0, 0, 1, "1 trains in bfloat16 where autocast does", optional=True),
     "clear_cache_every_n": Hyperparameter(0, 0, 1_000_000_000, "steps between clearing a GPU's cache", optional=True),
     CHECKPOINTING: Hyperparameter(0, 0, 1, "1 recomputes activations in backward to save memory", optional=True),
+    CUDA_GRAPHS: Hyperparameter(0, 0, 1, "1 records a step on a GPU as a CUDA graph", optional=True),
     EVALUATION_PARTS: Hyperparameter(1, 1, 1_000_000, "parts of each chunk of an evaluation", optional=True),
     "lr_schedule": TextHyperparameter(
         "linear", "how the learning rate falls from epoch to epoch", ("linear", "constant", "cosine"), optional=True

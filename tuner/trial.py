@@ -40,6 +40,7 @@ LARGEST_BATCH = 1_000_000_000
 ACCUMULATION = "accumulation"  # micro-batches in an optimizer step
 EVALUATION_PARTS = "evaluation_parts"  # chunks for each chunk of a plain evaluation
 CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward instead of keeping them
+CUDA_GRAPHS = "cuda_graphs"  # 1 records a step on a GPU as a CUDA graph
 MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
 OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained in the host's memory between uses
 

@@ -15,10 +15,13 @@ import pytest
 import torch
 from torch import nn
 
+from tuner.datasets.ratings import RatingData
 from tuner.estimation.allocator.replay import events_from_trace, largest_peaks, replay
 from tuner.estimation.snapshot import to_snapshot, write_snapshot
 from tuner.estimation.tracing.trace import Trace
-from tuner.estimation.tracing.tracer import Parts, trace_step
+from tuner.estimation.tracing.tracer import Parts, trace_step, trace_workload
+from tuner.search.configurations import complete
+from tuner.workloads.graphsage.workload import GraphSAGE
 
 DRAWING = Path(torch.__file__).parent / "cuda" / "_memory_viz.py"
 # What the viewer's unpickler reads (MemoryViz.js in PyTorch's torch/utils/viz).
@@ -64,6 +67,20 @@ def test_a_snapshot_has_the_events_of_the_trace_and_the_segments_that_they_lead_
     assert reserved[-1] == most == sum(each["total_size"] for each in found["segments"])
     for segment in found["segments"]:
         assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_a_snapshot_of_a_cuda_graph_gives_back_what_the_cache_was_emptied_of(
+    ratings: RatingData, expandable: bool
+) -> None:
+    config = complete({"cuda_graphs": 1, "fanout": "20,20"}, GraphSAGE().schema)
+    found = to_snapshot(
+        trace_workload(GraphSAGE(), config, ratings, device_kind="cuda"), expandable_segments=expandable
+    )
+    signs = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+    sizes = [signs.get(each["action"], 0) * each["size"] for each in found["device_traces"][0]]
+    assert min(sizes) < 0
+    assert sum(sizes) == sum(each["total_size"] for each in found["segments"])
 
 
 def test_every_block_lies_in_a_segment_that_was_reserved_before(trace: Trace) -> None:

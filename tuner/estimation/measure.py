@@ -94,9 +94,9 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
     import torch
 
     from tuner.training.optimizers import build_optimizer
+    from tuner.training.rehearsal import odd_batch, representative_batches, warm_up
     from tuner.training.rehearsal import rehearse as rehearse_training
-    from tuner.training.rehearsal import representative_batches, warm_up
-    from tuner.training.step import place, to_device
+    from tuner.training.step import place
     from tuner.training.timing import epoch_seconds
 
     target = "cpu" if device.kind == "cpu" else "cuda:0"
@@ -107,8 +107,8 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
         model = place(workload, config, data, target, rehearsal=True)
         optimizer = build_optimizer(workload, model, config)
         batches = representative_batches(workload, config, data)
-        on_device = (to_device(batch, target) for batch in batches)
-        rehearse_training(workload, model, optimizer, on_device, data, config=config)
+        odd = odd_batch(workload, config, data)
+        rehearse_training(workload, model, optimizer, batches, data, config=config, device=target, odd=odd)
         return model, optimizer
 
     meter.start()

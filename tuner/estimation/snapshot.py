@@ -13,7 +13,7 @@ from typing import Any
 
 from tuner.estimation.allocator.caching_allocator import NULL, CachingAllocator, Segment
 from tuner.estimation.allocator.pools import SMALL_SIZE
-from tuner.estimation.allocator.replay import RELEASE, largest_peaks, replay
+from tuner.estimation.allocator.replay import RELEASE, USE, largest_peaks, replay
 from tuner.estimation.tracing.trace import Trace
 from tuner.machine.atomic_files import replacing
 
@@ -37,7 +37,9 @@ def to_snapshot(trace: Trace, *, expandable_segments: bool = False) -> Entry:
     """
     recorder = _Recorder(trace, expandable_segments)
     for key, size in trace.events:
-        if size == RELEASE:
+        if key < 0:
+            recorder.tell(key, size)
+        elif size == RELEASE:
             recorder.free(key)
         else:
             recorder.allocate(key, size)
@@ -88,6 +90,21 @@ class _Recorder:
             self._allocator.free(entry["addr"])
             for action in ("free_requested", "free_completed"):
                 self._note(action, entry["addr"], entry["size"], entry["frames"])
+
+    def tell(self, event: int, value: int) -> None:
+        """Passes another event on, and notes which segments or pages this gives back."""
+        if event == USE:
+            self._allocator.use(value)
+            return
+        self._allocator.empty_cache()
+        left = {each.address: each.size_bytes for each in self._allocator.segments()}
+        for address, size in self._mapped.items():
+            if (now := left.get(address, 0)) < size:
+                action = "segment_unmap" if self._expandable else "segment_free"
+                self._note(action, address + now, size - now, [])
+        for address in left:  # what lies behind pages that were given back
+            self._types.setdefault(address, self._types[max(known for known in self._types if known <= address)])
+        self._mapped = left
 
     def segments(self) -> list[Entry]:
         """The segments at the end."""

@@ -166,10 +166,11 @@ class _TrialExecution:
     def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
         checkpoint: Checkpoint | ProgramCheckpoints | None = None
+        notes: list[str] = []
         try:
             self.kills = oom_kills()
             meter.start()
-            training, checkpoint = _training(task, self.placement, options)
+            training, checkpoint = _training(task, self.placement, options, notes)
             began, busy = time.perf_counter(), time.process_time()
             while True:
                 with _cap(self.placement, meter, options):
@@ -200,7 +201,7 @@ class _TrialExecution:
         except Exception as error:
             share_bytes = self.placement.limit_bytes - meter.context_bytes
             self._fail(error, share_bytes, _lack_of_memory(error, self.placement, meter, options))
-        self.error = "; ".join(filter(None, [self.error, *(checkpoint.faults if checkpoint else ())]))
+        self.error = "; ".join(filter(None, [self.error, *notes, *(checkpoint.faults if checkpoint else ())]))
 
     def _keep(self, fit: Fit, *, program: bool) -> None:
         """Writes the weights as a file; a trial that has its metrics is completed without them, too."""
@@ -251,11 +252,14 @@ class _TrialExecution:
 
 
 def _training(
-    task: TrainingTask, placement: Placement, options: TrialOptions
+    task: TrainingTask, placement: Placement, options: TrialOptions, notes: list[str]
 ) -> tuple[
     Generator[EpochReport | Question | Fit] | Generator[EpochReport | Fit], Checkpoint | ProgramCheckpoints | None
 ]:
-    """A trial's training, which has not begun, and what keeps its checkpoints."""
+    """A trial's training, which has not begun, and what keeps its checkpoints.
+
+    ``notes`` gets what the row should say beside its result.
+    """
     workload, trial, folder = task.workload, placement.trial, options.checkpoints
     requests = StopRequests(folder)
     pruned = partial(requests.prune_requested, trial.trial_id)
@@ -286,8 +290,10 @@ def _training(
     checkpoint = Checkpoint(folder, trial, seconds, requests.stop_requested) if folder else None
     device = torch_device(placement.device)
     model = needs_workload(workload, "training")
-    objective = task.objective
-    return fit(model, trial, task.data, device, checkpoint, prune_asked=pruned, objective=objective), checkpoint
+    training = fit(
+        model, trial, task.data, device, checkpoint, prune_asked=pruned, objective=task.objective, notes=notes
+    )
+    return training, checkpoint
 
 
 def _peak_bytes(meter: PeakMeter) -> int | None:

@@ -18,7 +18,7 @@ from tuner.machine.atomic_files import replacing
 from tuner.machine.caps import is_out_of_memory
 from tuner.machine.regular_files import regular
 from tuner.training.endings import Stopped
-from tuner.trial import ACCUMULATION, CHECKPOINTING, EVALUATION_PARTS, OFFLOADING, Trial
+from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, EVALUATION_PARTS, OFFLOADING, Trial
 
 
 @dataclass
@@ -50,8 +50,8 @@ class Checkpoint:
         self._last = time.monotonic()
         self._kept = 0  # the epoch in the file
         self._faults: dict[str, str] = {}
-        # These options change only the memory of a training, not its result.
-        without = (ACCUMULATION, CHECKPOINTING, EVALUATION_PARTS, OFFLOADING)
+        # These options change only the memory or the time of a training, not its result.
+        without = (ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, EVALUATION_PARTS, OFFLOADING)
         config = {key: value for key, value in trial.config.items() if key not in without}
         self._of = {"workload": trial.workload, "config": config, "seed": trial.seed}
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from tuner.training.checkpoints import Checkpoint, TrainingState
 from tuner.training.endings import Diverged, Fit, Pruned, phases
+from tuner.training.graphs import GraphedSteps, graphed
 from tuner.training.learning_rates import LearningRates
 from tuner.training.optimizers import build_optimizer
 from tuner.training.step import constants, evaluate, place, snapshot, train_step
@@ -34,6 +35,7 @@ def fit(
     last_epoch: int | None = None,
     prune_asked: Callable[[], bool] = lambda: False,
     objective: Objective | None = None,
+    notes: list[str] | None = None,
 ) -> Generator[EpochReport | Fit, None, None]:
     """Trains a trial; yields a report at the beginning and after every epoch, and at the end a ``Fit``.
 
@@ -56,6 +58,7 @@ def fit(
         last_epoch: the epoch after which to stop, with the learning rates of all epochs; None trains all epochs.
         prune_asked: returns whether to prune the trial; called after every step.
         objective: what says which epoch is the best; by default the workload's own.
+        notes: gets one line if the configuration asks for CUDA graphs and they cannot be used.
     """
     last = trial.epochs if last_epoch is None else last_epoch
     patience = int(trial.config.get("patience", 0))
@@ -63,6 +66,7 @@ def fit(
     objective = objective or workload.objective
     with phases() as enter:
         model, optimizer, rates, progress = _begin(workload, trial, data, device, checkpoint, progress)
+        graphs = graphed(workload, model, optimizer, trial.config, device, notes)
         constant = contract.constant_loss(workload, data)
         unchanging = constants(workload, model)  # once, as they are as large as the data
         if progress.weights:  # a checkpoint has them without what is no part of the state
@@ -83,9 +87,13 @@ def fit(
             if checkpoint:
                 checkpoint.stop_if_asked(model, optimizer, progress)
             rates.begin(epoch)
+            if graphs:
+                graphs.begin_epoch()
             now = epoch_data(model, trial.config, data, epoch) if epoch_data else data
             launching.begin()
-            loss, first = train_epoch(workload, model, optimizer, trial.config, now, device, after_step, steps)
+            loss, first = train_epoch(
+                workload, model, optimizer, trial.config, now, device, after_step, steps, graphs=graphs
+            )
             core_share = None if device == "cpu" else launching.core_share()
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
             _check(loss, progress.first_loss, constant, epoch, workload.divergence_factor)
@@ -102,6 +110,8 @@ def fit(
                 checkpoint.save_if_due(model, optimizer, progress)
             enter("training")
             yield EpochReport(trial.trial_id, epoch, last, metrics, core_share=core_share)
+        if graphs:
+            graphs.end()
         enter("evaluation")
         if not progress.weights:
             raise Diverged(_never_finite(objective.metric, model))
@@ -160,15 +170,21 @@ def train_epoch(
     device: str,
     enter: Callable[[Phase], None],
     steps: Iterator[int],
+    *,
+    graphs: GraphedSteps | None = None,
 ) -> tuple[float, float]:
     """Trains one epoch; returns the mean loss of its steps and the first loss.
 
-    ``enter`` is called with "training" after each step; ``steps`` counts the trial's steps from 1.
+    ``enter`` is called with "training" after each step; ``steps`` counts the trial's steps from 1. ``graphs`` runs
+    them, if given.
     """
     model.train()
     losses = []
     for group in training_steps(workload, config, data):
-        loss = train_step(workload, model, optimizer, *group, config=config, device=device)
+        if graphs:
+            loss = graphs(*group)
+        else:
+            loss = train_step(workload, model, optimizer, *group, config=config, device=device)
         losses.append(loss)
         enter("training")
         if (every := int(config.get("clear_cache_every_n", 0))) and next(steps) % every == 0 and device != "cpu":

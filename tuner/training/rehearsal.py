@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import islice, takewhile
 from types import MappingProxyType
 
@@ -12,14 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from tuner.hyperparameters import Hyperparameter
+from tuner.training.graphs import WARM_UP_STEPS, GraphedSteps, graphed
 from tuner.training.optimizers import Adam, build_optimizer
-from tuner.training.step import evaluate, place, snapshot, to_device, train_step
-from tuner.trial import ACCUMULATION, CHECKPOINTING, Config
+from tuner.training.step import evaluate, place, snapshot, to_device, train_step, uses
+from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, Config
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Workload, needs_workload
 from tuner.workloads.contract import calling
 from tuner.workloads.micro_batches import micro_batch, sample_count
-from tuner.workloads.protocols import DataDescription, VaryingBatches, finish_of, optional
+from tuner.workloads.protocols import DataDescription, VaryingBatches, finish_of, optional, training_samples
 from tuner.workloads.task import TrainingTask
 
 # The width of a layer and the number of samples that are enough for the intra-op threads to start.
@@ -35,21 +37,31 @@ def rehearse(
     *,
     config: Config = MappingProxyType({}),
     keep: Callable[[nn.Module], dict[str, Tensor]] | None = None,
+    device: str | None = None,
+    graphs: GraphedSteps | None = None,
+    odd: Batch | None = None,
 ) -> None:
     """Takes as much memory as ``fit``, in two epochs of one step each and the final test.
 
     The second step has the optimizer's state and the kept weights of the first one. Batches come from
-    ``representative_batches`` and are on the device. At most two micro-batches of a step are run, since all further
-    ones are like the second. ``keep`` replaces ``snapshot``.
+    ``representative_batches`` and are moved to ``device``, unless it is None. At most two micro-batches of a step are
+    run, since all further ones are like the second. ``keep`` replaces ``snapshot``.
+
+    With ``cuda_graphs`` the first epoch has the steps until one is recorded, and both have a step with ``odd``, a
+    batch of another shape. ``graphs`` replaces what runs them.
     """
     weights: dict[str, Tensor] = {}
     if shorten := optional(workload, DataDescription.rehearsal):
         with calling(workload, "rehearsal"):
             data = shorten(data)
-    for _ in range(2):
+    graphs = graphs or graphed(workload, model, optimizer, config, device)
+    step = graphs or partial(train_step, workload, model, optimizer, config=config, device=device)
+    for steps in (1 + WARM_UP_STEPS if graphs else 1, 1):
         model.train()
-        micro_batches = islice(batches, min(int(config.get(ACCUMULATION, 1)), 2))
-        float(train_step(workload, model, optimizer, *micro_batches, config=config))
+        for _ in range(steps):
+            float(step(*islice(batches, min(int(config.get(ACCUMULATION, 1)), 2))))
+        if graphs and odd is not None:
+            float(step(odd))
         evaluate(workload, model, data, "validation", config=config)
         weights = (keep or snapshot)(model)
     model.load_state_dict(weights)
@@ -79,6 +91,24 @@ def _whole(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
         return sizes[-1] == sizes[0]
 
     return takewhile(is_whole, contract.epoch(workload, config, data))
+
+
+def odd_batch(workload: Workload, config: Config, data: object) -> Batch | None:
+    """With ``cuda_graphs``, a batch that is smaller than the first one, as an epoch's last one can be; else None."""
+    if not uses(config, CUDA_GRAPHS) or workload.batches_vary or int(config.get(ACCUMULATION, 1)) > 1:
+        return None
+    key, samples = workload.memory_scales_with, training_samples(workload, data)
+    if key and samples and (rest := samples % int(config[key])) and samples > rest:
+        return next(contract.epoch(workload, {**config, key: rest}, data))  # without drawing all others
+    if key and samples:
+        return None
+    first = 0
+    for batch in contract.epoch(workload, config, data):
+        size = sample_count(workload, batch)
+        first = first or size
+        if size != first:
+            return batch
+    return None
 
 
 def _largest(workload: Workload, config: Config, data: object) -> Batch:

@@ -20,6 +20,32 @@ static __thread int current_device;
 
 static cudaError_t fail(cudaError_t error) { return last_error = error; }
 
+/* The capture of a CUDA graph: one at a time, of one stream. What it runs is done at once, as everything here, and a
+ * replay does nothing. EMULATED_NO_CAPTURE=1 stands for a card or a driver that cannot capture. */
+
+static struct {
+    cudaStream_t stream; /* NULL without a capture */
+    enum cudaStreamCaptureStatus status;
+    enum cudaStreamCaptureMode mode;
+    unsigned long long id;
+    pthread_t thread;
+    size_t launches;
+} capture;
+static __thread enum cudaStreamCaptureMode thread_mode = cudaStreamCaptureModeGlobal;
+
+static cudaError_t invalidate(void) {
+    capture.status = cudaStreamCaptureStatusInvalidated;
+    return fail(cudaErrorStreamCaptureUnsupported);
+}
+
+/* Whether this thread must not make a call that could wait for the card, by cudaThreadExchangeStreamCaptureMode. */
+static int unsafe_now(void) {
+    if (!capture.stream || cudaStreamCaptureModeRelaxed == capture.mode) return 0;
+    if (thread_mode == cudaStreamCaptureModeRelaxed) return 0;
+    int everywhere = capture.mode == cudaStreamCaptureModeGlobal && thread_mode == cudaStreamCaptureModeGlobal;
+    return everywhere || pthread_equal(capture.thread, pthread_self());
+}
+
 /* Devices: CUDA's numbers for the cards that a process may see. */
 
 static int visible[MAX_GPUS], visible_count = -1;
@@ -121,6 +147,8 @@ EXPORT const char *cudaGetErrorString(cudaError_t error) {
         case cudaErrorNoDevice: return "no CUDA-capable device is detected";
         case cudaErrorInvalidDevice: return "invalid device ordinal";
         case cudaErrorNotSupported: return "the emulated card cannot do this";
+        case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+        case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
         default: return "an error of the emulated card";
     }
 }
@@ -132,6 +160,8 @@ EXPORT const char *cudaGetErrorName(cudaError_t error) {
         case cudaErrorNoDevice: return "cudaErrorNoDevice";
         case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
         case cudaErrorNotSupported: return "cudaErrorNotSupported";
+        case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+        case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
         default: return "cudaErrorUnknown";
     }
 }
@@ -277,6 +307,7 @@ EXPORT cudaError_t cudaMalloc(void **out, size_t bytes) {
     *out = NULL;
     if (gpu < 0) return fail(cudaErrorNoDevice);
     if (!bytes) return cudaSuccess;
+    if (unsafe_now()) return invalidate();
     pthread_mutex_lock(&lock);
     cudaError_t error = allocate(out, bytes, gpu);
     pthread_mutex_unlock(&lock);
@@ -287,6 +318,7 @@ EXPORT cudaError_t cudaMalloc(void **out, size_t bytes) {
 /* Of NULL it only makes the context, which is how PyTorch asks for one. */
 EXPORT cudaError_t cudaFree(void *at) {
     if (!at) return cudaSetDevice(current_device);
+    if (unsafe_now()) return invalidate();
     pthread_mutex_lock(&lock);
     cudaError_t error = release(at);
     pthread_mutex_unlock(&lock);
@@ -329,19 +361,19 @@ EXPORT cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, c
     return cudaSuccess;
 }
 
-EXPORT cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+EXPORT cudaError_t cudaMemcpyAsync(
+    void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
     memmove(to, from, bytes);
     return cudaSuccess;
 }
 
-EXPORT cudaError_t cudaMemcpyAsync(
-    void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
-    return cudaMemcpy(to, from, bytes, kind);
+EXPORT cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
+    return unsafe_now() ? invalidate() : cudaMemcpyAsync(to, from, bytes, kind, NULL);
 }
 
 EXPORT cudaError_t cudaMemcpyPeerAsync(
     void *to, int device, const void *from, int from_device, size_t bytes, cudaStream_t stream) {
-    return cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+    return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
 }
 
 EXPORT cudaError_t cudaMemcpy2DAsync(void *to, size_t pitch, const void *from, size_t from_pitch, size_t width,
@@ -380,10 +412,6 @@ EXPORT cudaError_t cudaMallocAsync(void **out, size_t bytes, cudaStream_t stream
     return fail(cudaErrorNotSupported);
 }
 
-EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
-    return fail(cudaErrorNotSupported);
-}
-
 EXPORT cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *at) { return fail(cudaErrorNotSupported); }
 
 EXPORT cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags) {
@@ -411,17 +439,67 @@ EXPORT cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) {
     return cudaSuccess;
 }
 
+EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    return unsafe_now() || (capture.stream && stream == capture.stream) ? invalidate() : cudaSuccess;
+}
+
+EXPORT cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(stream); }
+
+EXPORT cudaError_t cudaDeviceSynchronize(void) { return unsafe_now() ? invalidate() : cudaSuccess; }
+
+EXPORT cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaDeviceSynchronize(); }
+
+EXPORT cudaError_t cudaEventSynchronize(cudaEvent_t event) { return cudaDeviceSynchronize(); }
+
+EXPORT cudaError_t cudaThreadExchangeStreamCaptureMode(enum cudaStreamCaptureMode *mode) {
+    enum cudaStreamCaptureMode before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
+    if (getenv("EMULATED_NO_CAPTURE")) return fail(cudaErrorNotSupported);
+    if (!stream) return fail(cudaErrorStreamCaptureUnsupported);
+    if (capture.stream) return fail(cudaErrorIllegalState);
+    capture.stream = stream;
+    capture.status = cudaStreamCaptureStatusActive;
+    capture.mode = mode;
+    capture.id++;
+    capture.thread = pthread_self();
+    capture.launches = 0;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+    if (!stream || stream != capture.stream) return fail(cudaErrorIllegalState);
+    capture.stream = NULL;
+    *graph = capture.status == cudaStreamCaptureStatusActive ? new_handle() : NULL;
+    return *graph ? cudaSuccess : fail(cudaErrorStreamCaptureInvalidated);
+}
+
 EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
-    *status = cudaStreamCaptureStatusNone;
+    *status = stream && stream == capture.stream ? capture.status : cudaStreamCaptureStatusNone;
     return cudaSuccess;
 }
 
 EXPORT cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status,
     unsigned long long *id, cudaGraph_t *graph, const cudaGraphNode_t **dependencies, const cudaGraphEdgeData **edges,
     size_t *count) {
-    *status = cudaStreamCaptureStatusNone;
-    if (id) *id = 0;
+    cudaStreamIsCapturing(stream, status);
+    if (id) *id = *status == cudaStreamCaptureStatusNone ? 0 : capture.id;
     if (count) *count = 0;
+    return cudaSuccess;
+}
+
+/* Of the last capture; which kernels they are is not known. */
+EXPORT cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) {
+    *count = capture.launches;
+    return cudaSuccess;
+}
+
+EXPORT cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long flags) {
+    *made = new_handle();
     return cudaSuccess;
 }
 
@@ -476,6 +554,7 @@ static __thread struct {
 } launch;
 
 EXPORT unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream) {
+    if (capture.stream && stream == capture.stream) capture.launches++;
     launch.grid = grid;
     launch.block = block;
     launch.shared = shared;

@@ -9,7 +9,14 @@ from itertools import pairwise
 
 import pytest
 
-from tuner.estimation.allocator.caching_allocator import NULL, CachingAllocator, SimulatedOutOfMemoryError
+from tuner.estimation.allocator.caching_allocator import (
+    DEFAULT,
+    NULL,
+    PRIVATE,
+    SIDE,
+    CachingAllocator,
+    SimulatedOutOfMemoryError,
+)
 from tuner.estimation.allocator.replay import (
     RELEASE,
     AllocatorPeaks,
@@ -22,6 +29,28 @@ from tuner.estimation.allocator.replay import (
 
 KIB, MIB = 1 << 10, 1 << 20
 SEEDS = range(20)
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_streams_and_graphs_share_no_blocks_and_a_graph_keeps_its_own(expandable: bool) -> None:
+    allocator = CachingAllocator(expandable_segments=expandable)
+    for pools in (DEFAULT, SIDE, PRIVATE):
+        allocator.use(pools)
+        allocator.free(allocator.allocate(20 * MIB))
+    assert allocator.reserved_bytes == 60 * MIB
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 20 * MIB
+
+
+def test_nothing_is_given_back_while_a_graph_is_recorded() -> None:
+    allocator = CachingAllocator(capacity_bytes=50 * MIB)
+    allocator.free(allocator.allocate(30 * MIB))
+    allocator.use(PRIVATE)
+    with pytest.raises(SimulatedOutOfMemoryError):
+        allocator.allocate(30 * MIB)
+    allocator.use(SIDE)
+    allocator.allocate(30 * MIB)
+    assert allocator.reserved_bytes == 30 * MIB
 
 
 def reserved_for(*sizes: int, expandable: bool = False) -> tuple[int, int]:

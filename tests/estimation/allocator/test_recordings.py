@@ -95,7 +95,7 @@ class Simulation:
             free = start + live[start]
             if following - free < pool.smallest_rest:  # too small a rest to be a block of its own
                 free = following
-            self.allocator._live[base + start] = free - start
+            self.allocator._live[base + start] = free - start, pool
         if free < end:
             pool.add(base + free, end - free)
 

@@ -9,7 +9,7 @@ from tuner.estimation.estimators.static import estimate_static
 from tuner.estimation.service import EstimationService
 from tuner.machine.devices import ram_device
 from tuner.search.configurations import complete
-from tuner.trial import GB
+from tuner.trial import GB, Device
 from tuner.workloads.graphsage.workload import GraphSAGE
 
 # (hidden_dim, num_layers, GB) at 943 users and 1,682 items, from the GraphSAGE tuning guide.
@@ -84,3 +84,12 @@ def test_bad_arguments_are_refused() -> None:
         auto_estimate_memory_from_configs([], 943, 1682)
     with pytest.raises(InputError, match="no memory formula for workload 'mine'"):
         estimate_static("mine", {}, None)
+
+
+def test_a_formula_does_not_count_a_graphs_pool_so_another_method_follows(
+    ratings: RatingData, gpu_16gb: Device
+) -> None:
+    config = complete({"cuda_graphs": 1, "batch_size": 96}, GraphSAGE().schema)
+    estimate = EstimationService("static", calibration=False).estimate(GraphSAGE(), config, ratings, gpu_16gb)
+    assert estimate.method == "traced"
+    assert "no memory formula counts the pool of cuda_graphs" in estimate.note

@@ -11,9 +11,13 @@ from tuner.estimation.allocator.caching_allocator import CachingAllocator, Simul
 from tuner.estimation.allocator.pools import ROUND_LARGE
 
 RELEASE = -1  # instead of an event's size
+USE, EMPTY_CACHE = -2, -3  # instead of an event's id
 
 Event: TypeAlias = tuple[int, int]
-"""(tensor id, size in bytes) for an allocation, (tensor id, ``RELEASE``) for a release."""
+"""(tensor id, size in bytes) for an allocation, (tensor id, ``RELEASE``) for a release.
+
+(``USE``, pools) and (``EMPTY_CACHE``, 0) are for the methods ``use`` and ``empty_cache`` of ``CachingAllocator``.
+"""
 
 
 class SnapshotEvent(TypedDict):
@@ -65,7 +69,9 @@ def replay(
     allocate, free = allocator.allocate, allocator.free
     addresses: dict[int, int] = {}
     for tensor, size in events:
-        if size == RELEASE:
+        if tensor < 0:
+            allocator.use(size) if tensor == USE else allocator.empty_cache()
+        elif size == RELEASE:
             if tensor not in addresses:
                 raise ValueError(f"tensor {tensor} is released but not allocated")
             free(addresses.pop(tensor))

@@ -11,6 +11,7 @@ from tuner.estimation.estimator import Estimator
 from tuner.estimation.formulas.graphsage import estimate_graphsage
 from tuner.estimation.formulas.gt_ssl import estimate_gt_ssl
 from tuner.estimation.formulas.kd_gat import estimate_kd_gat
+from tuner.trial import CUDA_GRAPHS
 
 if TYPE_CHECKING:
     from tuner.trial import Config, Device, MemoryEstimate
@@ -39,6 +40,8 @@ class StaticEstimator(Estimator):
         """See ``Estimator.estimate``; the formula is the same for all devices."""
         from tuner.workloads.micro_batches import micro_batch  # not above: ``tuner --help`` lists the estimators
 
+        if config.get(CUDA_GRAPHS) and device.kind == "cuda":
+            raise InputError(f"no memory formula counts the pool of {CUDA_GRAPHS}")
         return estimate_static(workload.name, micro_batch(workload, config), data)
 
 

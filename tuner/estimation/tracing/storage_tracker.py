@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from tuner.estimation.allocator.replay import RELEASE, Event
+from tuner.estimation.allocator.caching_allocator import DEFAULT
+from tuner.estimation.allocator.replay import EMPTY_CACHE, RELEASE, USE, Event
 from tuner.estimation.tracing.corrections.temporaries import RESULTS, Steps
 from tuner.estimation.tracing.origins import origin
 from tuner.estimation.tracing.trace import Category, DeviceKind, Origin
@@ -33,6 +34,8 @@ class StorageTracker:
         self.is_paused = False
         self.has_guess = False  # for a workspace that only cuDNN or cuSPARSE knows
         self.on_gpu = device_kind == "cuda"
+        self.pools = DEFAULT  # where the allocator takes blocks now
+        self.workspaces: dict[object, int] = {}  # ids of cuBLAS's, by whose they are
         # By the storage's address: (id, size in bytes, the reference whose callback records the release).
         self._live: dict[int, tuple[int, int, weakref.ref[torch.UntypedStorage]]] = {}
 
@@ -53,6 +56,20 @@ class StorageTracker:
         if self._with_origins:
             self.origins[key] = origin(self.running)
         return key
+
+    def use(self, pools: int) -> None:
+        """From now on, memory is allocated there: ``DEFAULT``, ``SIDE`` or ``PRIVATE`` of the allocator."""
+        self.pools = pools
+        self.events.append((USE, pools))
+
+    def empty_cache(self) -> None:
+        """Records ``torch.cuda.empty_cache``."""
+        self.events.append((EMPTY_CACHE, 0))
+
+    def release_workspaces(self) -> None:
+        """Releases the workspaces of cuBLAS, which are taken again when they are needed."""
+        self.events += [(key, RELEASE) for key in self.workspaces.values()]
+        self.workspaces.clear()
 
     def run_kernel(
         self, steps: Steps, take_results: Callable[[], None], take_workspace: Callable[[], None] = lambda: None

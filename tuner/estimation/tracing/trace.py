@@ -40,6 +40,8 @@ class Trace:
         """The bytes of each category at the first peak."""
         live: dict[int, int] = {}
         for key, size in self.events[: _peak(self.events)[1]]:
+            if key < 0:
+                continue
             if size == RELEASE:
                 del live[key]
             else:
@@ -87,6 +89,8 @@ def _peak(events: Iterable[Event]) -> tuple[int, int]:
     live: dict[int, int] = {}
     now = most = place = 0
     for number, (key, size) in enumerate(events, 1):
+        if key < 0:  # no tensor
+            continue
         if size == RELEASE:
             now -= live.pop(key, 0)
         else:

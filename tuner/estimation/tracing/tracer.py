@@ -19,14 +19,16 @@ from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.estimation.tracing.corrections.in_place import sole_owners
 from tuner.estimation.tracing.dispatch_mode import TraceMode
 from tuner.estimation.tracing.function_mode import FunctionMode, patched
+from tuner.estimation.tracing.recorder import TracedRecorder
 from tuner.estimation.tracing.storage_tracker import StorageTracker
 from tuner.estimation.tracing.trace import DeviceKind, Trace
 from tuner.machine.first_use import without_compiled_folder
+from tuner.training.graphs import GraphedSteps
 from tuner.training.offload import offload, values
 from tuner.training.optimizers import build_optimizer
-from tuner.training.rehearsal import rehearse, representative_batches
+from tuner.training.rehearsal import odd_batch, rehearse, representative_batches
 from tuner.training.step import prepare, uses
-from tuner.trial import OFFLOADING, Config
+from tuner.trial import CUDA_GRAPHS, OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
 from tuner.workloads.contract import built, to_workload_error
 from tuner.workloads.protocols import frozen
@@ -73,8 +75,13 @@ def trace_workload(
         _watch(tracker, optimizer)
         if tracker.on_gpu:
             _prefer_foreach(optimizer)
+        with tracker.paused(tracker.on_gpu):
+            odd = odd_batch(workload, config, data) if tracker.on_gpu else None
         batches = _batches(tracker, representative_batches(workload, config, data))
-        rehearse(workload, model, optimizer, batches, data, config=config, keep=partial(_keep, tracker))
+        keep, graphs = partial(_keep, tracker), None
+        if tracker.on_gpu and uses(config, CUDA_GRAPHS):
+            graphs = GraphedSteps(workload, model, optimizer, config, None, [], TracedRecorder(tracker))
+        rehearse(workload, model, optimizer, batches, data, config=config, keep=keep, graphs=graphs, odd=odd)
     return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess, kept)
 
 

@@ -17,7 +17,7 @@ LT_WORKSPACE_BYTES = 1 * MB  # parseCUDABlasLtWorkspaceSize in CublasHandlePool.
 
 
 class Workspaces:
-    """Takes the workspaces of cuBLAS and cuBLASLt at each thread's first product that uses them.
+    """Takes the workspaces of cuBLAS and cuBLASLt at each thread's first product that uses them on a stream.
 
     Every thread has its own cuBLAS handle, and on a GPU the backward pass has its own thread. A product with a bias
     (``addmm`` with a vector) is cuBLASLt's, whose workspace depends on torch: since 2.12 it is the handle's own, from
@@ -27,19 +27,19 @@ class Workspaces:
     def __init__(self, tracker: StorageTracker, card: CardProperties) -> None:
         self._tracker = tracker
         self._bytes = card.cublas_workspace_bytes
-        self._handles: set[bool] = set()  # True: the backward pass's
-        self._lt_handles: set[bool] = set()
 
     def take(self, *, fused_bias: bool) -> None:
         """Records what the running thread's next product takes."""
         backward = torch._C._current_graph_task_id() >= 0
-        if backward not in self._handles:
-            self._handles.add(backward)
-            self._tracker.allocate(self._bytes, "workspace")
+        self._take_once("cuBLAS", backward, self._bytes)
         if not fused_bias or TORCH >= (2, 12):
             return
         if TORCH < (2, 9):
             self._tracker.run_kernel([LT_WORKSPACE_BYTES], lambda: None)
-        elif backward not in self._lt_handles:
-            self._lt_handles.add(backward)
-            self._tracker.allocate(LT_WORKSPACE_BYTES, "workspace")
+        else:
+            self._take_once("cuBLASLt", backward, LT_WORKSPACE_BYTES)
+
+    def _take_once(self, library: str, backward: bool, size_bytes: int) -> None:
+        taken, key = self._tracker.workspaces, (library, backward, self._tracker.pools)
+        if key not in taken:
+            taken[key] = self._tracker.allocate(size_bytes, "workspace")

@@ -11,6 +11,7 @@ from tuner.errors import ExecutionError, one_line, option
 from tuner.machine.caps import is_out_of_memory, lack_of_memory
 from tuner.machine.devices import torch_index
 from tuner.machine.interrupts import Immediate
+from tuner.reporting.console import print_text
 from tuner.reporting.training import TrainingProgress
 from tuner.study.retraining.model_folder import remove
 from tuner.study.retraining.run import Run
@@ -61,6 +62,7 @@ def _fit(
 ) -> Fit:
     from tuner.training.loop import fit
 
+    notes: list[str] = []
     training = fit(
         needs_workload(task.workload, "another training"),
         run.trial,
@@ -70,11 +72,14 @@ def _fit(
         held_out=not run.all_data,
         last_epoch=run.last_epoch,
         objective=task.objective,
+        notes=notes,
     )
     while True:
         with interrupt.at_once():
             said = next(training)
         if not isinstance(said, EpochReport):
+            for note in notes:
+                print_text(shown.console, note)
             return said
         shown.reported(said)
 

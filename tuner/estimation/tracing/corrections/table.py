@@ -33,7 +33,11 @@ BUFFERED_LOSSES = frozenset(
 # Only oneDNN and cuDNN know what these kernels keep for the backward pass.
 UNKNOWN = frozenset({aten.mkldnn_rnn_layer.default, aten._cudnn_rnn.default})
 # These work in place without allocations; their fake kernels are slow or missing.
-SKIPPED = frozenset({aten._fused_adam_.default, aten._fused_adamw_.default, aten._fused_sgd_.default})
+SKIPPED = frozenset(
+    overload
+    for operator in (aten._fused_adam_, aten._fused_adamw_, aten._fused_sgd_)
+    for overload in (operator.default, operator.tensor_lr)
+)
 # A GPU computes these with cuBLAS, which takes its workspace at the first one.
 GEMMS = frozenset(
     {

@@ -1,0 +1,307 @@
+"""CUDA graphs: a training step's kernels are recorded once and then launched together, for every batch of its shape.
+
+It follows "Whole-network capture" in PyTorch's notes on CUDA: a few steps run on a side stream, then one is recorded
+into memory of its own (a private pool), and each further batch is copied to where the recorded kernels read it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from warnings import catch_warnings, simplefilter
+
+import torch
+from torch import Tensor, nn
+
+from tuner.errors import one_line
+from tuner.machine.caps import is_out_of_memory
+from tuner.training.step import train_step, uses
+from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, OFFLOADING, Config
+from tuner.workloads.base import Batch, Workload
+from tuner.workloads.protocols import Curriculum, optional
+
+WARM_UP_STEPS = 3  # as in PyTorch's notes; they train like all others
+
+
+class CudaRecorder:
+    """What recording and launching a step needs of the current CUDA device.
+
+    cuBLAS keeps a workspace for each stream and thread. They are given back after each step on the side stream:
+    otherwise they would stay in a graph's pool after its end, and in a worker after its trial.
+    """
+
+    may_fail = True  # then steps run without a graph
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._free()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Steps in this block run on the side stream, after what was launched before, and before what comes after."""
+        here = torch.cuda.current_stream()
+        self._stream.wait_stream(here)
+        try:
+            with torch.cuda.stream(self._stream):
+                yield
+        finally:
+            torch._C._cuda_clearCublasWorkspaces()
+        here.wait_stream(self._stream)
+
+    def to_device(self, batch: Batch) -> Batch:
+        """A copy of the batch on the device."""
+        return tuple(part.to("cuda", copy=True, non_blocking=True) for part in batch)
+
+    def record(self, step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        """Records a step without running it; returns the tensor of its loss, and what runs it.
+
+        CUDA stays usable after any exception.
+        """
+        self._free()
+        # With a pool of our own we know its name if the recording fails.
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        random_state = generator.clone_state()
+        complete = False
+        try:
+            with _refusing_to_wait(), self.aside():
+                # A data loader's threads may go on with CUDA.
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                try:
+                    loss = step()
+                except BaseException:
+                    with suppress(RuntimeError), catch_warnings():  # the step's own error says more
+                        simplefilter("ignore")
+                        graph.capture_end()
+                        complete = True
+                    raise
+                graph.capture_end()
+                complete = True
+        except BaseException:
+            if not complete:  # torch leaves the allocator and the random numbers recording
+                _end_allocation(pool)
+                generator.graphsafe_set_state(random_state)
+            graph.reset()
+            raise
+        return loss, graph.replay
+
+    def hidden(self, model: nn.Module) -> object:
+        """What a step may change and a launched graph does not: objects of the model, random numbers on the CPU."""
+        plain = [
+            (key, value)
+            for module in model.modules()
+            for key, value in vars(module).items()
+            if isinstance(value, (bool, int, float, str))
+        ]
+        tensors = [id(value) for value in (*model.parameters(), *model.buffers())]
+        return plain, tensors, random.getstate(), torch.get_rng_state().tolist()
+
+    def _free(self) -> None:
+        """Gives unused memory back to the device, so that the other pools can have it."""
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def _refusing_to_wait() -> Iterator[None]:
+    """In this block, torch raises before an operation waits for the device, which would spoil a recording."""
+    before = torch.cuda.get_sync_debug_mode()
+    with catch_warnings():
+        simplefilter("ignore")  # it is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def _end_allocation(pool: Any) -> None:
+    """Ends the allocation to a pool, as ``CUDAGraph::capture_end`` does unless CUDA has refused the recording."""
+    device = torch.cuda.current_device()
+    end = getattr(torch._C, "_cuda_endAllocateToPool", None)  # earlier versions have another name
+    end = end or torch._C._cuda_endAllocateCurrentStreamToPool  # type: ignore[attr-defined]
+    with suppress(RuntimeError):  # it has ended, and the graph releases the pool
+        end(device, pool)
+        torch._C._cuda_releasePool(device, pool)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A recorded step, and the tensors that its kernels read and write."""
+
+    loss: Tensor
+    launch: Callable[[], None]
+    batch: Batch
+    rates: list[Tensor]  # the learning rates of the optimizer's groups
+    gradients: list[tuple[nn.Parameter, Tensor | None]]
+    settings: list[dict[str, Any]]  # of the optimizer, when it was recorded
+
+
+class GraphedSteps:
+    """Runs training steps, as ``train_step`` does: as a CUDA graph where that is possible, with the same results.
+
+    A batch of another shape than the first one, such as an epoch's last one, is trained without the graph. If the
+    step cannot be recorded, all batches are, and ``notes`` gets the reason. Running out of memory is no such reason.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: Config,
+        device: str | None,
+        notes: list[str],
+        recorder: CudaRecorder | None = None,
+    ) -> None:
+        """``device`` is where batches are moved; None if they are there. ``recorder`` replaces that of CUDA."""
+        self._model, self._optimizer, self._notes = model, optimizer, notes
+        self._eager = partial(train_step, workload, model, optimizer, config=config, device=device)
+        self._captured = partial(train_step, workload, model, optimizer, config=config)
+        self._shape: object = None
+        self._before = 0  # steps of that shape before the recording
+        self._graph: _Recorded | None = None
+        self._given_up = False
+        if reason := obstacle(workload, config, optimizer):
+            self._give_up(reason)
+        else:
+            self._recorder = recorder or CudaRecorder()
+
+    def __call__(self, *batches: Batch) -> Tensor:
+        """One step; returns the loss."""
+        if len(batches) != 1:
+            self._give_up("a step has several batches")
+        if self._given_up:
+            return self._eager(*batches)
+        (batch,) = batches
+        shape = [(part.shape, part.dtype) for part in batch]
+        self._shape = self._shape or shape
+        if shape != self._shape:
+            return self._apart(batch)
+        if self._graph is None and self._before < WARM_UP_STEPS:
+            return self._warm_up(batch)
+        graph = self._graph = self._graph or self._record(batch)
+        if graph is None:
+            return self._eager(batch)
+        for place, part in zip(graph.batch, batch, strict=True):
+            place.copy_(part, non_blocking=True)
+        graph.launch()
+        return graph.loss.clone()  # the next step overwrites it
+
+    def begin_epoch(self) -> None:
+        """Gives the graph the learning rates of an epoch. Whatever else a schedule changes, it cannot follow."""
+        if self._graph is None:
+            return
+        if self._settings() != self._graph.settings:
+            self._give_up("lr_schedule changes more than learning rates")
+            return
+        for group, rate in zip(self._optimizer.param_groups, self._graph.rates, strict=True):
+            rate.fill_(float(group["lr"]))
+
+    def end(self) -> None:
+        """Notes it if no step was recorded, as there were too few."""
+        if self._graph is None and self._before:
+            self._give_up(f"only {self._before} steps had the first batch's shape")
+
+    def _apart(self, batch: Batch) -> Tensor:
+        """A step without the graph, which keeps its own gradients."""
+        loss = self._eager(batch)
+        for parameter, gradient in self._graph.gradients if self._graph else ():
+            parameter.grad = gradient
+        return loss
+
+    def _warm_up(self, batch: Batch) -> Tensor:
+        """A step before the recording. What the last one changes, every later one would, too."""
+        batch = self._recorder.to_device(batch)
+        self._before += 1
+        last = self._before == WARM_UP_STEPS
+        before = self._recorder.hidden(self._model) if last else None
+        with self._recorder.aside():
+            loss = self._captured(batch)
+        if last and self._recorder.hidden(self._model) != before:
+            self._give_up("loss changes attributes of the model, or draws random numbers on the CPU")
+        return loss
+
+    def _record(self, batch: Batch) -> _Recorded | None:
+        """Records a step; None if it cannot be."""
+        groups = self._optimizer.param_groups
+        self._optimizer.zero_grad(set_to_none=True)  # the graph's gradients are in its own memory
+        batch = self._recorder.to_device(batch)
+        rates = [torch.tensor(float(group["lr"]), device=group["params"][0].device) for group in groups]
+        try:
+            loss, launch = self._recorder.record(partial(self._step, batch, rates))
+        except Exception as error:
+            self._optimizer.zero_grad(set_to_none=True)
+            if is_out_of_memory(error) or not self._recorder.may_fail:
+                raise
+            said = one_line(str(error).partition("\n")[0], 200)
+            self._give_up(f"a step cannot be recorded ({said or type(error).__name__})")
+            return None
+        gradients = [(value, value.grad) for value in self._model.parameters()]
+        return _Recorded(loss, launch, batch, rates, gradients, self._settings())
+
+    def _step(self, batch: Batch, rates: list[Tensor]) -> Tensor:
+        """A step with learning rates that kernels read from these tensors."""
+        groups = self._optimizer.param_groups
+        changed = {"lr", "capturable"}
+        before = [{key: group[key] for key in changed & group.keys()} for group in groups]
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate
+            if "capturable" in group:
+                group["capturable"] = True
+        try:
+            return self._captured(batch)
+        finally:
+            for group, values in zip(groups, before, strict=True):
+                group.update(values)
+
+    def _settings(self) -> list[dict[str, Any]]:
+        """What the optimizer's kernels were launched with, beside the learning rates."""
+        leave_out = ("params", "lr")
+        groups = self._optimizer.param_groups
+        return [{key: value for key, value in group.items() if key not in leave_out} for group in groups]
+
+    def _give_up(self, reason: str) -> None:
+        if not self._given_up:
+            self._notes.append(f"CUDA graphs: {reason}; trained eagerly")
+        self._given_up = True
+        self._graph = None
+
+
+def obstacle(workload: Workload, config: Config, optimizer: torch.optim.Optimizer) -> str:
+    """Why steps cannot be recorded, as far as that is known before the first one; empty if nothing is known."""
+    if workload.batches_vary:
+        return "batches vary in size"
+    if optional(workload, Curriculum.epoch_data):
+        return "epoch_data may change the model"
+    if int(config.get(ACCUMULATION, 1)) > 1:
+        return f"not with {ACCUMULATION}"
+    for option in (CHECKPOINTING, OFFLOADING):
+        if uses(config, option):
+            return f"not with {option}"
+    # These alone keep their numbers of steps on the device, or count none.
+    if not all(group.get("fused") or group.get("capturable") for group in optimizer.param_groups):
+        return f"{type(optimizer).__name__} is neither fused nor capturable"
+    return ""
+
+
+def graphed(
+    workload: Workload,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: Config,
+    device: str | None = None,
+    notes: list[str] | None = None,
+) -> GraphedSteps | None:
+    """What runs the steps of a configuration with ``cuda_graphs`` on a GPU; None without it, and on the CPU.
+
+    ``notes`` gets the reason if there is no graph.
+    """
+    if not uses(config, CUDA_GRAPHS) or next(model.parameters()).device.type != "cuda":
+        return None
+    return GraphedSteps(workload, model, optimizer, config, device, [] if notes is None else notes)
