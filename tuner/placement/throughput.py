@@ -40,6 +40,7 @@ class WorkerCount:
         """Begins with ``first`` workers and never has more than ``most``; ``cores`` is 0 if they are unknown."""
         self._first, self._most, self._cores = first, most, cores
         self._training: set[str] = set()
+        self._warm: set[str] = set()  # of them those that have trained an epoch: the first one takes longer
         self._core_shares: dict[str, float] = {}
         self._here = _Level(first)
         self._before: _Level | None = None  # what is compared with ``_here``
@@ -53,6 +54,8 @@ class WorkerCount:
     def trains(self, trial_id: str, now: float) -> None:
         """A trial begins to train. ``now`` is in seconds, by any clock that never goes back."""
         self._training.add(trial_id)
+        for level in filter(None, (self._here, self._before)):  # an earlier attempt may have trained otherwise
+            level.seconds.pop(trial_id, None)
         if self._settled is not None and not self._settled & self._training:  # others may fill the GPU otherwise
             self._first, self._settled, self._here = self.workers, None, _Level(self.workers)
         self._note(now)
@@ -60,6 +63,7 @@ class WorkerCount:
     def ends(self, trial_id: str, now: float) -> None:
         """A trial trains no more."""
         self._training.discard(trial_id)
+        self._warm.discard(trial_id)
         self._core_shares.pop(trial_id, None)
         self._note(now)
 
@@ -77,7 +81,9 @@ class WorkerCount:
         """
         if core_share is not None:
             self._core_shares[trial_id] = core_share
-        if seconds is not None and self._here.since is not None and now - seconds >= self._here.since:
+        if trial_id not in self._warm:
+            self._warm.add(trial_id)
+        elif seconds is not None and self._here.since is not None and now - seconds >= self._here.since:
             self._here.seconds.setdefault(trial_id, []).append(seconds)
         return "" if self._settled is not None or self._here.since is None else self._decide()
 
@@ -129,7 +135,8 @@ class WorkerCount:
         """How many trials the cores can serve, if each keeps as much of one busy as those that train."""
         if not self._cores:
             return self._most
-        return math.floor(self._cores / mean(self._core_shares.values())) if self._core_shares else self.workers
+        share = mean(self._core_shares.values()) if self._core_shares else 0.0
+        return math.floor(self._cores / share) if share else self.workers
 
     @staticmethod
     def _gain(trials: Set[str], here: _Level, before: _Level) -> float:
