@@ -96,6 +96,12 @@ def test_fewer_are_tried_where_the_first_number_is_too_large() -> None:
     assert study(WorkerCount(7, 20, cores=16), THRASHES)[-1] in (4, 5)
 
 
+def test_fewer_are_tried_once_where_no_more_can_be_added() -> None:
+    assert study(WorkerCount(8, 8, cores=8), THRASHES)[-1] in (4, 5)
+    seen = study(WorkerCount(8, 8, cores=8), LAUNCH_BOUND)
+    assert set(seen) == {8, 6} and seen.count(8) > 0.9 * len(seen)
+
+
 def test_many_workers_are_added_in_larger_steps_up_to_the_most_that_there_may_be() -> None:
     seen = study(WorkerCount(16, 40, cores=16), LAUNCH_BOUND)
     assert list(dict.fromkeys(seen)) == [16, 20, 25, 31, 38, 40]

@@ -34,7 +34,11 @@ class _Level:
 
 
 class WorkerCount:
-    """The number of workers of one GPU. One more is tried, and kept if it adds ``GAIN``; after a loss, one less."""
+    """The number of workers of one GPU. The last of them has to add ``GAIN`` to what all do.
+
+    One more is tried, and kept if it does. One less is tried where one more is a loss, or at the beginning where no
+    more can be added.
+    """
 
     def __init__(self, first: int, most: int, cores: int) -> None:
         """Begins with ``first`` workers and never has more than ``most``; ``cores`` is 0 if they are unknown."""
@@ -45,6 +49,7 @@ class WorkerCount:
         self._here = _Level(first)
         self._before: _Level | None = None  # what is compared with ``_here``
         self._settled: set[str] | None = None  # the trials that were training when the number was found
+        self._begun = False  # whether anything has been tried
 
     @property
     def workers(self) -> int:
@@ -96,7 +101,9 @@ class WorkerCount:
         here, before = self._here, self._before
         if before is None:
             if 2 * len(here.timed & self._training) >= len(self._training):
-                self._try(self._more())
+                more, first, self._begun = self._more(), not self._begun, True
+                # Once in a study: where no more can be added, it may still be that fewer do as much.
+                self._try(self._fewer() if more == self.workers and first else more)
             return ""
         both = here.timed & before.timed
         if (before.timed & self._training) - both:
@@ -107,8 +114,10 @@ class WorkerCount:
         gain = self._gain(both, here, before)
         more = f"{abs(gain):.0%} {'less' if gain < 0 else 'more'}"
         said = f"{here.workers} trials at once do {more} than {before.workers}"
-        if gain >= GAIN:
-            self._try(self._more() if here.workers > before.workers else self._fewer())
+        if here.workers > before.workers and gain >= GAIN:
+            self._try(self._more())
+        elif here.workers < before.workers and gain > -GAIN:
+            self._try(self._fewer())
         elif here.workers > before.workers == self._first and gain < 0:
             self._here = before
             self._try(self._fewer())  # where one more is a loss, one less may be a gain
