@@ -33,11 +33,12 @@ from pathlib import Path
 from typing import Any
 
 import gpu_cells
-from gpu_cells import GRAPHS, MAIN, WAYS, Cell, Measured, Sample, Timed, Trial
+from gpu_cells import ADAPTIVE, GRAPHS, MAIN, WAYS, Cell, Measured, Sample, Timed, Trial
 from gpu_models import MODELS, has_constant_shapes, train, values
 
 import tuner
 from tuner.machine.devices import available_cores, cuda_devices, nvml_text
+from tuner.machine.mps import CONTROL, control_program
 from tuner.trial import GB
 
 FRESH_RATIO, RAY_RATIO = 8.0, 3.0  # trials an hour of the best of ours over those ways
@@ -48,7 +49,7 @@ COLUMNS = (
     *("model", "way", "workers", "trials/h", "× fresh", "GPU busy", "J/trial", "metric", "lost", "out of memory"),
     "estimate",
 )
-EMULATED = "emulated"  # in the driver's version of the emulated card
+EMULATED = "EMULATED_GPU"  # a variable that is set where CUDA runs on the emulated card
 OBJECT_STORE = 2**28
 
 
@@ -93,7 +94,8 @@ def card_of(device: str) -> tuple[str, str, bool]:
 
     pynvml.nvmlInit()
     driver = nvml_text(pynvml.nvmlSystemGetDriverVersion())
-    return cuda_devices()[0].name, driver, EMULATED not in driver
+    emulated = EMULATED in os.environ
+    return f"{'emulated ' * emulated}{cuda_devices()[0].name}", driver, not emulated
 
 
 def alone(cell: Cell, epochs: int, device: str, seeds: Sequence[int]) -> list[Trial]:
@@ -152,8 +154,8 @@ def by_ray_tune(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Tr
 
 def by_tuner(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Trial]]:
     """Trials of a study of ours."""
-    levers = {"mps": "on" if "mps" in cell.levers else "off", "adaptive_workers": "adaptive_workers" in cell.levers}
-    most = None if levers["adaptive_workers"] else cell.workers
+    levers = {"mps": "on" if "mps" in cell.levers else "off", ADAPTIVE: ADAPTIVE in cell.levers}
+    most = None if levers[ADAPTIVE] else cell.workers
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "study"
         result = tuner.run(
@@ -169,6 +171,7 @@ def by_tuner(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Trial
             output=output,
             **levers,  # type: ignore[arg-type]
         )
+        assert result.plan is not None
         attempts = [json.loads(line) for line in (output / "attempts.jsonl").read_text().splitlines()]
         lines = [json.loads(line) for line in (output / "epochs.jsonl").read_text().splitlines()]
     metric = next(iter(result.objectives.values())).metric
@@ -180,7 +183,7 @@ def by_tuner(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Trial
             trials.append(Trial(each["seed"], times, each["ended_at"], each[metric]))
     ran_out = sum(each["status"] == "out_of_memory" for each in attempts)
     note = "; ".join(sorted({each["error"] for each in attempts if each["error"]}))
-    workers = sum(result.plan.at_first) if result.plan else cell.workers
+    workers = sum(result.plan.at_first)
     empty = Measured(cell, workers=workers, lost=cell.trials - len(trials), ran_out=ran_out, note=note)
     return empty, trials
 
@@ -331,8 +334,9 @@ def main() -> int:
         "memory_gb": cuda_devices()[0].total_bytes / GB if options.device == "cuda" else None,
     }
     levers = {model: [*[GRAPHS] * (has_constant_shapes(model) and options.device == "cuda")] for model in models}
+    mps = ["mps"] * (control_program() is not None)
     for model in models if options.device == "cuda" else []:
-        levers[model] += ["mps", "adaptive_workers"]
+        levers[model] += [*mps, ADAPTIVE]
     cells = gpu_cells.plan(models, options.ways, options.workers, levers)
     parts = {model: timed(model, options.device) for model in models}
     times = {model: each for model, (each, _) in parts.items()}
@@ -347,6 +351,7 @@ def main() -> int:
         f"{what}{name}, {versions}. A trial is so many epochs: {trained}. Trials an hour are counted while all "
         "workers are busy; of fresh processes with their start. The estimate is compared with what was reserved in a "
         "warm process. The metric is its mean over the trials."
+        f"{'' if mps or options.device == 'cpu' else f' Without MPS, as {CONTROL} is not on the path.'}"
     )
     print(about["caption"], flush=True)
     options.output.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ Way = Literal["fresh", "warm", "ray-tune", "ours"]
 WAYS: tuple[Way, ...] = ("fresh", "warm", "ray-tune", "ours")
 MAIN = "graphsage-64x2"  # the model of the bars, which is measured in every way
 GRAPHS = "cuda_graphs"  # the lever that a trial has without tuner's study, too
+ADAPTIVE = "adaptive_workers"
 OTHERS_WORKERS = 8  # of the other models
 TRIAL_SECONDS = (1.0, 5.0)  # the shortest and the longest trial, one by one and warm
 SHARE = 0.9  # of the time is planned for
@@ -121,6 +122,8 @@ def plan(
     if GRAPHS in levers[main] and top > 1:
         cells.append(Cell(main, "ours", 1, trials_at(1), (GRAPHS,)))
     cells += [Cell(each, "ours", count, trials_at(count)) for each in others for count in counts if count != few]
+    # Workers that are added take a while to start.
+    cells = [replace(each, trials=2 * each.trials) if ADAPTIVE in each.levers else each for each in cells]
     return [cell for cell in cells if cell.way in ways]
 
 

@@ -110,7 +110,7 @@ def train(model: str, epochs: int, device: str, seed: int, *, graphs: bool = Fal
         metric's best; ``reserved_bytes``, the allocator's peak, None on the CPU; ``note``, what the loop has to say.
     """
     workload, data = loaded(model)
-    given = complete(values(model, epochs, graphs=graphs), workload.hyperparameters)
+    given = complete(values(model, epochs, graphs=graphs), workload.schema)
     config = finish_of(workload)(given)
     if device == "cuda":
         torch.cuda.empty_cache()

@@ -17,7 +17,7 @@ RAM_BUFFER_BYTES = 2 * GB  # the most that ``gpu_memory_buffer_gb``, by default 
 UNBOUNDED = 2**62  # the RAM of a host of which it is not known
 # How many trials on a GPU a core may serve at most: a trial keeps one busy only while it launches kernels.
 MOST_PER_CORE = 8
-# And as many a GPU in all: so many clients MPS has room for since Volta (its documentation, "Limitations").
+# And so many on a GPU where these are more than its cores. MPS takes about as many clients.
 MOST_ON_GPU = 48
 
 

@@ -101,9 +101,9 @@ class WorkerCount:
         here, before = self._here, self._before
         if before is None:
             if 2 * len(here.timed & self._training) >= len(self._training):
-                more, first, self._begun = self._more(), not self._begun, True
                 # Once in a study: where no more can be added, it may still be that fewer do as much.
-                self._try(self._fewer() if more == self.workers and first else more)
+                self._try(self._more() if self._begun or self._more() > self.workers else self._fewer())
+                self._begun = True
             return ""
         both = here.timed & before.timed
         if (before.timed & self._training) - both:
