@@ -62,7 +62,7 @@ class WorkerCount:
         for level in filter(None, (self._here, self._before)):  # an earlier attempt may have trained otherwise
             level.seconds.pop(trial_id, None)
         if self._settled is not None and not self._settled & self._training:  # others may fill the GPU otherwise
-            self._first, self._settled, self._here = self.workers, None, _Level(self.workers)
+            self._first, self._settled = self.workers, None
         self._note(now)
 
     def ends(self, trial_id: str, now: float) -> None:
