@@ -19,7 +19,8 @@ SHARED_ERROR = "CUDA error: an illegal memory access was encountered"
 
 def train(config: dict[str, Any]) -> None:
     """Gets 2000 MiB without torch's cap, or else 400. One trial fails as a client of MPS, and one always."""
-    client, reached = "CUDA_MPS_PIPE_DIRECTORY" in os.environ, Path(os.environ["STUDY"]) / REACHED
+    client = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", os.devnull) != os.devnull
+    reached = Path(os.environ["STUDY"]) / REACHED
     while client and config["kind"] != "reaches" and not reached.exists():
         time.sleep(0.05)
     if config["kind"] == "breaks" or (config["kind"] == "suffers" and client):

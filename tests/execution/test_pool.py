@@ -83,6 +83,16 @@ def test_without_caps_a_client_has_no_limit(gpu_16gb: Device, pool: WorkerPool) 
     assert pool.take(place(gpu_16gb, 900), new=False) == (one, False)
 
 
+def test_workers_of_a_device_that_has_left_mps_do_not_find_the_users_own_daemon(pool: WorkerPool) -> None:
+    made: list[Any] = []
+    pool.make = lambda *given: made.append(given[2]) or Actor()  # type: ignore[func-returns-value,return-value]
+    warm(pool, 1)
+    pool.pipes = "/tmp/nvidia-mps"
+    pool.leave_mps()
+    pool.take(place(pool.device, 100), new=True)
+    assert made == [{}, {"CUDA_MPS_PIPE_DIRECTORY": "/dev/null"}], "nothing changes where MPS was never used"
+
+
 @pytest.mark.parametrize(
     ("status", "error", "lost", "left"),
     [

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,22 @@ if not os.fork():
     time.sleep(60)  # holds the other end of the guard's input
 print(daemons._guard.pid, flush=True)
 sys.stdin.read()
+"""
+
+
+FORKED = """
+import os, time
+from pathlib import Path
+from tuner.machine.mps import MpsDaemons
+from tuner.trial import Device
+daemons = MpsDaemons()
+daemons.start([Device("", "cuda", 0, "T4", 1, 1, 1, "GPU-1")])
+folder = Path(daemons.pipes["GPU-1"]).parents[1]
+if not (fork := os.fork()):
+    time.sleep(60)
+daemons.close()
+os.kill(fork, 9)
+print(folder.exists())
 """
 
 
@@ -98,6 +115,12 @@ def test_a_study_that_is_killed_leaves_no_daemon_and_no_folder(number: int, log:
     assert not Path(daemon["variables"]["CUDA_MPS_PIPE_DIRECTORY"]).parents[1].exists()
 
 
+@pytest.mark.usefixtures("log")
+def test_a_fork_of_the_study_does_not_keep_the_guard_from_ending() -> None:
+    said = subprocess.run([sys.executable, "-c", FORKED], stdout=subprocess.PIPE, check=True, text=True).stdout
+    assert said == "False\n", "else it had to be killed, and its folder stays"
+
+
 @pytest.mark.parametrize(
     ("mode", "reason"),
     [
@@ -140,10 +163,12 @@ def test_the_daemon_of_a_guard_that_was_killed_ends_with_the_study(
     assert not runs(daemon["daemon"]) and not runs(log("server")[0])
 
 
-def test_what_is_there_already_is_the_users(tmp_path: Path) -> None:
+def test_what_is_there_already_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert users_daemon({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}) == "", "nothing listens there"
     (tmp_path / "control").touch()
     assert users_daemon({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}) == str(tmp_path)
+    monkeypatch.setattr(Path, "stat", lambda self: SimpleNamespace(st_uid=os.getuid() + 1))
+    assert users_daemon({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}) == "", "another user's"
 
 
 def test_a_clients_limit_is_in_whole_mebibytes_and_not_below_its_share() -> None:

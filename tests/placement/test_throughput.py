@@ -21,9 +21,19 @@ THRASHES: Curve = lambda n: min(n, 4) - 0.3 * max(0, n - 4)  # noqa: E731
 
 
 def study(
-    count: WorkerCount, curve: Curve, share: float = 0.1, *, epochs: int = 60, trials: int = 60, noise: float = 0.0
+    count: WorkerCount,
+    curve: Curve,
+    share: float = 0.1,
+    *,
+    epochs: int = 60,
+    trials: int = 60,
+    noise: float = 0.0,
+    first: float = 1.0,
 ) -> list[int]:
-    """Runs trials whose epochs take 1 to 4 seconds alone; returns how many could run at each epoch's end."""
+    """Runs trials whose epochs take 1 to 4 seconds alone, and the first one ``first`` times as long.
+
+    Returns how many could run at each epoch's end.
+    """
     random = Random(1)
     waiting = [(f"t{number}", 1.0 + number % 4) for number in range(trials)]
     left: dict[str, list[float]] = {}  # by trial: epochs, work left of this one, work of each, when it began
@@ -31,7 +41,7 @@ def study(
     while waiting or left:
         while waiting and len(left) < count.workers:
             name, work = waiting.pop(0)
-            left[name] = [epochs, work, work, now]
+            left[name] = [epochs, first * work, work, now]
             count.trains(name, now)
         speed = curve(len(left)) / len(left)
         name = min(left, key=lambda each: left[each][1])
@@ -60,6 +70,22 @@ def test_epochs_that_vary_by_a_few_per_cent_lead_to_about_the_same_number() -> N
     assert seen[len(seen) // 2] in (5, 6, 7)
 
 
+def test_a_first_epoch_that_takes_longer_is_no_reason_for_ever_more_workers() -> None:
+    assert max(study(WorkerCount(4, 32, cores=64), SATURATES, epochs=20, trials=300, first=1.5)) == 7
+
+
+def test_what_an_earlier_attempt_of_a_trial_took_is_not_compared() -> None:
+    count = WorkerCount(1, 2, cores=4)
+    count.trains("a", 0.0)
+    said = [count.reports("a", 1.0, 0.5, now) for now in (1.0, 2.0, 3.0)]
+    count.trains("b", 3.0)
+    count.ends("a", 3.0)
+    count.trains("a", 4.0)  # in smaller parts, as it ran out of memory
+    said += [count.reports("a", 9.0, 0.5, now) for now in (13.0, 22.0, 31.0)]
+    assert not any(said)
+    assert count.workers == 1
+
+
 def test_a_worker_that_is_a_loss_is_taken_away() -> None:
     seen = study(WorkerCount(3, 20, cores=16), THRASHES)
     assert max(seen) == 5
@@ -68,6 +94,12 @@ def test_a_worker_that_is_a_loss_is_taken_away() -> None:
 
 def test_fewer_are_tried_where_the_first_number_is_too_large() -> None:
     assert study(WorkerCount(7, 20, cores=16), THRASHES)[-1] in (4, 5)
+
+
+def test_fewer_are_tried_once_where_no_more_can_be_added() -> None:
+    assert study(WorkerCount(8, 8, cores=8), THRASHES)[-1] in (4, 5)
+    seen = study(WorkerCount(8, 8, cores=8), LAUNCH_BOUND)
+    assert set(seen) == {8, 6} and seen.count(8) > 0.9 * len(seen)
 
 
 def test_many_workers_are_added_in_larger_steps_up_to_the_most_that_there_may_be() -> None:
@@ -91,10 +123,10 @@ def test_without_a_measured_share_there_is_no_more_than_the_first_number() -> No
 def test_what_is_learned_is_told() -> None:
     count = WorkerCount(1, 2, cores=4)
     count.trains("a", 0.0)
-    said = [count.reports("a", 1.0, 0.5, now) for now in (1.0, 2.0)]
-    count.trains("b", 2.0)
-    said += [count.reports("a", 1.25, 0.5, now) for now in (3.25, 4.5)]
-    assert said == ["", "", "", "2 trials at once do 60% more than 1"]
+    said = [count.reports("a", 1.0, 0.5, now) for now in (1.0, 2.0, 3.0)]
+    count.trains("b", 3.0)
+    said += [count.reports("a", 1.25, 0.5, now) for now in (4.25, 5.5)]
+    assert said == ["", "", "", "", "2 trials at once do 60% more than 1"]
 
 
 def test_the_number_is_looked_at_again_once_all_trials_are_others() -> None:

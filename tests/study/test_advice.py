@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from tests.support.attempts import attempt
 from tuner import errors
@@ -26,6 +26,7 @@ def advice(
     *rows: Attempt,
     total_gb: float = 4,
     cores: int = 8,
+    kind: Literal["cuda", "cpu"] = "cpu",
     needs_gb: list[float] | None = None,
     attempts: list[Attempt] | None = None,
     in_python: bool = False,
@@ -33,9 +34,10 @@ def advice(
     **options: Any,
 ) -> list[str]:
     settings = Settings(**{"model_memory_gb": 2.0, **options} if not options.get("auto_memory") else options)
-    device = Device("", "cpu", 0, "a CPU", int(total_gb * GB), int(total_gb * GB), cores)
+    device = Device("", kind, 0, "a device", int(total_gb * GB), int(total_gb * GB), cores)
     needs = [int(gb * GB) for gb in needs_gb or [settings.given_gb or 1.5] * len(rows)]
-    plan = make_plan([device], needs, packing=settings.packing_used, buffer_bytes=0, max_workers=settings.max_workers)
+    most, packing = settings.max_workers, settings.packing_used
+    plan = make_plan([device], needs, packing=packing, buffer_bytes=0, max_workers=most, adaptive=True)
     tried = attempts if attempts is not None else rows
     said = advise(Figures(rows, tried, plan, settings, {"toy": Objective("val_loss")}, programs))
     return [spelled(each, errors.in_python if in_python else in_terminal) for each in said]
@@ -174,6 +176,7 @@ def test_cores_that_kept_a_long_study_small() -> None:
         "of a cluster's other machines"
     ]
     assert advice(*ALIKE, total_gb=20, cores=2) == []
+    assert advice(*rows, total_gb=20, cores=2, kind="cuda") == [], "more than the cores may have run"
 
 
 def test_at_most_three_and_the_lost_trials_first() -> None:

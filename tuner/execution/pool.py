@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tuner.errors import ExecutionError
 from tuner.execution.ray_api import RAY_STEP, PlacementGroup, WorkerHandle
-from tuner.machine.mps import client_variables
+from tuner.machine.mps import NO_CLIENT, client_variables
 from tuner.placement.packing import Plan
 from tuner.trial import Device, Placement
 
@@ -37,6 +37,7 @@ class WorkerPool:
     _living: list[WorkerHandle] = field(default_factory=list)
     _reserved: dict[WorkerHandle, int] = field(default_factory=dict)  # bytes, by busy worker
     _clients: dict[WorkerHandle, float] = field(default_factory=dict)  # of MPS; the largest share that each may have
+    _without_mps: Mapping[str, str] = field(default_factory=dict)  # the environment of workers that are no clients
 
     def reserve(self) -> None:
         """Requests the bundle on the device's node without waiting for it.
@@ -68,7 +69,7 @@ class WorkerPool:
         if warm is None and self._idle and len(self._living) >= self.slots:
             self.end(self._idle[0])
         limit = placement.limit_bytes if self.caps else None
-        variables = client_variables(self.pipes, limit) if self.pipes else {}
+        variables = client_variables(self.pipes, limit) if self.pipes else self._without_mps
         worker = warm or self.make(self.device, self._options(), variables)
         if warm is None:
             self._living.append(worker)
@@ -92,6 +93,7 @@ class WorkerPool:
         Idle clients are ended: after a fatal error, a server takes no new clients until all have ended.
         """
         left, self.pipes = bool(self.pipes), ""
+        self._without_mps = NO_CLIENT
         for worker in [each for each in self._idle if each in self._clients]:
             self.end(worker)
         return left

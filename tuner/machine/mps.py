@@ -31,6 +31,9 @@ SOCKET = "control"  # in the folder for pipes, while a daemon runs
 USUAL_PIPES = "/tmp/nvidia-mps"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+# The environment of a process that is no client, also beside a daemon of the user's: "If the connection attempt
+# fails, the program continues to run as it normally would without MPS" (nvidia-cuda-mps-control(1)).
+NO_CLIENT = {PIPES: os.devnull}
 START_SECONDS = 10.0  # for the daemons, with their servers
 ANSWER_SECONDS = 5.0  # more than that, for the guard to give up daemons
 END_SECONDS = 20.0  # for the guard to end them
@@ -65,9 +68,16 @@ def control_program() -> str | None:
 
 
 def users_daemon(environ: Mapping[str, str] = os.environ) -> str:
-    """The folder for pipes of a daemon that the user has started; empty without one."""
+    """The folder for pipes of a daemon that the user or the administrator has started; empty without one.
+
+    Another user's daemon would let the study wait until that user's clients have ended.
+    """
     folder = Path(environ.get(PIPES) or USUAL_PIPES)
-    return str(folder) if (folder / SOCKET).exists() else ""
+    try:
+        owner = (folder / SOCKET).stat().st_uid
+    except OSError:
+        return ""
+    return str(folder) if owner in (0, os.getuid()) else ""
 
 
 def client_variables(pipes: str, limit_bytes: int | None) -> dict[str, str]:
@@ -131,6 +141,7 @@ class MpsDaemons:
             return
         assert self._guard.stdin is not None and self._guard.stdout is not None
         self._guard.stdin.close()
+        self._guard.terminate()  # a fork of this process may still have the other end of its input
         with suppress(subprocess.TimeoutExpired):
             self._guard.wait(END_SECONDS)
         if self._guard.poll() is None:

@@ -67,6 +67,11 @@ class Plan:
         return tuple(map(max, within_cores(self.slots, self.devices), self.expected))
 
     @property
+    def may_grow(self) -> bool:
+        """Whether more trials than at first may run at once later."""
+        return sum(self.slots) > sum(self.at_first)
+
+    @property
     def guaranteed(self) -> int:
         """The number of trials that always run at once: the largest footprints that fit within ``expected``."""
         by_memory = [min(fit, most) for fit, most in zip(self.fits, self.expected, strict=True)]

@@ -17,6 +17,8 @@ RAM_BUFFER_BYTES = 2 * GB  # the most that ``gpu_memory_buffer_gb``, by default 
 UNBOUNDED = 2**62  # the RAM of a host of which it is not known
 # How many trials on a GPU a core may serve at most: a trial keeps one busy only while it launches kernels.
 MOST_PER_CORE = 8
+# And so many on a GPU where these are more than its cores. MPS takes about as many clients.
+MOST_ON_GPU = 48
 
 
 def limited(device: Device, total_bytes: int) -> Device:
@@ -67,8 +69,9 @@ def most_that_fit(budgets: Sequence[int], needs: Sequence[int]) -> tuple[int, ..
 
 def within_cores(trials: Sequence[int], devices: Sequence[Device], per_core: int = 1) -> list[int]:
     """The trials of each device, limited to its cores if these are known; ``per_core`` is for GPUs."""
-    limits = [device.cores * (per_core if device.kind == "cuda" else 1) for device in devices]
-    return [min(most, limit or most) for most, limit in zip(trials, limits, strict=True)]
+    limits = [max(device.cores, min(device.cores * per_core, MOST_ON_GPU)) for device in devices]
+    cores = [limit if device.kind == "cuda" else device.cores for limit, device in zip(limits, devices, strict=True)]
+    return [min(most, limit or most) for most, limit in zip(trials, cores, strict=True)]
 
 
 def within_ram(trials: Sequence[int], devices: Sequence[Device], most: Mapping[str, int]) -> list[int]:

@@ -34,16 +34,22 @@ class _Level:
 
 
 class WorkerCount:
-    """The number of workers of one GPU. One more is tried, and kept if it adds ``GAIN``; after a loss, one less."""
+    """The number of workers of one GPU. The last of them has to add ``GAIN`` to what all do.
+
+    One more is tried, and kept if it does. One less is tried where one more is a loss, or at the beginning where no
+    more can be added.
+    """
 
     def __init__(self, first: int, most: int, cores: int) -> None:
         """Begins with ``first`` workers and never has more than ``most``; ``cores`` is 0 if they are unknown."""
         self._first, self._most, self._cores = first, most, cores
         self._training: set[str] = set()
+        self._warm: set[str] = set()  # of them those that have trained an epoch: the first one takes longer
         self._core_shares: dict[str, float] = {}
         self._here = _Level(first)
         self._before: _Level | None = None  # what is compared with ``_here``
         self._settled: set[str] | None = None  # the trials that were training when the number was found
+        self._begun = False  # whether anything has been tried
 
     @property
     def workers(self) -> int:
@@ -53,13 +59,16 @@ class WorkerCount:
     def trains(self, trial_id: str, now: float) -> None:
         """A trial begins to train. ``now`` is in seconds, by any clock that never goes back."""
         self._training.add(trial_id)
+        for level in filter(None, (self._here, self._before)):  # an earlier attempt may have trained otherwise
+            level.seconds.pop(trial_id, None)
         if self._settled is not None and not self._settled & self._training:  # others may fill the GPU otherwise
-            self._first, self._settled, self._here = self.workers, None, _Level(self.workers)
+            self._first, self._settled = self.workers, None
         self._note(now)
 
     def ends(self, trial_id: str, now: float) -> None:
         """A trial trains no more."""
         self._training.discard(trial_id)
+        self._warm.discard(trial_id)
         self._core_shares.pop(trial_id, None)
         self._note(now)
 
@@ -77,7 +86,9 @@ class WorkerCount:
         """
         if core_share is not None:
             self._core_shares[trial_id] = core_share
-        if seconds is not None and self._here.since is not None and now - seconds >= self._here.since:
+        if trial_id not in self._warm:
+            self._warm.add(trial_id)
+        elif seconds is not None and self._here.since is not None and now - seconds >= self._here.since:
             self._here.seconds.setdefault(trial_id, []).append(seconds)
         return "" if self._settled is not None or self._here.since is None else self._decide()
 
@@ -90,7 +101,9 @@ class WorkerCount:
         here, before = self._here, self._before
         if before is None:
             if 2 * len(here.timed & self._training) >= len(self._training):
-                self._try(self._more())
+                # Once in a study: where no more can be added, it may still be that fewer do as much.
+                self._try(self._more() if self._begun or self._more() > self.workers else self._fewer())
+                self._begun = True
             return ""
         both = here.timed & before.timed
         if (before.timed & self._training) - both:
@@ -101,8 +114,10 @@ class WorkerCount:
         gain = self._gain(both, here, before)
         more = f"{abs(gain):.0%} {'less' if gain < 0 else 'more'}"
         said = f"{here.workers} trials at once do {more} than {before.workers}"
-        if gain >= GAIN:
-            self._try(self._more() if here.workers > before.workers else self._fewer())
+        if here.workers > before.workers and gain >= GAIN:
+            self._try(self._more())
+        elif here.workers < before.workers and gain > -GAIN:
+            self._try(self._fewer())
         elif here.workers > before.workers == self._first and gain < 0:
             self._here = before
             self._try(self._fewer())  # where one more is a loss, one less may be a gain
@@ -129,7 +144,8 @@ class WorkerCount:
         """How many trials the cores can serve, if each keeps as much of one busy as those that train."""
         if not self._cores:
             return self._most
-        return math.floor(self._cores / mean(self._core_shares.values())) if self._core_shares else self.workers
+        share = mean(self._core_shares.values()) if self._core_shares else 0.0
+        return math.floor(self._cores / share) if share else self.workers
 
     @staticmethod
     def _gain(trials: Set[str], here: _Level, before: _Level) -> float:

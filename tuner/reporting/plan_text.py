@@ -91,8 +91,7 @@ def plan_text(
     busy = f"; {cores - free} of {count_text(cores, 'core')} busy with other work" if free < cores else ""
     bound = option(fewer_by) if plan.bound == "max_workers" else plan.bound
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
-    more = sum(plan.slots) - sum(plan.at_first)
-    may_be = f"; up to {sum(plan.slots)} if that turns out to be a gain" if more else ""
+    may_be = f"; up to {sum(plan.slots)} if that turns out to be a gain" if plan.may_grow else ""
     lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {bound}{busy}{may_be}")
     return "\n".join(
         lines + _labelled("time", "\n".join([*time_lines(requests, seconds, plan.workers), *alternatives]))

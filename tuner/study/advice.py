@@ -194,7 +194,8 @@ def _cores(figures: Figures) -> str:
     plan = figures.plan
     cores = sum(device.cores for device in plan.devices)
     seconds = sum(row.duration_s for row in figures.rows) / max(1, plan.workers)
-    if plan.bound != "CPU cores" or sum(plan.fits) <= plan.workers or seconds < LONG_SECONDS:
+    bound = plan.bound == "CPU cores" and not plan.may_grow  # where more were tried, the cores were not what bound
+    if not bound or sum(plan.fits) <= plan.workers or seconds < LONG_SECONDS:
         return ""
     return (
         f"{_count(cores, 'CPU core')} kept it to {plan.workers} at once for some {seconds / 60:.0f} min, where "

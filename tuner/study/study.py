@@ -75,7 +75,8 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         interrupt.check_signals()  # one that came where Python drops exceptions
         if given is None:
             with interrupt.at_once():
-                pipes = start_mps(use_of_mps(settings.mps, placed.plan), daemons, console)
+                use = use_of_mps(settings.mps if placed.requests else "off", placed.plan)
+                pipes = start_mps(use, daemons, console)
             executor = started.enter_context(closing(for_plan(executor, placed.plan, settings, pipes)))
         folder = open_folder(placed, console)
         with closing(folder):

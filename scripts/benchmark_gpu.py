@@ -1,0 +1,383 @@
+"""Trials an hour on one GPU: tuner's ways to share it against one by one and Ray Tune with fractions set by hand.
+
+    fresh       one by one, each in a process of its own, from the first start to the last end
+    warm        one by one in one process
+    ray-tune    Ray Tune with the same training code, ``reuse_actors`` and 1/2 to 1/16 of the GPU for each trial
+    ours        tuner with so many workers, and with each of the levers cuda_graphs, mps and adaptive_workers
+
+All train the same models with the same seeds for the same epochs; the number of epochs is chosen so that all cells
+fit into the time. Trials of the parallel ways are counted while all workers are busy. The table goes to
+``benchmark_gpu.md``, and every figure to ``benchmark_gpu.json``, after each cell. Exits with 1 if a bar is missed. On
+anything but a real GPU the figures show nothing, and no bar is judged.
+
+Where packages cannot be installed but lie in .site: PYTHONPATH=.site:. python3 scripts/benchmark_gpu.py --output DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import gpu_cells
+from gpu_cells import ADAPTIVE, GRAPHS, MAIN, WAYS, Cell, Measured, Sample, Timed, Trial
+from gpu_models import MODELS, has_constant_shapes, train, values
+
+import tuner
+from tuner.machine.devices import available_cores, cuda_devices, nvml_text
+from tuner.machine.mps import CONTROL, control_program
+from tuner.trial import GB
+
+FRESH_RATIO, RAY_RATIO = 8.0, 3.0  # trials an hour of the best of ours over those ways
+MOST_DIFFERENCE = 0.01  # of the metric's mean over the same seeds
+MOST_ERROR = 0.05  # of an estimate, as a share of what was reserved
+SAMPLE_SECONDS = 0.2
+COLUMNS = (
+    *("model", "way", "workers", "trials/h", "× fresh", "GPU busy", "J/trial", "metric", "lost", "out of memory"),
+    "estimate",
+)
+EMULATED = "EMULATED_GPU"  # a variable that is set where CUDA runs on the emulated card
+OBJECT_STORE = 2**28
+
+
+class Meter:
+    """Samples the first GPU with NVML in a thread; it has no samples where there is none."""
+
+    def __init__(self, device: str) -> None:
+        self.samples: list[Sample] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        if device == "cuda":
+            self._thread.start()
+
+    def _run(self) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(cuda_devices()[0].index)
+
+        def asked(name: str) -> Any:
+            with suppress(pynvml.NVMLError):
+                return getattr(pynvml, name)(handle)
+            return None
+
+        while not self._ended.wait(SAMPLE_SECONDS):
+            busy, power = asked("nvmlDeviceGetUtilizationRates"), asked("nvmlDeviceGetPowerUsage")
+            energy = asked("nvmlDeviceGetTotalEnergyConsumption")
+            shares = None if busy is None else busy.gpu / 100
+            watts, joules = (None if each is None else each / 1000 for each in (power, energy))
+            self.samples.append(Sample(time.time(), shares, watts, joules))
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._ended.set()
+
+
+def card_of(device: str) -> tuple[str, str, bool]:
+    """The name of the device, its driver, and whether it is a real GPU."""
+    if device == "cpu":
+        return platform.processor() or platform.machine(), "", False
+    import pynvml
+
+    pynvml.nvmlInit()
+    driver = nvml_text(pynvml.nvmlSystemGetDriverVersion())
+    emulated = EMULATED in os.environ
+    return f"{'emulated ' * emulated}{cuda_devices()[0].name}", driver, not emulated
+
+
+def alone(cell: Cell, epochs: int, device: str, seeds: Sequence[int]) -> list[Trial]:
+    """Trials in a process of their own, one after another; the first begins with the process."""
+    graphs = str(int(GRAPHS in cell.levers))
+    script = Path(__file__).with_name("gpu_models.py")
+    command = [sys.executable, str(script), cell.model, str(epochs), device, graphs, *map(str, seeds)]
+    began = time.time()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no output")
+    trials = [to_trial(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
+    if cell.way == "fresh":
+        trials = [replace(each, epochs=(began, *each.epochs[1:])) for each in trials]
+    return trials
+
+
+def to_trial(record: dict[str, Any]) -> Trial:
+    times = tuple(record["epochs"])
+    return Trial(record["seed"], times, record["ended"], record["value"], record["reserved_bytes"])
+
+
+def one_by_one(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Trial]]:
+    """Either all trials in one process, or each in its own."""
+    seeds = range(cell.trials)
+    groups = [[seed] for seed in seeds] if cell.way == "fresh" else [list(seeds)]
+    trials = [trial for group in groups for trial in alone(cell, epochs, device, group)]
+    return Measured(cell, workers=1, lost=cell.trials - len(trials)), trials
+
+
+def by_ray_tune(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Trial]]:
+    """Trials of Ray Tune, of which each has the same fraction."""
+    from ray import tune
+
+    def trainable(config: dict[str, Any]) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        tune.report(train(cell.model, epochs, device, config["seed"]))
+
+    part = 1 / cell.workers
+    cpus = min(1.0, available_cores() * part)
+    needs = {"gpu": part, "cpu": cpus} if device == "cuda" else {"cpu": available_cores() * part}
+    with tempfile.TemporaryDirectory() as folder:
+        found = tune.Tuner(
+            tune.with_resources(trainable, needs),
+            param_space={"seed": tune.grid_search(list(range(cell.trials)))},
+            tune_config=tune.TuneConfig(reuse_actors=True),
+            run_config=tune.RunConfig(storage_path=folder, verbose=0),
+        ).fit()
+        records = [each.metrics for each in found if each.error is None and each.metrics]
+    ran_out = sum("out of memory" in str(error) for error in found.errors)
+    lost = cell.trials - len(records)
+    return Measured(cell, workers=cell.workers, lost=lost, ran_out=ran_out), [to_trial(each) for each in records]
+
+
+def by_tuner(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Trial]]:
+    """Trials of a study of ours."""
+    levers = {"mps": "on" if "mps" in cell.levers else "off", ADAPTIVE: ADAPTIVE in cell.levers}
+    most = None if levers[ADAPTIVE] else cell.workers
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "study"
+        result = tuner.run(
+            MODELS[cell.model][0],
+            config=[{"name": cell.model, **values(cell.model, epochs, graphs=GRAPHS in cell.levers)}],
+            seeds=cell.trials,
+            split_seed=0,
+            device=device,  # type: ignore[arg-type]
+            max_workers=most,
+            threads=1,
+            calibration=False,
+            report=False,
+            output=output,
+            **levers,  # type: ignore[arg-type]
+        )
+        assert result.plan is not None
+        attempts = [json.loads(line) for line in (output / "attempts.jsonl").read_text().splitlines()]
+        lines = [json.loads(line) for line in (output / "epochs.jsonl").read_text().splitlines()]
+    metric = next(iter(result.objectives.values())).metric
+    trials = []
+    for each in attempts:
+        if each["status"] == "completed":
+            mine = [line for line in lines if line["trial_id"] == each["trial_id"]]
+            times = tuple(line["at"] for line in mine if line["attempt"] == each["attempts"])
+            trials.append(Trial(each["seed"], times, each["ended_at"], each[metric]))
+    ran_out = sum(each["status"] == "out_of_memory" for each in attempts)
+    note = "; ".join(sorted({each["error"] for each in attempts if each["error"]}))
+    workers = sum(result.plan.at_first)
+    empty = Measured(cell, workers=workers, lost=cell.trials - len(trials), ran_out=ran_out, note=note)
+    return empty, trials
+
+
+def estimated(model: str, device: str, *, graphs: bool) -> int:
+    """The bytes that the estimate expects the allocator to reserve, before any calibration."""
+    config = [{"name": model, **values(model, 1, graphs=graphs)}]
+    ((_, guess),) = tuner.estimate(
+        workload=MODELS[model][0],
+        config=config,
+        device=device,  # type: ignore[arg-type]
+        calibration=False,
+    )
+    return guess.reserved_bytes
+
+
+def run_cell(cell: Cell, epochs: int, device: str, meter: Meter, best: int) -> Measured:
+    """Measures a cell; ``best`` is Ray Tune's best fraction so far. A failure is part of the result."""
+    way = {"fresh": one_by_one, "warm": one_by_one, "ray-tune": by_ray_tune, "ours": by_tuner}[cell.way]
+    cell = cell if cell.workers else replace(cell, workers=best)
+    began = time.perf_counter()
+    try:
+        empty, trials = way(cell, epochs, device)
+    except Exception as error:
+        return Measured(cell, "failed", wall_seconds=time.perf_counter() - began, note=f"{error}"[:200])
+    if cell.way == "warm" and device == "cuda":
+        expected = estimated(cell.model, device, graphs=GRAPHS in cell.levers)
+        trials = [replace(each, estimated_bytes=expected) for each in trials]
+    return gpu_cells.measured(empty, trials, epochs, meter.samples, time.perf_counter() - began)
+
+
+def timed(model: str, device: str) -> tuple[Timed, float]:
+    """How long the parts of a trial take in a warm process, and how long a process takes until it trains."""
+    cell = Cell(model, "warm", 1, 2)
+    began = time.time()
+    first, second = alone(cell, 3, device, [0, 1])
+    epoch = (second.epochs[-1] - second.epochs[0]) / 3
+    return Timed(epoch, max(0.0, second.ended - first.ended - 3 * epoch)), first.epochs[0] - began
+
+
+@contextmanager
+def shared_ray(device: str) -> Iterator[None]:
+    """One Ray for all cells: it takes seconds to start."""
+    import ray
+
+    gpus = 1 if device == "cuda" else 0
+    cores = available_cores()
+    ray.init(
+        num_cpus=cores,
+        num_gpus=gpus,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE,
+        log_to_driver=False,
+        logging_level="ERROR",
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, sys.path))}},
+    )
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def table(cells: Sequence[Measured], about: dict[str, Any]) -> str:
+    """The table as Markdown, under what it was measured on."""
+    fresh = {each.cell.model: each for each in cells if each.cell.way == "fresh" and each.trials_an_hour}
+    number = lambda value, form: "—" if value is None else format(value, form)  # noqa: E731
+    lines = [
+        f"{about['caption']}",
+        "",
+        f"| {' | '.join(COLUMNS)} | |",
+        f"| {' | '.join(['---'] * (len(COLUMNS) + 1))} |",
+    ]
+    for each in cells:
+        base = fresh.get(each.cell.model)
+        ratio = each.trials_an_hour / base.trials_an_hour if base and each.trials_an_hour else None  # type: ignore[operator]
+        shown = [
+            each.cell.model,
+            each.cell.label,
+            str(each.workers or each.cell.workers),
+            number(each.trials_an_hour, ",.0f"),
+            number(ratio, ".1f"),
+            number(each.busy, ".0%"),
+            number(each.joules, ".0f"),
+            number(each.value, ".4f"),
+            str(each.lost) if each.state in ("measured", "cut short") else "—",
+            str(each.ran_out) if each.state in ("measured", "cut short") else "—",
+            number(each.estimate_off, "+.1%"),
+            "; ".join(filter(None, [each.state if each.state != "measured" else "", each.note])),
+        ]
+        lines.append(f"| {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"
+
+
+def verdicts(cells: Sequence[Measured]) -> list[tuple[bool, str]]:
+    """Whether each bar is met, with what was found."""
+    main = [each for each in cells if each.cell.model == MAIN and each.trials_an_hour]
+    speed = {way: [each for each in main if each.cell.way == way] for way in WAYS}
+    if not all(speed.values()):
+        missing = [way for way, found in speed.items() if not found]
+        return [(False, f"{MAIN}: {', '.join(missing)} not measured")]
+    best = {way: max(each, key=lambda cell: cell.trials_an_hour or 0.0) for way, each in speed.items()}
+    ours = best["ours"]
+    over = {way: (ours.trials_an_hour or 0.0) / (each.trials_an_hour or 1.0) for way, each in best.items()}
+    apart = gpu_cells.difference(ours, speed["warm"][0])
+    errors = [each.estimate_off for each in cells if each.estimate_off is not None]
+    lost = sum(each.lost for each in cells if each.cell.way == "ours")
+    failed = sum(each.state == "failed" for each in cells if each.cell.way == "ours")
+    worst = max(errors, key=abs, default=None)
+    return [
+        (over["fresh"] >= FRESH_RATIO, f"{over['fresh']:.1f} times fresh processes, at least {FRESH_RATIO:g}"),
+        (over["ray-tune"] >= RAY_RATIO, f"{over['ray-tune']:.1f} times Ray Tune's best, at least {RAY_RATIO:g}"),
+        (
+            apart is not None and apart <= MOST_DIFFERENCE,
+            f"metric {'unknown' if apart is None else f'{apart:.4f}'} apart, at most {MOST_DIFFERENCE:g}",
+        ),
+        (lost == failed == 0, f"{lost} trials lost, {failed} cells of ours failed"),
+        (
+            worst is not None and abs(worst) <= MOST_ERROR,
+            f"estimates off by {'?' if worst is None else f'{worst:+.1%}'} at worst, within {MOST_ERROR:.0%}",
+        ),
+    ]
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=8.0, help="the time for everything")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--output", type=Path, default=Path("."), help="the folder for the table and the figures")
+    parser.add_argument("--quick", action="store_true", help="the main model alone, one epoch a trial: a try")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = parsed()
+    began = time.perf_counter()
+    left = lambda: 60 * options.minutes - (time.perf_counter() - began)  # noqa: E731
+    models = [MAIN] if options.quick else options.models
+    name, driver, real = card_of(options.device)
+    cores = available_cores()
+    what = "" if real else "NOT A REAL GPU, so that no figure of speed shows anything. "
+    about: dict[str, Any] = {
+        **{"device": name, "driver": driver, "real": real, "cores": cores, "python": platform.python_version()},
+        **{each: metadata.version(each) for each in ("torch", "ray")},
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "memory_gb": cuda_devices()[0].total_bytes / GB if options.device == "cuda" else None,
+    }
+    levers = {model: [*[GRAPHS] * (has_constant_shapes(model) and options.device == "cuda")] for model in models}
+    mps = ["mps"] * (control_program() is not None)
+    for model in models if options.device == "cuda" else []:
+        levers[model] += [*mps, ADAPTIVE]
+    cells = gpu_cells.plan(models, options.ways, options.workers, levers)
+    parts = {model: timed(model, options.device) for model in models}
+    times = {model: each for model, (each, _) in parts.items()}
+    start = max(seconds for _, seconds in parts.values())
+    epochs = dict.fromkeys(models, 1)
+    if not options.quick:
+        epochs = gpu_cells.choose_epochs(cells, times, start, left(), cores)
+    trained = ", ".join(f"{count} of {model}" for model, count in epochs.items())
+    about |= {"epochs": epochs, "start_seconds": start}
+    versions = f"driver {driver}, torch {about['torch']}, Ray {about['ray']}, {cores} cores, {about['date']}"
+    about["caption"] = (
+        f"{what}{name}, {versions}. A trial is so many epochs: {trained}. Trials an hour are counted while all "
+        "workers are busy; of fresh processes with their start. The estimate is compared with what was reserved in a "
+        "warm process. The metric is its mean over the trials."
+        f"{'' if mps or options.device == 'cpu' else f' Without MPS, as {CONTROL} is not on the path.'}"
+    )
+    print(about["caption"], flush=True)
+    options.output.mkdir(parents=True, exist_ok=True)
+    meter, found, best = Meter(options.device), list[Measured](), max(options.workers)
+    with shared_ray(options.device):
+        for cell in cells:
+            a_trial = gpu_cells.trial_seconds(times[cell.model], epochs[cell.model])
+            if gpu_cells.predicted_seconds(cell, a_trial, start, cores) > left():
+                found.append(Measured(cell))
+            else:
+                found.append(run_cell(cell, epochs[cell.model], options.device, meter, best))
+            tried = [each for each in found if each.cell.way == "ray-tune" and each.cell.model == models[0]]
+            best = max(tried, key=lambda each: each.trials_an_hour or 0, default=Measured(cell, workers=best)).workers
+            print(f"{left():4.0f} s left  {cell.model}, {found[-1].cell.label}, {found[-1].state}", flush=True)
+            (options.output / "benchmark_gpu.md").write_text(table(found, about))
+            records = {**about, "cells": [asdict(each) for each in found]}
+            (options.output / "benchmark_gpu.json").write_text(json.dumps(records, indent=1))
+    meter.close()
+    print(f"\n{table(found, about)}")
+    if not real:
+        return 0
+    judged = verdicts(found)
+    for met, text in judged:
+        print(f"{'PASS' if met else 'FAIL'}  {text}")
+    return 0 if all(met for met, _ in judged) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
