@@ -114,6 +114,11 @@ def test_what_is_amiss_is_told_with_its_remedy(
     assert remedy in spelled(found.remedy)
 
 
+def test_torch_is_not_blamed_for_a_gpu_that_nothing_can_use() -> None:
+    (found,) = amiss(gpus=(Gpu(0, "", 0, 0),), torch=Torch(cuda="12.8"))
+    assert found.check == "cuda:0"
+
+
 def test_a_cluster_that_answers_and_studies_that_run_are_well() -> None:
     answering = RaySessions("/tmp/ray", address="h:6379", answers=True, processes=(5,))
     running = RaySessions("/tmp/ray", stale=2, stale_bytes=GB // 2, processes=(5, 6))

@@ -6,10 +6,14 @@ import fcntl
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import pynvml
 import pytest
 
+from tests.support.fake_nvml import FakeNvml
 from tuner.machine import peak
+from tuner.trial import Device
 
 
 @pytest.fixture
@@ -47,3 +51,19 @@ def test_a_lock_that_is_never_released_is_waited_for_and_then_gone_without(
         fcntl.flock(lock, fcntl.LOCK_EX)
         with peak._alone():
             assert time.monotonic() - began >= 0.1
+
+
+def test_a_context_is_measured_where_the_driver_lists_no_processes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(handle: object) -> list[object]:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+    FakeNvml({"GPU-aa": [(1, 0)]}).install(monkeypatch)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: ("GPU-aa", 0))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", refuses)
+    used = iter([100, 600])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: SimpleNamespace(used=next(used)))
+    monkeypatch.setattr(peak, "_contexts", {})
+    device = Device("", "cuda", 0, "", 1000, 1000, 1, "MIG-aa0", instance=0)
+    assert peak._make_cuda_context(device, lambda: None) == 500

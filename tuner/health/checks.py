@@ -64,11 +64,10 @@ def _torch(facts: Facts) -> Iterator[Finding]:
         yield Finding("torch", "problem", f"cannot be imported: {torch.error}", "pip install --force-reinstall torch")
         return
     build = f"for CUDA {torch.cuda}" if torch.cuda else "for the CPU"
-    if torch.cuda and facts.gpus and not torch.available:
-        yield _no_cuda(
-            facts, f"{version} {build} finds no GPU, and the driver ({facts.driver}) has {len(facts.gpus)}"
-        )
-    elif facts.gpus and not torch.cuda:
+    gpus = [gpu for gpu in facts.gpus if not gpu.without_instances]
+    if torch.cuda and gpus and not torch.available:
+        yield _no_cuda(facts, f"{version} {build} finds no GPU, and the driver ({facts.driver}) has {len(gpus)}")
+    elif gpus and not torch.cuda:
         remedy = "install a build for CUDA: https://pytorch.org/get-started/locally"
         yield Finding("torch", "warning", f"{version} is a build for the CPU, and there is a GPU", remedy)
     else:
@@ -98,7 +97,7 @@ def _gpu(gpu: Gpu) -> Finding:
     if gpu.error:
         remedy = "look at nvidia-smi, or hide this GPU by CUDA_VISIBLE_DEVICES"
         return Finding(check, "problem", f"the driver does not report its memory: {gpu.error}", remedy)
-    if not gpu.total_bytes:
+    if gpu.without_instances:
         remedy = "make one by nvidia-smi mig -cgi, or end MIG mode"
         return Finding(check, "warning", "is in MIG mode and has no instance, so that nothing can run there", remedy)
     free = f"{gpu.name}, {gpu.free_bytes / GB:.1f} of {gpu.total_bytes / GB:.1f} GB free"

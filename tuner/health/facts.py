@@ -25,6 +25,11 @@ class Gpu:
     error: str = ""
     instance: int | None = None  # a MIG instance's number on its GPU
 
+    @property
+    def without_instances(self) -> bool:
+        """Whether it is in MIG mode and has no instance, so that nothing can compute on it."""
+        return not self.total_bytes and not self.error
+
 
 @dataclass(frozen=True)
 class Torch:

@@ -245,7 +245,9 @@ def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
             before = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
             warm_up()
             grown = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) - before
-        held = {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+        held = {}
+        with suppress(pynvml.NVMLError):  # NVML lists no processes of a MIG instance on a host of virtual GPUs
+            held = {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     finally:
         pynvml.nvmlShutdown()
     own = max(0, int(held.get(os.getpid()) or grown) - int(torch.cuda.memory_reserved()))
