@@ -11,7 +11,7 @@ import pytest
 
 @dataclass
 class FakeNvml:
-    """GPUs by UUID, with (GPU instance, compute instance) of each MIG device; None: one that is not in MIG mode."""
+    """GPUs by UUID, with (GPU instance, compute instance) of each MIG device; None for one not in MIG mode."""
 
     gpus: dict[str, list[tuple[int, int]] | None]
     nvmlInit = nvmlShutdown = staticmethod(lambda: None)

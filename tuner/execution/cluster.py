@@ -40,6 +40,10 @@ class RayConnection:
 
     def __init__(self, connection: AbstractContextManager[bool]) -> None:
         """Begins to enter ``connection``, whose value is whether it made a new connection, and returns at once."""
+        # Ray forks, and this module locks around forks. Imported by another thread meanwhile, it would release a lock
+        # that it has not taken, and Python would say so.
+        import concurrent.futures.thread  # noqa: F401
+
         self._connection = connection
         self._error: Exception | None = None
         self._connected = threading.Event()
