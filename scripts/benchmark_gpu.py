@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
@@ -37,6 +38,7 @@ from gpu_cells import ADAPTIVE, GRAPHS, MAIN, WAYS, Cell, Measured, Sample, Time
 from gpu_models import MODELS, has_constant_shapes, train, values
 
 import tuner
+from tuner.errors import one_line
 from tuner.machine.devices import available_cores, cuda_devices, nvml_text
 from tuner.machine.mps import CONTROL, control_program
 from tuner.trial import GB
@@ -84,6 +86,13 @@ class Meter:
     def close(self) -> None:
         """Ends the thread."""
         self._ended.set()
+
+
+def version(package: str) -> str:
+    """A package's version; copied without what pip writes, it has none."""
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return "unknown"
 
 
 def card_of(device: str) -> tuple[str, str, bool]:
@@ -203,16 +212,22 @@ def estimated(model: str, device: str, *, graphs: bool) -> int:
 def run_cell(cell: Cell, epochs: int, device: str, meter: Meter, best: int) -> Measured:
     """Measures a cell; ``best`` is Ray Tune's best fraction so far. A failure is part of the result."""
     way = {"fresh": one_by_one, "warm": one_by_one, "ray-tune": by_ray_tune, "ours": by_tuner}[cell.way]
-    cell = cell if cell.workers else replace(cell, workers=best)
+    cell = cell if cell.workers else replace(cell, workers=best, trials=gpu_cells.trials_at(best))
     began = time.perf_counter()
     try:
         empty, trials = way(cell, epochs, device)
+        took = time.perf_counter() - began
+        if cell.way == "warm" and device == "cuda":
+            expected = estimated(cell.model, device, graphs=GRAPHS in cell.levers)
+            trials = [replace(each, estimated_bytes=expected) for each in trials]
+        return gpu_cells.measured(empty, trials, epochs, meter.samples, took)
     except Exception as error:
-        return Measured(cell, "failed", wall_seconds=time.perf_counter() - began, note=f"{error}"[:200])
-    if cell.way == "warm" and device == "cuda":
-        expected = estimated(cell.model, device, graphs=GRAPHS in cell.levers)
-        trials = [replace(each, estimated_bytes=expected) for each in trials]
-    return gpu_cells.measured(empty, trials, epochs, meter.samples, time.perf_counter() - began)
+        return Measured(cell, "failed", wall_seconds=time.perf_counter() - began, note=failure(error))
+
+
+def failure(error: Exception) -> str:
+    """What a table says of an exception."""
+    return one_line(str(error), 200).replace("|", "/") or type(error).__name__
 
 
 def timed(model: str, device: str) -> tuple[Timed, float]:
@@ -226,8 +241,13 @@ def timed(model: str, device: str) -> tuple[Timed, float]:
 
 @contextmanager
 def shared_ray(device: str) -> Iterator[None]:
-    """One Ray for all cells: it takes seconds to start."""
-    import ray
+    """One Ray for all cells: it takes seconds to start. Without Ray the cells that need it fail."""
+    try:
+        import ray
+    except ImportError as error:
+        print(f"Ray cannot be imported: {failure(error)}", flush=True)
+        yield
+        return
 
     gpus = 1 if device == "cuda" else 0
     cores = available_cores()
@@ -280,21 +300,25 @@ def table(cells: Sequence[Measured], about: dict[str, Any]) -> str:
 def verdicts(cells: Sequence[Measured]) -> list[tuple[bool, str]]:
     """Whether each bar is met, with what was found."""
     main = [each for each in cells if each.cell.model == MAIN and each.trials_an_hour]
-    speed = {way: [each for each in main if each.cell.way == way] for way in WAYS}
-    if not all(speed.values()):
-        missing = [way for way, found in speed.items() if not found]
-        return [(False, f"{MAIN}: {', '.join(missing)} not measured")]
-    best = {way: max(each, key=lambda cell: cell.trials_an_hour or 0.0) for way, each in speed.items()}
-    ours = best["ours"]
-    over = {way: (ours.trials_an_hour or 0.0) / (each.trials_an_hour or 1.0) for way, each in best.items()}
-    apart = gpu_cells.difference(ours, speed["warm"][0])
+    best: dict[str, Measured] = {}
+    for each in sorted(main, key=lambda cell: cell.trials_an_hour or 0.0):
+        best[each.cell.way] = each
+    warm = [each for each in main if each.cell.way == "warm" and not each.cell.levers]
+    apart = gpu_cells.difference(best["ours"], warm[0]) if "ours" in best and warm else None
     errors = [each.estimate_off for each in cells if each.estimate_off is not None]
     lost = sum(each.lost for each in cells if each.cell.way == "ours")
     failed = sum(each.state == "failed" for each in cells if each.cell.way == "ours")
     worst = max(errors, key=abs, default=None)
+
+    def faster(way: str, name: str, bar: float) -> tuple[bool, str]:
+        if missing := [each for each in ("ours", way) if each not in best]:
+            return False, f"{MAIN}: {', '.join(missing)} not measured, {name}"
+        ratio = (best["ours"].trials_an_hour or 0.0) / (best[way].trials_an_hour or math.inf)
+        return ratio >= bar, f"{ratio:.1f} times {name}, at least {bar:g}"
+
     return [
-        (over["fresh"] >= FRESH_RATIO, f"{over['fresh']:.1f} times fresh processes, at least {FRESH_RATIO:g}"),
-        (over["ray-tune"] >= RAY_RATIO, f"{over['ray-tune']:.1f} times Ray Tune's best, at least {RAY_RATIO:g}"),
+        faster("fresh", "fresh processes", FRESH_RATIO),
+        faster("ray-tune", "Ray Tune's best", RAY_RATIO),
         (
             apart is not None and apart <= MOST_DIFFERENCE,
             f"metric {'unknown' if apart is None else f'{apart:.4f}'} apart, at most {MOST_DIFFERENCE:g}",
@@ -329,7 +353,7 @@ def main() -> int:
     what = "" if real else "NOT A REAL GPU, so that no figure of speed shows anything. "
     about: dict[str, Any] = {
         **{"device": name, "driver": driver, "real": real, "cores": cores, "python": platform.python_version()},
-        **{each: metadata.version(each) for each in ("torch", "ray")},
+        **{each: version(each) for each in ("torch", "ray")},
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "memory_gb": cuda_devices()[0].total_bytes / GB if options.device == "cuda" else None,
     }
@@ -337,10 +361,20 @@ def main() -> int:
     mps = ["mps"] * (control_program() is not None)
     for model in models if options.device == "cuda" else []:
         levers[model] += [*mps, ADAPTIVE]
+    found, parts = list[Measured](), dict[str, tuple[Timed, float]]()
+    for model in models:
+        try:
+            parts[model] = timed(model, options.device)
+        except Exception as error:
+            found.append(Measured(Cell(model, "warm", 1, 2), "failed", note=failure(error)))
+            print(f"{model} cannot be trained: {found[-1].note}", flush=True)
+    if not parts:
+        return 1
+    models = list(parts)
+    main = gpu_cells.main_of(models)
     cells = gpu_cells.plan(models, options.ways, options.workers, levers)
-    parts = {model: timed(model, options.device) for model in models}
     times = {model: each for model, (each, _) in parts.items()}
-    start = max(seconds for _, seconds in parts.values())
+    start = parts[main][1]
     epochs = dict.fromkeys(models, 1)
     if not options.quick:
         epochs = gpu_cells.choose_epochs(cells, times, start, left(), cores)
@@ -348,14 +382,16 @@ def main() -> int:
     about |= {"epochs": epochs, "start_seconds": start}
     versions = f"driver {driver}, torch {about['torch']}, Ray {about['ray']}, {cores} cores, {about['date']}"
     about["caption"] = (
-        f"{what}{name}, {versions}. A trial is so many epochs: {trained}. Trials an hour are counted while all "
+        f"{what}{name}, {versions}. A trial is so many epochs: {trained}. One by one a trial of {main} takes "
+        f"{gpu_cells.trial_seconds(times[main], epochs[main]):.1f} s in a warm process, and a fresh process takes "
+        f"{start:.1f} s until it trains, so that longer trials gain less over fresh processes. Trials an hour are counted while all "
         "workers are busy; of fresh processes with their start. The estimate is compared with what was reserved in a "
         "warm process. The metric is its mean over the trials."
         f"{'' if mps or options.device == 'cpu' else f' Without MPS, as {CONTROL} is not on the path.'}"
     )
     print(about["caption"], flush=True)
     options.output.mkdir(parents=True, exist_ok=True)
-    meter, found, best = Meter(options.device), list[Measured](), max(options.workers)
+    meter, best = Meter(options.device), max(options.workers)
     with shared_ray(options.device):
         for cell in cells:
             a_trial = gpu_cells.trial_seconds(times[cell.model], epochs[cell.model])
@@ -363,8 +399,7 @@ def main() -> int:
                 found.append(Measured(cell))
             else:
                 found.append(run_cell(cell, epochs[cell.model], options.device, meter, best))
-            tried = [each for each in found if each.cell.way == "ray-tune" and each.cell.model == models[0]]
-            best = max(tried, key=lambda each: each.trials_an_hour or 0, default=Measured(cell, workers=best)).workers
+            best = gpu_cells.best_fraction(found, main) or best
             print(f"{left():4.0f} s left  {cell.model}, {found[-1].cell.label}, {found[-1].state}", flush=True)
             (options.output / "benchmark_gpu.md").write_text(table(found, about))
             records = {**about, "cells": [asdict(each) for each in found]}

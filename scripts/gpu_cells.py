@@ -98,11 +98,23 @@ def trials_at(workers: int) -> int:
     return workers * (3 if workers < OTHERS_WORKERS else 2)
 
 
+def main_of(models: Sequence[str]) -> str:
+    """The model that is measured in every way."""
+    return MAIN if MAIN in models else models[0]
+
+
+def best_fraction(cells: Sequence[Measured], model: str) -> int | None:
+    """The number of workers with which Ray Tune trained most of a model; None if it has not."""
+    tried = [each for each in cells if each.cell.way == "ray-tune" and each.cell.model == model]
+    speeds = {each.workers: each.trials_an_hour for each in tried if each.trials_an_hour}
+    return max(speeds, key=lambda workers: speeds[workers], default=None)
+
+
 def plan(
     models: Sequence[str], ways: Sequence[Way], workers: Sequence[int], levers: Mapping[str, Sequence[str]]
 ) -> list[Cell]:
     """All cells, the most important first. ``levers`` has those that have an effect, by model."""
-    main = MAIN if MAIN in models else models[0]
+    main = main_of(models)
     others = [model for model in models if model != main]
     counts = sorted(set(workers))
     top = counts[-1]

@@ -9,6 +9,7 @@ import pytest
 
 SCRIPTS = str(Path(__file__).parents[1] / "scripts")
 sys.path.insert(0, SCRIPTS)
+import benchmark_gpu  # noqa: E402
 import gpu_cells  # noqa: E402
 from gpu_cells import Cell, Measured, Sample, Timed, Trial  # noqa: E402
 
@@ -67,3 +68,27 @@ def test_metrics_are_compared_over_the_same_seeds() -> None:
     one = Measured(cell, trials=(trial(0, 0, 1, value=1.0), trial(1, 0, 1, value=2.0)))
     other = Measured(cell, trials=(trial(1, 0, 1, value=2.5), trial(2, 0, 1, value=9.0)))
     assert gpu_cells.difference(one, other) == 0.5
+
+
+def test_ray_tunes_best_fraction_is_that_of_the_main_model_and_of_a_measured_cell() -> None:
+    assert gpu_cells.main_of(["graphsage-32x2", "graphsage-64x2"]) == "graphsage-64x2"
+    cells = [
+        Measured(Cell("mlp", "ray-tune", 16, 32), "measured", 900.0, workers=16),
+        Measured(Cell("graphsage-64x2", "ray-tune", 16, 32), "failed"),
+        Measured(Cell("graphsage-64x2", "ray-tune", 8, 16), "measured", 100.0, workers=8),
+        Measured(Cell("graphsage-64x2", "ray-tune", 4, 12), "measured", 200.0, workers=4),
+    ]
+    assert gpu_cells.best_fraction(cells, "graphsage-64x2") == 4
+    assert gpu_cells.best_fraction(cells[:2], "graphsage-64x2") is None
+
+
+def test_each_bar_is_judged_where_a_way_was_not_measured() -> None:
+    cells = [
+        Measured(Cell(gpu_cells.MAIN, "ours", 16, 32), "measured", 900.0, workers=16, trials=(trial(0, 0, 1),)),
+        Measured(Cell(gpu_cells.MAIN, "warm", 1, 6), "measured", 150.0, workers=1, trials=(trial(0, 0, 1),)),
+        Measured(Cell(gpu_cells.MAIN, "fresh", 1, 3), "measured", 100.0, workers=1),
+        Measured(Cell(gpu_cells.MAIN, "ray-tune", 16, 32), "failed"),
+    ]
+    judged = benchmark_gpu.verdicts(cells)
+    assert [met for met, _ in judged] == [True, False, True, True, False]
+    assert judged[1][1].startswith("graphsage-64x2: ray-tune not measured")

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -55,7 +57,7 @@ class Again(CudaRecorder):
 class SageAgain(Again):
     """Lets the loss draw from the CPU's generator, which stands for the GPU's."""
 
-    def hidden(self, model: nn.Module) -> object:
+    def hidden(self, workload: Workload, model: nn.Module) -> object:
         return None
 
 
@@ -147,6 +149,9 @@ def test_what_cannot_be_recorded_is_known_before(workload: Workload, values: dic
     assert obstacle(workload, config, build_optimizer(workload, nn.Linear(1, 1), config)) == reason
 
 
+CHANGING = "loss changes attributes of the model or the workload, or draws random numbers on the CPU"
+
+
 class Counting(Toy):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         model.calls = int(getattr(model, "calls", 0)) + 1
@@ -156,6 +161,50 @@ class Counting(Toy):
 class Drawing(Toy):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return super().loss(model, batch) * (1 + torch.rand(()))
+
+
+class DrawingWithNumpy(Toy):
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return super().loss(model, batch) * (1 + 0 * float(np.random.rand()))
+
+
+class Annealing(Toy):
+    beta = 1.0
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        self.beta *= 0.9
+        return super().loss(model, batch) * self.beta
+
+
+class AnnealingByEpoch(Toy):
+    beta = 1.0
+
+    def batches(self, config: Config, data: Any) -> Iterator[Batch]:
+        self.beta *= 0.5
+        yield from super().batches(config, data)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return super().loss(model, batch) * self.beta
+
+
+class Replacing(Toy):
+    """Its model has the last loss as an attribute, in a new tensor each time."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        loss = super().loss(model, batch)
+        model.__dict__["last"] = loss.detach().clone()
+        return loss
+
+
+class Sparse(Toy):
+    """The values of its batches have other places each time, and so other memory."""
+
+    def batches(self, config: Config, data: Any) -> Iterator[Batch]:
+        for x, y in super().batches(config, data):
+            yield x.to_sparse(), y
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return super().loss(model, (batch[0].to_dense(), batch[1]))
 
 
 class Warming(Toy):
@@ -173,17 +222,22 @@ class Warming(Toy):
             RuntimeError("CUDA error: not permitted\nmore"),
             "a step cannot be recorded (CUDA error: not permitted)",
         ),
-        (Counting(), None, "loss changes attributes of the model, or draws random numbers on the CPU"),
-        (Drawing(), None, "loss changes attributes of the model, or draws random numbers on the CPU"),
+        (Counting(), None, CHANGING),
+        (Drawing(), None, CHANGING),
+        (DrawingWithNumpy(), None, CHANGING),
+        (Annealing(), None, CHANGING),
+        (Replacing(), None, CHANGING),
+        (AnnealingByEpoch(), None, "attributes of the model or the workload change between epochs"),
+        (Sparse(), None, "a batch has more than dense tensors"),
         (Warming(), None, "lr_schedule changes more than learning rates"),
     ],
 )
 def test_a_step_that_a_graph_would_not_repeat_is_trained_without_and_the_row_says_why(
     monkeypatch: pytest.MonkeyPatch, workload: Workload, error: Exception | None, reason: str
 ) -> None:
-    eager, _ = train(workload)
+    eager, _ = train(copy(workload))
     recording(monkeypatch, Again(error))
-    result, notes = train(workload)
+    result, notes = train(copy(workload))
     assert notes == [f"CUDA graphs: {reason}; trained eagerly"]
     assert_same(eager, result)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from warnings import catch_warnings, simplefilter
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -89,16 +90,10 @@ class CudaRecorder:
             raise
         return loss, graph.replay
 
-    def hidden(self, model: nn.Module) -> object:
-        """What a step may change and a launched graph does not: objects of the model, random numbers on the CPU."""
-        plain = [
-            (key, value)
-            for module in model.modules()
-            for key, value in vars(module).items()
-            if isinstance(value, (bool, int, float, str))
-        ]
-        tensors = [id(value) for value in (*model.parameters(), *model.buffers())]
-        return plain, tensors, random.getstate(), torch.get_rng_state().tolist()
+    def hidden(self, workload: Workload, model: nn.Module) -> object:
+        """What a step may change and a launched graph does not: attributes, and random numbers on the CPU."""
+        numbers = [random.getstate(), torch.get_rng_state().tolist(), str(np.random.get_state(legacy=False))]
+        return _Attributes.of(workload, model), numbers
 
     def _free(self) -> None:
         """Gives unused memory back to the device, so that the other pools can have it."""
@@ -131,6 +126,23 @@ def _end_allocation(pool: Any) -> None:
 
 
 @dataclass(frozen=True)
+class _Attributes:
+    """What of a workload and its model a recorded step read once: numbers and texts, and which tensors they have."""
+
+    plain: list[tuple[str, float | str]]
+    ids: list[int]
+    tensors: list[Tensor] = field(compare=False)  # kept, so that no other tensor gets the id of one of them
+
+    @classmethod
+    def of(cls, workload: Workload, model: nn.Module) -> _Attributes:
+        owned = [each for owner in (workload, *model.modules()) for each in vars(owner).items()]
+        plain = [(key, value) for key, value in owned if isinstance(value, (bool, int, float, str))]
+        tensors = [value for _, value in owned if isinstance(value, Tensor)]
+        tensors += [*model.parameters(), *model.buffers()]
+        return cls(plain, [id(value) for value in tensors], tensors)
+
+
+@dataclass(frozen=True)
 class _Recorded:
     """A recorded step, and the tensors that its kernels read and write."""
 
@@ -140,6 +152,7 @@ class _Recorded:
     rates: list[Tensor]  # the learning rates of the optimizer's groups
     gradients: list[tuple[nn.Parameter, Tensor | None]]
     settings: list[dict[str, Any]]  # of the optimizer, when it was recorded
+    attributes: _Attributes  # when it was recorded
 
 
 class GraphedSteps:
@@ -160,13 +173,14 @@ class GraphedSteps:
         recorder: CudaRecorder | None = None,
     ) -> None:
         """``device`` is where batches are moved; None if they are there. ``recorder`` replaces that of CUDA."""
-        self._model, self._optimizer, self._notes = model, optimizer, notes
+        self._workload, self._model, self._optimizer, self._notes = workload, model, optimizer, notes
         self._eager = partial(train_step, workload, model, optimizer, config=config, device=device)
         self._captured = partial(train_step, workload, model, optimizer, config=config)
         self._shape: object = None
         self._before = 0  # steps of that shape before the recording
         self._graph: _Recorded | None = None
         self._given_up = False
+        self._begun = False  # an epoch, of which no step was launched yet
         if reason := obstacle(workload, config, optimizer):
             self._give_up(reason)
         else:
@@ -176,6 +190,8 @@ class GraphedSteps:
         """One step; returns the loss."""
         if len(batches) != 1:
             self._give_up("a step has several batches")
+        elif not all(_is_dense(part) for part in batches[0]):
+            self._give_up("a batch has more than dense tensors")
         if self._given_up:
             return self._eager(*batches)
         (batch,) = batches
@@ -188,6 +204,10 @@ class GraphedSteps:
         graph = self._graph = self._graph or self._record(batch)
         if graph is None:
             return self._eager(batch)
+        if self._begun and _Attributes.of(self._workload, self._model) != graph.attributes:
+            self._give_up("attributes of the model or the workload change between epochs")
+            return self._eager(batch)
+        self._begun = False
         for place, part in zip(graph.batch, batch, strict=True):
             place.copy_(part, non_blocking=True)
         graph.launch()
@@ -200,6 +220,7 @@ class GraphedSteps:
         if self._settings() != self._graph.settings:
             self._give_up("lr_schedule changes more than learning rates")
             return
+        self._begun = True
         for group, rate in zip(self._optimizer.param_groups, self._graph.rates, strict=True):
             rate.fill_(float(group["lr"]))
 
@@ -220,11 +241,11 @@ class GraphedSteps:
         batch = self._recorder.to_device(batch)
         self._before += 1
         last = self._before == WARM_UP_STEPS
-        before = self._recorder.hidden(self._model) if last else None
+        before = self._recorder.hidden(self._workload, self._model) if last else None
         with self._recorder.aside():
             loss = self._captured(batch)
-        if last and self._recorder.hidden(self._model) != before:
-            self._give_up("loss changes attributes of the model, or draws random numbers on the CPU")
+        if last and self._recorder.hidden(self._workload, self._model) != before:
+            self._give_up("loss changes attributes of the model or the workload, or draws random numbers on the CPU")
         return loss
 
     def _record(self, batch: Batch) -> _Recorded | None:
@@ -243,7 +264,8 @@ class GraphedSteps:
             self._give_up(f"a step cannot be recorded ({said or type(error).__name__})")
             return None
         gradients = [(value, value.grad) for value in self._model.parameters()]
-        return _Recorded(loss, launch, batch, rates, gradients, self._settings())
+        attributes = _Attributes.of(self._workload, self._model)
+        return _Recorded(loss, launch, batch, rates, gradients, self._settings(), attributes)
 
     def _step(self, batch: Batch, rates: list[Tensor]) -> Tensor:
         """A step with learning rates that kernels read from these tensors."""
@@ -271,6 +293,11 @@ class GraphedSteps:
             self._notes.append(f"CUDA graphs: {reason}; trained eagerly")
         self._given_up = True
         self._graph = None
+
+
+def _is_dense(part: object) -> bool:
+    """Whether it is a tensor into whose memory another one of its shape can be copied."""
+    return isinstance(part, Tensor) and part.layout is torch.strided and not part.is_nested
 
 
 def obstacle(workload: Workload, config: Config, optimizer: torch.optim.Optimizer) -> str:

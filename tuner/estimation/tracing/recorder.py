@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tuner.estimation.tracing.storage_tracker import StorageTracker
-    from tuner.workloads.base import Batch
+    from tuner.workloads.base import Batch, Workload
 
 
 class TracedRecorder(CudaRecorder):
@@ -42,7 +42,7 @@ class TracedRecorder(CudaRecorder):
             loss = step()
         return loss, lambda: None
 
-    def hidden(self, model: nn.Module) -> object:
+    def hidden(self, workload: Workload, model: nn.Module) -> object:
         """Nothing, as values are unknown."""
 
     @contextmanager
