@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import platform
 import subprocess
@@ -26,7 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -39,20 +38,19 @@ from gpu_models import MODELS, has_constant_shapes, train, values
 
 import tuner
 from tuner.errors import one_line
-from tuner.machine.devices import available_cores, cuda_devices, nvml_text
+from tuner.execution.cluster import connect_local
+from tuner.machine.caps import worker_environment
+from tuner.machine.devices import available_cores, cuda_devices, detect_devices, nvml_text
 from tuner.machine.mps import CONTROL, control_program
 from tuner.trial import GB
 
-FRESH_RATIO, RAY_RATIO = 8.0, 3.0  # trials an hour of the best of ours over those ways
-MOST_DIFFERENCE = 0.01  # of the metric's mean over the same seeds
-MOST_ERROR = 0.05  # of an estimate, as a share of what was reserved
 SAMPLE_SECONDS = 0.2
+TIMED_SECONDS = 120.0  # for the trials by which the epochs are chosen
 COLUMNS = (
     *("model", "way", "workers", "trials/h", "× fresh", "GPU busy", "J/trial", "metric", "lost", "out of memory"),
     "estimate",
 )
 EMULATED = "EMULATED_GPU"  # a variable that is set where CUDA runs on the emulated card
-OBJECT_STORE = 2**28
 
 
 class Meter:
@@ -107,13 +105,18 @@ def card_of(device: str) -> tuple[str, str, bool]:
     return f"{'emulated ' * emulated}{cuda_devices()[0].name}", driver, not emulated
 
 
-def alone(cell: Cell, epochs: int, device: str, seeds: Sequence[int]) -> list[Trial]:
-    """Trials in a process of their own, one after another; the first begins with the process."""
+def alone(cell: Cell, epochs: int, device: str, seeds: Sequence[int], seconds: float) -> list[Trial]:
+    """Trials in a process of their own, one after another; the first begins with the process.
+
+    Raises:
+        RuntimeError: the process failed.
+        TimeoutExpired: it took longer than ``seconds``.
+    """
     graphs = str(int(GRAPHS in cell.levers))
     script = Path(__file__).with_name("gpu_models.py")
     command = [sys.executable, str(script), cell.model, str(epochs), device, graphs, *map(str, seeds)]
     began = time.time()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no output")
     trials = [to_trial(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -127,15 +130,15 @@ def to_trial(record: dict[str, Any]) -> Trial:
     return Trial(record["seed"], times, record["ended"], record["value"], record["reserved_bytes"])
 
 
-def one_by_one(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Trial]]:
+def one_by_one(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[Measured, list[Trial]]:
     """Either all trials in one process, or each in its own."""
     seeds = range(cell.trials)
     groups = [[seed] for seed in seeds] if cell.way == "fresh" else [list(seeds)]
-    trials = [trial for group in groups for trial in alone(cell, epochs, device, group)]
+    trials = [trial for group in groups for trial in alone(cell, epochs, device, group, seconds)]
     return Measured(cell, workers=1, lost=cell.trials - len(trials)), trials
 
 
-def by_ray_tune(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Trial]]:
+def by_ray_tune(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[Measured, list[Trial]]:
     """Trials of Ray Tune, of which each has the same fraction."""
     from ray import tune
 
@@ -152,7 +155,7 @@ def by_ray_tune(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Tr
         found = tune.Tuner(
             tune.with_resources(trainable, needs),
             param_space={"seed": tune.grid_search(list(range(cell.trials)))},
-            tune_config=tune.TuneConfig(reuse_actors=True),
+            tune_config=tune.TuneConfig(reuse_actors=True, time_budget_s=seconds),
             run_config=tune.RunConfig(storage_path=folder, verbose=0),
         ).fit()
         records = [each.metrics for each in found if each.error is None and each.metrics]
@@ -161,7 +164,7 @@ def by_ray_tune(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Tr
     return Measured(cell, workers=cell.workers, lost=lost, ran_out=ran_out), [to_trial(each) for each in records]
 
 
-def by_tuner(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Trial]]:
+def by_tuner(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[Measured, list[Trial]]:
     """Trials of a study of ours."""
     levers = {"mps": "on" if "mps" in cell.levers else "off", ADAPTIVE: ADAPTIVE in cell.levers}
     most = None if levers[ADAPTIVE] else cell.workers
@@ -175,6 +178,7 @@ def by_tuner(cell: Cell, epochs: int, device: str) -> tuple[Measured, list[Trial
             device=device,  # type: ignore[arg-type]
             max_workers=most,
             threads=1,
+            time_limit=seconds,
             calibration=False,
             report=False,
             output=output,
@@ -209,13 +213,17 @@ def estimated(model: str, device: str, *, graphs: bool) -> int:
     return guess.reserved_bytes
 
 
-def run_cell(cell: Cell, epochs: int, device: str, meter: Meter, best: int) -> Measured:
-    """Measures a cell; ``best`` is Ray Tune's best fraction so far. A failure is part of the result."""
+def run_cell(cell: Cell, epochs: int, device: str, meter: Meter, best: int, seconds: float) -> Measured:
+    """Measures a cell in at most this time; ``best`` is Ray Tune's best fraction. A failure is part of the result.
+
+    What studies print is left out.
+    """
     way = {"fresh": one_by_one, "warm": one_by_one, "ray-tune": by_ray_tune, "ours": by_tuner}[cell.way]
     cell = cell if cell.workers else replace(cell, workers=best, trials=gpu_cells.trials_at(best))
     began = time.perf_counter()
     try:
-        empty, trials = way(cell, epochs, device)
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+            empty, trials = way(cell, epochs, device, seconds)
         took = time.perf_counter() - began
         if cell.way == "warm" and device == "cuda":
             expected = estimated(cell.model, device, graphs=GRAPHS in cell.levers)
@@ -234,7 +242,7 @@ def timed(model: str, device: str) -> tuple[Timed, float]:
     """How long the parts of a trial take in a warm process, and how long a process takes until it trains."""
     cell = Cell(model, "warm", 1, 2)
     began = time.time()
-    first, second = alone(cell, 3, device, [0, 1])
+    first, second = alone(cell, 3, device, [0, 1], TIMED_SECONDS)
     epoch = (second.epochs[-1] - second.epochs[0]) / 3
     return Timed(epoch, max(0.0, second.ended - first.ended - 3 * epoch)), first.epochs[0] - began
 
@@ -249,21 +257,15 @@ def shared_ray(device: str) -> Iterator[None]:
         yield
         return
 
-    gpus = 1 if device == "cuda" else 0
-    cores = available_cores()
-    ray.init(
-        num_cpus=cores,
-        num_gpus=gpus,
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE,
-        log_to_driver=False,
-        logging_level="ERROR",
-        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(map(str, sys.path))}},
-    )
+    del ray
+    first = detect_devices(device)[:1]  # type: ignore[arg-type]
+    path = os.pathsep.join(map(str, sys.path))
+    connection = connect_local(first, {**worker_environment(first[0]), "PYTHONPATH": path})
     try:
+        connection.wait()
         yield
     finally:
-        ray.shutdown()
+        connection.stop()
 
 
 def table(cells: Sequence[Measured], about: dict[str, Any]) -> str:
@@ -295,40 +297,6 @@ def table(cells: Sequence[Measured], about: dict[str, Any]) -> str:
         ]
         lines.append(f"| {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
-
-
-def verdicts(cells: Sequence[Measured]) -> list[tuple[bool, str]]:
-    """Whether each bar is met, with what was found."""
-    main = [each for each in cells if each.cell.model == MAIN and each.trials_an_hour]
-    best: dict[str, Measured] = {}
-    for each in sorted(main, key=lambda cell: cell.trials_an_hour or 0.0):
-        best[each.cell.way] = each
-    warm = [each for each in main if each.cell.way == "warm" and not each.cell.levers]
-    apart = gpu_cells.difference(best["ours"], warm[0]) if "ours" in best and warm else None
-    errors = [each.estimate_off for each in cells if each.estimate_off is not None]
-    lost = sum(each.lost for each in cells if each.cell.way == "ours")
-    failed = sum(each.state == "failed" for each in cells if each.cell.way == "ours")
-    worst = max(errors, key=abs, default=None)
-
-    def faster(way: str, name: str, bar: float) -> tuple[bool, str]:
-        if missing := [each for each in ("ours", way) if each not in best]:
-            return False, f"{MAIN}: {', '.join(missing)} not measured, {name}"
-        ratio = (best["ours"].trials_an_hour or 0.0) / (best[way].trials_an_hour or math.inf)
-        return ratio >= bar, f"{ratio:.1f} times {name}, at least {bar:g}"
-
-    return [
-        faster("fresh", "fresh processes", FRESH_RATIO),
-        faster("ray-tune", "Ray Tune's best", RAY_RATIO),
-        (
-            apart is not None and apart <= MOST_DIFFERENCE,
-            f"metric {'unknown' if apart is None else f'{apart:.4f}'} apart, at most {MOST_DIFFERENCE:g}",
-        ),
-        (lost == failed == 0, f"{lost} trials lost, {failed} cells of ours failed"),
-        (
-            worst is not None and abs(worst) <= MOST_ERROR,
-            f"estimates off by {'?' if worst is None else f'{worst:+.1%}'} at worst, within {MOST_ERROR:.0%}",
-        ),
-    ]
 
 
 def parsed() -> argparse.Namespace:
@@ -384,9 +352,9 @@ def main() -> int:
     about["caption"] = (
         f"{what}{name}, {versions}. A trial is so many epochs: {trained}. One by one a trial of {main} takes "
         f"{gpu_cells.trial_seconds(times[main], epochs[main]):.1f} s in a warm process, and a fresh process takes "
-        f"{start:.1f} s until it trains, so that longer trials gain less over fresh processes. Trials an hour are counted while all "
-        "workers are busy; of fresh processes with their start. The estimate is compared with what was reserved in a "
-        "warm process. The metric is its mean over the trials."
+        f"{start:.1f} s until it trains, so that longer trials gain less over fresh processes. "
+        "Trials an hour are counted while all workers are busy; of fresh processes with their start. The estimate is "
+        "compared with what was reserved in a warm process. The metric is its mean over the trials."
         f"{'' if mps or options.device == 'cpu' else f' Without MPS, as {CONTROL} is not on the path.'}"
     )
     print(about["caption"], flush=True)
@@ -398,7 +366,7 @@ def main() -> int:
             if gpu_cells.predicted_seconds(cell, a_trial, start, cores) > left():
                 found.append(Measured(cell))
             else:
-                found.append(run_cell(cell, epochs[cell.model], options.device, meter, best))
+                found.append(run_cell(cell, epochs[cell.model], options.device, meter, best, left()))
             best = gpu_cells.best_fraction(found, main) or best
             print(f"{left():4.0f} s left  {cell.model}, {found[-1].cell.label}, {found[-1].state}", flush=True)
             (options.output / "benchmark_gpu.md").write_text(table(found, about))
@@ -406,9 +374,9 @@ def main() -> int:
             (options.output / "benchmark_gpu.json").write_text(json.dumps(records, indent=1))
     meter.close()
     print(f"\n{table(found, about)}")
-    if not real:
+    if not real or options.quick:
         return 0
-    judged = verdicts(found)
+    judged = gpu_cells.verdicts(found)
     for met, text in judged:
         print(f"{'PASS' if met else 'FAIL'}  {text}")
     return 0 if all(met for met, _ in judged) else 1

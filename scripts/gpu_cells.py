@@ -17,6 +17,9 @@ OTHERS_WORKERS = 8  # of the other models
 TRIAL_SECONDS = (1.0, 5.0)  # the shortest and the longest trial, one by one and warm
 SHARE = 0.9  # of the time is planned for
 STARTED_RAY = 8.0  # seconds until Ray is there, once
+FRESH_RATIO, RAY_RATIO = 8.0, 3.0  # trials an hour of the best of ours over those ways
+MOST_DIFFERENCE = 0.01  # of the metric's mean over the same seeds
+MOST_ERROR = 0.05  # of an estimate, as a share of what was reserved
 
 
 @dataclass(frozen=True)
@@ -259,3 +262,37 @@ def difference(one: Measured, other: Measured) -> float | None:
     pairs = [(value, of_other.get(seed)) for seed, value in of_one.items()]
     both = [(value, of) for value, of in pairs if value is not None and of is not None]
     return abs(mean(value for value, _ in both) - mean(of for _, of in both)) if both else None
+
+
+def verdicts(cells: Sequence[Measured]) -> list[tuple[bool, str]]:
+    """Whether each bar is met, with what was found."""
+    main = [each for each in cells if each.cell.model == MAIN and each.trials_an_hour]
+    best: dict[str, Measured] = {}
+    for each in sorted(main, key=lambda cell: cell.trials_an_hour or 0.0):
+        best[each.cell.way] = each
+    warm = [each for each in main if each.cell.way == "warm" and not each.cell.levers]
+    apart = difference(best["ours"], warm[0]) if "ours" in best and warm else None
+    errors = [each.estimate_off for each in cells if each.estimate_off is not None]
+    lost = sum(each.lost for each in cells if each.cell.way == "ours")
+    failed = sum(each.state == "failed" for each in cells if each.cell.way == "ours")
+    worst = max(errors, key=abs, default=None)
+
+    def faster(way: str, name: str, bar: float) -> tuple[bool, str]:
+        if missing := [each for each in ("ours", way) if each not in best]:
+            return False, f"{MAIN}: {', '.join(missing)} not measured, {name}"
+        ratio = (best["ours"].trials_an_hour or 0.0) / (best[way].trials_an_hour or math.inf)
+        return ratio >= bar, f"{ratio:.1f} times {name}, at least {bar:g}"
+
+    return [
+        faster("fresh", "fresh processes", FRESH_RATIO),
+        faster("ray-tune", "Ray Tune's best", RAY_RATIO),
+        (
+            apart is not None and apart <= MOST_DIFFERENCE,
+            f"metric {'unknown' if apart is None else f'{apart:.4f}'} apart, at most {MOST_DIFFERENCE:g}",
+        ),
+        (lost == failed == 0, f"{lost} trials lost, {failed} cells of ours failed"),
+        (
+            worst is not None and abs(worst) <= MOST_ERROR,
+            f"estimates off by {'?' if worst is None else f'{worst:+.1%}'} at worst, within {MOST_ERROR:.0%}",
+        ),
+    ]

@@ -9,7 +9,6 @@ import pytest
 
 SCRIPTS = str(Path(__file__).parents[1] / "scripts")
 sys.path.insert(0, SCRIPTS)
-import benchmark_gpu  # noqa: E402
 import gpu_cells  # noqa: E402
 from gpu_cells import Cell, Measured, Sample, Timed, Trial  # noqa: E402
 
@@ -89,6 +88,6 @@ def test_each_bar_is_judged_where_a_way_was_not_measured() -> None:
         Measured(Cell(gpu_cells.MAIN, "fresh", 1, 3), "measured", 100.0, workers=1),
         Measured(Cell(gpu_cells.MAIN, "ray-tune", 16, 32), "failed"),
     ]
-    judged = benchmark_gpu.verdicts(cells)
+    judged = gpu_cells.verdicts(cells)
     assert [met for met, _ in judged] == [True, False, True, True, False]
     assert judged[1][1].startswith("graphsage-64x2: ray-tune not measured")
