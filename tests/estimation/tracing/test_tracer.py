@@ -555,3 +555,21 @@ def test_a_shared_weight_stays_shared_and_trained_when_its_type_changes() -> Non
         return model, adam(model), lambda: model[1](model[0](x)).sum()
 
     assert trace_step(make).parts_at_peak()["parameters"] == 2 * 100 * 100
+
+
+@pytest.mark.parametrize("options", [{}, {"cuda_graphs": 1}])
+def test_a_slice_of_all_data_is_moved_to_a_gpu_without_the_rest(options: dict[str, int]) -> None:
+    class Sliced(Toy):
+        def batches(self, config: Any, data: Any) -> Any:
+            yield from ((x, x[:, :1]) for x in torch.randn(2**20, 1).split(2**16))
+
+    class Copied(Sliced):
+        def batches(self, config: Any, data: Any) -> Any:
+            yield from ((x.clone(), y.clone()) for x, y in super().batches(config, data))
+
+    config = {**complete({}, Toy.hyperparameters), **options}
+    sliced, copied = (
+        trace_workload(workload, config, None, device_kind="cuda", card=find_card("H100")).to_estimate("cuda", False)
+        for workload in (Sliced(), Copied())
+    )
+    assert sliced == copied

@@ -77,6 +77,7 @@ def trace_workload(
             _prefer_foreach(optimizer)
         with tracker.paused(tracker.on_gpu):
             odd = odd_batch(workload, config, data) if tracker.on_gpu else None
+            odd = odd and _moved(odd)
         batches = _batches(tracker, representative_batches(workload, config, data))
         keep, graphs = partial(_keep, tracker), None
         if tracker.on_gpu and uses(config, CUDA_GRAPHS):
@@ -216,11 +217,24 @@ def _batches(tracker: StorageTracker, batches: Iterator[Batch]) -> Iterator[Batc
     while True:
         with tracker.paused(tracker.on_gpu):
             batch = next(batches, None)
-        if batch is None:
-            return
+            if batch is None:
+                return
+            batch = _moved(batch) if tracker.on_gpu else batch
         tracker.mark(batch, "data")
         yield batch
         del batch
+
+
+def _moved(batch: Batch) -> Batch:
+    """What of the batch is moved to a GPU: of a part of a larger tensor, such as a slice of all data, only that."""
+    return tuple(part.clone() if _is_slice(part) else part for part in batch)
+
+
+def _is_slice(part: object) -> bool:
+    """Whether it is a part of a larger tensor."""
+    if not isinstance(part, Tensor) or part.layout != torch.strided:
+        return False
+    return part.untyped_storage().nbytes() > part.nbytes
 
 
 def _keep(tracker: StorageTracker, model: nn.Module) -> dict[str, Tensor]:
