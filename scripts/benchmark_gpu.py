@@ -29,6 +29,7 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ from tuner.execution.cluster import connect_local
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import available_cores, cuda_devices, detect_devices, nvml_text
 from tuner.machine.mps import CONTROL, control_program
+from tuner.records.epochs import read_epochs
+from tuner.records.files import EPOCHS
 from tuner.trial import GB
 
 SAMPLE_SECONDS = 0.2
@@ -186,13 +189,13 @@ def by_tuner(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[Meas
         )
         assert result.plan is not None
         attempts = [json.loads(line) for line in (output / "attempts.jsonl").read_text().splitlines()]
-        lines = [json.loads(line) for line in (output / "epochs.jsonl").read_text().splitlines()]
+        lines = read_epochs(output / EPOCHS)
     metric = next(iter(result.objectives.values())).metric
     trials = []
     for each in attempts:
         if each["status"] == "completed":
-            mine = [line for line in lines if line["trial_id"] == each["trial_id"]]
-            times = tuple(line["at"] for line in mine if line["attempt"] == each["attempts"])
+            mine = (each["trial_id"], each["attempts"])
+            times = tuple(line.at for line in lines if (line.trial_id, line.attempt) == mine)
             trials.append(Trial(each["seed"], times, each["ended_at"], each[metric]))
     ran_out = sum(each["status"] == "out_of_memory" for each in attempts)
     note = "; ".join(sorted({each["error"] for each in attempts if each["error"]}))
@@ -250,14 +253,10 @@ def timed(model: str, device: str) -> tuple[Timed, float]:
 @contextmanager
 def shared_ray(device: str) -> Iterator[None]:
     """One Ray for all cells: it takes seconds to start. Without Ray the cells that need it fail."""
-    try:
-        import ray
-    except ImportError as error:
-        print(f"Ray cannot be imported: {failure(error)}", flush=True)
+    if find_spec("ray") is None:
+        print("Ray is not installed", flush=True)
         yield
         return
-
-    del ray
     first = detect_devices(device)[:1]  # type: ignore[arg-type]
     path = os.pathsep.join(map(str, sys.path))
     connection = connect_local(first, {**worker_environment(first[0]), "PYTHONPATH": path})

@@ -69,9 +69,12 @@ def most_that_fit(budgets: Sequence[int], needs: Sequence[int]) -> tuple[int, ..
 
 def within_cores(trials: Sequence[int], devices: Sequence[Device], per_core: int = 1) -> list[int]:
     """The trials of each device, limited to its cores if these are known; ``per_core`` is for GPUs."""
-    limits = [max(device.cores, min(device.cores * per_core, MOST_ON_GPU)) for device in devices]
-    cores = [limit if device.kind == "cuda" else device.cores for limit, device in zip(limits, devices, strict=True)]
-    return [min(most, limit or most) for most, limit in zip(trials, cores, strict=True)]
+
+    def limit(device: Device) -> int:
+        more = min(device.cores * per_core, MOST_ON_GPU) if device.kind == "cuda" else 0
+        return max(device.cores, more)
+
+    return [min(most, limit(device) or most) for most, device in zip(trials, devices, strict=True)]
 
 
 def within_ram(trials: Sequence[int], devices: Sequence[Device], most: Mapping[str, int]) -> list[int]:
