@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tuner.errors import ExecutionError
+from tuner.execution.device_arbiter import Unshared
 from tuner.execution.loop import Decisions, Weights, run_trials
-from tuner.execution.machine_share import Unshared
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt
 from tuner.placement.packing import Packer, Plan, make_plan

@@ -10,8 +10,8 @@ from typing import Any
 
 from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
+from tuner.placement.capacity import UNBOUNDED
 from tuner.placement.packing import Packing, budget_bytes
-from tuner.placement.rooms import UNBOUNDED
 from tuner.spec.settings import Settings
 from tuner.study.planning import Whole, check_amp, estimate_requests, plan_requests, within
 from tuner.trial import (

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Protocol
 
 from tuner.errors import ExecutionError, with_text
-from tuner.execution.machine_share import Unshared
-from tuner.execution.silence import Silence
+from tuner.execution.device_arbiter import Unshared
+from tuner.execution.stall_detector import StallDetector
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.placement.packing import Packer, Plan
@@ -141,13 +141,13 @@ def run_trials(
     decisions: Decisions,
     interrupt: Interrupt,
     machine: Unshared | None = None,
-    silence: Silence | None = None,
+    stalls: StallDetector | None = None,
     counts: Mapping[Device, WorkerCount] = MappingProxyType({}),
 ) -> None:
     """Runs all trials, as many at a time as fit, until each has ended without a retry.
 
     If there is room and no trial waits, ``decisions.suggest`` is asked for another one. ``machine`` says what of the
-    devices others leave; by default nobody else uses them. ``silence`` says which trials have reported nothing for
+    devices others leave; by default nobody else uses them. ``stalls`` says which trials have reported nothing for
     too long; by default none is ended for that. ``counts`` say how many trials these devices run at once, within
     the plan's slots.
 
@@ -157,8 +157,8 @@ def run_trials(
         TimeLimitReached: the same at the time limit.
     """
     packer.enqueue(requests)
-    machine, silence = machine or Unshared(), silence or Silence()
-    loop = _Loop(packer, executor, listener, decisions, interrupt, machine, silence, counts)
+    machine, stalls = machine or Unshared(), stalls or StallDetector()
+    loop = _Loop(packer, executor, listener, decisions, interrupt, machine, stalls, counts)
     while True:
         try:
             interrupt.check()
@@ -182,7 +182,7 @@ class _Loop:
     decisions: Decisions
     interrupt: Interrupt
     machine: Unshared
-    silence: Silence
+    stalls: StallDetector
     counts: Mapping[Device, WorkerCount]
     running: dict[str, Request] = field(default_factory=dict)  # the requests of placed trials, by trial id
     placements: dict[str, Placement] = field(default_factory=dict)  # of the same trials
@@ -208,9 +208,9 @@ class _Loop:
         """
         for event, weights in self.executor.poll(timeout_seconds):
             if isinstance(event, Began):
-                self.silence.begins(self.running[event.trial_id].trial)
+                self.stalls.begins(self.running[event.trial_id].trial)
             elif isinstance(event, EpochReport):
-                self.silence.hears(event.trial_id, event.epoch)
+                self.stalls.hears(event.trial_id, event.epoch)
                 self.listener.reported(event)
                 self._count(event)
                 self.training.add(event.trial_id)
@@ -220,17 +220,17 @@ class _Loop:
                     self.packer.revise(correct)
             elif isinstance(event, Question):
                 self.executor.answer(event.trial_id, self._answer(event))
-                self.silence.hears(event.trial_id)
+                self.stalls.hears(event.trial_id)
             elif isinstance(event, DeviceLost):
                 self._lose(event)
             elif isinstance(event, Outcome):
-                self.silence.ends(event.trial.trial_id)
+                self.stalls.ends(event.trial.trial_id)
                 self.training.discard(event.trial.trial_id)
                 if event.placement and (count := self.counts.get(event.placement.device)):
                     count.ends(event.trial.trial_id, time.monotonic())
                 if not (self.interrupt.requested and event.status == "failed"):  # Ctrl-C ends the workers too
                     self._end(event, weights)
-        self._look_for_silence()
+        self._look_for_stalls()
 
     def stop(self) -> None:
         """Asks training trials to end, and waits for their checkpoints until the deadline or another signal."""
@@ -306,12 +306,12 @@ class _Loop:
             self.packer.allow(device, count.workers)
             self.changed = True
 
-    def _look_for_silence(self) -> None:
-        stalled, notices = self.silence.look()
+    def _look_for_stalls(self) -> None:
+        stalled, notices = self.stalls.look()
         if self.stopping:  # no trial is tried again
             return
         for trial_id, error in stalled.items():
-            self.silence.ends(trial_id)
+            self.stalls.ends(trial_id)
             self.executor.end(trial_id, error)
         for notice in notices:
             self.listener.noted(notice)

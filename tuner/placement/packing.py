@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tuner.errors import InputError
-from tuner.placement.queue import Queue
-from tuner.placement.rooms import (
+from tuner.placement.capacity import (
     MOST_PER_CORE,
     UNBOUNDED,
     does_not_fit,
@@ -29,6 +28,7 @@ from tuner.placement.rooms import (
     within_cores,
     within_ram,
 )
+from tuner.placement.queue import Queue
 from tuner.trial import Device, MemoryEstimate, Placement, Request
 
 Bound = Literal["memory", "RAM", "CPU cores", "max_workers", "number of trials"]

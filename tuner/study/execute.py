@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import TunerError
 from tuner.estimation.feedback import StudyFeedback
+from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
-from tuner.execution.machine_share import MachineShare
-from tuner.execution.silence import Silence
+from tuner.execution.stall_detector import StallDetector
 from tuner.execution.stop_requests import StopRequests
 from tuner.integrations.trackers.threads import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
@@ -102,9 +102,9 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
                 around.interrupt.check()  # Ray takes seconds to start
                 around.executor.open(study.tasks, study.plan, folder.checkpoints)
                 corrected, packer = feedback.begin(requests), Packer(study.plan)
-                silence = Silence(settings.trial_timeout_seconds)
+                stalls = StallDetector(settings.trial_timeout_seconds)
                 name, alone = str(folder.path.absolute()), settings.in_process
-                with closing(MachineShare(name, study.plan, takes_rest=alone)) as machine:
+                with closing(DeviceArbiter(name, study.plan, takes_rest=alone)) as machine:
                     run_trials(
                         corrected,
                         packer,
@@ -113,7 +113,7 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
                         decisions,
                         around.interrupt,
                         machine,
-                        silence,
+                        stalls,
                         _counts(study.plan) if settings.adaptive_workers else {},
                     )
             else:

@@ -13,8 +13,8 @@ from tuner.estimation.estimators.learned import first_share, with_room
 from tuner.estimation.host import corrected, with_host
 from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.machine.leases import with_leased
+from tuner.placement.capacity import largest_ram, limited, ram_budgets, ram_buffer_bytes
 from tuner.placement.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
-from tuner.placement.rooms import largest_ram, limited, ram_budgets, ram_buffer_bytes
 from tuner.reporting import phases
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings

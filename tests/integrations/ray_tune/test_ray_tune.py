@@ -152,8 +152,8 @@ def test_a_trial_waits_for_its_memory_while_others_have_it(tmp_path: Path, monke
     attempt = CappedAttempt(a_share(), RetryPolicy(), caps=False)
     waits: list[float] = []
     monkeypatch.setattr(attempt._share, "_read", lambda *_: Memory(24 * GB, 24 * GB * (len(waits) == 2), (0,)))
-    monkeypatch.setattr("tuner.execution.machine_share.READING_SECONDS", -1.0)
-    monkeypatch.setattr("tuner.execution.machine_share.READING_SHARE", float("inf"))
+    monkeypatch.setattr("tuner.execution.device_arbiter.READING_SECONDS", -1.0)
+    monkeypatch.setattr("tuner.execution.device_arbiter.READING_SHARE", float("inf"))
     attempt.wait_for_room(waits.append)
     assert waits == [0.5, 0.5]
     assert [share.given_bytes for lease in read_leases() for share in lease.shares] == [GB]

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from tuner.errors import ExecutionError, InputError
-from tuner.execution.machine_share import MachineShare, Unshared
+from tuner.execution.device_arbiter import DeviceArbiter, Unshared
 from tuner.integrations.ray_tune.resources import RunAgain, TrialResources
 from tuner.machine.caps import STACK_BYTES, capped, is_out_of_memory, lack_of_memory
 from tuner.machine.devices import detect_devices, pin
@@ -59,7 +59,7 @@ class CappedAttempt:
         # A function runs in a thread of its own with OpenMP threads of its own: libgomp ends a process without them.
         self._stacks_bytes = STACK_BYTES * (1 + _cpu_threads())
         plan = make_plan([self._device], [1], packing="uniform", buffer_bytes=0)
-        self._share = MachineShare(f"{resources.request.trial.workload} in Ray Tune", plan)
+        self._share = DeviceArbiter(f"{resources.request.trial.workload} in Ray Tune", plan)
         self._meter.start()
 
     @property

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.execution import machine_share
-from tuner.execution.machine_share import GIVEN_UP_SECONDS, MachineShare
+from tuner.execution import device_arbiter
+from tuner.execution.device_arbiter import GIVEN_UP_SECONDS, DeviceArbiter
 from tuner.machine.holders import Holder, Memory
 from tuner.machine.leases import WAITING_SECONDS
 from tuner.placement.packing import make_plan
@@ -24,12 +24,12 @@ class Machine:
         self.free_gb, self.theirs_gb = 16.0, 0.0
         self.own_gb: float | None = 0.0
         self.now = 1000.0
-        self.shares: list[MachineShare] = []
-        self.running: dict[MachineShare, list[Placement]] = {}
+        self.shares: list[DeviceArbiter] = []
+        self.running: dict[DeviceArbiter, list[Placement]] = {}
 
-    def study(self, name: str = "own", **options: bool) -> MachineShare:
+    def study(self, name: str = "own", **options: bool) -> DeviceArbiter:
         plan = make_plan([self.device], [4 * GB] * 8, packing="per-trial", buffer_bytes=0, threads=1)
-        self.shares.append(MachineShare(name, plan, read=self.read, clock=lambda: self.now, **options))
+        self.shares.append(DeviceArbiter(name, plan, read=self.read, clock=lambda: self.now, **options))
         return self.shares[-1]
 
     def read(self, device: Device, groups: Sequence[Collection[int]]) -> Memory:
@@ -43,9 +43,9 @@ class Machine:
 @pytest.fixture
 def machine(gpu_16gb: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(machine_share, "READING_SECONDS", -1.0)
-    monkeypatch.setattr(machine_share, "READING_SHARE", float("inf"))
-    monkeypatch.setattr(machine_share, "holders", lambda *_: [Holder(77, "hog", "ann", 10 * GB)])
+    monkeypatch.setattr(device_arbiter, "READING_SECONDS", -1.0)
+    monkeypatch.setattr(device_arbiter, "READING_SHARE", float("inf"))
+    monkeypatch.setattr(device_arbiter, "holders", lambda *_: [Holder(77, "hog", "ann", 10 * GB)])
     made = Machine(gpu_16gb)
     yield made
     for each in made.shares:
@@ -65,12 +65,12 @@ def held(device: Device, gb: float) -> tuple[Request, Device]:
     return Request(Trial("t9", "toy", "large", {}, 0), MemoryEstimate("given"), int(gb * GB)), device
 
 
-def room(share: MachineShare, machine: Machine) -> float:
+def room(share: DeviceArbiter, machine: Machine) -> float:
     with share.placing(machine.running.get(share, ())) as bounds:
         return bounds.rooms[machine.device] / GB if bounds.rooms else float("inf")
 
 
-def promise(share: MachineShare, machine: Machine, *sizes: float) -> None:
+def promise(share: DeviceArbiter, machine: Machine, *sizes: float) -> None:
     machine.running[share] = running(machine.device, *sizes)
     with share.placing(machine.running[share]):
         pass

@@ -21,12 +21,12 @@ class _Heard:
     """A trial's last sign of life."""
 
     trial: Trial
-    at: float  # by ``Silence``'s own clock
+    at: float  # by ``StallDetector``'s own clock
     epoch: int | None = None  # the last one that it reported; None before its first report
     noted: bool = False  # whether a notice has been given since
 
 
-class Silence:
+class StallDetector:
     """Watches for trials that say nothing."""
 
     def __init__(self, timeout_seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:

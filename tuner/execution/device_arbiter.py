@@ -20,8 +20,8 @@ from typing import Any
 
 from tuner.machine.holders import Memory, holders, memory_now, with_descendants
 from tuner.machine.leases import Lease, LeaseHolder, Share, device_key, host_ram
+from tuner.placement.capacity import ram_buffer_bytes
 from tuner.placement.packing import Plan
-from tuner.placement.rooms import ram_buffer_bytes
 from tuner.trial import GB, MB, Device, Placement, Request, ShortOf
 
 READING_SECONDS = 0.5  # what strangers hold is read no more often
@@ -84,7 +84,7 @@ class Unshared:
         """Ends the promises."""
 
 
-class MachineShare(Unshared):
+class DeviceArbiter(Unshared):
     """This study's part of this machine."""
 
     def __init__(

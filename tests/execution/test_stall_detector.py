@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.execution.test_loop import Notes, Pretender
 from tuner.errors import in_python, spelled
 from tuner.execution.loop import Decisions, ExecutorEvent, run_trials
-from tuner.execution.silence import NOTICE_SECONDS, STEP_SECONDS, Silence
+from tuner.execution.stall_detector import NOTICE_SECONDS, STEP_SECONDS, StallDetector
 from tuner.machine.interrupts import Interrupt
 from tuner.placement.packing import Packer, make_plan
 from tuner.placement.retry import Retry, RetryPolicy, next_attempt
@@ -26,66 +26,66 @@ class Clock:
         return self.now
 
 
-def after(silence: Silence, clock: Clock, seconds: float) -> tuple[dict[str, str], list[str]]:
+def after(stalls: StallDetector, clock: Clock, seconds: float) -> tuple[dict[str, str], list[str]]:
     """What is found in this time, in which it is looked at every second."""
     found: tuple[dict[str, str], list[str]] = ({}, [])
     for _ in range(int(seconds)):
         clock.now += 1
-        stalled, notices = silence.look()
+        stalled, notices = stalls.look()
         found = found[0] | stalled, [*found[1], *(spelled(each, in_python) for each in notices)]
     return found
 
 
 def test_a_trial_that_says_nothing_for_the_timeout_is_found_with_what_it_had_reached() -> None:
     clock = Clock()
-    silence = Silence(10, clock)
-    silence.begins(TRIAL)
-    assert after(silence, clock, 10) == ({}, [])
-    assert after(silence, clock, 1)[0] == {"t003": "no report for 10 s since it began"}
+    stalls = StallDetector(10, clock)
+    stalls.begins(TRIAL)
+    assert after(stalls, clock, 10) == ({}, [])
+    assert after(stalls, clock, 1)[0] == {"t003": "no report for 10 s since it began"}
     for epoch, where in ((0, "in its first epoch"), (4, "after epoch 4")):
-        silence.hears("t003", epoch)
-        assert after(silence, clock, 11)[0] == {"t003": f"no report for 10 s {where}"}
-    silence.ends("t003")
-    assert after(silence, clock, 11) == ({}, [])
+        stalls.hears("t003", epoch)
+        assert after(stalls, clock, 11)[0] == {"t003": f"no report for 10 s {where}"}
+    stalls.ends("t003")
+    assert after(stalls, clock, 11) == ({}, [])
 
 
 def test_reports_and_answers_are_signs_of_life_and_nothing_counts_before_the_users_code() -> None:
     clock = Clock()
-    silence = Silence(10, clock)
-    assert after(silence, clock, 100) == ({}, [])
-    silence.begins(TRIAL)
+    stalls = StallDetector(10, clock)
+    assert after(stalls, clock, 100) == ({}, [])
+    stalls.begins(TRIAL)
     for epoch in (0, None, 1, None):
-        assert after(silence, clock, 9) == ({}, [])
-        silence.hears("t003", epoch)
-    assert after(silence, clock, 11)[0] == {"t003": "no report for 10 s after epoch 1"}
+        assert after(stalls, clock, 9) == ({}, [])
+        stalls.hears("t003", epoch)
+    assert after(stalls, clock, 11)[0] == {"t003": "no report for 10 s after epoch 1"}
 
 
 def test_time_in_which_the_study_did_not_look_counts_for_little() -> None:
     clock = Clock()
-    silence = Silence(10, clock)
-    silence.begins(TRIAL)
+    stalls = StallDetector(10, clock)
+    stalls.begins(TRIAL)
     clock.now += 3600  # it was suspended, or answered a question
-    assert silence.look() == ({}, [])
-    assert after(silence, clock, 10 - STEP_SECONDS) == ({}, [])
-    assert after(silence, clock, 1)[0]
+    assert stalls.look() == ({}, [])
+    assert after(stalls, clock, 10 - STEP_SECONDS) == ({}, [])
+    assert after(stalls, clock, 1)[0]
 
 
 def test_without_a_timeout_there_is_one_notice_for_each_silence() -> None:
     clock = Clock()
-    silence = Silence(None, clock)
-    silence.begins(TRIAL)
+    stalls = StallDetector(None, clock)
+    stalls.begins(TRIAL)
     said = "t003 gat has reported nothing for 10 min; trial_timeout='30m' would end such trials"
-    assert after(silence, clock, NOTICE_SECONDS) == ({}, [])
-    assert after(silence, clock, 3 * NOTICE_SECONDS) == ({}, [said])
-    silence.hears("t003", 1)
-    assert after(silence, clock, 3 * NOTICE_SECONDS) == ({}, [said])
+    assert after(stalls, clock, NOTICE_SECONDS) == ({}, [])
+    assert after(stalls, clock, 3 * NOTICE_SECONDS) == ({}, [said])
+    stalls.hears("t003", 1)
+    assert after(stalls, clock, 3 * NOTICE_SECONDS) == ({}, [said])
 
 
 def test_with_a_shorter_timeout_there_is_no_notice_and_with_a_longer_one_it_says_when() -> None:
     clock = Clock()
-    short, long = Silence(NOTICE_SECONDS, clock), Silence(2 * NOTICE_SECONDS, clock)
-    for silence in (short, long):
-        silence.begins(TRIAL)
+    short, long = StallDetector(NOTICE_SECONDS, clock), StallDetector(2 * NOTICE_SECONDS, clock)
+    for stalls in (short, long):
+        stalls.begins(TRIAL)
     said = "t003 gat has reported nothing for 10 min; it is ended after 20 min"
     assert after(short, clock, NOTICE_SECONDS + 1) == ({"t003": "no report for 10 min since it began"}, [])
     long.look()
@@ -139,6 +139,6 @@ def test_a_silent_trial_is_ended_frees_its_place_and_is_tried_once_more(gpu_16gb
         return next_attempt(request, given, RetryPolicy(), whole_bytes=whole, smaller=no, random=lambda: 1.0)
 
     decisions = Decisions(try_again, lambda _: None)
-    run_trials(requests, Packer(plan), executor, notes, decisions, Interrupt(), silence=Silence(30, clock))
+    run_trials(requests, Packer(plan), executor, notes, decisions, Interrupt(), stalls=StallDetector(30, clock))
     ended = [each[:3] for each in notes.ended]
     assert ended == [("hangs", 1, "stalled"), ("good", 1, "completed"), ("hangs", 2, "stalled")]
