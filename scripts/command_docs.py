@@ -6,10 +6,8 @@ parsed by the tests, never run.
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,6 @@ from tuner.cli.main import cli
 
 FOLDER = Path(__file__).parents[1] / "docs" / "commands"
 INDEX = "README.md"
-REMEDY = "run scripts/command_docs and commit what it writes"
 PRINTING = {"as_json", "as_csv", "debug"}  # of the command line alone
 NOTHING_GIVEN = "–"
 
@@ -280,7 +277,7 @@ def index_text() -> str:
     commands = [(link(name), summary(command)) for name, command in sorted(cli.commands.items())]
     return f"""# Commands
 
-A page for every command, made from its help by `scripts/command_docs`; `tuner COMMAND --help` says the same.
+A page for every command, made from its help by `scripts/generate`; `tuner COMMAND --help` says the same.
 
 {table(("command", "what it does"), commands)}
 
@@ -376,20 +373,3 @@ def write(folder: Path = FOLDER) -> None:
             path.unlink()
     for name, text in wanted.items():
         (folder / name).write_text(text)
-
-
-def main(arguments: Sequence[str] | None = None, folder: Path = FOLDER) -> int:
-    """Writes the pages, or checks them."""
-    parser = argparse.ArgumentParser(description="Writes docs/commands from the commands' own help.")
-    parser.add_argument("--check", action="store_true", help="write nothing, and fail if a page is out of date")
-    if not parser.parse_args(arguments).check:
-        write(folder)
-        return 0
-    stale = out_of_date(folder)
-    if stale:
-        print(f"error: out of date in docs/commands: {', '.join(stale)}: {REMEDY}", file=sys.stderr)
-    return 1 if stale else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,10 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-import command_docs
-
 import tuner
+from scripts import command_docs
 from tuner.spec.stub import stub
 
 STUB = Path(tuner.__file__).with_suffix(".pyi")

@@ -1,18 +1,11 @@
-"""What ``scripts/benchmark_gpu`` plans and reads off its trials."""
+"""What ``scripts/benchmark trials_per_hour`` plans and reads off its trials."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-SCRIPTS = str(Path(__file__).parents[1] / "scripts")
-sys.path.insert(0, SCRIPTS)
-import gpu_cells  # noqa: E402
-from gpu_cells import Cell, Measured, Sample, Timed, Trial  # noqa: E402
-
-sys.path.remove(SCRIPTS)
+from scripts.gpu import cells as gpu_cells
+from scripts.gpu.cells import Cell, Measured, Sample, Timed, Trial
 
 MODELS = ("graphsage-64x2", "mlp")
 LEVERS = {"graphsage-64x2": ("cuda_graphs", "mps"), "mlp": ()}

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from attacks.answers import Answer, changes, run_apart, state
-from attacks.tally import Tally
+from scripts.attacks.answers import Answer, changes, run_apart, state
+from scripts.attacks.tally import Tally
 
 SECONDS = 240.0
 WORDS = ["run", "--epochs", "1", "--limit", "2", "--set", "batch_size=500", "--threads", "1"]

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from attacks.answers import Answer, Child, all_of, changes, forked, run_apart, state
-from attacks.mutations import damaged
-from attacks.originals import TARGETS, environment_of, run_tune
-from attacks.tally import Tally
+from scripts.attacks.answers import Answer, Child, all_of, changes, forked, run_apart, state
+from scripts.attacks.mutations import damaged
+from scripts.attacks.originals import TARGETS, environment_of, run_tune
+from scripts.attacks.tally import Tally
 
 EVERY_APART = 100  # of so many tries one is a process of its own
 MAY_CHANGE = ("work/study", "work/out", "work/cache", "tmp", "out", "err")

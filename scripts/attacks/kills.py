@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from attacks.answers import run_apart
-from attacks.tally import Tally
-from crash_study import COMMAND, OPTIONS, Difference, check, finished, left_behind, table
+from scripts.attacks.answers import run_apart
+from scripts.attacks.crash_study import COMMAND, OPTIONS, Difference, check, finished, left_behind, table
+from scripts.attacks.tally import Tally
 
 SECONDS = 240.0
 WORKERS = {"ray": "2", "child": "1"}  # as Ray takes two workers, and none is needed for one

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
-from attacks.answers import Answer, answer_of, forked
+
+from scripts.attacks.answers import Answer, answer_of, forked
 
 LISTED = """\
 defaults: {epochs: 1, batch_size: 500}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from attacks.answers import Answer
+from scripts.attacks.answers import Answer
 
 BAR = 0.999  # the least share of tries that are answered as they should be
 
@@ -41,9 +41,8 @@ class Tally:
         if faults:
             self.failed[section, kind] += 1
             print(f"failed: {kind}: {'; '.join(faults)[:600]}\n  {what}", file=sys.stderr)
-            print(
-                f"  again: scripts/attack {section} --seed {self.seed} --only {number} --keep FOLDER", file=sys.stderr
-            )
+            again = f"scripts/benchmark attack {section} --seed {self.seed} --only {number} --keep FOLDER"
+            print(f"  again: {again}", file=sys.stderr)
             if answer:
                 text = "\n".join("  | " + line[:300] for line in answer.text().splitlines()[-12:])
                 print(text, file=sys.stderr, flush=True)

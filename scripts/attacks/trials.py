@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
-from attacks.answers import Answer, changes, run_apart, state
-from attacks.misbehaving import ALONE, COMPLETES, EITHER, KINDS
-from attacks.tally import Tally
-from crash_study import Difference, finished, left_behind
+
+from scripts.attacks.answers import Answer, changes, run_apart, state
+from scripts.attacks.crash_study import Difference, finished, left_behind
+from scripts.attacks.misbehaving import ALONE, COMPLETES, EITHER, KINDS
+from scripts.attacks.tally import Tally
 
 SECONDS = 600.0
 LINE = 1000  # the characters that one trial's error may have in the terminal
@@ -59,8 +60,8 @@ def _study(name: str, kinds: Sequence[str], way: str, place: Path, tally: Tally)
             listed.append({"name": f"good-{number}", "kind": "good"})
     (folder / "work/bad.yaml").write_text(yaml.safe_dump({"configurations": listed}))
     before = state(folder, ("work", "tmp", "home"))
-    words = ["run", "--workload", "attacks.misbehaving:train", "--config", "bad.yaml", "--output", "study"]
-    search = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(__file__).parents[2])])
+    words = ["run", "--workload", "scripts.attacks.misbehaving:train", "--config", "bad.yaml", "--output", "study"]
+    search = str(Path(__file__).parents[2])
     environment = {**os.environ, "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "PYTHONPATH": search}
     environment |= {"ATTACKED": str(folder / "work/study"), "XDG_CACHE_HOME": str(folder / "home/cache")}
     answer = run_apart(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import tuner
+from scripts import generate
 from tests.support.commands import refused
 from tuner.cli.main import cli
 from tuner.cli.options import chosen
@@ -19,9 +19,6 @@ from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "scripts"))
-import generate  # noqa: E402
-
 TEXTS = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 CLI_ONLY = {"debug", "as_json", "as_csv", "path", "arguments"}
 PYTHON_ONLY = {"step", "points", "estimate"}

@@ -1,6 +1,6 @@
 """What the regression makes of real peaks: 60 configurations each of an MLP, a CNN and an LSTM, trained on the CPU.
 
-``scripts/benchmark_learned_footprints record`` measured them in warm workers. Bytes are those above an idle worker.
+``scripts/benchmark learned_footprints record`` measured them in warm workers. Bytes are those above an idle worker.
 """
 
 from __future__ import annotations

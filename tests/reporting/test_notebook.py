@@ -91,7 +91,7 @@ def test_bad_input_in_a_notebook_is_one_line(outputs: Outputs) -> None:
 
 
 def test_the_example_is_stored_with_what_it_shows_and_an_image_of_each_plot() -> None:
-    """``scripts/notebook`` stores it; GitHub shows no plotly figures."""
+    """``scripts/benchmark notebook`` stores it; GitHub shows no plotly figures."""
     cells = [cell for cell in nbformat.read(EXAMPLE, as_version=4).cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     plots = [each.data for cell in cells for each in cell.outputs if PLOT in each.get("data", {})]

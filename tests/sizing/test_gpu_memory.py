@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +14,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from scripts.benchmarks.memory_models import MODELS, WORKLOADS, Step, parse_sizes, percentile, read_steps, trace
+from scripts.gpu import measure_gpu_memory as script
+from scripts.gpu.measure_gpu_memory import Measured, read_table, write_table
+from tuner.estimation import calibration
+from tuner.estimation.allocator.replay import events_from_trace, replay
+from tuner.estimation.cards import find_card
+from tuner.trial import MB, MemoryEstimate
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "scripts"))
-
-import measure_gpu_memory as script  # noqa: E402
-from measure_gpu_memory import Measured, read_table, write_table  # noqa: E402
-from memory_models import MODELS, WORKLOADS, Step, parse_sizes, percentile, read_steps, trace  # noqa: E402
-
-from tuner.estimation import calibration  # noqa: E402
-from tuner.estimation.allocator.replay import events_from_trace, replay  # noqa: E402
-from tuner.estimation.cards import find_card  # noqa: E402
-from tuner.trial import MB, MemoryEstimate  # noqa: E402
-
 TABLE = ROOT / "tests/data/gpu_memory.csv"
 SNAPSHOT = TABLE.with_name(script.SNAPSHOT)
 MOST_MEDIAN, MOST_PERCENTILE, MOST_MEDIAN_CALIBRATED = 0.03, 0.08, 0.015
@@ -64,7 +60,7 @@ def calibrated_errors(rows: Sequence[Measured], estimates: Sequence[MemoryEstima
 @pytest.fixture(scope="module")
 def table() -> tuple[list[Measured], list[MemoryEstimate]]:
     if not TABLE.exists():
-        pytest.skip("not measured yet: run scripts/measure_gpu_memory.py on a machine with a GPU")
+        pytest.skip("not measured yet: run scripts/benchmark measure_gpu_memory on a machine with a GPU")
     rows = read_table(TABLE)
     return rows, [estimate(row) for row in rows]
 
@@ -84,7 +80,9 @@ def test_the_table_holds_every_step(table: tuple[Any, Any]) -> None:
     assert measured == {(step.name, step.model): step.sizes for step in read_steps()}
 
 
-@pytest.mark.skipif(not SNAPSHOT.exists(), reason="no recording: scripts/measure_gpu_memory.py --snapshot NAME")
+@pytest.mark.skipif(
+    not SNAPSHOT.exists(), reason="no recording: scripts/benchmark measure_gpu_memory --snapshot NAME"
+)
 def test_the_simulator_replays_a_recording() -> None:
     recorded = json.loads(SNAPSHOT.read_text())
     entries = [dict(zip(recorded["fields"], entry, strict=True)) for entry in recorded["entries"]]

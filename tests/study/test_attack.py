@@ -1,4 +1,4 @@
-"""The short form of scripts/attack."""
+"""The short form of scripts/benchmark attack."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ import pytest
 import tuner
 from tuner.errors import InputError
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "attack.py"
+ROOT = Path(__file__).parents[2]
 KINDS = "raises,mute-error,exits-3-at-once,segfault,prints-escapes,reports-nan,10000-metrics,closes-all,over-the-cap"
 PLACES = "tmpdir-missing,256-files,broken-pipe"
 
 
 def attack(*words: str) -> str:
-    run = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, timeout=300)
+    run = subprocess.run(
+        [sys.executable, "-m", "scripts.attacks.attack", *words],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
+    )
     assert run.returncode == 0, run.stderr
     assert "100.00 % answered" in run.stdout
     return run.stdout
@@ -44,13 +50,13 @@ def test_a_study_runs_where_clusters_run_it() -> None:
 
 
 def test_a_try_that_is_not_answered_is_counted_and_can_be_repeated(tmp_path: Path) -> None:
-    code = "from attacks.tally import Tally; from attacks.answers import Answer; t = Tally(3)\n"
+    code = "from scripts.attacks.tally import Tally; from scripts.attacks.answers import Answer; t = Tally(3)\n"
     code += (
         "t.take('fuzz', 'data', 5, Answer(1, 0.1, '', 'Traceback (most recent call last):').faults(), 'tune plan')\n"
     )
     code += "print(t.share)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=SCRIPT.parent)
-    assert run.stdout == "0.0\n" and "scripts/attack fuzz --seed 3 --only 5" in run.stderr
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert run.stdout == "0.0\n" and "scripts/benchmark attack fuzz --seed 3 --only 5" in run.stderr
     assert "failed: data: a traceback; a line in stderr that is neither note nor error" in run.stderr
 
 

@@ -1,37 +1,28 @@
-"""The short form of scripts/crash_study."""
+"""The short form of scripts/benchmark crash_study."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "crash_study.py"
+from scripts.attacks import crash_study
 
-
-@pytest.fixture(scope="module")
-def crash_study() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("crash_study", SCRIPT)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.long
 def test_a_kill_before_within_or_after_a_write_loses_and_doubles_nothing() -> None:
-    command = [sys.executable, SCRIPT, "writes", "--every", "7"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-m", "scripts.attacks.crash_study", "writes", "--every", "7"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert re.fullmatch(r"writes: 12 kills at \d+ writes: nothing lost, nothing doubled, results equal\n", run.stdout)
     assert (run.returncode, run.stderr) == (0, "")
 
 
-def test_the_harness_notices_a_trial_that_is_lost_or_doubled(crash_study: ModuleType, tmp_path: Path) -> None:
+def test_the_harness_notices_a_trial_that_is_lost_or_doubled(tmp_path: Path) -> None:
     line = '{"trial_id": "t1", "status": "completed"}\n'
     (tmp_path / "attempts.jsonl").write_text(line * 2)
     with pytest.raises(crash_study.Difference, match="finished twice"):
@@ -42,5 +33,5 @@ def test_the_harness_notices_a_trial_that_is_lost_or_doubled(crash_study: Module
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_kill_at_a_random_moment_loses_and_doubles_nothing(crash_study: ModuleType) -> None:
+def test_a_kill_at_a_random_moment_loses_and_doubles_nothing() -> None:
     assert crash_study.moments(3, seed=1).startswith("3 runs")

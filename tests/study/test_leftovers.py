@@ -1,4 +1,4 @@
-"""What studies leave behind, and what another user can see of them: the short form of ``scripts/leftovers``."""
+"""What studies leave behind, and what another user sees of them: ``scripts/benchmark leftovers --short``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts/leftovers.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.long
 @pytest.mark.ray
 def test_studies_leave_nothing_and_show_nothing_to_other_users() -> None:
-    ended = subprocess.run([sys.executable, str(SCRIPT), "--short"], capture_output=True, text=True, timeout=500)
+    command = [sys.executable, "-m", "scripts.attacks.leftovers", "--short"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=ROOT)
     if ended.returncode == 69:
         pytest.skip(ended.stderr.strip())
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from tests.emulated_cuda.cards import printed_on_cards
 
-SCRIPTS = Path(__file__).parents[3] / "scripts"
+ROOT = Path(__file__).parents[3]
 # Of memory_steps.csv, without the ones whose replay depends much on the order of addresses.
 STEPS = (
     "sage-943x1682-h512-l5-b64",
@@ -23,7 +23,7 @@ import math
 import sys
 sys.path.insert(0, sys.argv[1])
 import torch
-from memory_models import read_steps, run
+from scripts.benchmarks.memory_models import read_steps, run
 from tuner.estimation.allocator.replay import events_from_trace, least_capacity, replay
 
 memory, card = torch.cuda.memory, torch.cuda.get_device_properties(0)
@@ -56,7 +56,7 @@ for step in [each for each in read_steps() if each.name in sys.argv[2:]]:
 @pytest.mark.emulated
 def test_a_step_runs_under_its_least_capacity_and_not_below(tmp_path: Path) -> None:
     (tmp_path / "capped.py").write_text(SCRIPT)
-    printed = printed_on_cards(tmp_path, "capped.py", str(SCRIPTS), *STEPS)
+    printed = printed_on_cards(tmp_path, "capped.py", str(ROOT), *STEPS)
     found = [ast.literal_eval(line) for line in printed.splitlines()]
     assert {name: (runs, below) for name, _, runs, below in found} == dict.fromkeys(STEPS, (True, False))
     assert sum(smaller for _, smaller, *_ in found) >= 3, "most need less than they reserve without a cap"

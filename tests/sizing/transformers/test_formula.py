@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 import tuner
+from scripts.benchmarks.gpt_model import training_step
 from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import trace_step
 from tuner.sizing.transformers.formula import PRECISIONS, Precision, TransformerConfig, footprint, parameter_count
-
-sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
-
-from gpt_model import training_step
 
 # The guide's models.
 SMALL = TransformerConfig(512, 384, 6, 6, batch_size=24, seq_len=512)

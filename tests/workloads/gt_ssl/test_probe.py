@@ -1,8 +1,7 @@
-"""The probe of few labels in ``scripts/probe_gt_ssl``."""
+"""The probe of few labels in ``scripts/benchmark probe_gt_ssl``."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from scripts.benchmarks.probe_gt_ssl import Few, drawn, few_accuracy, few_of_seed, main
 from tuner.datasets.trees import TreeData
 from tuner.workloads.gt_ssl.workload import GTSSL
-
-sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
-from probe_gt_ssl import Few, drawn, few_accuracy, few_of_seed, main
 
 LABEL = np.array([0, 1] * 20)
 

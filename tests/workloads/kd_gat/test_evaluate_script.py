@@ -1,8 +1,7 @@
-"""What ``scripts/evaluate_kd_gat`` says of attacks that training never had."""
+"""What ``scripts/benchmark evaluate_kd_gat`` says of attacks that training never had."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +10,12 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from scripts.benchmarks import evaluate_kd_gat as script
 from tests.support.can_files import write_recordings
 from tests.support.kd_gat_models import config
 from tuner.datasets.can import CanData
 from tuner.datasets.synthetic_can import synthetic_can
 from tuner.training.step import evaluate
-
-sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
-import evaluate_kd_gat as script
 
 DOS = script.Test("masked, no dos", 0, "dos")
 

@@ -1,9 +1,9 @@
 """The memory of a training step of a GPT-style transformer, by a closed formula.
 
-The model is that of ``scripts/gpt_model.py``: nanoGPT's with ``bias=False`` and no dropout, trained by AdamW's fused
-kernel. A step's peak is at one of a few moments, at which different tensors are alive. The ledger below adds up each
-moment, and the largest is the footprint, as in ``torch.cuda.max_memory_allocated``. The optimizer step is never the
-peak: its kernel has no temporaries, and the embedding's backward pass takes more.
+The model is that of ``scripts/benchmarks/gpt_model.py``: nanoGPT's with ``bias=False`` and no dropout, trained by
+AdamW's fused kernel. A step's peak is at one of a few moments, at which different tensors are alive. The ledger below
+adds up each moment, and the largest is the footprint, as in ``torch.cuda.max_memory_allocated``. The optimizer step
+is never the peak: its kernel has no temporaries, and the embedding's backward pass takes more.
 
 N = batch_size · seq_len tokens, d the width, L layers, H heads, T = seq_len, V the vocabulary, P positions.
 """

@@ -20,7 +20,7 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FUNCTION = """
 import torch
 import tuner

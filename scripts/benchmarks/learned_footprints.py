@@ -177,7 +177,8 @@ def record(path: Path) -> None:
         writer.writeheader()
         for model in SPACES:
             for first in range(0, NUMBER, PER_WORKER):
-                command = [sys.executable, __file__, "measure", model, str(first)]
+                module = "scripts.benchmarks.learned_footprints"
+                command = [sys.executable, "-m", module, "measure", model, str(first)]
                 environment = {**os.environ, **worker_environment(ram_device()), "OMP_NUM_THREADS": "1"}
                 printed = subprocess.run(
                     command, env=environment, check=True, stdout=subprocess.PIPE, text=True

@@ -154,7 +154,7 @@ def train(
         device="cpu",
         output=str(folder),
     )
-    result = run_study(Selected(choices, settings, label="batch sizes", command="scripts/benchmark_batch_sizes"))
+    result = run_study(Selected(choices, settings, label="batch sizes", command="scripts/benchmark batch_sizes"))
     return {row["name"]: row for row in result.rows}
 
 

@@ -1,4 +1,4 @@
-"""The models of ``benchmark_gpu``, and trials of one without tuner's study.
+"""The models of ``trials_per_hour``, and trials of one without tuner's study.
 
     python gpu_models.py MODEL EPOCHS DEVICE GRAPHS SEED …
 

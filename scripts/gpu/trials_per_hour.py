@@ -6,11 +6,13 @@
     ours        tuner with so many workers, and with each of the levers cuda_graphs, mps and adaptive_workers
 
 All train the same models with the same seeds for the same epochs; the number of epochs is chosen so that all cells
-fit into the time. Trials of the parallel ways are counted while all workers are busy. The table goes to
-``benchmark_gpu.md``, and every figure to ``benchmark_gpu.json``, after each cell. Exits with 1 if a bar is missed. On
-anything but a real GPU the figures show nothing, and no bar is judged.
+fit into the time. Trials of the parallel ways are counted while all workers are busy. After each
+cell the table goes to ``trials_per_hour.md``, and every figure to ``trials_per_hour.json``. Exits with 1 if a bar is
+missed. On anything but a real GPU the figures show nothing, and no bar is judged.
 
-Where packages cannot be installed but lie in .site: PYTHONPATH=.site:. python3 scripts/benchmark_gpu.py --output DIR
+Where packages cannot be installed but lie in .site:
+
+    PYTHONPATH=.site:. python3 -m scripts.gpu.trials_per_hour --output DIR
 """
 
 from __future__ import annotations
@@ -33,11 +35,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import gpu_cells
-from gpu_cells import ADAPTIVE, GRAPHS, MAIN, WAYS, Cell, Measured, Sample, Timed, Trial
-from gpu_models import MODELS, has_constant_shapes, train, values
-
 import tuner
+from scripts.gpu import cells as gpu_cells
+from scripts.gpu.cells import ADAPTIVE, GRAPHS, MAIN, WAYS, Cell, Measured, Sample, Timed, Trial
+from scripts.gpu.models import MODELS, has_constant_shapes, train, values
 from tuner.errors import one_line
 from tuner.execution.cluster import connect_local
 from tuner.machine.caps import worker_environment
@@ -116,8 +117,7 @@ def alone(cell: Cell, epochs: int, device: str, seeds: Sequence[int], seconds: f
         TimeoutExpired: it took longer than ``seconds``.
     """
     graphs = str(int(GRAPHS in cell.levers))
-    script = Path(__file__).with_name("gpu_models.py")
-    command = [sys.executable, str(script), cell.model, str(epochs), device, graphs, *map(str, seeds)]
+    command = [sys.executable, "-m", "scripts.gpu.models", cell.model, str(epochs), device, graphs, *map(str, seeds)]
     began = time.time()
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
     if done.returncode:
@@ -368,9 +368,9 @@ def main() -> int:
                 found.append(run_cell(cell, epochs[cell.model], options.device, meter, best, left()))
             best = gpu_cells.best_fraction(found, main) or best
             print(f"{left():4.0f} s left  {cell.model}, {found[-1].cell.label}, {found[-1].state}", flush=True)
-            (options.output / "benchmark_gpu.md").write_text(table(found, about))
+            (options.output / "trials_per_hour.md").write_text(table(found, about))
             records = {**about, "cells": [asdict(each) for each in found]}
-            (options.output / "benchmark_gpu.json").write_text(json.dumps(records, indent=1))
+            (options.output / "trials_per_hour.json").write_text(json.dumps(records, indent=1))
     meter.close()
     print(f"\n{table(found, about)}")
     if not real or options.quick:

@@ -1,7 +1,7 @@
 """Compares the closed formula for transformers with traced and with real training steps.
 
 The steps are the GPTs of memory_steps.csv, each in float32, under autocast and in pure half precision. The truth on
-the CPU is the tensors' peak by torch.profiler, as in benchmark_memory.py; on a GPU it is ``max_memory_allocated``.
+the CPU is the tensors' peak by torch.profiler, as in memory.py; on a GPU it is ``max_memory_allocated``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Literal
 
 import click
 import torch
-from benchmark_memory import true_peak
-from measure_gpu_memory import without_cudnn_if_emulated
-from memory_models import Step, gpt_config, read_steps, run, trace
 
+from scripts.benchmarks.memory import true_peak
+from scripts.benchmarks.memory_models import Step, gpt_config, read_steps, run, trace
+from scripts.gpu.measure_gpu_memory import without_cudnn_if_emulated
 from tuner.estimation.cards import card_of, cublas_workspace_bytes
 from tuner.machine.devices import detect_devices
 from tuner.sizing.transformers.formula import PRECISIONS, footprint

@@ -1,4 +1,4 @@
-"""The plain way that scripts/benchmark compares with: Ray Tune, and PyG's SAGEConv on an edge_index.
+"""The plain way that comparison.py compares with: Ray Tune, and PyG's SAGEConv on an edge_index.
 
 Of tuner only the data loader is used, so that the splits are the same.
 """

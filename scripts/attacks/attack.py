@@ -21,13 +21,14 @@ import time
 from pathlib import Path
 
 import torch
-from attacks import originals
-from attacks.environments import ENVIRONMENTS, environments
-from attacks.fuzz import fuzz, undamaged
-from attacks.kills import kills
-from attacks.misbehaving import ALONE, KINDS
-from attacks.tally import BAR, Tally
-from attacks.trials import WAYS, trials
+
+from scripts.attacks import originals
+from scripts.attacks.environments import ENVIRONMENTS, environments
+from scripts.attacks.fuzz import fuzz, undamaged
+from scripts.attacks.kills import kills
+from scripts.attacks.misbehaving import ALONE, KINDS
+from scripts.attacks.tally import BAR, Tally
+from scripts.attacks.trials import WAYS, trials
 
 # What commands import on first use: children share it. Those of Ray are not among them.
 WARM = ("pandas", "tuner.cli.main", "tuner.api.run", "tuner.api.plan", "tuner.api.results", "tuner.api.report")

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import torch
-from gpt_model import Built
-from gpt_model import build as build_gpt
-from memory_model_zoo import ZOO, loss_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from scripts.benchmarks.gpt_model import Built
+from scripts.benchmarks.gpt_model import build as build_gpt
+from scripts.benchmarks.memory_model_zoo import ZOO, loss_of
 from tuner.datasets.can import build as build_can
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.datasets.synthetic_can import synthetic_can

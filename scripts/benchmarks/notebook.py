@@ -24,7 +24,7 @@ from plotly.offline import get_plotlyjs
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "example.ipynb"
 PLOT, IMAGE = "application/vnd.plotly.v1+json", "image/png"
 WIDTH = 900  # of an image, in CSS pixels

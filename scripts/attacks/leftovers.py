@@ -28,7 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 
 NOBODY = 65534
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PLACES = (Path("/tmp"), Path("/dev/shm"))
 WORK, HOME = Path("/tmp/work"), Path("/tmp/home")
 STAYS = (WORK, HOME / ".cache/tuner")
@@ -278,7 +278,7 @@ def main() -> None:
     if not usable or ROOT.is_relative_to("/tmp"):
         print("no namespaces of its own: it takes root, and a checkout that is not in /tmp", file=sys.stderr)
         sys.exit(69)
-    command = [sys.executable, str(Path(__file__).resolve()), *names]
+    command = [sys.executable, "-m", "scripts.attacks.leftovers", *names]
     sys.exit(subprocess.run([*alone, *command], env={**os.environ, INSIDE: "1"}).returncode)
 
 

@@ -13,9 +13,10 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from gpt_model import Built
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from scripts.benchmarks.gpt_model import Built
 
 Sizes = Mapping[str, Any]
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -1,4 +1,4 @@
-"""The CUDA side of benchmark_memory.py: traced estimates against what a card's own allocator says.
+"""The CUDA side of memory.py: traced estimates against what a card's own allocator says.
 
 The truth is ``max_memory_allocated`` and ``max_memory_reserved`` of each step in a process of its own, on a real or
 an emulated card; which of the two is said. It does not change with the estimator, so a table keeps it.
@@ -16,7 +16,9 @@ from statistics import median
 
 import click
 import torch
-from measure_gpu_memory import (
+
+from scripts.benchmarks.memory_models import Step, parse_sizes, percentile, print_verdicts, trace
+from scripts.gpu.measure_gpu_memory import (
     Measured,
     card_kind,
     in_new_process,
@@ -27,8 +29,6 @@ from measure_gpu_memory import (
     without_cudnn_if_emulated,
     write_table,
 )
-from memory_models import Step, parse_sizes, percentile, print_verdicts, trace
-
 from tuner.errors import TunerError
 from tuner.estimation.allocator.replay import largest_peaks
 from tuner.estimation.cards import card_of

@@ -197,7 +197,7 @@ if __name__ == "__main__":
 def small() -> bool:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "small.py").write_text(SMALL)
-        root = str(Path(__file__).parents[1])
+        root = str(Path(__file__).parents[2])
         began = time.perf_counter()
         command, environment = [sys.executable, "small.py"], {**os.environ, "PYTHONPATH": root}
         subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)

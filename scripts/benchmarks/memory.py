@@ -29,7 +29,11 @@ from typing import Any
 
 import click
 import torch
-from memory_models import (
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from scripts.benchmarks.memory_models import (
     OPTIMIZER_STEPS,
     WORKLOADS,
     Step,
@@ -42,10 +46,6 @@ from memory_models import (
     trace,
     workload_parts,
 )
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.distributed._tools.mem_tracker import MemTracker
-
 from tuner.estimation.estimators.static import estimate_static
 from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import representative_batches
@@ -349,7 +349,7 @@ def main(
         chosen = " ".join(["--half", half, *(f"--only {part}" for part in only)])
         raise click.UsageError(f"{chosen}: memory_steps.csv has no such step")
     if device == "cuda":
-        from benchmark_cuda_memory import benchmark
+        from scripts.benchmarks.cuda_memory import benchmark
 
         passed = benchmark(steps, half=half, cap=cap, truths_path=truths_path, json_path=json_path)
     elif cap or truths_path:

@@ -138,7 +138,7 @@ def record(name: str) -> Timeline:
     with tempfile.TemporaryDirectory() as folder:
         finished = Path(folder, "finished")
         start = time.monotonic()
-        study = subprocess.Popen([sys.executable, __file__, str(finished), "--study", name])
+        study = subprocess.Popen([sys.executable, "-m", "scripts.gpu.draw_timeline", str(finished), "--study", name])
         while study.poll() is None:
             now = round(pynvml.nvmlDeviceGetMemoryInfo(handle).used / 2**30, 2)
             if not used or now != used[-1]:

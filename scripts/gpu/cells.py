@@ -1,4 +1,4 @@
-"""The cells of ``benchmark_gpu``: which there are, how long they take, and what is read off their trials."""
+"""The cells of ``trials_per_hour``: which there are, how long they take, and what is read off their trials."""
 
 from __future__ import annotations
 

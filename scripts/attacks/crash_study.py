@@ -85,7 +85,7 @@ def study(folder: Path) -> None:
                 **where,
             ),
             label="crash",
-            command="scripts/crash_study",
+            command="scripts/benchmark crash_study",
         ),
         InProcessExecutor(),
     )

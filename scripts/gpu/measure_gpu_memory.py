@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -21,17 +20,14 @@ from typing import Any, Literal
 
 import click
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]  # a GPU machine may have no installation of tuner
-
-from memory_models import Step, read_steps, run  # noqa: E402
-
-from tuner.machine.caps import capped, is_out_of_memory  # noqa: E402
-from tuner.trial import Device  # noqa: E402
+from scripts.benchmarks.memory_models import Step, read_steps, run
+from tuner.machine.caps import capped, is_out_of_memory
+from tuner.trial import Device
 
 # Torch numbers devices by speed unless told otherwise, NVML by their place on the bus.
 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
+ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "tests/data/gpu_memory.csv"
 SNAPSHOT = "gpu_snapshot.json"
 SNAPSHOT_FIELDS = ("action", "size", "addr", "stream")  # what events_from_trace reads
