@@ -19,10 +19,7 @@ from tuner.errors import DISTRIBUTION, install_command
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-OPTIONAL = (
-    *("accelerate", "alembic", "lightning", "mlflow", "optuna", "plotly", "pyarrow", "pytorch_lightning"),
-    *("sqlalchemy", "tensorboardX", "torch_geometric", "transformers", "wandb"),
-)
+OPTIONAL = (*("accelerate", "lightning", "mlflow", "plotly", "pytorch_lightning", "transformers", "wandb"),)
 # Read by every Python that starts with its folder on the path, and so also by processes that a study starts.
 HIDES = f"""
 from importlib.machinery import PathFinder
@@ -99,22 +96,13 @@ def test_commands_need_no_optional_package(plain: Path, words: str) -> None:
     assert run.stdout and not run.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "package"),
-    [
-        ("report out", "plotly"),
-        ("--mode quick --tensorboard", "tensorboardX"),
-        ("--space space.yaml --search optuna --num-samples 2", "Optuna"),
-    ],
-)
-def test_what_needs_an_optional_package_says_how_to_install_it(plain: Path, words: str, package: str) -> None:
+def test_what_needs_an_optional_package_says_how_to_install_it(plain: Path) -> None:
     write_study(plain / "out", 2)
-    (plain / "space.yaml").write_text("lr: {loguniform: [0.001, 0.1]}\n")
     before = sorted(plain.rglob("*"))
-    run = python(plain, "-m", "tuner", *words.split())
+    run = python(plain, "-m", "tuner", "report", "out")
     assert (run.stdout, run.returncode) == ("", 2)
     assert re.fullmatch(
-        rf"error: .*{package} is not installed: .*pip install -e '{re.escape(str(ROOT))}\[.*\]'\n", run.stderr
+        rf"error: .*plotly is not installed: .*pip install -e '{re.escape(str(ROOT))}\[.*\]'\n", run.stderr
     )
     assert sorted(plain.rglob("*")) == before
 
@@ -125,18 +113,8 @@ def test_a_notebooks_plot_says_how_to_install_plotly(plain: Path) -> None:
     assert "InputError: the package plotly is not installed: " in run.stderr.splitlines()[-1]
 
 
-def test_only_batch_sizes_of_graphs_need_torch_geometric() -> None:
-    """The built-in workloads do without it."""
-    needing = [
-        str(path.relative_to(ROOT / "tuner"))
-        for path in (ROOT / "tuner").rglob("*.py")
-        if re.search(r"^ *(?:import|from) torch_geometric", path.read_text(), re.MULTILINE)
-    ]
-    assert needing == ["sizing/batch_size_finder/samples.py"]
-
-
 def test_an_optional_module_of_ours_says_how_to_install_what_it_needs(plain: Path) -> None:
-    for name in ("optuna", "lightning", "transformers"):
+    for name in ("lightning", "transformers"):
         run = python(plain, "-c", f"import tuner.{name}")
         assert f"ImportError: the package {name} is not installed: " in run.stderr.splitlines()[-1]
 

@@ -241,7 +241,7 @@ def export(
 
     Args:
         directory: The study's folder. By default the newest study under results/.
-        optuna: The URL of an Optuna storage, such as sqlite:///FILE; needs the extra optuna.
+        optuna: The URL of an Optuna storage, such as sqlite:///FILE.
         study_name: The study's name there. Of several workloads each is a study, with the workload's name behind that. By
             default the name of the study's folder.
 
@@ -249,8 +249,7 @@ def export(
         One for each workload.
 
     Raises:
-        InputError: there is no such study, Optuna is not installed, the URL cannot be used, or the database has a
-            study of that name already.
+        InputError: there is no such study, the URL cannot be used, or the database has a study of that name already.
     """
 
 def fit_footprint(

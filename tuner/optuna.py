@@ -5,13 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from tuner.errors import ParameterError, not_installed, option
+import optuna
 
-try:
-    import optuna
-except ModuleNotFoundError as missing:
-    raise ImportError(not_installed("optuna")) from missing
-
+from tuner.errors import ParameterError, option
 from tuner.records.study_record import OPTUNA_CALL, read_study
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public

@@ -1,7 +1,7 @@
 """What an installation takes: builds the wheel and installs it into empty environments, without pip's cache.
 
     plain   the wheel alone; then a study of a function
-    report  with the HTML report and Optuna; then `tuner --mode quick`
+    report  with the HTML report; then `tuner --mode quick`
     all     with all extras; then the same
 
 All run in an empty folder. torch is installed first and by itself, and all arguments go to that command of pip, such

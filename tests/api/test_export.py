@@ -160,12 +160,6 @@ def test_a_workload_whose_trials_have_not_ended_is_a_study_without_any(tmp_path:
     assert [sum(each.trials.values()) for each in export(tmp_path / "made", optuna=url)] == [2, 0]
 
 
-def test_without_optuna_the_extra_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.api.export.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"optuna is not installed: .*\[optuna\]'$"):
-        export(optuna=url)
-
-
 def test_what_is_no_study_is_refused_in_one_line(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "tuner", "export", ".", "--optuna", "sqlite:///x.db"],

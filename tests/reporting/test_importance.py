@@ -49,12 +49,6 @@ def test_what_cannot_be_judged_says_why(rows: list[Attempt], keys: list[str], wh
         importances(rows, keys, LOSS, {})
 
 
-def test_without_optuna_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importance, "find_spec", lambda _: None)
-    with pytest.raises(InputError, match="the package optuna is not installed: "):
-        importances(of_two(20), ["width", "lr"], LOSS, {})
-
-
 def test_what_optuna_raises_is_told_in_place_of_the_importance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importance, "_evaluator", lambda: 1 / 0)
     with pytest.raises(InputError, match="Optuna could not compute it: ZeroDivisionError"):

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.api.report import objectives_used
-from tuner.errors import InputError, ParameterError, not_installed, one_line, option
+from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, JOURNAL_ONLY, Attempt
 from tuner.records.epochs import EpochLine, histories, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
@@ -64,8 +63,7 @@ def export(options: ExportOptions) -> list[Exported]:
         One for each workload.
 
     Raises:
-        InputError: there is no such study, Optuna is not installed, the URL cannot be used, or the database has a
-            study of that name already.
+        InputError: there is no such study, the URL cannot be used, or the database has a study of that name already.
     """
     url, directory = _check_url(options.optuna), options.directory
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
@@ -105,8 +103,6 @@ def _check_url(url: str | None) -> str:
             raise ParameterError("optuna", url, "is a folder", "give the name of a file")
         if not file.parent.is_dir():
             raise ParameterError("optuna", url, f"there is no folder {file.parent}", "make it or give another")
-    if find_spec("optuna") is None:
-        raise InputError(f"{option('optuna')}: {not_installed('optuna')}")
     return url
 
 

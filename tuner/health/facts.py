@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tuner.machine.holders import Holder
 
 # The packages that only some options need, with our extras that install them.
-EXTRAS = {"plotly": "report", "optuna": "optuna", "mlflow": "mlflow", "wandb": "wandb"}
+EXTRAS = {"plotly": "report", "mlflow": "mlflow", "wandb": "wandb"}
 
 
 @dataclass(frozen=True)

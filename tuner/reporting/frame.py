@@ -101,7 +101,7 @@ class StudyFrame(pd.DataFrame):
         return effects_plot(*self._study())
 
     def plot_importance(self) -> Figure:
-        """How much each hyperparameter matters, by Optuna's PED-ANOVA; needs ten completed trials and optuna."""
+        """How much each hyperparameter matters, by Optuna's PED-ANOVA; needs ten completed trials."""
         return titled(what_matters(*self._study())[0])
 
     def plot_contour(self) -> Figure:

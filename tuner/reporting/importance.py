@@ -6,11 +6,10 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from random import Random
 from typing import TYPE_CHECKING
 
-from tuner.errors import InputError, not_installed, one_line
+from tuner.errors import InputError, one_line
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.optuna_space import distributions
 from tuner.records.study_record import Scale
@@ -51,8 +50,8 @@ def importances(
         scales: those of the search space's ranges.
 
     Raises:
-        InputError: there are fewer than ten trials or two hyperparameters, no differences between the trials, Optuna
-            is not installed, or it fails. The text says which.
+        InputError: there are fewer than ten trials or two hyperparameters, no differences between the trials, or
+            Optuna fails. The text says which.
     """
     if len(keys) < 2:
         raise InputError("fewer than two hyperparameters vary in all completed trials")
@@ -60,8 +59,6 @@ def importances(
         raise InputError(f"{len(rows)} completed trials are too few to judge, at least {LEAST} are needed")
     if len({row.number(objective.metric) for row in rows}) == 1:
         raise InputError(f"all completed trials have the same {objective.metric}")
-    if find_spec("optuna") is None:
-        raise InputError(not_installed("optuna", extra="report"))
     random, times = Random(0), resamples(len(rows))
     try:
         with _quiet():

@@ -372,9 +372,7 @@ class ExportOptions(Options):
     directory: PathText | None = field(
         None, "The study's folder.", Terminal("[DIR]", unset="the newest study under results/", argument=True)
     )
-    optuna: str | None = field(
-        None, "The URL of an Optuna storage, such as sqlite:///FILE; needs the extra optuna.", Terminal("URL")
-    )
+    optuna: str | None = field(None, "The URL of an Optuna storage, such as sqlite:///FILE.", Terminal("URL"))
     study_name: str | None = field(
         None,
         "The study's name there. Of several workloads each is a study, with the workload's name behind that.",
