@@ -156,17 +156,6 @@ PAGES = {
         files=(("NAME.py", "the workload, in the current folder; never written over"),),
         see=("run", "function_or_script.md"),
     ),
-    "fit-footprint": Page(
-        examples=(
-            ("tuner fit-footprint results/study/results.csv", "show the fit to a study that tried several batches"),
-            ("tuner fit-footprint rows.csv --output model.toml --batch batch", "and keep it as a footprint file"),
-        ),
-        files=(
-            ("ROWS.csv", "a column `memory_gb` or `peak_memory_gb`, and one for each variable; or a `results.csv`"),
-            ("FILE.toml", "the footprint"),
-        ),
-        see=("estimate", "memory.md"),
-    ),
     "results": Page(
         examples=(
             ("tuner results", "the study under results/ that was begun last"),
@@ -192,7 +181,7 @@ PAGES = {
             ("tuner optimize --auto --limit 1 --profile", "on this machine, checked by real steps"),
         ),
         files=(("NAME.backup", "each file that `--apply` changes, as it was"), CALIBRATION),
-        see=("estimate", "plan", "fit-footprint", "memory.md"),
+        see=("estimate", "plan", "memory.md"),
     ),
     "report": Page(
         examples=(

@@ -26,7 +26,6 @@ MODULES = {
     "tuner.api.export": ("export",),
     "tuner.api.train": ("train",),
     "tuner.cli.completion": ("completion",),
-    "tuner.api.fit_footprint": ("fit_footprint",),
     "tuner.sizing.transformers.gpu_memory": ("estimate_gpu_memory_requirements",),
     "tuner.sizing.batch_size_finder.batch_size": ("compute_batch_size",),
     "tuner.sizing.batch_size_finder.budget": ("MemoryBudget",),

@@ -17,13 +17,11 @@ from tuner.placement.retry import OnOom as OnOom
 from tuner.reporting.frame import StudyFrame as StudyFrame
 from tuner.search.configurations import Configs as Configs
 from tuner.search.schedulers import SchedulerName as SchedulerName
-from tuner.sizing.footprints.fitting import FootprintFit as FootprintFit
 from tuner.sizing.transformers.formula import Attention as Attention
 from tuner.spec.commands import CardSizes as CardSizes
 from tuner.spec.commands import Estimate as Estimate
 from tuner.spec.commands import Model as Model
 from tuner.spec.commands import Paths as Paths
-from tuner.spec.commands import Rows as Rows
 from tuner.spec.commands import Step as Step
 from tuner.spec.commands import Table as Table
 from tuner.spec.groups import MpsChoice as MpsChoice
@@ -78,7 +76,6 @@ __all__ = [
     "estimate_gpu_memory_requirements",
     "estimate_model_memory",
     "export",
-    "fit_footprint",
     "load_best",
     "log_memory_state",
     "memory_aware",
@@ -250,28 +247,6 @@ def export(
 
     Raises:
         InputError: there is no such study, the URL cannot be used, or the database has a study of that name already.
-    """
-
-def fit_footprint(
-    rows: Rows,
-    output: str | PathLike[str] | None = None,
-    name: str | None = None,
-    batch: str = 'batch_size',
-    overwrite: bool = False,
-) -> FootprintFit:
-    """Fits a footprint to measured rows, and writes it where an output is given.
-
-    Args:
-        rows: A CSV file, or its rows as mappings or a DataFrame: a column of measured GB (2**30 bytes), memory_gb or
-            peak_memory_gb, and columns of variables. A study's results.csv is understood: its batches are the samples of
-            an optimizer step, so they are divided by the accumulation.
-        output: The TOML file to write. By default the fit is only shown.
-        name: The name of the model. By default the file's name.
-        batch: The column that holds the batch.
-        overwrite: Replace the file if it is there.
-
-    Raises:
-        InputError: the rows cannot be read, are too few, or say nothing of the batch; the output is there already.
     """
 
 def memory_aware(

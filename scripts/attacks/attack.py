@@ -32,7 +32,7 @@ from scripts.attacks.trials import WAYS, trials
 
 # What commands import on first use: children share it. Those of Ray are not among them.
 WARM = ("pandas", "tuner.cli.main", "tuner.api.run", "tuner.api.plan", "tuner.api.results", "tuner.api.report")
-WARM += ("tuner.api.estimate", "tuner.api.optimize", "tuner.api.train", "tuner.api.fit_footprint", "tuner.api.export")
+WARM += ("tuner.api.estimate", "tuner.api.optimize", "tuner.api.train", "tuner.api.export")
 WARM += (
     "tuner.study.study",
     "tuner.execution.in_process",

@@ -21,7 +21,6 @@ EVERY_APART = 100  # of so many tries one is a process of its own
 MAY_CHANGE = ("work/study", "work/out", "work/cache", "tmp", "out", "err")
 MAY_CHANGE_OF = {
     "export": ("work/out.db",),
-    "fit-footprint": ("work/out.toml",),
     "report": ("work/report.html",),
     "optimize": tuple(f"work/edited.{kind}{backup}" for kind in ("yaml", "toml") for backup in ("", ".backup")),
     "run": ("work/results",),

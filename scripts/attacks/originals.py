@@ -130,7 +130,7 @@ TARGETS = (
     Target(
         "table",
         ("study/results.csv", "table.csv"),
-        ("results {}", "results {} --csv", "fit-footprint {} --batch hidden_dim", "results {} --columns lr,val_rmse"),
+        ("results {}", "results {} --csv", "results {} --columns lr,val_rmse"),
     ),
     Target("weights", ("study/checkpoints/t003.pt", "study/best.pt"), (STUDY[4],)),
     Target(
@@ -146,7 +146,6 @@ TARGETS = (
             "optimize --footprint {} --gpu-memory 16 --apply --config-path edited.yaml",
         ),
     ),
-    Target("rows", ("rows.csv",), ("fit-footprint {} --output out.toml --overwrite", "fit-footprint {}")),
     Target("transformers", ("transformer.toml",), ("estimate {}", "estimate {} --json")),
     Target(
         "edited files",
@@ -201,8 +200,6 @@ def write(folder: Path) -> None:
         "transformer.toml": TRANSFORMER,
         "edited.yaml": EDITED_YAML,
         "edited.toml": EDITED_TOML,
-        "rows.csv": "memory_gb,batch_size,width\n"
-        + "".join(f"{1 + 0.01 * n * w:.3f},{n},{w}\n" for n in (2, 4, 8, 16) for w in (1, 2, 3)),
     }
     for name, text in files.items():
         (work / name).write_text(text)

@@ -25,7 +25,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "a.swc": read_swc,
     "a.csv": read_frames,
     "a.parquet": read_parquet,
-    "rows.csv": lambda path: tuner.fit_footprint(str(path)),
     "model.toml": lambda path: tuner.estimate(str(path)),
     "study.json": lambda path: read_study(path.parent),
     "attempts.jsonl": read_attempts,

@@ -6,24 +6,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.errors import InputError, ParameterError, Spelling, both_given, in_python, option, spelled
+from tuner.errors import (
+    InputError,
+    ParameterError,
+    Spelling,
+    both_given,
+    did_you_mean,
+    in_python,
+    option,
+    spelled,
+)
 from tuner.estimation.service import EstimationService
 from tuner.reporting import phases
 from tuner.sizing.choices import Chosen, Goal, check_not_chosen, explanations
-from tuner.sizing.config_edits.edit_plan import EditPlan, NewValues, new_values, parse_keys, plan_edits
-from tuner.sizing.config_edits.file_edit import FileEdit, apply_edits
-from tuner.sizing.config_edits.found_files import ConfigFile, find_config_files
-from tuner.sizing.config_edits.listed_configurations import SizedConfiguration
-from tuner.sizing.footprints.footprint import read_footprint
-from tuner.sizing.footprints.stages import size_stages, stages_of
+from tuner.sizing.config_edits import FileEdit, NewValues, apply_edits, config_files, plan_edits
+from tuner.sizing.footprint import read_footprint
 from tuner.sizing.profile import profiled
+from tuner.sizing.stages import size_stages, stages_of
 from tuner.sizing.target import Target, detected_target, given_target
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, limited_by, reachable, size_configuration
 from tuner.spec.commands import OptimizeOptions
 from tuner.spec.groups import SelectionOptions
 from tuner.spec.options import public
 from tuner.study.selection import choose
-from tuner.trial import GB, Config, Device, title
+from tuner.trial import ACCUMULATION, GB, Config, Device, title
 from tuner.workloads.task import describe, load_tasks
 
 # What a footprint, which has no model to train, leaves nothing to say for.
@@ -74,15 +80,15 @@ def optimize(options: OptimizeOptions) -> Optimization:
         found = _of_footprint(options.footprint, options, goal)
     else:
         found = _of_workloads(options, goal, target.device)
-    plan = plan_edits(files, found.to_write, found.keys, keys, found.sized) if files else EditPlan()
+    edits, notes = _planned(files, keys, found)
     return Optimization(
         device=target.device,
         goal=goal,
         source=found.source,
         chosen=tuple(found.chosen),
-        notes=(*target.notes, *found.notes, *plan.notes),
-        edits=plan.edits,
-        backups=tuple(apply_edits(plan.edits)) if options.apply and not options.dry_run else (),
+        notes=(*target.notes, *found.notes, *notes),
+        edits=tuple(edits),
+        backups=tuple(apply_edits(edits)) if options.apply and not options.dry_run else (),
     )
 
 
@@ -93,22 +99,25 @@ class _Found:
     source: str
     chosen: list[Chosen]
     notes: list[str]
-    to_write: NewValues
-    keys: Mapping[str, str]
-    sized: tuple[SizedConfiguration, ...] = ()
+    batch: str  # the batch's name
+    to_write: list[Chosen]  # one, or a footprint's stages, which share their batch
+    keys: Mapping[str, str]  # the names of values in files, if they differ
+    one_step: bool  # the files' batch is the samples of an optimizer step, as in our files
 
 
 def _of_footprint(file: str, options: OptimizeOptions, goal: Goal) -> _Found:
     footprint = read_footprint(file)
     stages = stages_of(footprint, options.overrides)
     chosen = size_stages(footprint, stages, goal)
-    why = [line for each in chosen for line in explanations(each, goal, stages[each.name])]
+    why = [line for stage in chosen for line in explanations(stage, goal, stages[stage.name])]
     return _Found(
         source=f"{footprint.name}: {footprint.formula()} GB",
         chosen=chosen,
         notes=why,
-        to_write=new_values(chosen, footprint.batch, one_step=footprint.batch_is_step),
+        batch=footprint.batch,
+        to_write=chosen,
         keys=footprint.keys,
+        one_step=footprint.batch_is_step,
     )
 
 
@@ -123,23 +132,23 @@ def _of_workloads(options: OptimizeOptions, goal: Goal, device: Device) -> _Foun
     tasks = load_tasks(choices)
     service = EstimationService(options.memory_estimation, options.calibration, options.expandable_segments)
     number = sum(len(choice.configurations) for choice in choices)
-    several, why, sized = len(choices) > 1, list[str](), list[SizedConfiguration]()
+    several, why, chosen = len(choices) > 1, list[str](), list[Chosen]()
     for choice in choices:
         predictor = Predictor(tasks[choice.workload.name], device, service)
-        for each in choice.configurations:
-            name = title(choice.workload.name, each.name, several=several)
-            phases.show(f"looking for the largest batch, {len(sized) + 1} of {number}")
-            found, lines = _sized(predictor, name, each.values, goal, profile=options.profile)
-            sized.append(SizedConfiguration(choice.workload.name, each.name, found))
+        for configuration in choice.configurations:
+            name = title(choice.workload.name, configuration.name, several=several)
+            phases.show(f"looking for the largest batch, {len(chosen) + 1} of {number}")
+            found, lines = _sized(predictor, name, configuration.values, goal, profile=options.profile)
+            chosen.append(found)
             why += lines
-    chosen = [each.chosen for each in sized]
-    smallest = min(chosen, key=lambda each: each.batch_size)
-    batch = batch_key(next(iter(tasks.values())))
+    smallest = min(chosen, key=lambda found: found.batch_size)
     if options.config_path and options.overrides:
         values = ", ".join(options.overrides)
         why.append(f"sized with {values}, which is not written: the files must say so themselves")
-    to_write = new_values([smallest], batch, one_step=True, configuration=smallest.name if len(chosen) > 1 else "")
-    return _Found(describe(tasks), chosen, why, to_write, {}, tuple(sized))
+    if options.config_path and len(chosen) > 1:
+        why.append(f"{smallest.name}: its batch, the smallest of all, goes into the files")
+    batch = batch_key(next(iter(tasks.values())))
+    return _Found(describe(tasks), chosen, why, batch, [smallest], {}, one_step=True)
 
 
 def _sized(predictor: Predictor, name: str, config: Config, goal: Goal, *, profile: bool) -> tuple[Chosen, list[str]]:
@@ -173,7 +182,7 @@ def _target(options: OptimizeOptions) -> Target:
     return target
 
 
-def _files(options: OptimizeOptions) -> tuple[list[ConfigFile], dict[str, str]]:
+def _files(options: OptimizeOptions) -> tuple[dict[Path, bool], dict[str, str]]:
     """The files to be edited, and what they call what is written."""
     paths, wanted = options.config_path, options.apply or options.dry_run
     if wanted and not paths:
@@ -185,7 +194,28 @@ def _files(options: OptimizeOptions) -> tuple[list[ConfigFile], dict[str, str]]:
         )
     if options.key and not paths:
         raise ParameterError("key", options.key[0], f"has no effect without {option('config_path')}")
-    return find_config_files(paths), parse_keys(options.key)
+    keys = {}
+    for text in options.key:
+        name, _, keys[name] = text.partition("=")
+        if not name or not keys[name]:
+            raise ParameterError("key", text, "expected NAME=DOTTED.PATH")
+    return config_files(paths), keys
+
+
+def _planned(files: Mapping[Path, bool], given: Mapping[str, str], found: _Found) -> tuple[list[FileEdit], list[str]]:
+    """The changes of the files, and notes for the user."""
+    if not files:
+        return [], []
+    first = found.to_write[0]
+    batch = first.step_size if found.one_step else first.batch_size
+    common = {found.batch: batch, ACCUMULATION: first.accumulation}
+    names = dict.fromkeys([*common, *(name for chosen in found.to_write for name in chosen.variables)])
+    for name in given:
+        if name not in names:
+            hint = did_you_mean(name, names, f"known are {', '.join(sorted(names))}")
+            raise ParameterError("key", f"{name}={given[name]}", "nothing that is chosen has this name", hint)
+    keys = {name: given.get(name, found.keys.get(name, name)) for name in names}
+    return plan_edits(files, NewValues(found.to_write, common, keys), list(given))
 
 
 def _check(options: OptimizeOptions) -> None:
@@ -209,28 +239,32 @@ def to_record(found: Optimization, spelling: Spelling = in_python) -> dict[str, 
         "safety_margin": found.goal.safety_margin,
         "limit_gb": round(found.goal.limit_bytes / GB, 4),
         "source": found.source,
-        "chosen": [_chosen_record(each, found.device) for each in found.chosen],
+        "chosen": [_chosen_record(chosen, found.device) for chosen in found.chosen],
         "explanations": [spelled(text, spelling) for text in found.notes],
         "changes": [
-            {"file": str(edit.path), "key": change.key, "before": change.before, "after": change.after}
+            {"file": str(edit.path), "key": key, "before": before, "after": after}
             for edit in found.edits
-            for change in edit.changes
+            for key, before, after in edit.changes
         ],
         "backups": [str(path) for path in found.backups],
     }
 
 
-def _chosen_record(each: Chosen, device: Device) -> dict[str, object]:
-    sizes = {"predicted_gb": each.need_bytes, "one_more_gb": each.beyond_bytes, "measured_gb": each.measured_bytes}
+def _chosen_record(chosen: Chosen, device: Device) -> dict[str, object]:
+    sizes = {
+        "predicted_gb": chosen.need_bytes,
+        "one_more_gb": chosen.beyond_bytes,
+        "measured_gb": chosen.measured_bytes,
+    }
     return {
-        "name": each.name,
-        "batch_size": each.batch_size,
-        "accumulation": each.accumulation,
-        "devices": each.devices,
-        "effective_batch": each.effective_batch,
-        **each.variables,
+        "name": chosen.name,
+        "batch_size": chosen.batch_size,
+        "accumulation": chosen.accumulation,
+        "devices": chosen.devices,
+        "effective_batch": chosen.effective_batch,
+        **chosen.variables,
         **{key: None if size is None else round(size / GB, 4) for key, size in sizes.items()},
-        "share_of_device": round(each.need_bytes / device.total_bytes, 4),
-        "stopped_by": each.stopped_by,
-        "method": each.method,
+        "share_of_device": round(chosen.need_bytes / device.total_bytes, 4),
+        "stopped_by": chosen.stopped_by,
+        "method": chosen.method,
     }

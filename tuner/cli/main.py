@@ -24,7 +24,6 @@ from tuner.spec.commands import (
     CalibrateOptions,
     EstimateOptions,
     ExportOptions,
-    FitOptions,
     OptimizeOptions,
     PlanOptions,
     ReportOptions,
@@ -224,18 +223,6 @@ def new_workload(name: str) -> None:
     from tuner.api import new_workload
 
     _say(new_workload.commands(new_workload.new_workload(name)))
-
-
-@command(FitOptions)
-def fit_footprint(ctx: click.Context, /, **_: object) -> None:
-    """Fit a formula of memory to measured rows.
-
-    It can be kept as a footprint file. ROWS.csv has a column memory_gb (or peak_memory_gb), and a column for each
-    variable; a study's results.csv is understood too.
-    """
-    from tuner.api import fit_footprint
-
-    _say(fit_footprint.fit_footprint.of(chosen(ctx, FitOptions)).text())
 
 
 @command(ResultsOptions, "as_json", "as_csv")

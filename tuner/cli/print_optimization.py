@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from tuner.reporting.console import WIDE
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from tuner.api.optimize import Optimization
     from tuner.sizing.choices import Chosen
+    from tuner.sizing.config_edits import FileEdit
 
 
 def optimization_text(found: Optimization, dry_run: bool) -> str:
@@ -42,29 +44,29 @@ def _table(found: Optimization) -> Table:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    variables = list(dict.fromkeys(name for each in found.chosen for name in each.variables))
-    measured = ("measured",) if any(each.measured_bytes is not None for each in found.chosen) else ()
+    variables = list(dict.fromkeys(name for chosen in found.chosen for name in chosen.variables))
+    measured = ("measured",) if any(chosen.measured_bytes is not None for chosen in found.chosen) else ()
     heads = ("name", "batch", "accumulation", "effective", *variables, "predicted", *measured, "share", "stopped by")
     for head in (*heads, "method"):
         table.add_column(head, justify="left" if head in ("name", "stopped by", "method") else "right")
-    for each in found.chosen:
+    for chosen in found.chosen:
         table.add_row(
-            Text(each.name),
-            str(each.batch_size),
-            str(each.accumulation),
-            str(each.effective_batch),
-            *(f"{each.variables[name]:g}" if name in each.variables else "" for name in variables),
-            f"{each.need_bytes / GB:.2f} GB",
-            *(_measured(each) for _ in measured),
-            f"{each.need_bytes / found.device.total_bytes:.0%}",
-            in_terminal(USERS_BOUND) if each.stopped_by == USERS_BOUND else each.stopped_by,
-            each.method,
+            Text(chosen.name),
+            str(chosen.batch_size),
+            str(chosen.accumulation),
+            str(chosen.effective_batch),
+            *(f"{chosen.variables[name]:g}" if name in chosen.variables else "" for name in variables),
+            f"{chosen.need_bytes / GB:.2f} GB",
+            *(_measured(chosen) for _ in measured),
+            f"{chosen.need_bytes / found.device.total_bytes:.0%}",
+            in_terminal(USERS_BOUND) if chosen.stopped_by == USERS_BOUND else chosen.stopped_by,
+            chosen.method,
         )
     return table
 
 
-def _measured(each: Chosen) -> str:
-    return "" if each.measured_bytes is None else f"{each.measured_bytes / GB:.2f} GB"
+def _measured(chosen: Chosen) -> str:
+    return "" if chosen.measured_bytes is None else f"{chosen.measured_bytes / GB:.2f} GB"
 
 
 def _files(found: Optimization, dry_run: bool) -> list[str]:
@@ -72,12 +74,13 @@ def _files(found: Optimization, dry_run: bool) -> list[str]:
     if not found.edits:
         return []
     if dry_run:
-        diffs = [edit.diff().rstrip("\n") or f"{edit.path}: unchanged" for edit in found.edits]
-        return ["", *diffs]
-    lines = [
-        f"{edit.path}: {change.key} {change.before} → {change.after}"
-        for edit in found.edits
-        for change in edit.changes
-    ]
+        return ["", *(_diff(edit) or f"{edit.path}: unchanged" for edit in found.edits)]
+    lines = [f"{edit.path}: {key} {old} → {new}" for edit in found.edits for key, old, new in edit.changes]
     lines += [f"{edit.path}: unchanged" for edit in found.edits if not edit.changes]
     return ["", *lines, *(f"backup: {path}" for path in found.backups)]
+
+
+def _diff(edit: FileEdit) -> str:
+    """The change of a file in unified form; empty if there is none."""
+    before, after = edit.before.splitlines(), edit.after.splitlines()
+    return "\n".join(unified_diff(before, after, str(edit.path), str(edit.path), lineterm=""))

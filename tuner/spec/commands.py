@@ -38,13 +38,10 @@ if TYPE_CHECKING:
     Step = Callable[[], tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]]
     CardSizes = str | Sequence[float]
     Paths = str | Path | Sequence[str | Path]
-    import pandas as pd
-
-    Rows = str | Path | Sequence[Mapping[str, Any]] | pd.DataFrame
     Estimate = float | Callable[[dict[str, Any]], float | MemoryEstimate]
     Table = Any  # whatever numpy makes an array of
 else:  # looked over where they are used
-    Model = Step = CardSizes = Paths = Rows = Estimate = Table = WorkloadLike = object
+    Model = Step = CardSizes = Paths = Estimate = Table = WorkloadLike = object
 
 Listed = Annotated[Sequence[str], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 PORT = 8765
@@ -286,23 +283,6 @@ class TrainOptions(Options):
     output: PathText | None = field(
         None, "A folder for the model, new or empty.", Terminal("DIR", unset="a new one under results/")
     )
-
-
-class FitOptions(Options):
-    """``fit-footprint``: a formula of memory from measured rows."""
-
-    positional: ClassVar[tuple[str, ...]] = ("rows", "output", "name", "batch", "overwrite")
-
-    rows: Rows = required(
-        "A CSV file, or its rows as mappings or a DataFrame: a column of measured GB (2**30 bytes), memory_gb or "
-        "peak_memory_gb, and columns of variables. A study's results.csv is understood: its batches are the samples "
-        "of an optimizer step, so they are divided by the accumulation.",
-        Terminal("ROWS.csv", argument=True),
-    )
-    output: PathText | None = field(None, "The TOML file to write.", Terminal("FILE", unset="the fit is only shown"))
-    name: str | None = field(None, "The name of the model.", Terminal("NAME", unset="the file's name"))
-    batch: str = field("batch_size", "The column that holds the batch.", Terminal("COLUMN"))
-    overwrite: bool = field(False, "Replace the file if it is there.")
 
 
 class ResultsOptions(Options):

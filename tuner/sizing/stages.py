@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
-from tuner.errors import InputError, option
+from tuner.errors import InputError, did_you_mean, option
 from tuner.sizing.choices import PAIRS, Chosen, Goal, Number, accumulation_for, check_not_chosen, lowered
-from tuner.sizing.footprints.footprint import Footprint, used
+from tuner.sizing.footprint import Footprint
 from tuner.sizing.search import USERS_BOUND, DoesNotFit, LargestBatch, check_least, does_not_fit, largest_batch
-from tuner.trial import GB
+from tuner.trial import GB, LARGEST_NUMBER
 
 LARGEST = 2**20  # the largest batch, if neither the footprint nor the user has a bound
 Stages = Mapping[str, Mapping[str, Number]]  # variables by stage
@@ -77,8 +78,7 @@ def _fewer_pairs(footprint: Footprint, name: str, values: Mapping[str, Number], 
 def _does_not_fit(footprint: Footprint, name: str, values: Mapping[str, Number], goal: Goal, least: int) -> str:
     need = footprint.need_bytes({**values, footprint.batch: least})
     none = footprint.need_bytes({**values, footprint.batch: 0})
-    costly = used(footprint.terms)
-    fewest = {key: 1 for key in PAIRS if key in costly and values.get(key, 0) > 1}
+    fewest = {key: 1 for key in PAIRS if key in footprint.used() and values.get(key, 0) > 1}
     with_fewest = footprint.need_bytes({**values, **fewest, footprint.batch: least})
     remedies = [f"it fits a device of {need / goal.safety_margin / GB:.2f} GB"]
     if with_fewest < need:
@@ -115,10 +115,14 @@ def _bound(footprint: Footprint, goal: Goal) -> tuple[int, str]:
 def _override(footprint: Footprint, text: str) -> tuple[str, Number]:
     check_not_chosen(text, footprint.batch)
     name, equals, value = text.partition("=")
+    known = {*footprint.used(), *(name for values in stages_of(footprint, ()).values() for name in values)}
     try:
         number = float(value)
     except ValueError:
-        number = None
-    if not equals or number is None:
-        raise InputError(f"{option('overrides', text)}: expected VARIABLE=NUMBER")
+        number = math.nan
+    if not equals or not 0 <= number <= LARGEST_NUMBER:
+        raise InputError(f"{option('overrides', text)}: expected VARIABLE=NUMBER, a finite number of 0 or more")
+    if name not in known:
+        hint = did_you_mean(name, known, f"known are {', '.join(sorted(known))}")
+        raise InputError(f"{option('overrides', text)}: {footprint.name} has no such variable: {hint}")
     return name, int(number) if number.is_integer() else number

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tuner.errors import InputError
 from tuner.sizing.choices import Goal
-from tuner.sizing.footprints.footprint import Footprint, Term, read_footprint
-from tuner.sizing.footprints.stages import size_stages, stages_of
+from tuner.sizing.footprint import Footprint, read_footprint
 from tuner.sizing.search import DoesNotFit
+from tuner.sizing.stages import size_stages, stages_of
 from tuner.trial import GB
 
 ENCODER = read_footprint("contrastive_encoder")
@@ -64,11 +62,15 @@ def test_the_smallest_batch_and_the_devices_count() -> None:
     assert first.effective_batch == 480
 
 
+def plain(gb: float) -> Footprint:
+    terms = [{"part": "all", "gb": gb, "times": ["batch"]}]
+    return Footprint.model_validate({"name": "plain", "batch": "batch", "terms": terms})
+
+
 def test_a_footprint_without_stages_is_one_row() -> None:
-    plain = Footprint("plain", (Term("all", GB, ("batch",)),), {}, "batch")
-    (row,) = sized(10, plain)
+    (row,) = sized(10, plain(gb=1))
     assert (row.name, row.batch_size, row.beyond_bytes) == ("plain", 8, 9 * GB)
-    (row,) = sized(10, replace(plain, terms=(Term("all", 1, ("batch",)),)))
+    (row,) = sized(10, plain(gb=1 / GB))
     assert row.stopped_by == "the search"
 
 
@@ -78,3 +80,5 @@ def test_variables_can_be_set_but_not_the_batch() -> None:
         stages_of(ENCODER, ["batch_size=4"])
     with pytest.raises(InputError, match="overrides='n_negatives=many': expected VARIABLE=NUMBER"):
         stages_of(ENCODER, ["n_negatives=many"])
+    with pytest.raises(InputError, match="no such variable: did you mean n_negatives"):
+        stages_of(ENCODER, ["n_negative=4"])

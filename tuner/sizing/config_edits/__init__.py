@@ -1,1 +1,0 @@
-"""Changes of numbers in YAML and TOML files that keep comments, order, quotes and anchors."""
