@@ -26,6 +26,7 @@ from tuner.training.loop import fit
 from tuner.training.optimizers import build_optimizer
 from tuner.trial import Config, Trial
 from tuner.workloads.base import Batch, Workload
+from tuner.workloads.batches import changed
 from tuner.workloads.graphsage.workload import GraphSAGE
 
 
@@ -40,7 +41,7 @@ class Again(CudaRecorder):
         return nullcontext()
 
     def to_device(self, batch: Batch) -> Batch:
-        return tuple(part.clone() for part in batch)
+        return changed(batch, torch.clone)
 
     def record(self, step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
         if self.error:

@@ -23,6 +23,7 @@ from tuner.machine.caps import is_out_of_memory
 from tuner.training.step import train_step, uses
 from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
+from tuner.workloads.batches import changed, parts_of
 from tuner.workloads.protocols import Curriculum, optional
 
 WARM_UP_STEPS = 3  # as in PyTorch's notes; they train like all others
@@ -55,7 +56,7 @@ class CudaRecorder:
 
     def to_device(self, batch: Batch) -> Batch:
         """A copy of the batch on the device."""
-        return tuple(part.to("cuda", copy=True, non_blocking=True) for part in batch)
+        return changed(batch, lambda part: part.to("cuda", copy=True, non_blocking=True))
 
     def record(self, step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
         """Records a step without running it; returns the tensor of its loss, and what runs it.
@@ -190,12 +191,12 @@ class GraphedSteps:
         """One step; returns the loss."""
         if len(batches) != 1:
             self._give_up("a step has several batches")
-        elif not all(_is_dense(part) for part in batches[0]):
+        elif not all(_is_dense(part) for part in parts_of(batches[0])):
             self._give_up("a batch has more than dense tensors")
         if self._given_up:
             return self._eager(*batches)
         (batch,) = batches
-        shape = [(part.shape, part.dtype) for part in batch]
+        shape = [(part.shape, part.dtype) for part in parts_of(batch)]
         self._shape = self._shape or shape
         if shape != self._shape:
             return self._apart(batch)
@@ -208,7 +209,7 @@ class GraphedSteps:
             self._give_up("attributes of the model or the workload change between epochs")
             return self._eager(batch)
         self._begun = False
-        for place, part in zip(graph.batch, batch, strict=True):
+        for place, part in zip(parts_of(graph.batch), parts_of(batch), strict=True):
             place.copy_(part, non_blocking=True)
         graph.launch()
         return graph.loss.clone()  # the next step overwrites it

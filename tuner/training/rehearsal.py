@@ -19,6 +19,7 @@ from tuner.training.step import evaluate, place, snapshot, to_device, train_step
 from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, Config
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Workload, needs_workload
+from tuner.workloads.batches import tensors_of
 from tuner.workloads.contract import calling
 from tuner.workloads.micro_batches import micro_batch, sample_count
 from tuner.workloads.protocols import DataDescription, VaryingBatches, finish_of, optional, training_samples
@@ -115,9 +116,13 @@ def _largest(workload: Workload, config: Config, data: object) -> Batch:
     """The workload's ``largest_batch``; by default the largest batch of an epoch, which later epochs may exceed."""
     own = optional(workload, VaryingBatches.largest_batch)
     if own is None:
-        return max(contract.epoch(workload, config, data), key=lambda batch: sum(part.nbytes for part in batch))
+        return max(contract.epoch(workload, config, data), key=_bytes_of)
     with calling(workload, "largest_batch"):
         return contract.check_batch(workload, own(config, data), "largest_batch returned")
+
+
+def _bytes_of(batch: Batch) -> int:
+    return sum(tensor.nbytes for tensor in tensors_of(batch))
 
 
 def warm_up(device: str, threads: int | None = None, tasks: Iterable[TrainingTask] = ()) -> None:

@@ -14,6 +14,7 @@ from tuner.training.recompute import recomputing
 from tuner.trial import CHECKPOINTING, EVALUATION_PARTS, OFFLOADING, Config
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Split, Workload
+from tuner.workloads.batches import changed
 from tuner.workloads.contract import calling
 from tuner.workloads.micro_batches import sample_count
 from tuner.workloads.protocols import Checkpointing, Restorable, Teachers, frozen, optional
@@ -123,5 +124,5 @@ def uses(config: Config, option: str) -> bool:
 
 
 def to_device(batch: Batch, device: str) -> Batch:
-    """The batch's tensors on the device."""
-    return batch if device == "cpu" else tuple(part.to(device, non_blocking=True) for part in batch)
+    """The batch with its tensors on the device."""
+    return batch if device == "cpu" else changed(batch, lambda part: part.to(device, non_blocking=True))

@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias
 
 from tuner.errors import InputError
 from tuner.hyperparameters import LOOP_DEFAULTS, LOOP_OPTIONS, AnyHyperparameter, Declared, Hyperparameter, declared
@@ -30,7 +30,7 @@ else:
     DataT = TypeVar("DataT")
     ModelT = TypeVar("ModelT")
 
-Batch = tuple["Tensor", ...]
+Batch: TypeAlias = Any  # a tuple of tensors, or a graph of PyTorch Geometric (``batches.py``)
 Split = Literal["validation", "test"]
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")  # a workload's name, which is part of file names
 MOST_BYTES_OF_NAME = 150  # file names have at most 255
@@ -166,7 +166,10 @@ class Workload(Trainable, Generic[DataT, ModelT]):
 
     @abstractmethod
     def batches(self, config: Config, data: DataT) -> Iterable[Batch]:
-        """One epoch of training batches: tuples of CPU tensors in random order, by torch's random generator."""
+        """One epoch of training batches on the CPU, in random order by torch's random generator.
+
+        A batch is a tuple of tensors, or a ``Data``, ``HeteroData`` or ``Batch`` of PyTorch Geometric.
+        """
 
     @abstractmethod
     def loss(self, model: ModelT, batch: Batch) -> Tensor:

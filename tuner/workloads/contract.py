@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Batch, Split, Trainable, Workload
+from tuner.workloads.batches import is_graph
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.protocols import Alternatives, ChunkedEvaluation, DataDescription, optional
 from tuner.workloads.session import to_number
@@ -164,9 +165,11 @@ def refuse_none(workload: Workload) -> NoReturn:
 
 
 def check_batch(workload: Workload, batch: object, method: str = "batches yielded") -> Batch:
-    """The batch; raises ``WorkloadError`` if it is not a tuple of tensors."""
+    """The batch; raises ``WorkloadError`` if it is neither a tuple of tensors nor a graph."""
+    if is_graph(batch):
+        return cast(Batch, batch)
     if not isinstance(batch, (tuple, list)) or not batch:
-        _refuse(workload, f"{method} {_kind(batch)}: expected a tuple of tensors, such as (x, y)")
+        _refuse(workload, f"{method} {_kind(batch)}: expected a tuple of tensors, such as (x, y), or a graph of PyG")
     for place, part in enumerate(batch):
         if not hasattr(part, "to"):
             text = f"{method} {_kind(part)} at index {place}: expected a tuple of tensors: torch.tensor() makes them"

@@ -7,6 +7,7 @@ from itertools import islice
 
 from tuner.trial import ACCUMULATION, EVALUATION_PARTS, Config, Phase
 from tuner.workloads.base import Batch, Trainable, Workload
+from tuner.workloads.batches import is_graph
 from tuner.workloads.contract import epoch
 from tuner.workloads.protocols import Accumulation, ChunkedEvaluation, VaryingBatches, optional
 
@@ -53,6 +54,11 @@ def training_steps(workload: Workload, config: Config, data: object) -> Iterator
 
 
 def sample_count(workload: Workload, batch: Batch) -> int:
-    """The number of samples in a batch: by default the length of its first tensor."""
-    own = optional(workload, VaryingBatches.count)
-    return own(batch) if own else len(batch[0])
+    """The number of samples in a batch.
+
+    By default it is the length of a tuple's first tensor. It is a graph's ``batch_size``, which PyTorch Geometric's
+    ``Batch`` and the batches of its neighbour loaders have; another graph is one sample.
+    """
+    if own := optional(workload, VaryingBatches.count):
+        return own(batch)
+    return int(getattr(batch, "batch_size", 1)) if is_graph(batch) else len(batch[0])

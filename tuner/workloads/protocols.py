@@ -88,7 +88,7 @@ class OwnLoop(Protocol):
 
 
 class VaryingBatches(Protocol):
-    """Batches that differ in size, or whose size is not the length of their first tensor."""
+    """Batches that differ in size, or whose number of samples is not what ``sample_count`` takes."""
 
     def largest_batch(self, config: Config, data: object) -> Batch:
         """The training batch that takes the most memory; by default the largest of one epoch."""

@@ -30,6 +30,7 @@ from tuner.training.rehearsal import odd_batch, rehearse, representative_batches
 from tuner.training.step import prepare, uses
 from tuner.trial import CUDA_GRAPHS, OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
+from tuner.workloads.batches import changed, parts_of
 from tuner.workloads.contract import built, to_workload_error
 from tuner.workloads.protocols import frozen
 
@@ -77,7 +78,7 @@ def trace_workload(
             _prefer_foreach(optimizer)
         with tracker.paused(tracker.on_gpu):
             odd = odd_batch(workload, config, data) if tracker.on_gpu else None
-            odd = odd and _moved(odd)
+            odd = None if odd is None else _moved(odd)
         batches = _batches(tracker, representative_batches(workload, config, data))
         keep, graphs = partial(_keep, tracker), None
         if tracker.on_gpu and uses(config, CUDA_GRAPHS):
@@ -220,14 +221,14 @@ def _batches(tracker: StorageTracker, batches: Iterator[Batch]) -> Iterator[Batc
             if batch is None:
                 return
             batch = _moved(batch) if tracker.on_gpu else batch
-        tracker.mark(batch, "data")
+        tracker.mark(parts_of(batch), "data")
         yield batch
         del batch
 
 
 def _moved(batch: Batch) -> Batch:
     """What of the batch is moved to a GPU: of a part of a larger tensor, such as a slice of all data, only that."""
-    return tuple(part.clone() if _is_slice(part) else part for part in batch)
+    return changed(batch, lambda part: part.clone() if _is_slice(part) else part)
 
 
 def _is_slice(part: object) -> bool:

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeGuard
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from tuner.errors import InputError
-
-
-class Graph(Protocol):
-    """The interface of PyTorch Geometric's Data, HeteroData and Batch."""
-
-    stores: Sequence[Mapping[str, object]]  # the attributes of each node and edge type
-    num_nodes: int
-    num_edges: int
-    keys: Callable[[], Iterable[str]]
-    clone: Callable[[], Graph]
-    apply: Callable[[Callable[[Tensor], Tensor]], Graph]
-
+from tuner.workloads.batches import Graph, is_graph
 
 Batch = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Graph  # the form of samples and of models' inputs
 
@@ -126,12 +114,6 @@ def samples_of(sample: Batch) -> Samples:
                 f"sample: {what} has no batch to size; give dense tensors or graphs of PyTorch Geometric"
             )
     return TensorSamples(sample)
-
-
-def is_graph(sample: object) -> TypeGuard[Graph]:
-    """Whether it is a graph of PyTorch Geometric, checked without importing that."""
-    data = sys.modules.get("torch_geometric.data.data")
-    return data is not None and isinstance(sample, data.BaseData)
 
 
 def apply(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:

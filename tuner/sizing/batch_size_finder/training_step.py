@@ -14,7 +14,8 @@ from torch.optim import Optimizer
 
 from tuner.errors import InputError, one_line
 from tuner.machine.caps import is_out_of_memory
-from tuner.sizing.batch_size_finder.samples import Batch, Graph, is_graph, parts_of, tensors_of
+from tuner.sizing.batch_size_finder.samples import Batch, parts_of, tensors_of
+from tuner.workloads.batches import Graph, is_graph
 
 Loss = Callable[..., Tensor]  # its arguments are a model and a batch
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
