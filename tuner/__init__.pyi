@@ -190,9 +190,10 @@ def estimate(
         seed: The seed of the validation split, weights, batches and dropout.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
-        memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
-            learned: the first trials run with room to spare, and their peaks tell what the others need.
+        memory_estimation: How to estimate memory: static is GraphSAGE's formula, traced follows a training step on
+            tensors without content, measured runs one, and auto is traced where a step can be followed. That of a
+            function or a script is learned: the first trials run with room to spare, and their peaks tell what the others
+            need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         model_embd: A transformer's width.
         model_layer: A transformer's number of blocks.
@@ -345,9 +346,10 @@ def optimize(
         seed: The seed of the validation split, weights, batches and dropout.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
-        memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
-            learned: the first trials run with room to spare, and their peaks tell what the others need.
+        memory_estimation: How to estimate memory: static is GraphSAGE's formula, traced follows a training step on
+            tensors without content, measured runs one, and auto is traced where a step can be followed. That of a
+            function or a script is learned: the first trials run with room to spare, and their peaks tell what the others
+            need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         footprint: Size this footprint, a file or one in configs/footprints, in place of a workload.
         auto: Size for this machine's device; give either this or gpu_memory.
@@ -427,9 +429,10 @@ def plan(
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
-        memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
-            learned: the first trials run with room to spare, and their peaks tell what the others need.
+        memory_estimation: How to estimate memory: static is GraphSAGE's formula, traced follows a training step on
+            tensors without content, measured runs one, and auto is traced where a step can be followed. That of a
+            function or a script is learned: the first trials run with room to spare, and their peaks tell what the others
+            need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate the memory of each configuration. model_memory_gb gives it instead.
         model_memory_gb: Give each trial this memory, in GB of 2**30 bytes. By default the memory is estimated.
@@ -620,9 +623,10 @@ def run(
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
-        memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
-            learned: the first trials run with room to spare, and their peaks tell what the others need.
+        memory_estimation: How to estimate memory: static is GraphSAGE's formula, traced follows a training step on
+            tensors without content, measured runs one, and auto is traced where a step can be followed. That of a
+            function or a script is learned: the first trials run with room to spare, and their peaks tell what the others
+            need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate the memory of each configuration. model_memory_gb gives it instead.
         model_memory_gb: Give each trial this memory, in GB of 2**30 bytes. By default the memory is estimated.
@@ -779,9 +783,10 @@ def tune_hyperparameters_parallel(
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
-        memory_estimation: How to estimate memory: static is a formula, traced follows a training step on tensors without
-            content, measured runs one, and auto is traced where a step can be followed. That of a function or a script is
-            learned: the first trials run with room to spare, and their peaks tell what the others need.
+        memory_estimation: How to estimate memory: static is GraphSAGE's formula, traced follows a training step on
+            tensors without content, measured runs one, and auto is traced where a step can be followed. That of a
+            function or a script is learned: the first trials run with room to spare, and their peaks tell what the others
+            need.
         calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
         auto_memory: Estimate the memory of each configuration, and give each trial that instead of model_memory_gb.
         memory_gb: Give each trial this memory, in GB, its process included. A function of the configuration that returns

@@ -118,7 +118,7 @@ def static_peak(step: Step) -> int | None:
     if step.model not in WORKLOADS:
         return None
     workload, config, data = workload_parts(step)
-    return estimate_static(workload.name, config, data).reserved_bytes
+    return estimate_static(config, data).reserved_bytes if workload.name == "graphsage" else None
 
 
 def tracked_peak(step: Step) -> int:

@@ -144,7 +144,7 @@ def test_a_step_that_cannot_be_followed_is_measured_and_the_operation_named(monk
 def test_a_workload_without_a_formula_is_traced_and_that_is_said() -> None:
     found = EstimationService("static").raw(Toy(), complete({}, Toy.hyperparameters), None, CPU)
     assert found.method == "traced"
-    assert found.note.startswith("not static: no memory formula for workload 'toy'")
+    assert found.note.startswith("not static: workload toy has no memory formula: it can be traced or measured")
 
 
 def test_where_no_method_works_all_reasons_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

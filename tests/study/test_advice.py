@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from tests.support.attempts import attempt
+from tests.support.toy import Toy
 from tuner import errors
 from tuner.errors import spelled
 from tuner.placement.packing import make_plan
@@ -12,7 +14,8 @@ from tuner.records.attempts import Attempt
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
 from tuner.study.advice import Figures, advise
-from tuner.trial import GB, Device, Objective
+from tuner.trial import GB, Config, Device, Objective
+from tuner.workloads.base import Trainable
 
 
 def row(name: str, **others: Any) -> Attempt:
@@ -31,6 +34,7 @@ def advice(
     attempts: list[Attempt] | None = None,
     in_python: bool = False,
     programs: tuple[str, ...] = (),
+    workloads: Mapping[str, Trainable] | None = None,
     **options: Any,
 ) -> list[str]:
     settings = Settings(**{"model_memory_gb": 2.0, **options} if not options.get("auto_memory") else options)
@@ -39,7 +43,8 @@ def advice(
     most, packing = settings.max_workers, settings.packing_used
     plan = make_plan([device], needs, packing=packing, buffer_bytes=0, max_workers=most, adaptive=True)
     tried = attempts if attempts is not None else rows
-    said = advise(Figures(rows, tried, plan, settings, {"toy": Objective("val_loss")}, programs))
+    objectives = {"toy": Objective("val_loss")}
+    said = advise(Figures(rows, tried, plan, settings, objectives, programs, workloads or {}))
     return [spelled(each, errors.in_python if in_python else in_terminal) for each in said]
 
 
@@ -191,18 +196,11 @@ def test_at_most_three_and_the_lost_trials_first() -> None:
     assert ["ran out" in said[0], "--seeds" in said[1], "--epochs" in said[2], len(said)] == [True, True, True, 3]
 
 
-def test_a_held_out_attack_that_no_trial_finds_is_said() -> None:
-    def kd_gat(name: str, recall: float, *, held_out: str = "dos", stage: str = "classifier") -> Attempt:
-        config = {"config/held_out": held_out, "config/stage": stage}
-        return row(name, workload="kd-gat", test_recall=recall, **config)
+def test_a_workload_advises_by_its_completed_trials() -> None:
+    class Counting(Toy):
+        def advice(self, trials: Sequence[tuple[Config, Mapping[str, float | None]]]) -> str:
+            return f"{len(trials)} trials: {trials[0][0]['width']} channels, {trials[0][1]['val_loss']}"
 
-    blind = [kd_gat(name, 0.04) for name in "ab"]
-    (said,) = advice(*blind, max_workers=2)
-    assert said.startswith("no trial finds the attacks of kind dos, which training never had: the best of 2 finds 4%")
-    assert "an autoencoder, which learns normal traffic alone, may" in said
-    assert advice(*blind, kd_gat("c", 0.5), max_workers=2) == []
-    assert advice(kd_gat("a", 0.0, held_out=""), max_workers=2) == []
-    (said,) = advice(kd_gat("a", 0.0, stage="autoencoder"), max_workers=2)
-    assert said.endswith("finds 0% of them (test_recall)"), "it is an autoencoder already"
-    fold = row("a", test_recall=0.0, **{"config/held_out": "3"})
-    assert advice(fold, max_workers=2) == [], "a workload of the user's own means something else by it"
+    rows = [row("a", **{"config/width": "8"}), row("b", status="failed")]
+    assert advice(*rows, max_workers=2, workloads={"toy": Counting()}) == ["1 trials: 8 channels, 0.5"]
+    assert advice(*rows, max_workers=2, workloads={"toy": Toy()}) == []

@@ -228,6 +228,6 @@ def test_it_has_its_own_number_of_epochs(tmp_path: Path) -> None:
 
 
 def test_teachers_of_both_stages_are_estimated_beside_their_students() -> None:
-    found = tuner.estimate(workload="kd-gat", mode="distillation", memory_estimation="static", device="cpu")
+    found = tuner.estimate(workload="kd-gat", mode="distillation", device="cpu")
     first = ["classifier-teacher-without-IDs", "autoencoder-teacher-without-IDs"]
     assert [name for name, _ in found] == [*first, "alone", "taught", "taught-half", "taught-soft", "curriculum"]

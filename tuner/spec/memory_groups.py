@@ -73,9 +73,9 @@ class Estimation(DeviceOptions):
 
     memory_estimation: EstimationMethod = field(
         "auto",
-        "How to estimate memory: static is a formula, traced follows a training step on tensors without content, "
-        "measured runs one, and auto is traced where a step can be followed. That of a function or a script is "
-        "learned: the first trials run with room to spare, and their peaks tell what the others need.",
+        "How to estimate memory: static is GraphSAGE's formula, traced follows a training step on tensors without "
+        "content, measured runs one, and auto is traced where a step can be followed. That of a function or a script "
+        "is learned: the first trials run with room to spare, and their peaks tell what the others need.",
         Terminal(choices=methods()),
     )
     calibration: bool = field(

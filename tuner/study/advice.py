@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tuner.errors import NOT_GIVEN, InputError, option
 from tuner.placement.packing import Packing, Plan, make_plan
@@ -16,13 +16,13 @@ from tuner.records.seed_statistics import Average, averages, seeds_needed
 from tuner.reporting.texts import gb_span
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Objective
-from tuner.workloads.kd_gat.workload import KDGAT
+from tuner.workloads.base import Trainable
+from tuner.workloads.protocols import Advising, optional
 
 MOST = 3
 SPARE = 1.1  # what is advised exceeds what was measured by so much
 FAR_OFF = 0.2  # estimates that exceed peaks by more than this, at the median, are worth correcting
 FEWEST_EPOCHS = 5  # after fewer, any model's metric still improves, and that says nothing of more epochs
-FOUND = 0.1  # a model that finds a smaller share of a kind of attack does not find it
 LONG_SECONDS = 600  # a study that took less needs no more machines
 
 
@@ -36,6 +36,7 @@ class Figures:
     settings: Settings  # the study's
     objectives: Mapping[str, Objective]  # what trials are compared by, by workload
     programs: Collection[str] = ()  # the workloads that are functions or scripts
+    workloads: Mapping[str, Trainable] = field(default_factory=dict)  # by name
 
     def option(self, name: str, value: object = NOT_GIVEN) -> str:
         """An option, with a value if a certain one is advised; decimals to hundredths."""
@@ -45,7 +46,7 @@ class Figures:
 def advise(figures: Figures) -> list[str]:
     """At most three sentences, the most useful first."""
     rules: list[Callable[[Figures], str]] = [
-        *(_out_of_memory, _held_out, _seeds, _shares, _calibration, _epochs, _cores, _ram)
+        *(_out_of_memory, _of_workloads, _seeds, _shares, _calibration, _epochs, _cores, _ram)
     ]
     return [said for rule in rules if (said := rule(figures))][:MOST]
 
@@ -82,21 +83,13 @@ def _out_of_memory(figures: Figures) -> str:
     return ""
 
 
-def _held_out(figures: Figures) -> str:
-    """A kind of attack that training never had, and that no trial finds."""
-    found, classifiers = dict[str, list[float]](), False
-    for row in figures.rows:
-        kind, recall = str(row.config.get("held_out", "")), row.metrics.get("test_recall")
-        if row.workload == KDGAT.name and row.status == "completed" and kind and recall is not None:
-            found.setdefault(kind, []).append(recall)
-            classifiers = row.config.get("stage") == "classifier"  # a study has one stage
-    for kind, recalls in found.items():
-        if (most := max(recalls)) < FOUND:
-            said = f"no trial finds the attacks of kind {kind}, which training never had: the best of {len(recalls)} "
-            said += f"finds {most:.0%} of them (test_recall)"
-            what = "What learns from attacks seldom finds another kind"
-            other = "an autoencoder, which learns normal traffic alone, may"
-            return f"{said}. {what}; {other}" if classifiers else said
+def _of_workloads(figures: Figures) -> str:
+    """What a workload itself advises after its trials."""
+    for name, workload in figures.workloads.items():
+        rows = [row for row in figures.rows if row.workload == name and row.status == "completed"]
+        own = optional(workload, Advising.advice)
+        if rows and own and (said := own([(row.config, row.metrics) for row in rows])):
+            return said
     return ""
 
 

@@ -116,7 +116,9 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
     folder, several = Path(result), len(study.objectives) > 1
     tables = not (study.returns_table and in_notebook())
     programs = record.programs
-    figures = Figures(result.trials, study.attempts, study.plan, study.settings, study.objectives, programs)
+    figures = Figures(
+        result.trials, study.attempts, study.plan, study.settings, study.objectives, programs, result.workloads
+    )
     lines = [estimate_accuracy(result.trials, record.plan.first_shares_gb)] if study.settings.estimates_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]

@@ -5,12 +5,13 @@ import pytest
 from tuner import auto_estimate_memory_from_configs, estimate_model_memory
 from tuner.datasets.ratings import RatingData
 from tuner.errors import InputError
-from tuner.estimation.estimators.static import estimate_static
+from tuner.estimation.estimators.static import StaticEstimator, estimate_static
 from tuner.estimation.service import EstimationService
 from tuner.machine.devices import ram_device
 from tuner.search.configurations import complete
 from tuner.trial import GB, Device
 from tuner.workloads.graphsage.workload import GraphSAGE
+from tuner.workloads.lookup import find_workload
 
 # (hidden_dim, num_layers, GB) at 943 users and 1,682 items, from the GraphSAGE tuning guide.
 REFERENCE = [
@@ -43,7 +44,7 @@ def test_the_largest_configuration_decides() -> None:
 
 def test_the_parts_add_up_to_the_formula(ratings: RatingData) -> None:
     config = complete({"hidden_dim": 128}, GraphSAGE.hyperparameters)
-    estimate = estimate_static("graphsage", config, ratings)
+    estimate = estimate_static(config, ratings)
     formula = estimate_model_memory(128, 2, 40, 60) * GB
     assert estimate.total_bytes == pytest.approx(formula, rel=0.02)
     assert estimate.optimizer_bytes == 2 * estimate.parameter_bytes > 0
@@ -54,7 +55,7 @@ def test_samples_of_neighbours_are_counted(fanout: str, ratings: RatingData) -> 
     layers = fanout.count(",") + 1
     values = {"hidden_dim": 16, "num_layers": layers, "batch_size": 400}
     config = complete({**values, "fanout": fanout}, GraphSAGE.hyperparameters)
-    few, many = (estimate_static("graphsage", {**config, "fanout": each}, ratings) for each in ("all", fanout))
+    few, many = (estimate_static({**config, "fanout": each}, ratings) for each in ("all", fanout))
     traced = EstimationService("traced").raw(GraphSAGE(), config, ratings, ram_device())
     assert many.activation_bytes - few.activation_bytes > traced.activation_bytes
 
@@ -66,13 +67,13 @@ def test_samples_of_neighbours_are_counted(fanout: str, ratings: RatingData) -> 
 def test_it_counts_the_state_of_the_configurations_optimizer(
     values: dict[str, object], states: int, ratings: RatingData
 ) -> None:
-    estimate = estimate_static("graphsage", complete(values, GraphSAGE().schema), ratings)
+    estimate = estimate_static(complete(values, GraphSAGE().schema), ratings)
     assert estimate.optimizer_bytes == states * estimate.parameter_bytes
 
 
 def test_it_prints_as_one_readable_line(ratings: RatingData) -> None:
     config = complete({"hidden_dim": 128}, GraphSAGE.hyperparameters)
-    line = str(estimate_static("graphsage", config, ratings))
+    line = str(estimate_static(config, ratings))
     assert line.startswith("0.91 GB static (")
     assert "context 0.85" in line
 
@@ -82,8 +83,12 @@ def test_bad_arguments_are_refused() -> None:
         estimate_model_memory(num_layers=0)
     with pytest.raises(InputError, match="the list is empty"):
         auto_estimate_memory_from_configs([], 943, 1682)
-    with pytest.raises(InputError, match="no memory formula for workload 'mine'"):
-        estimate_static("mine", {}, None)
+
+
+@pytest.mark.parametrize("name", ["gt-ssl", "kd-gat"])
+def test_a_workload_without_a_formula_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(InputError, match=f"^workload {name} has no memory formula: it can be traced or measured$"):
+        StaticEstimator().estimate(find_workload(name), {}, None, ram_device(), expandable_segments=False)
 
 
 def test_a_formula_does_not_count_a_graphs_pool_so_another_method_follows(
@@ -92,4 +97,4 @@ def test_a_formula_does_not_count_a_graphs_pool_so_another_method_follows(
     config = complete({"cuda_graphs": 1, "batch_size": 96}, GraphSAGE().schema)
     estimate = EstimationService("static", calibration=False).estimate(GraphSAGE(), config, ratings, gpu_16gb)
     assert estimate.method == "traced"
-    assert "no memory formula counts the pool of cuda_graphs" in estimate.note
+    assert "the memory formula does not count the pool of cuda_graphs" in estimate.note

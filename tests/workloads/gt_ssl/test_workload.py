@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from tuner.datasets.swc import Tree
 from tuner.datasets.trees import TreeData, build, split
-from tuner.estimation.estimators.static import estimate_static
 from tuner.estimation.tracing.tracer import trace_workload
-from tuner.search.configurations import complete, configurations, mode_file, read_configs
+from tuner.search.configurations import complete
 from tuner.training.endings import Fit
 from tuner.training.loop import fit
 from tuner.training.optimizers import build_optimizer
@@ -476,25 +475,3 @@ def test_a_trace_is_of_the_largest_batch(trees: TreeData) -> None:
     assert batch.path.shape[1] == np.sort(paths)[-3:].sum()
     one, eight = (traced(trees, batch_size=size) for size in (1, 8))
     assert eight > 1.5 * one
-
-
-LISTED, DEFAULTS = read_configs(mode_file("gt-ssl", "architecture"))
-ARCHITECTURES = configurations(LISTED, GTSSL.hyperparameters, defaults=DEFAULTS)
-
-
-UNUSUAL = {
-    "one tree": config(batch_size=1, hidden_channels=64),  # evaluation takes the most
-    "many pairs": config(n_negatives=20_000),
-    "smallest": lowest(),
-}
-FORMULAS = {**{str(each.name): each.values for each in ARCHITECTURES}, **UNUSUAL}
-BETWEEN = [str(each.name) for each in ARCHITECTURES[1:-1]]  # the smallest and the largest
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in BETWEEN else name for name in FORMULAS]
-)
-def test_the_formula_is_above_what_is_traced(name: str, trees: TreeData) -> None:
-    formula = estimate_static("gt-ssl", FORMULAS[name], trees)
-    traced = trace_workload(GTSSL(), FORMULAS[name], trees).peak_bytes()
-    assert traced < formula.total_bytes - formula.context_bytes < 3 * traced

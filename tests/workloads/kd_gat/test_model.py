@@ -7,11 +7,12 @@ import torch
 
 from tests.support.kd_gat_models import STAGES, best_pt, config, model_of
 from tuner.datasets.can import CanData
+from tuner.estimation.tracing.tracer import trace_workload
 from tuner.training.offload import offload
 from tuner.training.optimizers import build_optimizer
 from tuner.training.step import place, train_step
 from tuner.workloads.kd_gat.batches import CanBatch
-from tuner.workloads.kd_gat.model import Distilled, student
+from tuner.workloads.kd_gat.model import Distilled, load_teacher, student
 from tuner.workloads.kd_gat.teacher import outputs, width_ratio
 from tuner.workloads.kd_gat.workload import KDGAT
 
@@ -134,3 +135,19 @@ def test_a_student_comes_back_from_its_weights_without_its_teacher(traffic: CanD
         batch = CanBatch(*KDGAT().largest_batch(config(stage), traffic))
         one, other = outputs(again, batch), outputs(model.student, batch)
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_gpus_traced_peak_is_the_same_with_a_teacher_from_a_file(
+    kept: int, traffic: CanData, tmp_path: Path
+) -> None:
+    values = {"role": "teacher", **dict.fromkeys(("hidden_channels", "num_layers", "heads"), 0)}
+    path = best_pt(tmp_path / "best.pt", traffic, **values)
+    load_teacher(path, "classifier", len(traffic.identifiers) + 1)  # as a check before has
+    new, from_file = (
+        trace_workload(
+            KDGAT(), config(use_kd=1, use_teacher_cache=kept, teacher_path=teacher), traffic, device_kind="cuda"
+        ).peak_bytes()
+        for teacher in ("", path)
+    )
+    assert new == from_file

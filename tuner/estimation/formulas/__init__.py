@@ -1,1 +1,1 @@
-"""Closed formulas for the built-in workloads, which need no torch and overestimate."""
+"""The closed formula of GraphSAGE, which needs no torch and overestimates."""
