@@ -57,8 +57,8 @@ class Study:
         """The most that was given at once to trials on a device."""
         here = [line for line in self.attempts if line["device"] == device]
         starts = [line["started_at"] for line in here]
-        at_once = [[each for each in here if each["started_at"] <= now < each["ended_at"]] for now in starts]
-        return max(sum(each["limit_gb"] for each in running) for running in at_once)
+        at_once = [[line for line in here if line["started_at"] <= now < line["ended_at"]] for now in starts]
+        return max(sum(line["limit_gb"] for line in running) for running in at_once)
 
     def config(self, *configurations: Line) -> tuple[str, str]:
         """An option with a file of these configurations."""

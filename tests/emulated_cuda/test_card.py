@@ -36,7 +36,7 @@ card = pynvml.nvmlDeviceGetHandleByIndex(0)
 print(pynvml.nvmlDeviceGetMemoryInfo(card).used >> 20)
 kept = torch.empty(300 << 20, dtype=torch.uint8, device="cuda")
 users = pynvml.nvmlDeviceGetComputeRunningProcesses(card)
-print(pynvml.nvmlDeviceGetMemoryInfo(card).used >> 20, [each.pid == os.getpid() for each in users], flush=True)
+print(pynvml.nvmlDeviceGetMemoryInfo(card).used >> 20, [user.pid == os.getpid() for user in users], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 FULL = """

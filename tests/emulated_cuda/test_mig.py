@@ -28,4 +28,4 @@ def test_trials_are_side_by_side_on_instances_each_with_its_own_memory(tmp_path:
     assert [line["status"] for line in (first, second, large)] == ["completed", "completed", "out_of_memory"], told
     assert sorted(study.contexts().values(), key=min) == [{0}, {1}], "each process has an instance of its own"
     assert f" {600 << 20} " not in study.log.read_text(), "it met its cap, and not the end of the instance's memory"
-    assert [each["total_bytes"] >> 20 for each in study.plan["devices"]] == [1500, 1600]
+    assert [device["total_bytes"] >> 20 for device in study.plan["devices"]] == [1500, 1600]

@@ -45,4 +45,4 @@ def test_a_client_stays_within_its_share_and_suffers_once_from_a_neighbour(tmp_p
     assert [(line["status"], line["lost"]) for line in breaks] == [("failed", "worker"), ("failed", "")]
     assert trials.SHARED_ERROR in breaks[1]["error"] and "MPS" not in breaks[1]["error"]
     noted = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    assert not any(runs(each["daemon"]) for each in noted if "daemon" in each)
+    assert not any(runs(line["daemon"]) for line in noted if "daemon" in line)

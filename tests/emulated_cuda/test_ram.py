@@ -43,7 +43,7 @@ def test_no_more_trials_run_at_once_than_the_ram_has_room_for(tmp_path: Path) ->
     assert len(study.finished) == TRIALS
     assert {line["attempts"] for line in study.attempts} == {1}
     starts = [line["started_at"] for line in study.attempts]
-    running = [sum(each["started_at"] <= now < each["ended_at"] for each in study.attempts) for now in starts]
+    running = [sum(line["started_at"] <= now < line["ended_at"] for line in study.attempts) for now in starts]
     assert max(running) == AT_ONCE
     assert all(HELD_MB < 1024 * line["peak_ram_gb"] < HELD_MB + 400 for line in study.attempts)
     assert all(line["peak_memory_gb"] < 0.6 for line in study.attempts)

@@ -27,19 +27,19 @@ def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
 def at_once_gb(lines: list[Line]) -> float:
     """The most that was given at once to trials of all studies."""
     starts = [line["started_at"] for line in lines]
-    running = [[each for each in lines if each["started_at"] <= now < each["ended_at"]] for now in starts]
-    return max(sum(each["limit_gb"] for each in together) for together in running)
+    running = [[line for line in lines if line["started_at"] <= now < line["ended_at"]] for now in starts]
+    return max(sum(line["limit_gb"] for line in together) for together in running)
 
 
 def test_two_studies_never_promise_more_than_the_card_has(tmp_path: Path) -> None:
     studies = [Study(tmp_path / name) for name in ("one", "two")]
-    processes = [start(tmp_path, "study", each.folder, 4, 300, 3) for each in studies]
+    processes = [start(tmp_path, "study", study.folder, 4, 300, 3) for study in studies]
     for process in processes:
         ended(process)
-    lines = [line for each in studies for line in each.attempts]
+    lines = [line for study in studies for line in study.attempts]
     assert [line["status"] for line in lines] == ["completed"] * 8
     assert at_once_gb(lines) <= 3000 / 1024
-    first, second = ({line["started_at"] for line in each.attempts} for each in studies)
+    first, second = ({line["started_at"] for line in study.attempts} for study in studies)
     assert min(second) < max(first) and min(first) < max(second), "both run at the same time"
 
 

@@ -35,7 +35,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 def test_every_workload_is_completed_at_its_first_attempt(four: Study) -> None:
     assert {name: line["attempts"] for name, line in four.finished.items()} == {
-        each["name"]: 1 for each in EVERY_WORKLOAD
+        config["name"]: 1 for config in EVERY_WORKLOAD
     }
 
 

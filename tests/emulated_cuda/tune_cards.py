@@ -24,7 +24,7 @@ def cards_used() -> list[int]:
     """Where this process has a context, by NVML's numbers."""
     pynvml.nvmlInit()
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    users = [{each.pid for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)} for handle in handles]
+    users = [{process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)} for handle in handles]
     return [index for index, pids in enumerate(users) if os.getpid() in pids]
 
 
@@ -33,7 +33,7 @@ def main(folder: str) -> None:
     space = {"mb": tune.grid_search([100, 600])}
     results = tune.Tuner(wrapped, param_space=space, run_config=tune.RunConfig(storage_path=folder, verbose=0)).fit()
     wanted = ("attempts", "peak_memory_gb", "gpu_fraction", "cards")
-    found = {each.config["mb"]: {name: each.metrics[name] for name in wanted} for each in results}
+    found = {result.config["mb"]: {name: result.metrics[name] for name in wanted} for result in results}
     print(json.dumps(found))
 
 

@@ -22,7 +22,7 @@ import torch
 import tuner
 from tests.support.processes import runs
 from tests.support.ray_trials import until
-from tuner.execution.child import ChildDied, lost_outcome
+from tuner.execution.child import ChildDied, outcome_of_death
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import ram_device
@@ -102,7 +102,7 @@ def test_a_process_that_a_signal_has_killed_is_a_lost_worker_whatever_for(
     monkeypatch.setattr("tuner.execution.child.oom_kills", lambda: kills)
     trial = Trial("t001", "toy", "one", {}, seed=0)
     placement = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, GB, 1)
-    ended = lost_outcome(ChildDied("it was killed", number), placement, None, time.monotonic(), kills=0)
+    ended = outcome_of_death(ChildDied("it was killed", number), placement, None, time.monotonic(), kills=0)
     assert (ended.status, ended.lost) == (status, "worker")
 
 
@@ -126,7 +126,7 @@ def test_a_process_that_hangs_before_its_trial_begins_is_ended_and_tried_again(
     ended = outcome(executor)
     assert (ended.status, ended.lost, ended.phase) == ("failed", "worker", "start")
     assert ended.error == "the trial's process did not start within 1 s"
-    assert not [each for each in psutil.Process().children() if "tuner.execution.child_main" in each.cmdline()]
+    assert not [child for child in psutil.Process().children() if "tuner.execution.child_main" in child.cmdline()]
 
 
 def test_a_thread_for_which_no_memory_is_left_under_the_cap_is_out_of_memory(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
     driver.wait()
     assert len(children) == 2, "the trial's process, and what it had started"
     began = time.monotonic()
-    while any(runs(each.pid) for each in children) and time.monotonic() - began < 10:
+    while any(runs(child.pid) for child in children) and time.monotonic() - began < 10:
         time.sleep(0.05)
-    assert not any(runs(each.pid) for each in children)
+    assert not any(runs(child.pid) for child in children)
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="tensors are sent by content")
@@ -204,5 +204,5 @@ def test_a_process_that_dies_leaves_no_copy_of_the_data(tmp_path: Path) -> None:
     with closing(executor):
         while not any(isinstance(event, Outcome) for event, _ in executor.poll(1.0)):
             pass
-        links = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+        links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
         assert not [link for link in links if "memfd:tuner" in link]

@@ -90,7 +90,7 @@ def test_on_another_node_a_trial_is_ended_and_a_crash_is_told(
     two_nodes: Any, joined: RayExecutor, plan: Plan
 ) -> None:
     other = two_nodes.list_all_nodes()[-1].node_id
-    (placed,) = (each for each in placements(plan, 2, epochs=30) if each.device.node_id == other)
+    (placed,) = (placement for placement in placements(plan, 2, epochs=30) if placement.device.node_id == other)
     joined.submit(placed)
     process = psutil.Process(until(joined, Began).pid)
     process.suspend()
@@ -112,7 +112,7 @@ def test_a_node_that_dies_takes_its_trials_and_its_devices_and_nothing_else(
     placed = placements(plan, 2, epochs=30)
     for placement in placed:
         joined.submit(placement)
-    collect(joined, events, lambda: len({each.trial_id for each in events if isinstance(each, EpochReport)}) == 2)
+    collect(joined, events, lambda: len({event.trial_id for event in events if isinstance(event, EpochReport)}) == 2)
     dying = two_nodes.list_all_nodes()[-1]
     lost = next(placement for placement in placed if placement.device.node_id == dying.node_id)
     two_nodes.remove_node(dying, allow_graceful=False)
@@ -221,11 +221,11 @@ def test_a_node_has_no_more_than_ray_may_give_away() -> None:
     ram = {"ram_bytes": 64 * GB, "free_ram_bytes": 32 * GB}
     gpus = [Device("", "cuda", index, "a GPU", 16 * GB, 12 * GB, 8, f"GPU-{index}", **ram) for index in range(4)]
     node = {"NodeID": "abc", "Resources": {"CPU": 6.0, "GPU": 2.0, "memory": float(GB)}}
-    assert [(each.uuid, each.cores, each.node_id) for each in limited_by_ray(gpus, node)] == [
+    assert [(device.uuid, device.cores, device.node_id) for device in limited_by_ray(gpus, node)] == [
         ("GPU-0", 3, "abc"),
         ("GPU-1", 3, "abc"),
     ]
-    assert {each.ram_bytes for each in limited_by_ray(gpus, node)} == {GB}
+    assert {device.ram_bytes for device in limited_by_ray(gpus, node)} == {GB}
     (cpu,) = limited_by_ray([Device("", "cpu", 0, "a machine", 64 * GB, 32 * GB, 8)], node)
     assert (cpu.total_bytes, cpu.free_bytes, cpu.cores) == (GB, GB, 6)
 

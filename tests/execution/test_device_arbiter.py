@@ -48,8 +48,8 @@ def machine(gpu_16gb: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(device_arbiter, "holders", lambda *_: [Holder(77, "hog", "ann", 10 * GB)])
     made = Machine(gpu_16gb)
     yield made
-    for each in made.shares:
-        each.close()
+    for share in made.shares:
+        share.close()
 
 
 def running(device: Device, *sizes: float) -> list[Placement]:
@@ -233,9 +233,9 @@ def test_a_trial_waits_for_no_ram_of_which_its_need_is_a_guess(machine: Machine,
 def test_of_two_studies_that_wait_the_one_that_has_waited_longer_goes_first(machine: Machine) -> None:
     own, other, third = machine.study(), machine.study("other"), machine.study("third")
     promise(third, machine, 12)
-    for each in (other, own):
-        with each.placing(()):
-            each.wait(held(machine.device, 8), placed=False)
+    for study in (other, own):
+        with study.placing(()):
+            study.wait(held(machine.device, 8), placed=False)
         machine.now += 1
     promise(third, machine)
     assert room(own, machine) == 0
@@ -276,7 +276,7 @@ def test_the_ram_beside_a_card_is_promised_once_and_what_strangers_leave_of_it_i
     with own.placing(machine.running.get(own, ())) as bounds:
         assert bounds.ram_bytes is not None, "the other one has a lease"
     with other.placing(machine.running.get(other, ())):
-        other.promise([replace(each, host_bytes=6 * GB) for each in running(machine.device, 1, 1)])
+        other.promise([replace(placement, host_bytes=6 * GB) for placement in running(machine.device, 1, 1)])
     with own.placing(machine.running.get(own, ())) as bounds:
         assert bounds.ram_bytes / GB == pytest.approx(16 - 12 - 0.8, abs=0.4), "a twentieth is left free"
         assert bounds.rooms[machine.device] / GB == pytest.approx(14, abs=0.4)

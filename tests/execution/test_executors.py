@@ -45,10 +45,15 @@ def study(
     scheduler: str = "fifo",
 ) -> StudyResult:
     """Of each workload these configurations, named by their number."""
-    named = [(workload, [{"name": f"{n}", **each} for n, each in enumerate(listed)]) for workload, listed in tried]
+    named = [
+        (workload, [{"name": f"{n}", **config} for n, config in enumerate(listed)]) for workload, listed in tried
+    ]
     return run_study(
         Selected(
-            [Selection(each, lambda: data, configurations(listed, each.hyperparameters)) for each, listed in named],
+            [
+                Selection(workload, lambda: data, configurations(listed, workload.hyperparameters))
+                for workload, listed in named
+            ],
             Settings(
                 output=str(folder),
                 device="cpu",

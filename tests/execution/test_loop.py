@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tuner.errors import ExecutionError
-from tuner.execution.device_arbiter import Unshared
+from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.loop import Decisions, Weights, run_trials
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt
@@ -45,7 +45,7 @@ class Pretender:
     def prune(self, trial_id: str) -> None: ...
 
     def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
-        self.beside.append([f"{each.trial.name}/{each.trial.attempt}" for each in self.running])
+        self.beside.append([f"{placement.trial.name}/{placement.trial.attempt}" for placement in self.running])
         if not self.running:
             time.sleep(timeout_seconds)
             return []
@@ -111,14 +111,14 @@ def run(
     sizes: dict[str, float],
     devices: Sequence[Device],
     interrupt: Interrupt | None = None,
-    machine: Unshared | None = None,
+    arbiter: DeviceArbiter | None = None,
     **policy: Any,
 ) -> Notes:
     requests = [
         Request(Trial(name, "toy", name, {}, 0), MemoryEstimate("given", context_bytes=int(gb * GB)), int(gb * GB))
         for name, gb in sizes.items()
     ]
-    plan = make_plan(devices, [each.need_bytes for each in requests], packing="per-trial", buffer_bytes=2 * GB)
+    plan = make_plan(devices, [request.need_bytes for request in requests], packing="per-trial", buffer_bytes=2 * GB)
     notes = Notes()
 
     def try_again(request: Request, outcome: Outcome, whole: int) -> Retry | None:
@@ -127,7 +127,7 @@ def run(
         return next_attempt(request, outcome.result, rules, whole_bytes=whole, smaller=no, random=lambda: 1.0)
 
     decisions = Decisions(try_again, lambda _: None)
-    run_trials(requests, Packer(plan), executor, notes, decisions, interrupt or Interrupt(), machine)
+    run_trials(requests, Packer(plan), executor, notes, decisions, interrupt or Interrupt(), arbiter)
     return notes
 
 
@@ -146,7 +146,7 @@ def test_a_trial_that_ran_out_has_more_until_it_is_enough(gpu_16gb: Device) -> N
     assert notes.ended == [("a", 1, "out_of_memory", 4), ("a", 2, "out_of_memory", 6), ("a", 3, "completed", 9)]
 
 
-class Hog(Unshared):
+class Hog(DeviceArbiter):
     """A program that takes a device's memory when the first trial has begun, and leaves when that has failed."""
 
     def short(self, device: Device, short_of: str = "") -> str:
@@ -159,7 +159,7 @@ def test_a_worker_that_is_killed_as_others_took_the_memory_is_tried_again_with_t
             return Outcome(placement.trial, "out_of_memory", placement, error="killed", lost="worker")
         return Outcome(placement.trial, "completed", placement)
 
-    notes = run(Pretender(end), {"a": 4}, [gpu_16gb], machine=Hog(), backoff_seconds=0.1)
+    notes = run(Pretender(end), {"a": 4}, [gpu_16gb], arbiter=Hog(), backoff_seconds=0.1)
     assert notes.ended == [("a", 1, "out_of_memory", 4), ("a", 2, "completed", 4)]
     assert notes.errors[0] == "killed; held are 9.00 GB by hog (process 7); the attempt does not count"
 
@@ -201,7 +201,7 @@ class Watched(Pretender):
         self.epochs: dict[str, int] = {}
 
     def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
-        self.beside.append([each.trial.name for each in self.running])
+        self.beside.append([placement.trial.name for placement in self.running])
         trials, self.running = self.running, []
         events: list[EpochReport | Outcome | DeviceLost] = []
         for placement in trials:
@@ -271,7 +271,9 @@ def test_what_ended_corrects_what_waits(gpu_16gb: Device) -> None:
     executor = Pretender(needs({}.fromkeys("abc", 1.0)))
     sizes = {"a": 9.0, "b": 8.0, "c": 7.0}
     requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("given"), int(gb * GB)) for n, gb in sizes.items()]
-    plan = make_plan([gpu_16gb], [each.need_bytes for each in requests], packing="per-trial", buffer_bytes=2 * GB)
+    plan = make_plan(
+        [gpu_16gb], [request.need_bytes for request in requests], packing="per-trial", buffer_bytes=2 * GB
+    )
     smaller = Decisions(lambda *_: None, lambda _: lambda request: replace(request, need_bytes=GB))
     run_trials(requests, Packer(plan), executor, Notes(), smaller, Interrupt())
     assert executor.beside == [["a/1"], ["b/1", "c/1"], ["c/1"]]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tuner.execution.pool import WorkerPool
-from tuner.execution.worker_failures import RunningTrial
+from tuner.machine.mps import MpsClients
 from tuner.trial import MB, Device, MemoryEstimate, Outcome, Placement, Trial
 
 BUNDLE = {"CPU": 1.0, "GPU": 1.0, "memory": 0.0}
@@ -65,10 +65,8 @@ def test_a_new_worker_has_the_place_of_an_idle_one_where_no_other_is_left(pool: 
 
 
 def test_a_client_of_mps_gets_no_trial_whose_share_is_above_its_limit(gpu_16gb: Device, pool: WorkerPool) -> None:
-    made: list[Any] = []
-    pool.pipes, pool.make = "/pipes", lambda *given: made.append(given[2]) or Actor()  # type: ignore[func-returns-value,return-value]
+    pool.mps = MpsClients("/pipes")
     small, large = (pool.take(place(gpu_16gb, mb), new=False)[0] for mb in (200, 300))
-    assert [each["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] for each in made] == ["0=200M", "0=300M"]
     for worker in (small, large):
         pool.give_back(worker)
     assert pool.take(place(gpu_16gb, 200), new=False) == (small, False), "the lowest limit that is enough"
@@ -78,39 +76,21 @@ def test_a_client_of_mps_gets_no_trial_whose_share_is_above_its_limit(gpu_16gb: 
 
 
 def test_without_caps_a_client_has_no_limit(gpu_16gb: Device, pool: WorkerPool) -> None:
-    pool.pipes, pool.caps = "/pipes", False
+    pool.mps = MpsClients("/pipes", limited=False)
     (one,) = warm(pool, 1)
     assert pool.take(place(gpu_16gb, 900), new=False) == (one, False)
 
 
-def test_workers_of_a_device_that_has_left_mps_do_not_find_the_users_own_daemon(pool: WorkerPool) -> None:
-    made: list[Any] = []
-    pool.make = lambda *given: made.append(given[2]) or Actor()  # type: ignore[func-returns-value,return-value]
-    warm(pool, 1)
-    pool.pipes = "/tmp/nvidia-mps"
-    pool.leave_mps()
-    pool.take(place(pool.device, 100), new=True)
-    assert made == [{}, {"CUDA_MPS_PIPE_DIRECTORY": "/dev/null"}], "nothing changes where MPS was never used"
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "lost", "left"),
-    [
-        ("failed", "CUDA error: an illegal memory access was encountered", "worker", True),
-        ("failed", "CUDA error: MPS client has been terminated by the server", "worker", True),
-        ("stalled", "no report", "", True),
-        ("failed", "ValueError: no such column", "", False),
-        ("out_of_memory", "out of memory", "", False),
-    ],
-)
-def test_what_can_break_the_mps_server_ends_mps_on_the_device(
-    status: Any, error: str, lost: str, left: bool, gpu_16gb: Device, pool: WorkerPool
+def test_after_a_fatal_error_under_mps_idle_clients_end_and_new_workers_are_none(
+    gpu_16gb: Device, pool: WorkerPool
 ) -> None:
-    pool.pipes = "/pipes"
+    made: list[Any] = []
+    pool.mps = MpsClients("/pipes")
+    pool.make = lambda *given: made.append(given[2]) or Actor()  # type: ignore[func-returns-value,return-value]
     idle, busy = warm(pool, 1)[0], pool.take(place(gpu_16gb, 100), new=True)[0]
-    run = RunningTrial(place(gpu_16gb, 100), pool, busy, True, 0.0, client=pool.is_client(busy))
-    judged = run.after_mps(Outcome(run.placement.trial, status, run.placement, error=error))
-    assert (judged.lost, "run without MPS" in judged.error) == (lost, left)
-    assert (pool.pipes == "", idle in pool._living, pool.may_keep(busy)) == (left, not left, not left)
-    pool.give_back(busy)
-    assert pool.is_client(pool.take(place(gpu_16gb, 100), new=True)[0]) != left
+    trial = place(gpu_16gb, 100).trial
+    assert pool.after_mps(busy, Outcome(trial, "failed", error="ValueError")).lost == "" and idle in pool._living
+    pool.after_mps(busy, Outcome(trial, "stalled", error="no report"))
+    assert idle not in pool._living and busy in pool._living
+    pool.take(place(gpu_16gb, 100), new=True)
+    assert [variables["CUDA_MPS_PIPE_DIRECTORY"] for variables in made] == ["/pipes", "/pipes", "/dev/null"]

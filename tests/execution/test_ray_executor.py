@@ -24,12 +24,15 @@ from tests.support.worker_process import place
 from tuner.execution.pool import WorkerPool, make_pools
 from tuner.execution.ray_errors import classify_loss, ran_out_of_ram
 from tuner.execution.ray_executor import RayExecutor
+from tuner.execution.worker import at_cap
 from tuner.execution.worker_failures import RunningTrial
 from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt, orderly
 from tuner.placement.packing import Plan, make_plan
 from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome
 from tuner.workloads.task import TrainingTask
+
+POOL = cast(Any, Mock(after_mps=lambda worker, outcome: outcome))
 
 
 @dataclass(frozen=True)
@@ -86,9 +89,9 @@ def test_a_worker_that_is_killed_ends_its_trial_and_the_next_attempt_has_a_new_o
     executor.submit(second)
     assert until(executor, Outcome).status == "completed"
     executor.submit(second)
-    warm = {each.pid for each in worker_processes()}
+    warm = {process.pid for process in worker_processes()}
     assert until(executor, Outcome).status == "completed"
-    assert warm.isdisjoint(each.pid for each in worker_processes()), "a retry has a new worker, too"
+    assert warm.isdisjoint(process.pid for process in worker_processes()), "a retry has a new worker, too"
 
 
 @pytest.mark.ray
@@ -144,9 +147,14 @@ def test_nothing_of_a_local_ray_listens_beyond_the_loopback_address(opened: Open
     executor.submit(placements(plan, 1)[0])
     until(executor, Outcome)
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    found = [each for process in processes for each in process.net_connections("inet") if each.status == "LISTEN"]
+    found = [
+        connection
+        for process in processes
+        for connection in process.net_connections("inet")
+        if connection.status == "LISTEN"
+    ]
     assert len(found) > 3
-    assert {each.laddr.ip.removeprefix("::ffff:") for each in found} == {"127.0.0.1"}
+    assert {connection.laddr.ip.removeprefix("::ffff:") for connection in found} == {"127.0.0.1"}
 
 
 @pytest.mark.ray
@@ -208,15 +216,13 @@ def test_a_gpus_worker_that_was_killed_for_memory_was_short_of_ram(gpu_16gb: Dev
     assert ran_out_of_ram(gpu_16gb, ray.exceptions.RayActorError(error_msg=text, actor_init_failed=True))
     placement = replace(place(Toy(), {}, limit_bytes=GB), device=gpu_16gb)
     report = EpochReport("t001", 1, 3, memory_bytes=GB // 2, host_peak_bytes=3 * GB)
-    run = RunningTrial(placement, cast(Any, None), cast(Any, None), fresh=True, started=0.0, report=report)
+    run = RunningTrial(placement, POOL, cast(Any, None), fresh=True, started=0.0, report=report)
     lost = run.lost("out_of_memory", "worker", "killed", peak_bytes=2 * GB, short_of="RAM")
     assert (lost.peak_bytes, lost.host_peak_bytes, lost.result.short_of) == (None, 3 * GB, "RAM")
 
 
 def test_a_stalled_trial_has_the_peaks_of_its_last_report(gpu_16gb: Device) -> None:
-    run = RunningTrial(
-        replace(place(Toy(), {}), device=gpu_16gb), cast(Any, None), cast(Any, None), fresh=True, started=0.0
-    )
+    run = RunningTrial(replace(place(Toy(), {}), device=gpu_16gb), POOL, cast(Any, None), fresh=True, started=0.0)
     assert run.stalled("no report").peak_bytes is None
     run.report = EpochReport("t001", 1, 3, memory_bytes=GB // 2, host_peak_bytes=3 * GB)
     stalled = run.stalled("no report")
@@ -225,7 +231,7 @@ def test_a_stalled_trial_has_the_peaks_of_its_last_report(gpu_16gb: Device) -> N
 
 def test_a_loss_before_the_first_report_counts_as_the_workers_if_it_had_run_another_trial() -> None:
     for fresh, lost in ((True, ""), (False, "worker")):
-        run = RunningTrial(place(Toy(), {}), cast(Any, None), cast(Any, None), fresh=fresh, started=0.0)
+        run = RunningTrial(place(Toy(), {}), POOL, cast(Any, None), fresh=fresh, started=0.0)
         assert run.lost("failed", "", "the worker was lost: KeyError").lost == lost
 
 
@@ -250,12 +256,11 @@ def test_on_another_node_a_trials_processes_have_ended_before_its_worker_is(
     assert done == [7, ["task"], "worker"]
 
 
-@pytest.mark.parametrize(("peak", "at_cap"), [(None, False), (GB // 2, False), (GB - MB, True)])
-def test_a_trial_is_at_its_cap_by_its_last_reported_peak(peak: int | None, at_cap: bool) -> None:
+@pytest.mark.parametrize(("peak", "full"), [(None, False), (GB // 2, False), (GB - MB, True)])
+def test_a_trial_is_at_its_cap_by_its_last_reported_peak(peak: int | None, full: bool) -> None:
     placement = place(Toy(), {}, limit_bytes=GB)
-    report = EpochReport("t001", 1, 3, memory_bytes=peak)
-    run = RunningTrial(placement, cast(Any, None), cast(Any, None), fresh=True, started=0.0, report=report)
-    assert run.at_cap is at_cap
+    assert at_cap(placement, EpochReport("t001", 1, 3, memory_bytes=peak)) is full
+    assert not at_cap(placement, None)
 
 
 def test_only_devices_that_are_used_are_reserved_and_never_more_cores_than_there_are(gpu_16gb: Device) -> None:

@@ -33,15 +33,15 @@ def outcome_of(folder: Path, body: str, limit_bytes: int = 2 * GB) -> tuple[Outc
     placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)
     options = TrialOptions(checkpoints=folder / "checkpoints")
     events = list(run_apart({"train": TrainingTask(script, None, asked=Objective("loss"))}, placed, 1, options))
-    (ended,) = (each for each in events if isinstance(each, Outcome))
-    return ended, [each for each in events if isinstance(each, EpochReport)]
+    (ended,) = (event for event in events if isinstance(event, Outcome))
+    return ended, [event for event in events if isinstance(event, EpochReport)]
 
 
 def test_a_script_reports_by_lines_of_json_and_its_output_is_kept(tmp_path: Path) -> None:
     body = "for epoch in range(2):\n    print(json.dumps({'loss': lr / (epoch + 1), 'note': 'x', 'epoch': epoch}))\n"
     ended, reports = outcome_of(tmp_path, body + "print('done', file=sys.stderr)\n")
     assert (ended.status, ended.metrics) == ("completed", {"loss": 0.25, "best_epoch": 2})
-    assert [each.epoch for each in reports] == [0, 1, 2]
+    assert [report.epoch for report in reports] == [0, 1, 2]
     log = (tmp_path / "logs" / "t001.log").read_text()
     assert log.startswith("$ train.py --lr 0.5\n") and "done" in log and json.dumps(0.25) in log
 

@@ -32,7 +32,7 @@ def after(stalls: StallDetector, clock: Clock, seconds: float) -> tuple[dict[str
     for _ in range(int(seconds)):
         clock.now += 1
         stalled, notices = stalls.look()
-        found = found[0] | stalled, [*found[1], *(spelled(each, in_python) for each in notices)]
+        found = found[0] | stalled, [*found[1], *(spelled(notice, in_python) for notice in notices)]
     return found
 
 
@@ -121,7 +121,7 @@ class Hanging(Pretender):
         self.clock.now += 3600
 
     def end(self, trial_id: str, error: str) -> None:
-        (placement,) = (each for each in self.running if each.trial.trial_id == trial_id)
+        (placement,) = (placement for placement in self.running if placement.trial.trial_id == trial_id)
         self.running.remove(placement)
         self.given_up.append(Outcome(placement.trial, "stalled", placement, error=error))
 
@@ -130,7 +130,7 @@ def test_a_silent_trial_is_ended_frees_its_place_and_is_tried_once_more(gpu_16gb
     clock = Clock()
     executor, notes = Hanging(clock), Notes()
     trials = [Trial("1", "toy", "hangs", {}, 0), Trial("2", "toy", "good", {}, 0)]
-    requests = [Request(each, MemoryEstimate("given"), 10 * GB) for each in trials]
+    requests = [Request(trial, MemoryEstimate("given"), 10 * GB) for trial in trials]
     plan = make_plan([gpu_16gb], [10 * GB] * 2, packing="per-trial", buffer_bytes=2 * GB)
 
     def try_again(request: Request, outcome: Outcome, whole: int) -> Retry | None:
@@ -140,5 +140,5 @@ def test_a_silent_trial_is_ended_frees_its_place_and_is_tried_once_more(gpu_16gb
 
     decisions = Decisions(try_again, lambda _: None)
     run_trials(requests, Packer(plan), executor, notes, decisions, Interrupt(), stalls=StallDetector(30, clock))
-    ended = [each[:3] for each in notes.ended]
+    ended = [row[:3] for row in notes.ended]
     assert ended == [("hangs", 1, "stalled"), ("good", 1, "completed"), ("hangs", 2, "stalled")]

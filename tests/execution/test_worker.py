@@ -100,7 +100,7 @@ def test_a_trial_that_outgrows_its_cap_runs_out_of_memory_and_its_worker_is_done
 
 def test_a_worker_that_a_trial_has_left_memory_in_is_not_used_again(in_worker: Callable[..., Any]) -> None:
     outcomes = in_worker(run_capped, Leaking(), hungry(1, 100), 400 * MB, NO_KILLS)
-    assert [(each.status, each.reusable) for each in outcomes] == [("completed", True), ("completed", False)]
+    assert [(outcome.status, outcome.reusable) for outcome in outcomes] == [("completed", True), ("completed", False)]
 
 
 def test_a_device_that_does_not_answer_any_more_costs_the_worker_and_not_the_result(

@@ -77,7 +77,7 @@ def test_gpus_are_told_with_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> N
     FakeNvml({"GPU-aa": None, "GPU-bb": None}).install(monkeypatch)
     told = {
         "nvmlDeviceGetHandleByIndex": handle,
-        "nvmlDeviceGetName": lambda handle: b"H100",
+        "nvmlDeviceGetName": lambda handle: "H100",
         "nvmlDeviceGetMemoryInfo": lambda handle: memory(80, 30, 50),
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [process(os.getpid(), 40), process(2**30, None)],
     }

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import errno
 import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,13 @@ from tuner.machine.caps import capped, caps_available, is_out_of_memory, worker_
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.trial import GB, MB, Device
+
+
+@pytest.fixture(scope="module")
+def call() -> Iterator[Callable[..., Any]]:
+    """Calls a function in one process with a worker's environment."""
+    with worker() as call:
+        yield call
 
 
 def allocate(*sizes_mb: int) -> list[str]:
@@ -31,9 +40,8 @@ def allocate(*sizes_mb: int) -> list[str]:
     return found
 
 
-def test_an_allocation_beyond_the_cap_fails_and_only_that() -> None:
-    with worker() as call:
-        within, beyond, again, last = call(allocate, 150, 300, 150, 300)
+def test_an_allocation_beyond_the_cap_fails_and_only_that(call: Callable[..., Any]) -> None:
+    within, beyond, again, last = call(allocate, 150, 300, 150, 300)
     assert within == again == ""
     assert "DefaultCPUAllocator: can't allocate memory" in beyond
     assert "DefaultCPUAllocator: can't allocate memory" in last
@@ -52,21 +60,16 @@ def raised_under_cap(error: Exception, taken_mb: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    ("error", "counts"),
-    [
+def test_an_error_without_a_reason_is_a_lack_of_memory_only_at_the_cap(call: Callable[..., Any]) -> None:
+    for error, counts in (
         (SystemError("error return without exception set"), True),
         (ImportError("libx.so: failed to map segment from shared object"), True),
         (ModuleNotFoundError("No module named 'x'"), False),
         (ValueError("3"), False),
-    ],
-    ids=repr,
-)
-def test_an_error_without_a_reason_is_a_lack_of_memory_only_at_the_cap(error: Exception, counts: bool) -> None:
-    with worker() as call:
-        assert call(raised_under_cap, error, 196) is counts
-        assert call(raised_under_cap, error, 100) is False
-    assert not is_out_of_memory(error)
+    ):
+        assert call(raised_under_cap, error, 196) is counts, error
+        assert call(raised_under_cap, error, 100) is False, error
+        assert not is_out_of_memory(error), error
 
 
 def test_the_limit_is_put_back_whatever_happens() -> None:

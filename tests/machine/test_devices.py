@@ -47,9 +47,9 @@ def test_cores_that_others_keep_busy_are_not_idle(monkeypatch: pytest.MonkeyPatc
 
 def test_gpus_share_the_idle_cores(monkeypatch: pytest.MonkeyPatch, gpu_16gb: Device) -> None:
     monkeypatch.setattr("tuner.machine.devices.detect_devices", lambda choice: (gpu_16gb, gpu_16gb))
-    assert [each.free_cores for each in detect_with_idle_cores()] == [16, 16]
+    assert [device.free_cores for device in detect_with_idle_cores()] == [16, 16]
     monkeypatch.setattr("tuner.machine.devices.idle_cores", lambda: 5)
-    assert [each.free_cores for each in detect_with_idle_cores()] == [2, 2]
+    assert [device.free_cores for device in detect_with_idle_cores()] == [2, 2]
 
 
 def test_asking_for_a_gpu_where_none_is_visible_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,12 +73,15 @@ TWO = [(1, 0), (2, 0)]
 def test_mig_instances_are_devices_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeNvml({"GPU-aa": TWO, "GPU-bb": None, "GPU-cc": []}).install(monkeypatch)
     devices = cuda_devices()
-    assert [(each.label, each.uuid, each.total_bytes, each.free_bytes, each.multiprocessors) for each in devices] == [
+    assert [
+        (device.label, device.uuid, device.total_bytes, device.free_bytes, device.multiprocessors)
+        for device in devices
+    ] == [
         ("cuda:0:0", "MIG-aa0", 10, 9, 16),
         ("cuda:0:1", "MIG-aa1", 20, 19, 16),
         ("cuda:1", "GPU-bb", 80, 79, 0),
     ], "and a GPU in MIG mode without an instance is none"
-    assert [each and each.multiprocessors for each in map(card_of, devices)] == [16, 16, 132]
+    assert [card and card.multiprocessors for card in map(card_of, devices)] == [16, 16, 132]
 
 
 @pytest.mark.parametrize(

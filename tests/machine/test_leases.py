@@ -44,14 +44,14 @@ def other() -> Iterator[LeaseHolder]:
 def test_a_study_sees_what_another_one_has_promised_and_not_itself(other: LeaseHolder) -> None:
     own = LeaseHolder("own")
     with own.exclusive() as found:
-        assert [(each.name, each.promised_bytes("GPU-1"), each.promised_bytes("GPU-2")) for each in found] == [
+        assert [(lease.name, lease.promised_bytes("GPU-1"), lease.promised_bytes("GPU-2")) for lease in found] == [
             ("the other", 3 * 2**30, 0)
         ]
     own.close()
 
 
 def test_a_lease_that_ends_is_seen_by_nobody_and_leaves_nothing(other: LeaseHolder, folder: Path) -> None:
-    assert [each.name for each in read_leases()] == ["the other"]
+    assert [lease.name for lease in read_leases()] == ["the other"]
     other.close()
     assert read_leases() == []
     assert not folder.exists()
@@ -62,7 +62,7 @@ def test_the_lease_of_a_killed_process_ends_with_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLD]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout and process.stdout.readline() == "ready\n"
-        assert [each.pid for each in read_leases()] == [process.pid]
+        assert [lease.pid for lease in read_leases()] == [process.pid]
         process.send_signal(signal.SIGKILL)
     assert read_leases() == []
     assert list(tmp_path.iterdir()) == []
@@ -90,7 +90,7 @@ def test_where_the_lock_cannot_be_had_a_study_goes_on_with_what_it_knows(
 ) -> None:
     own = LeaseHolder("own")
     with own.exclusive() as before:
-        assert [each.name for each in before] == ["the other"]
+        assert [lease.name for lease in before] == ["the other"]
     monkeypatch.setattr(leases, "LOCK_SECONDS", 0.01)
     with other.exclusive(), own.exclusive() as found:
         assert found == before

@@ -20,8 +20,8 @@ import pytest
 from tests.support import fake_mps
 from tests.support.processes import runs
 from tuner.machine.holders import with_descendants
-from tuner.machine.mps import MpsDaemons, client_variables, may_be_a_neighbours, users_daemon
-from tuner.trial import MB, Device
+from tuner.machine.mps import MpsClients, MpsDaemons, users_daemon
+from tuner.trial import MB, Device, Outcome, Trial
 
 STUDY = """
 import os, sys, time
@@ -90,7 +90,7 @@ def test_each_gpu_has_a_private_daemon_that_ends_with_its_server(
         assert used == folder(daemons, "GPU-2") and daemons.pipes["GPU-1"] != daemons.pipes["GPU-2"]
         assert used.stat().st_mode & 0o077 == 0
         one, two = log("daemon")
-        assert {each["variables"]["CUDA_VISIBLE_DEVICES"] for each in (one, two)} == {"GPU-1", "GPU-2"}
+        assert {daemon["variables"]["CUDA_VISIBLE_DEVICES"] for daemon in (one, two)} == {"GPU-1", "GPU-2"}
         assert set(one["modes"] + two["modes"]) == {oct(0o40700)}
         servers = log("server")
         assert len(servers) == 2 and all(map(runs, servers))
@@ -151,18 +151,6 @@ def test_a_daemon_that_does_not_obey_is_killed_with_its_server(
     assert not any(map(runs, [daemon["daemon"], server]))
 
 
-def test_the_daemon_of_a_guard_that_was_killed_ends_with_the_study(
-    gpu_16gb: Device, log: Callable[[str], list[Any]]
-) -> None:
-    with closing(MpsDaemons()) as daemons:
-        daemons.start(gpus(gpu_16gb, "GPU-1"))
-        assert daemons._guard is not None
-        daemons._guard.kill()
-        (daemon,) = log("daemon")
-        assert runs(daemon["daemon"])
-    assert not runs(daemon["daemon"]) and not runs(log("server")[0])
-
-
 def test_what_is_there_already_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert users_daemon({"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path)}) == "", "nothing listens there"
     (tmp_path / "control").touch()
@@ -173,18 +161,32 @@ def test_what_is_there_already_is_the_users(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_clients_limit_is_in_whole_mebibytes_and_not_below_its_share() -> None:
     pipes = {"CUDA_MPS_PIPE_DIRECTORY": "/p"}
-    assert client_variables("/p", 900 * MB + 1) == {**pipes, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=901M"}
-    assert client_variables("/p", None) == pipes
+    limit = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=901M"}
+    assert MpsClients("/p").variables(900 * MB + 1) == {**pipes, **limit}
+    assert MpsClients("/p", limited=False).variables(900 * MB + 1) == pipes
+    assert MpsClients().variables(900 * MB + 1) == {}
 
 
 @pytest.mark.parametrize(
-    ("error", "shared"),
+    ("status", "error", "lost", "left"),
     [
-        ("CUDA error: MPS server is not ready to accept new MPS client requests", True),
-        ("AcceleratorError: CUDA error: an illegal memory access was encountered Search for …", True),
-        ("CUDA out of memory. Tried to allocate 2 GiB", False),
-        ("ValueError: no such column", False),
+        ("failed", "CUDA error: MPS server is not ready to accept new MPS client requests", "worker", True),
+        ("failed", "AcceleratorError: CUDA error: an illegal memory access was encountered Se…", "worker", True),
+        ("stalled", "no report", "", True),
+        ("failed", "ValueError: no such column", "", False),
+        ("out_of_memory", "CUDA out of memory. Tried to allocate 2 GiB", "", False),
     ],
 )
-def test_errors_that_all_clients_of_a_gpu_get_are_known(error: str, shared: bool) -> None:
-    assert may_be_a_neighbours(error) == shared
+def test_a_clients_fatal_error_is_that_of_all_and_ends_mps_on_the_gpu(
+    status: Any, error: str, lost: str, left: bool
+) -> None:
+    clients = MpsClients("/p")
+    clients.add("client", 100 * MB)
+    outcome = Outcome(Trial("t", "toy", "t", {}, 0), status, error=error)
+    assert clients.judge("another process", outcome) is outcome
+    judged = clients.judge("client", outcome)
+    assert (judged.lost, "run without MPS" in judged.error) == (lost, left)
+    assert clients.may_keep("client") != left and clients.may_keep("another process")
+    assert (clients.variables(1) == {"CUDA_MPS_PIPE_DIRECTORY": os.devnull}) == left, "nor of the user's own daemon"
+    if left:
+        assert clients.judge("client", replace(outcome, status="stalled")).error == error, "it is said once"

@@ -14,7 +14,7 @@ from tests.support.processes import runs
 from tuner.machine.process_exits import ProcessExit, exit_text
 from tuner.machine.process_trees import end_tree, own_process, time_made
 
-LINUX = tuple(int(each) for each in os.uname().release.split(".")[:2]) if sys.platform == "linux" else (0, 0)
+LINUX = tuple(int(part) for part in os.uname().release.split(".")[:2]) if sys.platform == "linux" else (0, 0)
 # A process that is not our child, until a line comes: its parent prints its id, and asks for how it ended.
 GRANDCHILD = "sh -c 'read line; {}' <&3 & echo $!; wait"
 
@@ -47,8 +47,8 @@ def test_the_end_of_a_process_that_is_gone_or_too_old_a_kernel_is_unknown(monkey
 def test_signals_are_called_by_name_and_one_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert exit_text(-signal.SIGSEGV) == "was killed by SIGSEGV"
     assert exit_text(-40) == "was killed by signal 40"
-    monkeypatch.setattr("tuner.machine.process_exits.SHARED_MEMORY", tmp_path)
-    assert exit_text(-signal.SIGBUS).startswith(f"was killed by SIGBUS: {tmp_path} may be full (")
+    monkeypatch.setattr("tuner.machine.shared_memory.SHARED", tmp_path)
+    assert exit_text(-signal.SIGBUS).startswith("was killed by SIGBUS: /dev/shm may be full (")
 
 
 STARTS = """
@@ -65,7 +65,7 @@ def started() -> tuple[subprocess.Popen[str], list[int]]:
     process = subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE, text=True, process_group=0)
     assert process.stdout
     with process.stdout as said:
-        return process, [int(each) for each in said.readline().split()]
+        return process, [int(pid) for pid in said.readline().split()]
 
 
 def test_a_process_is_ended_with_its_descendants_and_no_other_that_has_its_id() -> None:
@@ -90,8 +90,8 @@ def test_what_a_dead_process_has_left_in_its_group_is_ended() -> None:
     end_tree(process.pid, created, leads=True)
     time.sleep(0.1)
     assert not runs(first)
-    for each in others:
-        os.kill(each, signal.SIGKILL)
+    for pid in others:
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_when_a_process_was_made_does_not_depend_on_the_clock(

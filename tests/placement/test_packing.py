@@ -122,19 +122,26 @@ def test_a_footprint_larger_than_the_device_is_refused_with_both_numbers(gpu_16g
 def test_each_trial_has_its_own_share_largest_first_and_small_ones_fill_what_is_left(gpu_16gb: Device) -> None:
     found = packer([gpu_16gb], 1, 9, 6, 4, 0.5)
     first = placed(found)
-    assert [(each.trial.name, each.limit_bytes / GB) for each in first] == [("t2", 9), ("t4", 4), ("t1", 1)]
-    assert [each.fraction for each in first] == [9 / 14, 4 / 14, 1 / 14]
+    assert [(placement.trial.name, placement.limit_bytes / GB) for placement in first] == [
+        ("t2", 9),
+        ("t4", 4),
+        ("t1", 1),
+    ]
+    assert [placement.fraction for placement in first] == [9 / 14, 4 / 14, 1 / 14]
     assert placed(found) == []
     found.release(first[0])
-    assert [each.trial.name for each in placed(found)] == ["t3", "t5"]
+    assert [placement.trial.name for placement in placed(found)] == ["t3", "t5"]
 
 
 def test_uniform_packing_gives_each_what_the_largest_needs(gpu_16gb: Device) -> None:
-    assert [each.limit_bytes / GB for each in placed(packer([gpu_16gb], 1, 7, 3, packing="uniform"))] == [7, 7]
+    assert [placement.limit_bytes / GB for placement in placed(packer([gpu_16gb], 1, 7, 3, packing="uniform"))] == [
+        7,
+        7,
+    ]
 
 
 def test_trials_that_need_the_same_start_in_their_order(gpu_16gb: Device) -> None:
-    assert [each.trial.name for each in placed(packer([gpu_16gb], *[4.0] * 5))] == ["t1", "t2", "t3"]
+    assert [placement.trial.name for placement in placed(packer([gpu_16gb], *[4.0] * 5))] == ["t1", "t2", "t3"]
 
 
 def test_a_trial_that_needs_more_than_any_device_has_waits_for_a_whole_one(gpu_16gb: Device) -> None:
@@ -143,23 +150,23 @@ def test_a_trial_that_needs_more_than_any_device_has_waits_for_a_whole_one(gpu_1
     found.enqueue([request(9, 20)])
     assert placed(found) == []
     found.release(small)
-    assert [each.limit_bytes for each in placed(found)] == [14 * GB]
+    assert [placement.limit_bytes for placement in placed(found)] == [14 * GB]
 
 
 def test_corrected_needs_count_for_trials_that_wait(gpu_16gb: Device) -> None:
     found = packer([gpu_16gb], 8, 8, 8)
     assert len(placed(found)) == 1
-    found.revise(lambda each: replace(each, need_bytes=3 * GB))
-    assert [each.limit_bytes for each in placed(found)] == [3 * GB], "one more than planned"
+    found.revise(lambda request: replace(request, need_bytes=3 * GB))
+    assert [placement.limit_bytes for placement in placed(found)] == [3 * GB], "one more than planned"
 
 
 def test_nothing_is_placed_on_a_device_that_is_lost(gpu_16gb: Device) -> None:
     other = replace(gpu_16gb, index=1, total_bytes=10 * GB)
     found = packer([gpu_16gb, other], 9, 9, 9, 1)
-    assert [each.trial.name for each in placed(found)] == ["t1", "t4"]
+    assert [placement.trial.name for placement in placed(found)] == ["t1", "t4"]
     found.remove(gpu_16gb)
     assert found.largest_bytes == 8 * GB
-    assert [(each.device.index, each.limit_bytes) for each in placed(found)] == []
+    assert [(placement.device.index, placement.limit_bytes) for placement in placed(found)] == []
     found.remove(other)
     assert found.largest_bytes == 0
 
@@ -167,18 +174,18 @@ def test_nothing_is_placed_on_a_device_that_is_lost(gpu_16gb: Device) -> None:
 def test_what_others_take_meanwhile_holds_trials_back_until_they_leave(gpu_16gb: Device) -> None:
     found = packer([gpu_16gb], 6, 4, 4)
     found.limit({gpu_16gb: 5 * GB})
-    assert [each.trial.name for each in placed(found)] == ["t2"]
+    assert [placement.trial.name for placement in placed(found)] == ["t2"]
     held = found.held_back()
     assert held is not None and (held[0].trial.name, held[1]) == ("t1", gpu_16gb)
     found.limit({})
-    assert [each.trial.name for each in placed(found)] == ["t1", "t3"]
+    assert [placement.trial.name for placement in placed(found)] == ["t1", "t3"]
     assert found.held_back() is None
 
 
 def test_a_trial_that_is_dropped_is_not_placed_any_more(gpu_16gb: Device) -> None:
     found = packer([gpu_16gb], 6, 4)
     found.drop("00001")
-    assert [each.trial.name for each in placed(found)] == ["t2"]
+    assert [placement.trial.name for placement in placed(found)] == ["t2"]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -187,18 +194,18 @@ def test_a_simulated_study_runs_every_trial_once_and_never_beyond_a_budget(gpu_1
     devices = [replace(gpu_16gb, index=i, total_bytes=gb * GB, free_bytes=gb * GB) for i, gb in enumerate((16, 24))]
     sizes = [draw.uniform(0.5, 13) for _ in range(60)]
     found = plan(devices, *sizes)
-    schedule = simulate(requests(*sizes), found, lambda each: each.need_bytes / GB)
+    schedule = simulate(requests(*sizes), found, lambda request: request.need_bytes / GB)
     assert sorted(p.trial.trial_id for p, _, _ in schedule.placements) == [r.trial.trial_id for r in requests(*sizes)]
     for device, budget in zip(devices, found.budgets, strict=True):
         here = [entry for entry in schedule.placements if entry[0].device == device]
         for _, now, _ in here:
             assert sum(p.limit_bytes for p, start, end in here if start <= now < end) <= budget
         assert schedule.most_at_once(device) <= found.slots[device.index]
-    assert schedule.seconds >= shortest_possible(requests(*sizes), found, lambda each: each.need_bytes / GB)
+    assert schedule.seconds >= shortest_possible(requests(*sizes), found, lambda request: request.need_bytes / GB)
 
 
 def test_a_schedule_is_as_long_as_its_trials_one_after_another(gpu_16gb: Device) -> None:
-    schedule = simulate(requests(10, 9, 8), plan([gpu_16gb], 10, 9, 8), lambda each: 5.0)
+    schedule = simulate(requests(10, 9, 8), plan([gpu_16gb], 10, 9, 8), lambda request: 5.0)
     assert schedule.seconds == 15
     assert [start for _, start, _ in schedule.placements] == [0, 5, 10]
     assert schedule.most_at_once(gpu_16gb) == 1

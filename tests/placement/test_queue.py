@@ -12,8 +12,8 @@ def request(name: str, gb: float, seconds: float | None, seed: int = 0) -> Reque
 
 
 def order(queue: Queue, *requests: Request, room_gb: float = 99) -> list[str]:
-    for each in requests:
-        queue.add(each, each.need_bytes)
+    for request in requests:
+        queue.add(request, request.need_bytes)
     found = []
     while at := queue.first(room_gb * GB, 0):
         found.append(queue.pop(at)[1].trial.name)

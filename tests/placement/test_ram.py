@@ -35,7 +35,7 @@ def requests(*needs: tuple[float, float]) -> list[Request]:
 
 
 def plan(devices: Sequence[Device], listed: Sequence[Request], packing: str = "per-trial", **options: int) -> Plan:
-    needs, rams = [each.need_bytes for each in listed], [each.host_bytes for each in listed]
+    needs, rams = [request.need_bytes for request in listed], [request.host_bytes for request in listed]
     return make_plan(devices, needs, packing=packing, buffer_bytes=2 * GB, host_needs=rams, **options)  # type: ignore[arg-type]
 
 
@@ -91,7 +91,7 @@ def test_the_emptiest_gpu_is_passed_over_if_its_host_has_no_ram() -> None:
     packer = Packer(plan(devices, [*listed, *listed]))
     packer.enqueue(listed)
     placed = [placement for _, placement in packer.place()]
-    assert [each.device.node_id for each in placed] == ["a", "b", "b", "b"]
+    assert [placement.device.node_id for placement in placed] == ["a", "b", "b", "b"]
     packer.enqueue(requests((70, 3), (1, 3)))
     held = packer.held_back()
     assert held and held[1].node_id == "b" and held[0].need_bytes == GB
@@ -109,7 +109,7 @@ def test_corrected_needs_of_ram_count_for_trials_that_wait() -> None:
     packer = Packer(plan([gpu()], listed))
     packer.enqueue(listed)
     assert len(started(packer)) == 2
-    packer.revise(lambda each: replace(each, host_bytes=0))
+    packer.revise(lambda request: replace(request, host_bytes=0))
     assert len(started(packer)) == 2, "at most twice as many as planned"
 
 
@@ -128,7 +128,7 @@ def test_a_simulated_study_runs_every_trial_and_no_host_is_given_away_twice(seed
     ]
     listed = requests(*[(draw.uniform(0.5, 13), draw.choice([0.5, 1, 4, draw.uniform(1, 11)])) for _ in range(60)])
     found = plan(devices, listed)
-    schedule = simulate(listed, found, lambda each: each.need_bytes / GB)
+    schedule = simulate(listed, found, lambda request: request.need_bytes / GB)
     assert len(schedule.placements) == 60
     for node, budget in found.ram_budgets.items():
         here = [entry for entry in schedule.placements if entry[0].device.node_id == node]

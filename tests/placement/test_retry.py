@@ -162,7 +162,7 @@ def test_a_trial_that_ran_out_of_ram_gets_more_of_that_and_keeps_its_share() -> 
     assert (retry.request.need_bytes, retry.request.host_bytes) == (2 * GB, 6 * GB)
     assert retry.request.history == History(out_of_memory=1)
     peak = replace(SHORT_OF_RAM, host_peak_bytes=10 * GB)
-    assert [each and each.request.host_bytes for each in (after(peak), after(peak, whole_ram_bytes=12 * GB))] == [
+    assert [retry and retry.request.host_bytes for retry in (after(peak), after(peak, whole_ram_bytes=12 * GB))] == [
         15 * GB,
         12 * GB,
     ]

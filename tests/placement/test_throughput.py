@@ -44,11 +44,11 @@ def study(
             left[name] = [epochs, first * work, work, now]
             count.trains(name, now)
         speed = curve(len(left)) / len(left)
-        name = min(left, key=lambda each: left[each][1])
+        name = min(left, key=lambda trial: left[trial][1])
         spent = left[name][1]
         now += spent / speed
-        for each in left.values():
-            each[1] -= spent
+        for state in left.values():
+            state[1] -= spent
         count.reports(name, now - left[name][3], share, now)
         left[name] = [left[name][0] - 1, left[name][2] * random.gauss(1, noise), left[name][2], now]
         if not left[name][0]:

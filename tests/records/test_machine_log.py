@@ -58,8 +58,7 @@ def test_of_a_mig_instance_only_the_memory_is_known(monkeypatch: pytest.MonkeyPa
 
     FakeNvml({"GPU-aa": [(1, 0), (2, 0)]}).install(monkeypatch)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", not_supported)
-    with LoadMeter(frozenset({"MIG-aa1"})) as meter:
-        load = meter.look()
+    load = LoadMeter(frozenset({"MIG-aa1"})).look()
     assert load.gpus == {"MIG-aa1": GpuLoad(None, 1)}
     assert to_line(load, {"MIG-aa1": "cuda:0:1"}, 10.0)["gpus"] == {"cuda:0:1": {"used_gb": 0.0}}
 
@@ -76,5 +75,4 @@ def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
 
 
 def test_without_a_driver_only_the_machine_itself_is_looked_at() -> None:
-    with LoadMeter(frozenset({"GPU-none"})) as meter:
-        assert meter.look().gpus == {}
+    assert LoadMeter(frozenset({"GPU-none"})).look().gpus == {}

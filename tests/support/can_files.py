@@ -16,7 +16,7 @@ def rows_of(frames: Frames, *, flags: bool = True) -> list[str]:
 
 
 def plain_rows(frames: Frames, lengths: list[int] | None = None) -> list[Row]:
-    columns = (each.tolist() for each in (frames.time, frames.identifier, frames.data, frames.injected))
+    columns = (column.tolist() for column in (frames.time, frames.identifier, frames.data, frames.injected))
     return [
         (time, identifier, [f"{byte:02x}" for byte in data[: lengths[number] if lengths else 8]], injected)
         for number, (time, identifier, data, injected) in enumerate(zip(*columns, strict=True))
@@ -36,7 +36,7 @@ def _padded_before(row: Row) -> str:
 def _named(row: Row) -> str:
     """With the flag first, 0x before the ID, capitals, and empty columns for missing bytes."""
     time, identifier, data, injected = row
-    filled = [each.upper() for each in data] + [""] * (8 - len(data))
+    filled = [byte.upper() for byte in data] + [""] * (8 - len(data))
     return ";".join([str(int(injected)), f"0x{identifier:X}", f"{time:.6f}", str(len(data)), *filled, "can0"])
 
 

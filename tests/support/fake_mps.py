@@ -61,8 +61,8 @@ def serve(pipes: Path) -> None:
                 answers = {"get_server_list": "\n".join(map(str, servers)), "get_server_status": "ACTIVE"}
                 caller.sendall(answers.get(command.split()[0], "").encode())
             if command == "quit" and MODE != "stays":
-                for each in servers:
-                    os.kill(each, signal.SIGKILL)
+                for server in servers:
+                    os.kill(server, signal.SIGKILL)
                 return
 
 

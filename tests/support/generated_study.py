@@ -139,7 +139,7 @@ def _study(rows: list[Row], seeds: int) -> Row:
     device = {"node_id": "", "kind": "cuda", "name": "A generated GPU", "total_bytes": 16 * GB, "free_bytes": 15 * GB}
     return {
         "workload": "toy",
-        "metrics": {name: each.metric for name, each in OBJECTIVES.items()},
+        "metrics": {name: objective.metric for name, objective in OBJECTIVES.items()},
         "seed": 0,
         "seeds": seeds,
         "configurations": [{"name": name} for name in dict.fromkeys(row["name"] for row in rows)],

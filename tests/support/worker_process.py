@@ -1,4 +1,4 @@
-"""A process of its own with a worker's environment, for what must not happen to the tests' own."""
+"""A process with a worker's environment, for what must not happen in the tests' own process."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ from tuner.workloads.task import TrainingTask
 
 @contextmanager
 def worker() -> Iterator[Callable[..., Any]]:
-    """A new process that is set up as a CPU worker: what it gives calls a function of a module there."""
+    """Starts a process with a CPU worker's environment; the result calls a module's function there."""
     context = multiprocessing.get_context("spawn")
-    with environment(worker_environment(ram_device())), ProcessPoolExecutor(1, mp_context=context) as pool:
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        with environment(worker_environment(ram_device())):
+            pool.submit(int).result()  # starts it
         yield lambda function, *args: pool.submit(function, *args).result()
 
 

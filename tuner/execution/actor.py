@@ -24,9 +24,9 @@ class Worker:
     def __init__(
         self, tasks: Tasks, device: Device, threads: int, options: TrialOptions, *, is_child: bool = False
     ) -> None:
-        """Prepares the process for trials of all tasks; their data come from Ray's object store without a copy.
+        """Prepares the process for trials of all tasks. Their data are mapped from Ray's object store.
 
-        Programs that need a process of their own get one for each trial, unless this ``is_child``.
+        Programs that need their own process get one for each trial, unless this process ``is_child``.
         """
         self._tasks = tasks
         self._options = options
@@ -54,7 +54,7 @@ class Worker:
         return PeakMeter(device, partial(warm_up, torch_device(device), threads, tasks))
 
     def run(self, placement: Placement) -> Iterator[WorkerEvent]:
-        """Streams a trial's events, of which ``Began`` is the first. What the trial prints is in its log.
+        """Streams a trial's events, first ``Began``. The trial's output goes to its log.
 
         The study keeps that file short, and removes it at the end if it is empty.
         """
@@ -70,7 +70,7 @@ class Worker:
             yield from run_trial(self._tasks[trial.workload], placed, self._meter, self._options)
 
     def answer(self, trial_id: str, answer: object) -> None:
-        """Answers the question of a running trial, in another thread than that one's."""
+        """Answers the question of a running trial. It is called in another thread than the trial's."""
         from tuner.training.program import deliver
 
         deliver(trial_id, answer)

@@ -1,4 +1,4 @@
-"""A process for trials that the study starts itself, without Ray, and what it says through a pipe."""
+"""A process for trials that the study starts itself, without Ray, and its messages through a pipe."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from typing import cast
 from tuner.execution.mapped_arrays import pack
 from tuner.execution.nodes import oom_kills
 from tuner.execution.shared_tensors import Files, close_shared
-from tuner.execution.worker import TrialOptions, WeightsLost, WorkerEvent
-from tuner.machine.caps import near_cap, worker_environment
+from tuner.execution.worker import TrialOptions, WeightsLost, WorkerEvent, at_cap, lost_outcome
+from tuner.machine.caps import worker_environment
 from tuner.machine.logs import open_log
 from tuner.machine.peak import resident_bytes
 from tuner.machine.process_exits import exit_text
@@ -32,7 +32,7 @@ SEARCH_PATH = "PYTHONPATH"
 
 
 class ChildDied(Exception):
-    """The process has ended without a word, as the text says; ``signal`` is what ended it, 0 for none."""
+    """The process has ended without an outcome, as the text says; ``signal`` is what ended it, 0 for none."""
 
     def __init__(self, text: str, signal: int = 0) -> None:
         super().__init__(text)
@@ -51,7 +51,7 @@ class Child:
         variables: Mapping[str, str],
         log: Path | None,
     ) -> None:
-        """Starts the process; its output goes into the file ``log``, or nowhere."""
+        """Starts the process. Its output goes to the file ``log``, if there is one."""
         ours, its = Pipe()
         self._connection = ours
         self._files: Files = []
@@ -102,8 +102,8 @@ class Child:
             raise ChildDied(f"the trial's process {exit_text(code)}", max(0, -code)) from None
 
     def end(self) -> None:
-        """Ends the process with those that it has started."""
-        self._connection.close()  # it ends when it finds that
+        """Ends the process with its descendants."""
+        self._connection.close()  # it ends when it notices that
         close_shared(self._files)
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError):
@@ -114,19 +114,19 @@ class Child:
                     return
 
     def kill(self) -> None:
-        """Ends the process at once, whatever it does, with all that it has started."""
+        """Kills the process at once, with all its descendants."""
         end_tree(self._process.pid, self._created, leads=True)
         self.end()
 
     def _send(self, message: object) -> None:
-        with suppress(OSError):  # ``receive`` tells that the process has ended
+        with suppress(OSError):  # ``receive`` raises that the process has ended
             self._connection.send_bytes(dumps(message))
 
 
 def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOptions) -> Iterator[WorkerEvent]:
     """Runs a trial in a new process beside this one, with the events of ``run_trial``.
 
-    This process takes a part of the trial's memory, too.
+    This process's own memory counts as a part of the trial's.
     """
     own = resident_bytes().get("resident", 0) if placement.device.kind == "cpu" else 0
     name, started = placement.trial.workload, time.monotonic()
@@ -150,35 +150,31 @@ def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOp
     except ChildDied as died:
         if completed:
             return  # without its weights
-        yield lost_outcome(died, placement, report, started, kills, f": its output is in {log.name}" if log else "")
+        yield outcome_of_death(
+            died, placement, report, started, kills, f": its output is in {log.name}" if log else ""
+        )
     finally:
         child.end()
 
 
-def lost_outcome(
+def outcome_of_death(
     died: ChildDied, placement: Placement, report: EpochReport | None, started: float, kills: int, where: str = ""
 ) -> Outcome:
     """The outcome of a trial whose process has ended without a word; ``kills`` is ``oom_kills`` before the trial.
 
-    What a signal means is said as after the loss of a Ray worker: it may have had nothing to do with the trial.
+    As after the loss of a Ray worker, a signal may have had nothing to do with the trial.
     """
-    peak = report.memory_bytes if report else None
     killed = died.signal == signal.SIGKILL and oom_kills() > kills
-    at_cap = placement.device.kind == "cpu" and near_cap(peak, placement.limit_bytes)
-    on_gpu = placement.device.kind == "cuda"
-    return Outcome(
-        placement.trial,
-        "out_of_memory" if killed or at_cap else "failed",
+    return lost_outcome(
         placement,
-        epochs=report.epoch if report else 0,
-        seconds=time.monotonic() - started,
-        peak_bytes=peak,
-        error="the kernel killed it, as the machine ran out of memory" if killed else f"{died}{where}",
-        phase="training" if report else "start",
+        report,
+        started,
+        "out_of_memory" if killed or at_cap(placement, report) else "failed",
+        "the kernel killed it, as the machine ran out of memory" if killed else f"{died}{where}",
         lost="worker" if died.signal else "",
-        reusable=False,
+        peak_bytes=report.memory_bytes if report else None,
         host_peak_bytes=report.host_peak_bytes if report else None,
-        short_of="RAM" if killed and on_gpu else "",
+        short_of="RAM" if killed and placement.device.kind == "cuda" else "",
     )
 
 

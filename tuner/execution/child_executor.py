@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.execution.child import Child, ChildDied, lost_outcome
+from tuner.execution.child import Child, ChildDied, outcome_of_death
 from tuner.execution.loop import START_SECONDS, ExecutorEvent
 from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
@@ -19,11 +19,11 @@ from tuner.placement.packing import Plan
 from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 
-WORKER = "worker"  # names the log of what the process prints between trials
+WORKER = "worker"  # the name of the log for output between trials
 
 
 class ChildExecutor(EndsByRequest):
-    """Runs placed trials in one warm process at a time. A trial that hangs or crashes is lost alone."""
+    """Runs placed trials in one warm process at a time. A trial that hangs or crashes harms no other."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class ChildExecutor(EndsByRequest):
         self._queue: deque[Placement] = deque()
         self._child: Child | None = None
         self._running: Placement | None = None
-        self._started = 0.0  # when the running trial was, by the monotonic clock
-        self._began = False  # whether the user's own code has
+        self._started = 0.0  # the start of the running trial, by the monotonic clock
+        self._began = False  # whether its user's code has begun
         self._report: EpochReport | None = None
         self._ended_early: list[ExecutorEvent] = []  # for the next poll
 
@@ -51,7 +51,7 @@ class ChildExecutor(EndsByRequest):
         """The process starts with the first trial."""
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
-        """Keeps what the process will be given."""
+        """Keeps the arguments of the process."""
         self._tasks, self._threads = tasks, plan.threads
         self._apart = any(task.workload.own_process for task in tasks.values())
         self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
@@ -106,7 +106,7 @@ class ChildExecutor(EndsByRequest):
         assert self._child is not None
         self._child.kill()
         self._child = None
-        stalled = lost_outcome(ChildDied(error), self._running, self._report, self._started, self._kills)
+        stalled = outcome_of_death(ChildDied(error), self._running, self._report, self._started, self._kills)
         self._running = None
         self._ended_early = [(replace(stalled, status="stalled"), bytes)]
 
@@ -146,7 +146,7 @@ class ChildExecutor(EndsByRequest):
     def _lost(self, died: ChildDied) -> list[ExecutorEvent]:
         """The outcome of a trial whose process has ended."""
         assert self._running is not None
-        outcome = lost_outcome(died, self._running, self._report, self._started, self._kills)
+        outcome = outcome_of_death(died, self._running, self._report, self._started, self._kills)
         hung = self._child is None
         if hung or (self._reused and self._report is None and outcome.status == "failed"):
             outcome = replace(outcome, lost="worker")  # an earlier trial may have broken the process

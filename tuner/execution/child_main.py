@@ -1,6 +1,6 @@
-"""What a ``Child`` runs: ``python -m tuner.execution.child_main PIPE CONTENT``.
+"""The main program of a ``Child``: ``python -m tuner.execution.child_main PIPE CONTENT``.
 
-The main thread runs the users' programs, as some of them handle signals or start processes. Another thread follows
+The main thread runs the users' programs, since some of them handle signals or start processes. Another thread runs
 the trials, and a third one listens to the study and ends the process when that is gone.
 """
 
@@ -23,10 +23,10 @@ from tuner.trial import Placement
 def main(descriptor: int, content: int) -> None:
     """Runs trials until the study ends."""
     connection: Connection[bytes, bytes] = Connection(descriptor)
-    # Else a process that a trial has started keeps the pipe open, and the study does not see that this one has ended.
+    # Else a trial's child process would keep the pipe open, and the study would not notice the end of this process.
     os.set_inheritable(descriptor, False)
     os.register_at_fork(after_in_child=connection.close)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what a crash leaves in a buffer is lost
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a crash loses what is in the buffer
     inherited, search_path = loads(connection.recv_bytes())  # noqa: S301  # from the study's process
     os.environ.pop("PYTHONPATH", None)
     if inherited is not None:
@@ -52,7 +52,7 @@ def _listen(connection: Connection[bytes, bytes], placements: SimpleQueue[Placem
             else:
                 deliver(*said)
     except (EOFError, OSError):
-        os.killpg(0, signal.SIGKILL)  # this process, and what its trial has started
+        os.killpg(0, signal.SIGKILL)  # this process with its trial's child processes
     except BaseException:
         _fail()
 

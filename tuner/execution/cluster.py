@@ -34,14 +34,14 @@ SKIPPED_LOGS = (
 class RayConnection:
     """A connection of this process to Ray, made in a thread that lives as long as the connection.
 
-    Starting Ray takes seconds, in which other work can be done. Its helper processes die with the thread that started
+    Starting Ray takes seconds, in which the study is planned. Ray's helper processes die with the thread that started
     them, not with the process.
     """
 
     def __init__(self, connection: AbstractContextManager[bool]) -> None:
         """Begins to enter ``connection``, whose value is whether it made a new connection, and returns at once."""
-        # Ray forks, and this module locks around forks. Imported by another thread meanwhile, it would release a lock
-        # that it has not taken, and Python would say so.
+        # Ray forks, and this module takes a lock around forks. If another thread imported it during a fork, it would
+        # release a lock that it has not taken, and Python would print an error.
         import concurrent.futures.thread  # noqa: F401
 
         self._connection = connection
@@ -69,7 +69,7 @@ class RayConnection:
         take_back()
 
     def stop(self) -> None:
-        """Ends the connection and what was started for it, and waits for that. An older connection is kept."""
+        """Ends the connection and what was started for it, and waits for that. An earlier connection is kept."""
         self._ending.set()
         self._thread.join(STOP_SECONDS)
 
@@ -96,9 +96,9 @@ def _started(devices: tuple[Device, ...], variables: dict[str, str]) -> Iterator
     if ray.is_initialized():
         yield False
         return
-    with _session_folder() as folder, authentication("token", secrets.token_hex(32)):
-        # Ray's processes inherit the variables. So the workers that Ray keeps ready can be used: half a second less
-        # each.
+    with private_folder(usable_base()) as folder, authentication("token", secrets.token_hex(32)):
+        # Ray's processes inherit the variables, so the idle workers that Ray starts can be used. That saves half a
+        # second for each.
         with environment({**unless_set(ROTATION), **variables, **_instances(devices)}), _loopback():
             ray.init(
                 address="local",
@@ -116,7 +116,7 @@ def _started(devices: tuple[Device, ...], variables: dict[str, str]) -> Iterator
 
 
 def _instances(devices: Sequence[Device]) -> dict[str, str]:
-    """Names MIG instances to Ray, which starts with no more GPUs than the variable names; 0 may stand for several."""
+    """Lists MIG instances for Ray, which uses no more GPUs than the variable names; 0 may stand for several."""
     if all(device.instance is None for device in devices):
         return {}
     return {"CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices if device.uuid)}
@@ -136,18 +136,11 @@ def usable_base() -> Path:
 
 
 @contextmanager
-def _session_folder() -> Iterator[Path]:
-    """A private folder for Ray, which is removed after the block."""
-    with private_folder(usable_base()) as folder:
-        yield folder
-
-
-@contextmanager
 def authentication(mode: str, token: str = "") -> Iterator[None]:
-    """In this block this process, and Ray's that it starts, ask for a token if ``mode`` is "token", not "disabled".
+    """Sets the authentication ``mode``, "token" or "disabled", of this process and of Ray's that start in the block.
 
-    Without a ``token`` it is the one that Ray finds. If only the driver asks for one, Ray's head cannot reach it,
-    considers it dead and ends its workers.
+    By default Ray finds the token. If only the driver required one, Ray's head could not reach it, would consider it
+    dead and end its workers.
     """
     import ray
 

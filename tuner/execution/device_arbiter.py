@@ -1,12 +1,12 @@
-"""What a study may promise of this machine's devices, beside other studies and other programs.
+"""How much of this machine's devices a study may give to its trials, beside other studies and other programs.
 
-The plan is made of what is free before the first trial. From then on the rule is, for each device,
+The plan divides what is free before the first trial. From then on the rule is, for each device,
 
     room = min(total - buffer, total - strangers) - promised
 
-where ``strangers`` is what processes hold that belong to no study, and ``promised`` is what all studies together have
-promised to their running trials. The RAM beside GPUs is promised likewise, and its buffer is left free beside what
-strangers hold. Devices of other machines are not looked at.
+where ``strangers`` is the memory of processes that belong to no study, and ``promised`` is what all studies together
+have promised to their running trials. The same holds for the RAM beside GPUs, of which a buffer is left free as well.
+Devices of other machines are ignored.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tuner.placement.capacity import ram_buffer_bytes
 from tuner.placement.packing import Plan
 from tuner.trial import GB, MB, Device, Placement, Request, ShortOf
 
-READING_SECONDS = 0.5  # what strangers hold is read no more often
-READING_SHARE = 0.05  # the most of the time that may be spent on that
-SAID_AFTER_SECONDS = 5.0  # a trial that has just ended may still be giving its memory back
+READING_SECONDS = 0.5  # between two readings of the devices' memory, at least
+READING_SHARE = 0.05  # the largest share of the time that may be spent on readings
+SAID_AFTER_SECONDS = 5.0  # a trial that has just ended may still be freeing its memory
 GIVEN_UP_SECONDS = 1800.0
 # Strangers' memory varies a little all the time, and so do figures of processes.
 SLACK_BYTES, SLACK = 256 * MB, 0.02
-LEARNED_PARTS = 8  # a learned footprint is a guess; an eighth of it is enough to begin with
+LEARNED_PARTS = 8  # a learned footprint is a guess, so an eighth of it is enough to start with
 NOT_WAITING: Mapping[str, Any] = {"waits_for": "", "waits_since": 0.0, "looked": 0.0}
-NAMED = 2  # how many holders a text names
-NAMED_BYTES = 64 * MB  # those that hold less are not named
+NAMED = 2  # the number of holders that a text names
+NAMED_BYTES = 64 * MB  # holders of less are not named
 
 
 @dataclass(frozen=True)
@@ -47,65 +47,34 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Wait:
-    """What follows for a trial that fits beside this study's own trials, but not beside others."""
+    """What to do with a trial that fits beside this study's own trials, but not beside others."""
 
-    text: str = ""  # what is to be said now; empty if it has been said, or it is too early
+    text: str = ""  # a notice for the user; empty if it was given already, or it is too early
     given_up: str = ""  # why it will never start
 
 
-class Unshared:
-    """Nobody else uses the devices."""
-
-    @contextmanager
-    def placing(self, running: Collection[Placement]) -> Iterator[Bounds]:
-        """What may be placed beside the running trials; ``promise`` belongs into the block."""
-        yield Bounds({})
-
-    def promise(self, running: Collection[Placement]) -> None:
-        """Notes which trials run."""
-
-    def remains(self, held: tuple[Request, Device]) -> Request | None:
-        """The request with what is left, if that is all that it can wait for; None if it waits."""
-        return None
-
-    def has_alone(self, device: Device) -> bool:
-        """Whether no trial runs on the device."""
-        return False
-
-    def wait(self, held: tuple[Request, Device] | None, *, placed: bool) -> Wait:
-        """What follows if a trial is held back."""
-        return Wait()
-
-    def short(self, device: Device, short_of: ShortOf = "") -> str:
-        """Who holds memory, or RAM beside the device, that the plan counted on; empty if nobody does."""
-        return ""
-
-    def close(self) -> None:
-        """Ends the promises."""
-
-
-class DeviceArbiter(Unshared):
-    """This study's part of this machine."""
+class DeviceArbiter:
+    """Decides what this study may give to its trials, and tells other studies."""
 
     def __init__(
         self,
-        name: str,
-        plan: Plan,
+        name: str = "",
+        plan: Plan | None = None,
         *,
         read: Callable[[Device, Sequence[Collection[int]]], Memory] = memory_now,
         clock: Callable[[], float] = time.time,
         takes_rest: bool = False,
     ) -> None:
-        """Has a lease under this name from the first ``placing`` on.
+        """Takes a lease under this name with the first ``placing``. Without a plan nobody shares the devices.
 
-        With ``takes_rest``, a trial whose footprint is learned takes what other studies leave, if that may be enough.
+        With ``takes_rest``, a trial with a learned footprint takes what other studies leave, if that may be enough.
         """
         self._takes_rest = takes_rest
-        self._plan = plan
-        self._devices = [device for device in plan.devices if not device.node_id]
-        self._budgets = dict(zip(plan.devices, plan.budgets, strict=True))
+        self._buffer_bytes, self._threads = (plan.buffer_bytes, plan.threads) if plan else (0, 1)
+        self._devices = [device for device in plan.devices if not device.node_id] if plan else []
+        self._budgets = dict(zip(plan.devices, plan.budgets, strict=True)) if plan else {}
         self._ram = _ram_beside(self._devices)
-        if self._ram is not None:
+        if plan and self._ram is not None:
             self._budgets[self._ram] = plan.ram_budgets[""]
         self._watched = [*self._devices, *([self._ram] if self._ram else [])]
         self._read = read
@@ -121,7 +90,10 @@ class DeviceArbiter(Unshared):
 
     @contextmanager
     def placing(self, running: Collection[Placement]) -> Iterator[Bounds]:
-        """What may be placed now. No other study promises anything until the end of the block."""
+        """What may be placed beside the running trials. Other studies promise nothing until the end of the block.
+
+        Call ``promise`` within the block.
+        """
         if not self._devices:
             yield Bounds({})
             return
@@ -133,28 +105,31 @@ class DeviceArbiter(Unshared):
             yield self._bounds()
 
     def promise(self, running: Collection[Placement]) -> None:
-        """Notes the promises to these trials."""
+        """Records the promises to these trials."""
         given = [
-            Share(each.trial.trial_id, device_key(each.device), each.limit_bytes, each.threads)
-            for each in running
-            if not each.device.node_id
+            Share(placement.trial.trial_id, device_key(placement.device), placement.limit_bytes, placement.threads)
+            for placement in running
+            if not placement.device.node_id
         ]
         if self._ram is not None:
             key = device_key(self._ram)
-            here = [each for each in running if each.host_bytes and not each.device.node_id]
-            given += [Share(each.trial.trial_id, key, each.host_bytes, each.threads) for each in here]
+            here = [placement for placement in running if placement.host_bytes and not placement.device.node_id]
+            given += [
+                Share(placement.trial.trial_id, key, placement.host_bytes, placement.threads) for placement in here
+            ]
         lease = replace(self._holder.lease, shares=tuple(given))
         self._holder.lease = replace(lease, **NOT_WAITING) if given else lease
 
     def remains(self, held: tuple[Request, Device]) -> Request | None:
-        """The request with what is left, if it asks for all there is; None if it waits.
+        """The request cut to what is left, if it asks for a whole device or its need is a guess; None if it waits.
 
-        So is a trial placed whose need is not known yet, or was cut to a whole device: what a whole device is changes
-        by what other programs hold. Nor does a trial wait for RAM of which its need is a guess. No trial of this
-        study runs, nor one of another study on the device. Where this study's processes cannot be told from others,
-        such a trial is placed as it is: if the memory is not there, its attempt does not count.
+        A whole device is smaller while other programs hold a part of it. This is only for a study without running
+        trials, on a device without trials of other studies. Where this study's processes cannot be told from others,
+        the request is not cut: if the memory is missing, its attempt does not count.
         """
         request, device = held
+        if device not in self._devices:
+            return None
         beside = self._takes_rest and request.estimate.is_learned and not self._holder.lease.shares
         if not (beside or self.has_alone(device)):
             return None
@@ -171,18 +146,17 @@ class DeviceArbiter(Unshared):
 
     def has_alone(self, device: Device) -> bool:
         """Whether no trial runs, neither of this study nor of another one on the device or in the RAM beside it."""
-        keys = {device_key(each) for each in (device, self._ram) if each is not None}
+        keys = {device_key(memory) for memory in (device, self._ram) if memory is not None}
         theirs = [share for lease in self._others for share in lease.shares]
         return not self._holder.lease.shares and not any(share.device in keys for share in theirs)
 
     def wait(self, held: tuple[Request, Device] | None, *, placed: bool) -> Wait:
         """Says once who holds the memory that a trial waits for; gives up if strangers hold it for too long.
 
-        A study that has no running trial goes first when another study's trial ends, the one first that waits for
-        the longest time.
+        When a trial ends, studies without a running trial go first, in the order in which they began to wait.
         """
         now = self._clock()
-        if placed or held is None:
+        if placed or held is None or held[1] not in self._devices:
             self._held_since = self._strangers_since = None
             self._said = False
             self._holder.lease = replace(self._holder.lease, **NOT_WAITING)
@@ -231,11 +205,11 @@ class DeviceArbiter(Unshared):
         return Bounds(rooms, most, None if self._ram is None else self._room(self._ram))
 
     def _surely_free(self, device: Device) -> bool:
-        """Whether all that the plan has of the device is free, so that nobody need ask who holds what."""
+        """Whether the plan's whole budget of the device is free, so that its holders do not matter."""
         return self._read(device, ()).free_bytes >= self._budgets[device]
 
     def _room(self, device: Device) -> int:
-        """What this study may promise more; nothing while a study without a running trial waits for longer."""
+        """What this study may still promise; nothing while a study without a running trial has waited longer."""
         key, now = device_key(device), self._clock()
         own = self._holder.lease.waits_since or math.inf
         if any(lease.waits(key, now) and lease.waits_since < own for lease in self._others):
@@ -244,28 +218,28 @@ class DeviceArbiter(Unshared):
         return max(0, self._left(device) - promised)
 
     def _without_others(self, device: Device) -> int:
-        """What this study could promise more if the other studies had ended."""
+        """What this study could still promise if the other studies had ended."""
         return self._left(device, all_of_studies=True) - self._holder.lease.promised_bytes(device_key(device))
 
     def _left(self, device: Device, *, all_of_studies: bool = False) -> int:
         """What all studies together may use of a device.
 
-        What another study holds beyond its promises, such as the contexts of idle workers, is not to be had before
-        that study ends, unless ``all_of_studies`` is asked for.
+        Memory that another study holds beyond its promises, such as contexts of idle workers, is not available before
+        that study ends. ``all_of_studies`` counts it as available.
         """
         memory, key = self._memory(device), device_key(device)
         promised = [lease.promised_bytes(key) for lease in (self._holder.lease, *self._others)]
         held = promised if memory.held_bytes is None else memory.held_bytes
         studies = held[0] + sum(held[1:] if all_of_studies else map(min, held[1:], promised[1:]))
         strangers = max(0, memory.total_bytes - memory.free_bytes - studies)
-        slack, buffer_bytes = max(SLACK_BYTES, int(SLACK * memory.total_bytes)), self._plan.buffer_bytes
+        slack, buffer_bytes = max(SLACK_BYTES, int(SLACK * memory.total_bytes)), self._buffer_bytes
         if device == self._ram:
             buffer_bytes = ram_buffer_bytes(self._devices[0], buffer_bytes)
             strangers += buffer_bytes
         return min(memory.total_bytes - buffer_bytes, memory.total_bytes - strangers + slack)
 
     def _most(self) -> int | None:
-        """How many trials the cores are left for, beside those of other studies; a study may always have one."""
+        """How many trials the cores have room for beside other studies; at least one for each study."""
         rams = [device for device in self._devices if device.kind == "cpu" and device.cores]
         key = device_key(rams[0]) if rams else ""
         theirs = [share for lease in self._others for share in lease.shares if share.device == key]
@@ -273,14 +247,14 @@ class DeviceArbiter(Unshared):
             return None
         own = self._holder.lease.shares
         free = rams[0].cores - sum(share.threads for share in (*own, *theirs))
-        return max(0 if own else 1, free // self._plan.threads)
+        return max(0 if own else 1, free // self._threads)
 
     def _memory(self, device: Device) -> Memory:
-        """The device's memory, read anew if that was some time ago."""
+        """The device's memory, from a recent reading."""
         began = time.monotonic()
         if not self._readings or began > self._read_again:
             trees = self._trees()
-            self._readings = {each: self._read(each, trees) for each in self._watched}
+            self._readings = {device: self._read(device, trees) for device in self._watched}
             took = time.monotonic() - began
             self._read_again = began + max(READING_SECONDS, took / READING_SHARE)
         return self._readings[device]
@@ -299,7 +273,7 @@ class DeviceArbiter(Unshared):
                 if trials
             ]
             return f"the {device.cores} CPU cores are used, also by {', '.join(used)}"
-        # What a trial needs whose footprint is learned may be far less.
+        # With a learned footprint, a trial may need far less than its share.
         which = "its share is" if request.estimate.is_learned else "it needs"
         needs = f"{which} {need / GB:.2f} GB of {'RAM' if device == self._ram else device.label}"
         if not by_studies:
@@ -312,7 +286,7 @@ class DeviceArbiter(Unshared):
 
     def _strangers_text(self, device: Device) -> str:
         memory, ours = self._memory(device), set[int]().union(*self._trees())
-        found = [each for each in holders(device, ours, NAMED) if (each.held_bytes or 0) >= NAMED_BYTES]
+        found = [holder for holder in holders(device, ours, NAMED) if (holder.held_bytes or 0) >= NAMED_BYTES]
         free = f"{memory.free_bytes / GB:.2f} of {memory.total_bytes / GB:.2f} GB are free"
         if not found or memory.held_bytes is None:
             return f"{free}; who holds the rest cannot be seen from here"

@@ -24,17 +24,17 @@ from tuner.workloads.task import Tasks
 class InProcessExecutor(EndsByRequest):
     """Runs trials one after another: for tests, to debug a workload, or without Ray.
 
-    A cap would be one of this whole process, so there is none by default.
+    By default there is no cap, since it would be one of this whole process.
     """
 
     def __init__(self, *, checkpoint_seconds: float = 60.0, caps: bool = False) -> None:
         self._caps = caps
         self._checkpoint_seconds = checkpoint_seconds
         self._queue: deque[Iterator[WorkerEvent]] = deque()
-        self._folder: str | None = None  # the current one of the running trial, if it has another than the study
+        self._folder: str | None = None  # the running trial's current folder, if it differs from the study's
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
-        """The device that this process trains on: of several GPUs the one that is torch's first.
+        """The device that this process trains on: of several GPUs, the first by torch's order.
 
         Raises ``InputError`` if there is no such device.
         """
@@ -57,13 +57,13 @@ class InProcessExecutor(EndsByRequest):
         self._options = TrialOptions(caps=self._caps, checkpoints=absolute, checkpoint_seconds=seconds)
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
-        gc.freeze()  # as in a worker: the collection after each trial skips what is there now
+        gc.freeze()  # as in a worker: the collection after each trial skips the objects of today
 
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""
         self._stop_requests.forget_prune(placement.trial.trial_id)
         warm_up = _make_context if placement.device.kind == "cuda" else _already_warm
-        # This process's RAM is the user's notebook or program as well, and no other trial's need.
+        # This process's RAM also holds the user's notebook or program, and says nothing about other trials.
         meter = PeakMeter(placement.device, warm_up, host=False)
         self._queue.append(run_trial(self._tasks[placement.trial.workload], placement, meter, self._options))
 
@@ -86,7 +86,7 @@ class InProcessExecutor(EndsByRequest):
 
     @contextmanager
     def _trials_folder(self) -> Iterator[None]:
-        """Is in the current folder of the trial, which may change it, and then again in that of the study."""
+        """Changes to the trial's current folder in the block, and back to the study's after it."""
         ours = os.getcwd()
         with suppress(FileNotFoundError):
             os.chdir(self._folder or ours)
@@ -104,7 +104,7 @@ class InProcessExecutor(EndsByRequest):
         deliver(trial_id, answer)
 
     def end(self, trial_id: str, error: str) -> None:
-        """Nothing can end a trial in this process, so that ``trial_timeout`` is refused with it."""
+        """Nothing can end a trial in this process, so ``trial_timeout`` is refused with it."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -119,7 +119,7 @@ def _already_warm() -> None:
 
 
 def _make_context() -> None:
-    """The context of CUDA is made, and measured, before the first trial."""
+    """Makes the CUDA context, which is measured, before the first trial."""
     from tuner.training.rehearsal import warm_up
 
     warm_up("cuda:0")

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from tuner.errors import ExecutionError, with_text
-from tuner.execution.device_arbiter import Unshared
+from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.stall_detector import StallDetector
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
@@ -49,7 +49,7 @@ class Executor(Protocol):
         """
 
     def prepare(self, devices: Sequence[Device]) -> None:
-        """May start slow things in the background, before there is a plan."""
+        """May start slow work in the background, before there is a plan."""
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Prepares the plan's devices for trials of these tasks, with a folder for their checkpoints.
@@ -76,16 +76,16 @@ class Executor(Protocol):
         """Asks the running trials to write a checkpoint after the current epoch, and to end.
 
         ``poll`` returns their outcomes as ``interrupted``, unless they end earlier. Without a folder for checkpoints
-        they are not asked.
+        nothing is asked.
         """
 
     def prune(self, trial_id: str) -> None:
         """Asks a running trial to end soon; unless it ends before, it is ``pruned`` with its metrics so far."""
 
     def end(self, trial_id: str, error: str) -> None:
-        """Ends a running trial now, whatever it does; ``poll`` returns its outcome as ``stalled`` with this error.
+        """Kills a running trial with its descendants; ``poll`` returns its outcome as ``stalled`` with this error.
 
-        All processes end that it has started. A trial that has ended meanwhile is left alone.
+        A trial that has ended meanwhile is left alone.
         """
 
     def close(self) -> None:
@@ -108,13 +108,13 @@ class Listener(Protocol):
         """A device is gone."""
 
     def noted(self, text: str) -> None:
-        """Something that the user may want to know: a trial waits for memory, or has long reported nothing."""
+        """A notice for the user: a trial waits for memory, or has long reported nothing."""
 
     def tick(self) -> None:
         """Time has passed: at most ``POLL_SECONDS``, or as long as an executor takes for its next event."""
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
-        """The study ends: running trials have this time to write checkpoints, or cannot because of ``fault``."""
+        """The study ends. Running trials have this time to write checkpoints, or cannot because of ``fault``."""
 
 
 @dataclass(frozen=True)
@@ -140,16 +140,16 @@ def run_trials(
     listener: Listener,
     decisions: Decisions,
     interrupt: Interrupt,
-    machine: Unshared | None = None,
+    arbiter: DeviceArbiter | None = None,
     stalls: StallDetector | None = None,
     counts: Mapping[Device, WorkerCount] = MappingProxyType({}),
 ) -> None:
     """Runs all trials, as many at a time as fit, until each has ended without a retry.
 
-    If there is room and no trial waits, ``decisions.suggest`` is asked for another one. ``machine`` says what of the
-    devices others leave; by default nobody else uses them. ``stalls`` says which trials have reported nothing for
-    too long; by default none is ended for that. ``counts`` say how many trials these devices run at once, within
-    the plan's slots.
+    If there is room and no trial waits, ``decisions.suggest`` is asked for another one. ``arbiter`` says what others
+    leave of the devices; by default nobody else uses them. ``stalls`` says which trials have reported nothing for
+    too long; by default none is ended for that. ``counts`` say how many trials a device runs at once, within the
+    plan's slots.
 
     Raises:
         ExecutionError: all devices are lost.
@@ -157,8 +157,8 @@ def run_trials(
         TimeLimitReached: the same at the time limit.
     """
     packer.enqueue(requests)
-    machine, stalls = machine or Unshared(), stalls or StallDetector()
-    loop = _Loop(packer, executor, listener, decisions, interrupt, machine, stalls, counts)
+    arbiter, stalls = arbiter or DeviceArbiter(), stalls or StallDetector()
+    loop = _Loop(packer, executor, listener, decisions, interrupt, arbiter, stalls, counts)
     while True:
         try:
             interrupt.check()
@@ -181,7 +181,7 @@ class _Loop:
     listener: Listener
     decisions: Decisions
     interrupt: Interrupt
-    machine: Unshared
+    arbiter: DeviceArbiter
     stalls: StallDetector
     counts: Mapping[Device, WorkerCount]
     running: dict[str, Request] = field(default_factory=dict)  # the requests of placed trials, by trial id
@@ -190,7 +190,7 @@ class _Loop:
     delayed: _Delayed = field(default_factory=lambda: _Delayed())
     stopping: bool = False
     changed: bool = False  # whether a trial has ended since its promise was noted
-    look_again: float = 0.0  # when to look anew at what others have taken; monotonic seconds
+    look_again: float = 0.0  # when to ask the arbiter again; monotonic seconds
 
     def place(self) -> None:
         """Starts the trials that fit; if none waits, asks for new ones."""
@@ -248,19 +248,19 @@ class _Loop:
             self.handle_events(POLL_SECONDS)
 
     def _start(self) -> None:
-        """Starts the trials that fit beside what others have taken, and follows those that do not."""
+        """Starts the trials that fit beside other programs, and handles one that does not."""
         now = time.monotonic()
         if not self.changed and (now < self.look_again or self.packer.held_back() is None):
             return
-        with self.machine.placing(self.placements.values()) as bounds:
+        with self.arbiter.placing(self.placements.values()) as bounds:
             self.packer.limit(bounds.rooms, bounds.most, bounds.ram_bytes)
             placed = self.packer.place()
             held = self.packer.held_back()
-            if not placed and held and (request := self.machine.remains(held)):
+            if not placed and held and (request := self.arbiter.remains(held)):
                 placed = [self.packer.start(request, held[1])]
             self.placements |= {placement.trial.trial_id: placement for _, placement in placed}
-            self.machine.promise(self.placements.values())
-            wait = self.machine.wait(held, placed=bool(placed))
+            self.arbiter.promise(self.placements.values())
+            wait = self.arbiter.wait(held, placed=bool(placed))
         self.changed, self.look_again = False, now + POLL_SECONDS if held else 0.0
         for request, placement in placed:
             self.running[placement.trial.trial_id] = request
@@ -292,7 +292,7 @@ class _Loop:
             self.packer.revise(correct)
 
     def _count(self, report: EpochReport) -> None:
-        """Takes what a report tells of how many trials its device should run at once."""
+        """Adjusts the number of trials that the device runs at once to a report."""
         device, now = self.placements[report.trial_id].device, time.monotonic()
         if (count := self.counts.get(device)) is None:
             return
@@ -317,16 +317,15 @@ class _Loop:
             self.listener.noted(notice)
 
     def _unless_starved(self, outcome: Outcome) -> Outcome:
-        """The outcome with who held the memory, if the trial ran out of it within its share.
+        """The outcome, naming who held the memory if the trial ran out of it within its share.
 
-        A worker tells that itself. Where it was killed, or could not begin, it is so if others hold what the plan
-        counted on.
+        A worker reports that itself. If it was killed or could not begin, others must hold what the plan counted on.
         """
         assert outcome.placement is not None
         unclear = outcome.lost == "worker" or (outcome.phase == "start" and not outcome.lost)
         if outcome.status != "out_of_memory" or not (outcome.lost == "memory" or unclear):
             return outcome
-        who = self.machine.short(outcome.placement.device, outcome.short_of)
+        who = self.arbiter.short(outcome.placement.device, outcome.short_of)
         if not who and unclear:
             return outcome
         said = "; ".join(filter(None, [outcome.error, who, "the attempt does not count"]))

@@ -40,9 +40,9 @@ class MappedArray:
 def put(data: object, files: shared_tensors.Files, *, one_machine: bool) -> ObjectRef:
     """Puts data into Ray's store, without the content of mapped files if all workers run on ``one_machine``.
 
-    Workers map the files again: they share the kernel's pages, and Ray's small store needs no room. Other machines
-    need not have the files, so in a cluster of several they are stored as plain arrays, one copy for each node.
-    The files of shared tensors are added to ``files``.
+    Workers map the files again and share the kernel's pages; Ray's small store holds nothing. Other machines may not
+    have the files, so in a cluster of several they are stored as plain arrays, one copy for each node. The files of
+    shared tensors are added to ``files``.
 
     Raises:
         DataError: a mapped file has been removed.
@@ -62,7 +62,7 @@ def put(data: object, files: shared_tensors.Files, *, one_machine: bool) -> Obje
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles mapped arrays by their files, and what cannot be imported with its code."""
+    """Pickles mapped arrays by their files, and code that cannot be imported by value."""
 
     files: shared_tensors.Files
 
@@ -75,15 +75,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 def pack(content: object, files: shared_tensors.Files) -> BinaryIO:
-    """A file without a name that holds content for another process of this machine, which ``unpack`` maps there.
+    """An unnamed file with content for another process of this machine, which maps it by ``unpack``.
 
     The files of shared tensors are added to ``files``.
 
     Raises:
         DataError: a mapped file has been removed.
     """
-    # In memory where the system has that.
-    in_memory = hasattr(os, "memfd_create")
+    in_memory = hasattr(os, "memfd_create")  # on Linux
     file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if in_memory else TemporaryFile()  # noqa: SIM115
     pickled, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     pickler = _Pickler(pickled, protocol=5, buffer_callback=buffers.append)
@@ -99,7 +98,7 @@ def pack(content: object, files: shared_tensors.Files) -> BinaryIO:
 
 
 def unpack(descriptor: int) -> Any:
-    """The content that another process of ours has packed; its arrays are read-only views of the file."""
+    """The content that the study's process has packed. Its arrays are read-only views of the file."""
     mapped = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     (number,) = np.frombuffer(mapped, np.int64, 1)
     sizes = np.frombuffer(mapped, np.int64, int(number), offset=8).tolist()
@@ -117,7 +116,7 @@ def describe(array: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> MappedA
     Raises:
         DataError: the file does not exist any more.
     """
-    # The base of the array that numpy mapped is the mapping. The base of a view is that array.
+    # The base of the array that numpy mapped is the mapping; the base of a view is that array.
     path: str | os.PathLike[str] | None = array.filename
     if path is None or array.mode != "r" or array.base is not array._mmap:  # type: ignore[attr-defined]
         return np.asarray(array)

@@ -25,13 +25,13 @@ PROBE_SECONDS = 60
 LOOK_SECONDS = 2  # between two checks of the nodes
 # A head that has not answered for this time counts as dead. After 60 s Ray would end this process.
 HEAD_SECONDS = 20
-LOG_BYTES = 2**16  # so much of a log's end is looked at
+LOG_BYTES = 2**16  # the length of a log's end that is searched
 FAULTS = {"Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Aborted": "SIGABRT"}  # faulthandler's words
 CRASH = re.compile(rf"\*\*\* (SIG[A-Z]+) received at|Fatal Python error: ({'|'.join(FAULTS)})".encode())
 
 
 def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
-    """The devices of all nodes of the cluster that this process is connected to, as the nodes see them.
+    """The devices of all nodes of the connected cluster, as the nodes see them.
 
     "auto" means GPUs if any node has one, else the nodes' RAM. Nodes without a CPU in Ray are left out.
 
@@ -80,7 +80,7 @@ def oom_kills(vmstat: Path = VMSTAT) -> int:
 
 
 def post_mortem(pid: int | None) -> tuple[int, str]:
-    """What this node knows of a worker that died: ``oom_kills``, and its signal by Ray's logs; empty if they lack it.
+    """This node's ``oom_kills``, and the signal that ended a worker by Ray's logs; empty if they lack it.
 
     Ray's processes log crashes, but neither SIGKILL nor an exit code.
     """
@@ -92,12 +92,12 @@ def post_mortem(pid: int | None) -> tuple[int, str]:
 
 
 def crash_signal(logs: Path, pid: int) -> str:
-    """The name of the signal in the logs of a process of Ray's: what Ray itself wrote, or Python's faulthandler."""
+    """The signal in the logs of one of Ray's processes, as written by Ray or by Python's faulthandler."""
     for log in (*logs.glob(f"python-core-worker-*_{pid}.log"), *logs.glob(f"worker-*-{pid}.err")):
         with suppress(OSError), log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))
             if found := CRASH.findall(file.read()):
-                name, words = (each.decode() for each in found[-1])
+                name, words = (group.decode() for group in found[-1])
                 return name or FAULTS[words]
     return ""
 

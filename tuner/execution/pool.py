@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from tuner.errors import ExecutionError
 from tuner.execution.ray_api import RAY_STEP, PlacementGroup, WorkerHandle
-from tuner.machine.mps import NO_CLIENT, client_variables
+from tuner.machine.mps import MpsClients
 from tuner.placement.packing import Plan
-from tuner.trial import Device, Placement
+from tuner.trial import Device, Outcome, Placement
 
 READY_SECONDS = 60
 NODE_LABEL = "ray.io/node-id"
@@ -30,14 +30,11 @@ class WorkerPool:
     budget_bytes: int  # the device's memory for trials and idle workers
     node_id: str
     make: MakeWorker
-    pipes: str = ""  # the folder of the device's MPS daemon, of which new workers are clients; empty for none
-    caps: bool = True  # whether a client is limited to the share of its first trial
+    mps: MpsClients = field(default_factory=MpsClients)  # the workers that share a GPU by MPS
     _group: PlacementGroup | None = None
     _idle: list[WorkerHandle] = field(default_factory=list)
     _living: list[WorkerHandle] = field(default_factory=list)
     _reserved: dict[WorkerHandle, int] = field(default_factory=dict)  # bytes, by busy worker
-    _clients: dict[WorkerHandle, float] = field(default_factory=dict)  # of MPS; the largest share that each may have
-    _without_mps: Mapping[str, str] = field(default_factory=dict)  # the environment of workers that are no clients
 
     def reserve(self) -> None:
         """Requests the bundle on the device's node without waiting for it.
@@ -56,51 +53,39 @@ class WorkerPool:
         """A worker for a trial, and whether it is new. A ``new`` one replaces an idle one if no slot is free.
 
         The contexts of idle workers take memory that is in no trial's share. Idle workers that do not fit are ended.
-        Of MPS's clients, whose limits stay as they are, it takes the one with the lowest that is enough.
+        Among warm workers whose memory MPS limits, it takes the one with the lowest limit that is enough.
         """
-        limits = {each: self._clients.get(each, math.inf) for each in reversed(self._idle)}
-        enough = [each for each, limit in limits.items() if limit >= placement.limit_bytes]
-        warm = min(enough, key=limits.__getitem__) if enough and not new else None
+        limit, share = self.mps.limit, placement.limit_bytes
+        enough = [] if new else [worker for worker in reversed(self._idle) if limit(worker) >= share]
+        warm = min(enough, key=limit, default=None)
         if warm is not None:
             self._idle.remove(warm)
-        room = self.budget_bytes - sum(self._reserved.values()) - placement.limit_bytes
+        room = self.budget_bytes - sum(self._reserved.values()) - share
         while self._idle and len(self._idle) * placement.estimate.context_bytes > room:
             self.end(self._idle[0])
         if warm is None and self._idle and len(self._living) >= self.slots:
             self.end(self._idle[0])
-        limit = placement.limit_bytes if self.caps else None
-        variables = client_variables(self.pipes, limit) if self.pipes else self._without_mps
-        worker = warm or self.make(self.device, self._options(), variables)
-        if warm is None:
-            self._living.append(worker)
-            if self.pipes:
-                self._clients[worker] = math.inf if limit is None else limit
-        self._reserved[worker] = placement.limit_bytes
+        worker = warm or self._new(share)
+        self._reserved[worker] = share
         return worker, warm is None
+
+    def _new(self, share_bytes: int) -> WorkerHandle:
+        worker = self.make(self.device, self._options(), self.mps.variables(share_bytes))
+        self.mps.add(worker, share_bytes)
+        self._living.append(worker)
+        return worker
 
     def give_back(self, worker: WorkerHandle) -> None:
         """Keeps a worker for the next trial."""
         del self._reserved[worker]
         self._idle.append(worker)
 
-    def is_client(self, worker: WorkerHandle) -> bool:
-        """Whether a living worker is a client of MPS."""
-        return worker in self._clients
-
-    def leave_mps(self) -> bool:
-        """Makes new workers without MPS from now on; returns whether they were clients until now.
-
-        Idle clients are ended: after a fatal error, a server takes no new clients until all have ended.
-        """
-        left, self.pipes = bool(self.pipes), ""
-        self._without_mps = NO_CLIENT
-        for worker in [each for each in self._idle if each in self._clients]:
-            self.end(worker)
-        return left
-
-    def may_keep(self, worker: WorkerHandle) -> bool:
-        """Whether the worker can have another trial: a client cannot when the device has left MPS."""
-        return bool(self.pipes) or worker not in self._clients
+    def after_mps(self, worker: WorkerHandle, outcome: Outcome) -> Outcome:
+        """The outcome as MPS explains it. Idle clients end after a fatal error, else the server takes no new ones."""
+        judged = self.mps.judge(worker, outcome)
+        for idle in [idle for idle in self._idle if not self.mps.may_keep(idle)]:
+            self.end(idle)
+        return judged
 
     def end(self, worker: WorkerHandle) -> None:
         """Ends a living worker, so that its part of the device is free."""
@@ -110,7 +95,6 @@ class WorkerPool:
             return
         self._living.remove(worker)
         self._reserved.pop(worker, None)
-        self._clients.pop(worker, None)
         if worker in self._idle:
             self._idle.remove(worker)
         ray.kill(worker)

@@ -1,4 +1,4 @@
-"""What Ray's errors say about a worker that died or could not be made."""
+"""Interprets Ray's errors about a worker that died or could not be made."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def monitored_peak(error: Exception, worker: WorkerHandle) -> int | None:
 
 
 def ran_out_of_ram(device: Device, error: Exception) -> bool:
-    """Whether a worker on a GPU that ended with this error, as memory ran out, was short of its host's RAM.
+    """Whether a worker on a GPU that ended out of memory was short of its host's RAM.
 
-    Unless its own exception says that it was the GPU's, it was killed for want of RAM.
+    Unless its own exception names the GPU's memory, it was killed for lack of RAM.
     """
     last = exception_line(plain_text(error))
     of_gpu = raised_in_worker(error) and not (last.startswith("MemoryError") or any(s in last for s in OUT_OF_RAM))
@@ -84,9 +84,8 @@ def classify_loss(
 ) -> tuple[Status, Lost, str]:
     """The status of a trial whose worker ended with this error, what was lost, and the reason in one line.
 
-    ``kernel_killed`` tells whether the node's kernel has killed a process because memory ran out, ``at_cap`` whether
-    the trial had last reported a peak at its cap, and ``how`` with which code or signal the worker ended, if anybody
-    but Ray knows.
+    ``kernel_killed`` says whether the node's kernel has killed a process because memory ran out, ``at_cap`` whether
+    the trial last reported a peak at its cap, and ``how`` how the worker ended, if that is known.
     """
     import ray
 

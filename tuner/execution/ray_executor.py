@@ -25,6 +25,7 @@ from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_pr
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.machine.logs import remove_empty, shorten
+from tuner.machine.mps import MpsClients
 from tuner.machine.process_exits import ProcessExit
 from tuner.placement.packing import Plan
 from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
@@ -80,7 +81,7 @@ class RayExecutor(EndsByRequest):
         return cluster_devices(choice)
 
     def use_mps(self, pipes: Mapping[str, str]) -> None:
-        """Makes workers clients of the MPS daemons with these folders, by the GPU's UUID; call it before ``open``."""
+        """Makes workers clients of MPS daemons, whose folders are given by GPU UUID. Call it before ``open``."""
         self._mps = pipes
 
     def prepare(self, devices: Sequence[Device]) -> None:
@@ -107,7 +108,7 @@ class RayExecutor(EndsByRequest):
         import ray
 
         self._ray = ray
-        # A thread for answers makes Ray run trials in a thread, too, so it is there only for those that ask.
+        # With a thread for answers Ray runs trials in a thread, too, so only tasks that ask questions have one.
         asking = any(task.workload.asks for task in tasks.values())
         remote = ray.remote(concurrency_groups={ANSWERS: 1}) if asking else ray.remote
         self._actor: Remote[WorkerHandle] = remote(self.worker_class)
@@ -125,7 +126,7 @@ class RayExecutor(EndsByRequest):
             self._shared = (put(dict(tasks), self._files, one_machine=one_machine), plan.threads, self._options)
         self._pools = make_pools(plan, self._nodes, memory, self._make)
         for device, pool in self._pools.items():
-            pool.pipes, pool.caps = self._mps.get(device.uuid, ""), self._options.caps
+            pool.mps = MpsClients(self._mps.get(device.uuid, ""), limited=self._options.caps)
         reserve(list(self._pools.values()))
         nodes_used = {pool.node_id for pool in self._pools.values()}
         self._failures = WorkerFailures(self._watch, nodes_used, caps=self._options.caps)
@@ -144,7 +145,7 @@ class RayExecutor(EndsByRequest):
             self._start(placement, new=placement.trial.attempt > 1, started=time.monotonic())
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
-        """One event of every trial that has one; waits for the first for at most ``timeout_seconds``."""
+        """At most one event of each trial; waits for the first for at most ``timeout_seconds``."""
         self._end_spent()
         for run in self._running.values():
             shorten(self._options.log(run.placement.trial.trial_id))
@@ -167,7 +168,7 @@ class RayExecutor(EndsByRequest):
                 run.worker.answer.options(concurrency_group=ANSWERS).remote(trial_id, answer)
 
     def end(self, trial_id: str, error: str) -> None:
-        """Ends the worker that runs the trial, and a process of that for it."""
+        """Kills the worker that runs the trial, with its descendants."""
         for stream, run in list(self._running.items()):
             if run.placement.trial.trial_id == trial_id:
                 del self._running[stream]
@@ -196,7 +197,7 @@ class RayExecutor(EndsByRequest):
         return self._connection is not None and self._connection.owned and self._address is None
 
     def _environment(self, device: Device) -> dict[str, str]:
-        """Environment variables that the C library or torch reads as a worker's process starts."""
+        """Environment variables that the C library or torch reads when a worker's process starts."""
         return {**worker_environment(device), **self._allocator}
 
     def _make(self, device: Device, options: Mapping[str, object], variables: Mapping[str, str]) -> WorkerHandle:
@@ -209,11 +210,10 @@ class RayExecutor(EndsByRequest):
         pool = self._pools[placement.device]
         worker, fresh = pool.take(placement, new=new)
         stream = worker.run.options(num_returns="streaming").remote(placement)
-        client = pool.is_client(worker)
-        self._running[stream] = RunningTrial(placement, pool, worker, fresh, started, client=client)
+        self._running[stream] = RunningTrial(placement, pool, worker, fresh, started)
 
     def _end_spent(self) -> None:
-        """Ends the workers that are not used again: their last events have been fetched."""
+        """Ends the workers that are not used again, once their last events are fetched."""
         for run in self._spent:
             run.pool.end(run.worker)
         self._spent = []
@@ -248,8 +248,8 @@ class RayExecutor(EndsByRequest):
         elif isinstance(event, Outcome):
             del self._running[stream]
             self._stop_requests.forget_prune(event.trial.trial_id)
-            event = run.after_mps(event)
-            if event.reusable and run.pool.may_keep(run.worker):
+            event = run.pool.after_mps(run.worker, event)
+            if event.reusable and run.pool.mps.may_keep(run.worker):
                 run.pool.give_back(run.worker)
             else:
                 self._spent.append(run)  # it ends later, as its weights must be fetched first
@@ -278,7 +278,7 @@ class RayExecutor(EndsByRequest):
 
     def _lose_node(self, node: str, reason: str) -> None:
         """Reports the loss of a node's trials and devices once."""
-        devices = [each for each, where in self._nodes.items() if where == node and each not in self._lost]
+        devices = [device for device, where in self._nodes.items() if where == node and device not in self._lost]
         streams = [stream for stream, run in self._running.items() if run.pool.node_id == node]
         for run in [self._running.pop(stream) for stream in streams] + self._failures.drop_node(node):
             self._emit(run.lost("failed", "node", reason))

@@ -1,6 +1,6 @@
-"""Sends large tensors to workers of this machine once: as files in memory, which each of them maps.
+"""Sends large tensors to this machine's workers once, as files in memory that every worker maps.
 
-A mapping is private. A worker that changes a tensor changes its own copy of the pages, and no other worker's data.
+The mappings are private: a worker that changes a tensor changes its own copy of the pages.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from torch import Tensor
 
-LEAST_BYTES = 2**20  # smaller ones are sent by content
-Files = list[int]  # descriptors of the files, which are open as long as receivers may start
+LEAST_BYTES = 2**20  # smaller tensors are sent by content
+Files = list[int]  # descriptors of the files, open as long as receivers may start
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class SharedTensor:
 
 
 def share(tensor: Tensor, files: Files) -> SharedTensor:
-    """The tensor's description; its content is in memory that workers of this machine can map.
+    """Describes a tensor, with its content in memory that workers of this machine can map.
 
-    Its file is added to ``files``.
+    The file is added to ``files``.
     """
     import torch
 
@@ -59,7 +59,7 @@ def receive(shared: SharedTensor) -> Tensor:
 
 
 def is_shareable(value: object) -> bool:
-    """Whether a value is a plain tensor of the CPU with content."""
+    """Whether a value is a plain, non-empty tensor in the CPU's memory."""
     torch: Any = sys.modules.get("torch")
     if torch is None or type(value) is not torch.Tensor:
         return False
@@ -69,14 +69,14 @@ def is_shareable(value: object) -> bool:
 
 
 def close_shared(files: Files) -> None:
-    """Closes the files; what maps them keeps them."""
+    """Closes the files. Processes that map them keep them."""
     while files:
         os.close(files.pop())
 
 
 @contextmanager
 def ray_shares_tensors(files: Files) -> Iterator[None]:
-    """Has Ray send plain tensors in this way in the block."""
+    """Makes Ray send plain tensors in this way in the block."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         yield

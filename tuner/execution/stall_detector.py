@@ -1,4 +1,4 @@
-"""How long each running trial has reported nothing, since the user's own code began."""
+"""Detects running trials that have reported nothing for too long since the user's own code began."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tuner.errors import option
 from tuner.trial import Trial
 
 NOTICE_SECONDS = 600.0
-LONG = "30m"  # suggested where no limit is given
-# The most that counts between two looks. More is time in which the study itself did not run, or was busy: trials may
-# have spoken meanwhile and have not been heard.
+SUGGESTED = "30m"  # where no limit is given
+# The most that counts between two calls of ``look``. In a longer time the study itself was suspended or busy, and may
+# have missed reports.
 STEP_SECONDS = 2.0
 
 
@@ -27,10 +27,10 @@ class _Heard:
 
 
 class StallDetector:
-    """Watches for trials that say nothing."""
+    """Watches for trials that report nothing."""
 
     def __init__(self, timeout_seconds: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Watches nothing yet; with a timeout it has trials ended, and without one they are only noted."""
+        """Watches nothing yet. Without a timeout there are only notices, and no trial is stalled."""
         self._timeout = timeout_seconds
         self._clock = clock
         self._looked = clock()
@@ -42,7 +42,7 @@ class StallDetector:
         self._heard[trial.trial_id] = _Heard(trial, self._now)
 
     def hears(self, trial_id: str, epoch: int | None = None) -> None:
-        """A trial has reported this epoch, or has been given the answer to a question."""
+        """A trial has reported this epoch, or has got the answer to its question."""
         if heard := self._heard.get(trial_id):
             last = heard.epoch if epoch is None else epoch
             self._heard[trial_id] = replace(heard, at=self._now, epoch=last, noted=False)
@@ -52,11 +52,11 @@ class StallDetector:
         self._heard.pop(trial_id, None)
 
     def look(self) -> tuple[dict[str, str], list[str]]:
-        """Lets the time go on.
+        """Advances the clock.
 
         Returns:
-            By id the trials that have now been silent for too long, with what is wrong with them; and notices for the
-            user about others, one for each silence.
+            The errors of trials that have been silent for too long, by id, and notices for the user about others, one
+            for each silence.
         """
         now = self._clock()
         self._now += min(now - self._looked, STEP_SECONDS)
@@ -73,7 +73,7 @@ class StallDetector:
 
     def _notice(self, trial: Trial) -> str:
         follows = (
-            f"{option('trial_timeout', LONG)} would end such trials"
+            f"{option('trial_timeout', SUGGESTED)} would end such trials"
             if self._timeout is None
             else f"it is ended after {_span(self._timeout)}"
         )

@@ -1,7 +1,7 @@
 """Asks running trials on all machines to end, by files beside their checkpoints.
 
-A worker is busy with its trial and cannot be called, and a second thread would change its memory. On a machine that
-does not see the folder, a trial trains to its end.
+A busy worker answers no calls, and a second thread would change its memory. On a machine that does not see the
+folder, a trial trains to its end.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ STOP = "stop"
 class StopRequests:
     """Requests that all trials stop with a checkpoint, or that a single trial is pruned.
 
-    The file that stops all trials exists from the start and is written when the study ends: a network file system may
-    cache for a minute that a file is missing, but reads the content of an existing one. Without a folder for
-    checkpoints nothing is requested.
+    The file that stops all trials exists from the start, and is filled when the study ends: a network file system may
+    cache for a minute that a file is missing, but not its content. Without a folder nothing is requested.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -40,7 +39,7 @@ class StopRequests:
         return False
 
     def prune(self, trial_id: str) -> None:
-        """Asks a trial to end; if that fails, it trains on."""
+        """Asks a trial to end. If that fails, it trains on."""
         if file := self._prune_file(trial_id):
             with suppress(OSError):
                 file.touch()
@@ -51,7 +50,7 @@ class StopRequests:
         return file is not None and file.exists()
 
     def forget_prune(self, trial_id: str) -> None:
-        """Withdraws the request, as the trial has ended or restarts."""
+        """Withdraws the request when the trial has ended or restarts."""
         if file := self._prune_file(trial_id):
             with suppress(OSError):
                 file.unlink(missing_ok=True)
@@ -76,14 +75,14 @@ class StopRequests:
 
 
 class EndsByRequest:
-    """What executors share whose trials read ``StopRequests``."""
+    """The part of an executor that ends trials by ``StopRequests``."""
 
     _stop_requests = StopRequests(None)
 
     def stop(self) -> None:
-        """Has every running trial write a checkpoint and end after its epoch."""
+        """Makes every running trial write a checkpoint and end after its epoch."""
         self._stop_requests.stop_all()
 
     def prune(self, trial_id: str) -> None:
-        """Has a trial end after its current step; on a node without the folder for checkpoints it continues."""
+        """Makes a trial end after its current step. On a node without the folder for checkpoints it trains on."""
         self._stop_requests.prune(trial_id)

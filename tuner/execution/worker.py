@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import ExecutionError, TunerError, one_line
 from tuner.execution.nodes import oom_kills
@@ -25,6 +25,7 @@ from tuner.machine.caps import (
     lack_of_memory,
     lacks_shared_memory,
     lost_loader,
+    near_cap,
 )
 from tuner.machine.mps import denied_by_limit
 from tuner.machine.oom_texts import LackOfMemory
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WeightsLost:
-    """Comes in the place of a completed trial's weights that could not be written as a file."""
+    """Replaces the weights of a completed trial that could not be written as a file."""
 
     reason: str
 
@@ -72,7 +73,7 @@ ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
 
 LOADER_KILLED = "the kernel killed a data loader's process, as the machine ran out of memory"
 
-# The maximum memory that trials may leave in a worker for it to be used again. Every need includes as much headroom
+# A worker in which trials have left more memory is not used again. Every need includes as much headroom
 # (``tuner.estimation.calibration.HEADROOM_BYTES``). After 56 trials (GraphSAGEs of 14 to 670 MiB and an MLP) in 8
 # workers it was at most 5 MiB, except for 13 to 23 MiB after 3 trials and 32 to 56 MiB after 4.
 LEFT_BYTES = 32 * MB
@@ -146,6 +147,32 @@ def weights_of(event: WorkerEvent | None) -> bytes:
     raise ExecutionError(event.reason if isinstance(event, WeightsLost) else "the worker ended before it sent them")
 
 
+def lost_outcome(
+    placement: Placement, report: EpochReport | None, started: float, status: Status, error: str, **known: Any
+) -> Outcome:
+    """The outcome of a trial whose process cannot report any more, after its last report; ``known`` are more fields.
+
+    ``started`` is by the monotonic clock.
+    """
+    return Outcome(
+        placement.trial,
+        status,
+        placement,
+        epochs=report.epoch if report else 0,
+        seconds=time.monotonic() - started,
+        error=error,
+        phase="training" if report else "start",
+        reusable=False,
+        **known,
+    )
+
+
+def at_cap(placement: Placement, report: EpochReport | None) -> bool:
+    """Whether a trial's last reported peak in RAM was almost its whole share."""
+    peak = report.memory_bytes if report else None
+    return placement.device.kind == "cpu" and near_cap(peak, placement.limit_bytes)
+
+
 @dataclass
 class _TrialExecution:
     """The result of a trial in plain values, without its tensors and exceptions."""
@@ -182,7 +209,7 @@ class _TrialExecution:
                     break
                 self.epochs = event.epoch
                 seconds, share = time.perf_counter() - began, event.core_share
-                if share is None and self.placement.device.kind == "cuda":  # also what it waits for the GPU, spinning
+                if share is None and self.placement.device.kind == "cuda":  # including spinning for the GPU
                     share = (time.process_time() - busy) / seconds
                 yield replace(
                     event,
@@ -204,7 +231,7 @@ class _TrialExecution:
         self.error = "; ".join(filter(None, [self.error, *notes, *(checkpoint.faults if checkpoint else ())]))
 
     def _keep(self, fit: Fit, *, program: bool) -> None:
-        """Writes the weights as a file; a trial that has its metrics is completed without them, too."""
+        """Writes the weights as a file. Without them a trial that has its metrics is completed as well."""
         try:
             self.weights = to_bytes(self.placement.trial, fit, program=program)
         except Exception as error:
@@ -235,7 +262,7 @@ class _TrialExecution:
             return
         self.status = classify(error)
         loader_killed = lost_loader(error) and oom_kills() > self.kills
-        if loader_killed:  # as a worker that the kernel has killed: others may have held the memory
+        if loader_killed:  # as for a killed worker, others may have held the memory
             self.status, self.lost = "out_of_memory", "worker"
         no_ram = self.status == "out_of_memory" and (loader_killed or is_short_of_ram(error))
         if no_ram and self.placement.device.kind == "cuda":
@@ -256,10 +283,7 @@ def _training(
 ) -> tuple[
     Generator[EpochReport | Question | Fit] | Generator[EpochReport | Fit], Checkpoint | ProgramCheckpoints | None
 ]:
-    """A trial's training, which has not begun, and what keeps its checkpoints.
-
-    ``notes`` gets what the row should say beside its result.
-    """
+    """A trial's training, not yet begun, and its checkpoints. ``notes`` collects remarks for the trial's row."""
     workload, trial, folder = task.workload, placement.trial, options.checkpoints
     requests = StopRequests(folder)
     pruned = partial(requests.prune_requested, trial.trial_id)

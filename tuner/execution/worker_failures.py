@@ -19,8 +19,7 @@ from tuner.execution.ray_errors import (
     raised_in_worker,
     ran_out_of_ram,
 )
-from tuner.machine.caps import near_cap
-from tuner.machine.mps import LEFT, SHARED_ERROR, may_be_a_neighbours
+from tuner.execution.worker import at_cap, lost_outcome
 from tuner.machine.process_exits import ProcessExit
 from tuner.machine.process_trees import end_tree
 from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, ShortOf, Status
@@ -43,21 +42,14 @@ class RunningTrial:
     began: Began | None = None
     exit: ProcessExit | None = None  # how that process ended; None if it is on another node
     report: EpochReport | None = None
-    client: bool = False  # whether the worker is a client of MPS
 
     def end(self, own_node: str) -> None:
-        """Ends its worker, whatever that does."""
+        """Kills its worker."""
         end_processes([self], own_node)
         self.pool.end(self.worker)
 
-    @property
-    def at_cap(self) -> bool:
-        """Whether its last report was of a peak in RAM that is almost its whole share."""
-        peak = self.report.memory_bytes if self.report else None
-        return self.placement.device.kind == "cpu" and near_cap(peak, self.placement.limit_bytes)
-
     def stalled(self, error: str) -> Outcome:
-        """The outcome of a trial that was ended because it reported nothing, with its last report's peak."""
+        """The outcome of a trial that was ended for reporting nothing, with its last report's peak."""
         peak = self.report.memory_bytes if self.report else None
         return replace(self.lost("stalled", "", error), peak_bytes=peak)
 
@@ -71,51 +63,30 @@ class RunningTrial:
         peak_bytes: int | None = None,
         short_of: ShortOf = "",
     ) -> Outcome:
-        """The outcome of a trial whose worker cannot report any more.
-
-        A worker's peak, as others saw it, is one in RAM.
-        """
+        """The outcome of a trial whose worker cannot report any more. ``peak_bytes`` is its peak in RAM."""
         on_gpu = self.placement.device.kind == "cuda"
         if status == "failed" and self.report is None and not self.fresh:
             lost = lost or "worker"  # an earlier trial may have broken it: once more in a new one
         known = [peak_bytes, self.report.host_peak_bytes if self.report else None]
-        outcome = Outcome(
-            trial=self.placement.trial,
-            status=status,
-            placement=self.placement,
-            epochs=self.report.epoch if self.report else 0,
-            seconds=time.monotonic() - self.started,
-            peak_bytes=None if on_gpu else peak_bytes,
-            error=error,
+        outcome = lost_outcome(
+            self.placement,
+            self.report,
+            self.started,
+            status,
+            error,
             traceback=text,
-            phase="training" if self.report else "start",
             lost=lost,
-            reusable=False,
+            peak_bytes=None if on_gpu else peak_bytes,
             host_peak_bytes=max(filter(None, known), default=None) if on_gpu else None,
             short_of=short_of,
         )
-        return self.after_mps(outcome)
-
-    def after_mps(self, outcome: Outcome) -> Outcome:
-        """The outcome, and what MPS's errors make of it: one client's fatal error is every client's on the GPU.
-
-        The GPU's new workers then run without MPS. So they do where a client died or was killed as it trained, which
-        "can leave the MPS server and other MPS clients in an undefined state" (MPS, "Limitations").
-        """
-        told = f"{outcome.error} {outcome.traceback}"
-        shared = outcome.status == "failed" and may_be_a_neighbours(told)
-        if not self.client or not (shared or outcome.lost == "worker" or outcome.status == "stalled"):
-            return outcome
-        left = LEFT if self.pool.leave_mps() else ""
-        error = "; ".join(filter(None, [outcome.error, SHARED_ERROR if shared else "", left]))
-        return replace(outcome, lost="worker" if shared else outcome.lost, error=error)
+        return self.pool.after_mps(self.worker, outcome)
 
 
 def end_processes(runs: Iterable[RunningTrial], own_node: str) -> None:
-    """Ends the trials' processes with all that they have started, or what is left of them.
+    """Kills the trials' processes with all their descendants.
 
-    On other nodes Ray's tasks do that, for which it waits a little: once a worker is gone, what it has started is not
-    known to be its any more.
+    On other nodes Ray's tasks do that, for which it waits: once a worker is gone, its descendants are not known.
     """
     tasks = []
     for run in runs:
@@ -145,7 +116,7 @@ class WorkerFailures:
     """The trials that lost their workers, until the reason is known."""
 
     def __init__(self, watch: NodeWatch, nodes: Collection[str], *, caps: bool = True) -> None:
-        """Counts the processes that the kernels of the workers' nodes have killed so far."""
+        """Reads the counts of OOM kills on the workers' nodes."""
         import ray
 
         self._ray = ray
@@ -181,7 +152,7 @@ class WorkerFailures:
         except self._ray.exceptions.RayError as error:
             case.error = error
             return self._next_step(case)
-        return self._close(case, False)  # the worker lives, but the trial's reports are lost
+        return self._close(case, False)  # the worker runs, but the trial's reports are lost
 
     def overdue(self) -> Iterator[Outcome]:
         """The outcomes of trials whose investigations take too long."""
@@ -213,15 +184,15 @@ class WorkerFailures:
 
     def _close(self, case: _Investigation, kernel_killed: bool) -> Outcome:
         run, error = case.run, case.error
-        run.end(self._watch.own_node)  # it may still live and would keep its share
-        at_cap = self._caps and run.at_cap
-        status, lost, reason = classify_loss(error, kernel_killed=kernel_killed, at_cap=at_cap, how=case.how)
+        run.end(self._watch.own_node)  # it may still run and hold its share
+        full = self._caps and at_cap(run.placement, run.report)
+        status, lost, reason = classify_loss(error, kernel_killed=kernel_killed, at_cap=full, how=case.how)
         short_of: ShortOf = "RAM" if status == "out_of_memory" and ran_out_of_ram(run.placement.device, error) else ""
         peak = monitored_peak(error, run.worker)
         return run.lost(status, lost, reason, text=plain_text(error), peak_bytes=peak, short_of=short_of)
 
     def _kernel_killed(self, case: _Investigation, reference: ObjectRef | None = None) -> bool:
-        """Whether the node's kernel has killed a process that is not explained yet; notes how the worker ended."""
+        """Whether the node's kernel has killed a process that no case explains yet; notes how the worker ended."""
         node, pid = case.run.pool.node_id, pid_of(case.error)
         count: int
         try:

@@ -22,7 +22,6 @@ from tuner.machine.devices import (
     available_cores,
     cgroup_memory,
     nvml_gpu,
-    nvml_text,
 )
 from tuner.machine.holders import gpu_holders
 from tuner.machine.mps import control_program
@@ -95,7 +94,7 @@ def _gpus() -> tuple[str, tuple[Gpu, ...]]:
         return "", ()
     try:
         found = [gpu for index in range(pynvml.nvmlDeviceGetCount()) for gpu in _gpus_at(index)]
-        return nvml_text(pynvml.nvmlSystemGetDriverVersion()), tuple(found)
+        return str(pynvml.nvmlSystemGetDriverVersion()), tuple(found)
     finally:
         pynvml.nvmlShutdown()
 
@@ -117,7 +116,7 @@ def _gpu(found: NvmlDevice) -> Gpu:
         memory = pynvml.nvmlDeviceGetMemoryInfo(found.handle)
     except pynvml.NVMLError as error:  # it shares the machine's RAM
         return Gpu(found.index, "", 0, 0, error=str(error), instance=found.instance)
-    name, holders = nvml_text(pynvml.nvmlDeviceGetName(found.handle)), tuple(gpu_holders(found.handle))
+    name, holders = str(pynvml.nvmlDeviceGetName(found.handle)), tuple(gpu_holders(found.handle))
     return Gpu(found.index, name, int(memory.total), int(memory.free), holders, instance=found.instance)
 
 

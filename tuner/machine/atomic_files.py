@@ -42,10 +42,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a file that nobody reads before it is whole. If an OSError is raised, the file is removed."""
+    """Writes a file that nobody reads until it is complete. If an OSError is raised, the file is removed."""
     try:
         path.unlink(missing_ok=True)
-        with path.open("xb", buffering=0) as file:  # a link that came back meanwhile is not followed
+        with path.open("xb", buffering=0) as file:  # "x": a link that was made meanwhile is not followed
             write_through(file, content)
         sync_folder(path.parent)
     except OSError:

@@ -35,8 +35,8 @@ TUNABLES = {
     # caches, 1 to 61 without them.
     "glibc.malloc.tcache_count": 0,
 }
-# A thread that waits for the others spins by default. Beside other work it keeps them from their cores: a study of
-# one worker took 194 s instead of 0.9.
+# By default a thread that waits for the others spins, and takes cores from other processes: beside other work, a
+# study of one worker took 194 s instead of 0.9.
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
 # torch raises these as RuntimeError, or in newer releases as subclasses of it that are not OutOfMemoryError.
 OUT_OF_RAM = ("DefaultCPUAllocator", "std::bad_alloc")
@@ -54,8 +54,8 @@ LOADER, LOADER_SIGNAL, LOADER_GONE = "DataLoader worker", "killed by signal: ", 
 SHARED_FULL = "out of shared memory"
 STACK_BYTES = 8 * MB  # the address space of a thread, which hardly takes any memory
 NO_THREAD = "can't start new thread"
-# How near to a cap an error without a reason counts as a lack of memory. When imports failed under caps of 0.5 to
-# 64 MB, the address space in use was at most 0.4 MB below the cap, and the resident peak at most 0.5 MB.
+# How near to the cap an error without a known reason counts as a lack of memory. When imports failed under caps of
+# 0.5 to 64 MB, the address space in use was at most 0.4 MB below the cap, and the resident peak at most 0.5 MB.
 NEAR_BYTES = 8 * MB
 
 
@@ -118,13 +118,13 @@ def near_cap(taken_bytes: int | None, limit_bytes: int) -> bool:
 
 
 def is_out_of_memory(error: BaseException, *, at_cap: bool = False) -> bool:
-    """Whether memory ran out, by the type or text of an exception or of its causes. Not every case has a type.
+    """Whether memory ran out, by the type or text of an exception or of its causes.
 
-    Errors that may have other reasons, too, count only ``at_cap``, as ``capped`` notes in exceptions that leave it.
+    Errors that may have other reasons count only ``at_cap``, which ``capped`` notes in exceptions that leave it.
     """
-    for each in _chain(error):
-        at_cap = at_cap or hasattr(each, "tuner_at_cap")
-        if _lacks_memory(each, at_cap=at_cap):
+    for cause in _chain(error):
+        at_cap = at_cap or hasattr(cause, "tuner_at_cap")
+        if _lacks_memory(cause, at_cap=at_cap):
             return True
     return False
 
@@ -132,37 +132,37 @@ def is_out_of_memory(error: BaseException, *, at_cap: bool = False) -> bool:
 def is_short_of_ram(error: BaseException) -> bool:
     """Whether it is the machine's RAM that ran out, and not a GPU's memory."""
     return any(
-        isinstance(each, MemoryError)
-        or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
-        or (isinstance(each, RuntimeError) and any(sign in one_line(each) for sign in OUT_OF_RAM))
-        for each in _chain(error)
+        isinstance(cause, MemoryError)
+        or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)
+        or (isinstance(cause, RuntimeError) and any(sign in one_line(cause) for sign in OUT_OF_RAM))
+        for cause in _chain(error)
     )
 
 
 def lost_loader(error: BaseException) -> bool:
-    """Whether a data loader's process was gone, and no other signal than SIGKILL is known to have ended it.
+    """Whether a data loader's process has ended, and no signal but SIGKILL is known to have ended it.
 
-    torch's texts: only in the main thread it is told of the signal (torch/utils/data/_utils/signal_handling.py).
+    torch names the signal only in the main thread (torch/utils/data/_utils/signal_handling.py).
     """
-    said = [one_line(each) for each in _chain(error) if isinstance(each, RuntimeError)]
+    said = [one_line(cause) for cause in _chain(error) if isinstance(cause, RuntimeError)]
     signals = [text for text in said if LOADER_SIGNAL in text]
     gone = any(text.startswith(LOADER) and (LOADER_SIGNAL in text or LOADER_GONE in text) for text in said)
     return gone and all(f"{LOADER_SIGNAL}Killed" in text for text in signals)
 
 
 def lacks_shared_memory(error: BaseException) -> bool:
-    """Whether a data loader's process was killed by SIGBUS, as no shared memory was left."""
-    return any(isinstance(each, RuntimeError) and SHARED_FULL in one_line(each) for each in _chain(error))
+    """Whether a data loader's process was killed by SIGBUS because the shared memory was full."""
+    return any(isinstance(cause, RuntimeError) and SHARED_FULL in one_line(cause) for cause in _chain(error))
 
 
 def lack_of_memory(error: BaseException) -> LackOfMemory | None:
-    """The sizes that an exception or one of its causes names; without any where Python itself had no memory."""
-    said = filter(None, (parse_out_of_memory(one_line(each)) for each in _chain(error)))
+    """The sizes that an exception or one of its causes names. A bare MemoryError of Python names none."""
+    said = filter(None, (parse_out_of_memory(one_line(cause)) for cause in _chain(error)))
     return next(said, LackOfMemory() if isinstance(error, MemoryError) and not str(error) else None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and its causes, each once: a program can make a circle of them."""
+    """An exception and its causes, each once, since a program can make a circle of them."""
     met: set[int] = set()
     while error is not None and id(error) not in met:
         met.add(id(error))
@@ -178,14 +178,14 @@ def _lacks_memory(error: BaseException, *, at_cap: bool) -> bool:
         return True
     if isinstance(error, RuntimeError) and any(sign in one_line(error) for sign in OUT_OF_MEMORY):
         return True
-    # Python's own code without an exception, and libraries of which parts cannot be mapped.
+    # CPython raises SystemError where its C code fails without an exception; libraries fail to map their parts.
     if at_cap and isinstance(error, (SystemError, ImportError)) and not isinstance(error, ModuleNotFoundError):
         return True
     return at_cap and _lacks_thread(error)
 
 
 def _lacks_thread(error: BaseException) -> bool:
-    """Whether a thread could not be started: for want of memory for its stack, or of processes."""
+    """Whether a thread could not be started, for lack of memory for its stack or of processes."""
     return isinstance(error, RuntimeError) and NO_THREAD in one_line(error)
 
 

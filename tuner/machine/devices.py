@@ -27,20 +27,19 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 @dataclass(frozen=True)
 class NvmlDevice:
-    """What NVML lists that a process can compute on: a GPU, or a MIG instance of one."""
+    """A GPU or a MIG instance, as NVML lists it."""
 
     handle: Any
     index: int  # the GPU's ordinal
     uuid: str
     instance: int | None = None  # a MIG instance's number on its GPU
-    # Where its memory is: of its GPU's instances, a compute instance shares that of its GPU instance (CUPTI's manual,
-    # "Multi-Instance GPU").
+    # The GPU instance whose memory it uses: compute instances share it (CUPTI's manual, "Multi-Instance GPU").
     gpu_instance: int | None = None
     # A MIG instance's name until driver 470: MIG-<the GPU's UUID>/<GPU instance>/<compute instance>.
     alias: str = ""
 
     def is_named(self, word: str) -> bool:
-        """Whether the word is its UUID, or the beginning of it."""
+        """Whether the word is its UUID, or a prefix of it."""
         return self.uuid.startswith(word) or self.alias.startswith(word)
 
 
@@ -53,7 +52,7 @@ class NvmlGpu:
 
     @property
     def devices(self) -> tuple[NvmlDevice, ...]:
-        """What processes can compute on: nothing if it is in MIG mode and has no instance."""
+        """The devices that processes can use: none if it is in MIG mode and has no instance."""
         return (self.whole,) if self.instances is None else self.instances
 
 
@@ -77,14 +76,14 @@ def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
 
 
 def beside(ram: Device, gpus: Sequence[Device]) -> tuple[Device, ...]:
-    """The GPUs with what is known of their machine's RAM."""
+    """The GPUs with the size and the free bytes of their machine's RAM."""
     return tuple(replace(gpu, ram_bytes=ram.total_bytes, free_ram_bytes=ram.free_bytes) for gpu in gpus)
 
 
 def detect_with_idle_cores(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
     """``detect_devices``, with the cores that are idle now; takes ``IDLE_SECONDS``."""
     devices, idle = detect_devices(choice), idle_cores()
-    return devices if idle is None else tuple(replace(each, idle_cores=idle // len(devices)) for each in devices)
+    return devices if idle is None else tuple(replace(device, idle_cores=idle // len(devices)) for device in devices)
 
 
 def idle_cores() -> int | None:
@@ -94,7 +93,7 @@ def idle_cores() -> int | None:
     busy = psutil.cpu_percent(IDLE_SECONDS, percpu=True)
     own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(busy))
     if not all(core < len(busy) for core in own):
-        return None  # a container in which not all are shown
+        return None  # a container that does not show all cores
     return round(sum(1 - busy[core] / 100 for core in own))
 
 
@@ -104,19 +103,19 @@ def torch_has_cuda() -> bool:
 
 
 def pin(device: Device) -> None:
-    """Makes a GPU the only one that this process sees, as ``cuda:0``. Call it before torch initializes CUDA."""
+    """Makes this GPU the only one that the process sees, as ``cuda:0``. Call it before torch initializes CUDA."""
     if device.kind == "cuda":
         os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
 
 
 def torch_index(device: Device) -> int | None:
-    """Which of this process's GPUs it is for torch, as CUDA need not count them as NVML does; None if it is none."""
+    """The index that torch gives to this GPU, which may differ from NVML's; None if torch does not see it."""
     import torch
 
     if not (count := torch.cuda.device_count()):
         return None
-    torch.cuda.current_device()  # initializes CUDA: what goes wrong with that is told
-    # Beside a MIG instance torch counts GPUs that CUDA does not show to a process with one, and raises of these.
+    torch.cuda.current_device()  # initializes CUDA, and raises what goes wrong there
+    # A process with a MIG instance sees no other GPU. torch counts those as well, and raises when asked about them.
     with suppress(RuntimeError, AssertionError):
         for index in range(count):
             if device.uuid.endswith(str(torch.cuda.get_device_properties(index).uuid)):
@@ -135,7 +134,7 @@ def allocator_environment(expandable_segments: bool) -> dict[str, str]:
 def cuda_devices() -> tuple[Device, ...]:
     """The GPUs and MIG instances that are visible under ``CUDA_VISIBLE_DEVICES``; empty without an NVIDIA driver.
 
-    Of the compute instances that share the memory of a GPU instance only the first counts.
+    Compute instances that share a GPU instance's memory count as one device: the first of them.
     """
     import pynvml
 
@@ -146,10 +145,10 @@ def cuda_devices() -> tuple[Device, ...]:
     try:
         gpus = [nvml_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
         visible = _visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-        apart = {(each.index, each.gpu_instance): each for each in reversed(visible)}
-        visible = [each for each in visible if each in apart.values()]
+        apart = {(device.index, device.gpu_instance): device for device in reversed(visible)}
+        visible = [device for device in visible if device in apart.values()]
         cores = max(1, available_cores() // max(1, len(visible)))
-        return tuple(_cuda_device(each, cores) for each in visible)
+        return tuple(_cuda_device(device, cores) for device in visible)
     finally:
         pynvml.nvmlShutdown()
 
@@ -159,7 +158,7 @@ def nvml_gpu(index: int) -> NvmlGpu:
     import pynvml
 
     handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    whole = NvmlDevice(handle, index, nvml_text(pynvml.nvmlDeviceGetUUID(handle)))
+    whole = NvmlDevice(handle, index, str(pynvml.nvmlDeviceGetUUID(handle)))
     try:
         if pynvml.nvmlDeviceGetMigMode(handle)[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
             return NvmlGpu(whole)
@@ -170,7 +169,7 @@ def nvml_gpu(index: int) -> NvmlGpu:
     for number in range(most):
         with suppress(pynvml.NVMLError):  # there is none with this number, or this process may not use it
             handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(whole.handle, number)
-            uuid = nvml_text(pynvml.nvmlDeviceGetUUID(handle))
+            uuid = str(pynvml.nvmlDeviceGetUUID(handle))
             memory, compute = pynvml.nvmlDeviceGetGpuInstanceId(handle), pynvml.nvmlDeviceGetComputeInstanceId(handle)
             alias = f"MIG-{whole.uuid}/{memory}/{compute}"
             instances.append(NvmlDevice(handle, index, uuid, number, memory, alias))
@@ -183,7 +182,7 @@ def ram_device() -> Device:
 
 
 def ram_bytes() -> tuple[int, int]:
-    """All of this machine's RAM and what is free of it, within the limit of the process's cgroup."""
+    """The total and the free bytes of this machine's RAM, within the limit of the process's cgroup."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -256,9 +255,9 @@ def _visible(gpus: Sequence[NvmlGpu], variable: str | None) -> list[NvmlDevice]:
     chosen: list[NvmlDevice] = []
     for word in (part.strip() for part in variable.split(",")):
         named = [gpu.devices for gpu in gpus if word == str(gpu.whole.index) or (word and gpu.whole.is_named(word))]
-        parts = [each for gpu in gpus for each in gpu.instances or () if word and each.is_named(word)]
-        named += [(each,) for each in parts]
-        if len(named) != 1 or any(each in chosen for each in named[0]):
+        parts = [device for gpu in gpus for device in gpu.instances or () if word and device.is_named(word)]
+        named += [(device,) for device in parts]
+        if len(named) != 1 or any(device in chosen for device in named[0]):
             break
         chosen += named[0]
     return chosen
@@ -268,7 +267,7 @@ def _cuda_device(found: NvmlDevice, cores: int) -> Device:
     import pynvml
 
     memory = pynvml.nvmlDeviceGetMemoryInfo(found.handle)
-    name = nvml_text(pynvml.nvmlDeviceGetName(found.handle))
+    name = str(pynvml.nvmlDeviceGetName(found.handle))
     device = Device("", "cuda", found.index, name, int(memory.total), int(memory.free), cores, found.uuid)
     if found.instance is None:
         return device
@@ -276,11 +275,6 @@ def _cuda_device(found: NvmlDevice, cores: int) -> Device:
     with suppress(pynvml.NVMLError):
         multiprocessors = int(pynvml.nvmlDeviceGetAttributes_v2(found.handle).multiprocessorCount)
     return replace(device, instance=found.instance, multiprocessors=multiprocessors)
-
-
-def nvml_text(value: str | bytes) -> str:
-    """A text from NVML, which older versions return as bytes."""
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _read(path: Path) -> str:

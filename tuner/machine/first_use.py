@@ -1,6 +1,6 @@
-"""Loads what libraries load, and reserves what they reserve, at their first use: before a trial's cap, not under it.
+"""Makes libraries load and reserve before a trial's cap what they otherwise would under it, at their first use.
 
-Without memory an import ends in ``SystemError``, a crash or, as OpenBLAS asks for its buffer again and again, never.
+Without memory, an import raises ``SystemError``, crashes, or hangs as OpenBLAS asks for its buffer again and again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPILED = "TORCHINDUCTOR_CACHE_DIR"  # torch._dynamo sets it as it is imported,
 
 @contextmanager
 def without_compiled_folder() -> Iterator[None]:
-    """Leaves no empty folder for compiled code in ``/tmp``, which the import of ``torch._dynamo`` makes."""
+    """Removes the empty folder for compiled code that the import of ``torch._dynamo`` makes in ``/tmp``."""
     given = os.environ.get(COMPILED)
     try:
         yield
@@ -34,16 +34,16 @@ def without_compiled_folder() -> Iterator[None]:
 
 
 def remove_compiled_folder() -> None:
-    """Removes that folder if it is empty: a worker that was ended as it imported has left it."""
+    """Removes that folder if it is empty. A worker that was ended during the import has left it."""
     with suppress(OSError, KeyError):  # it is not there, or holds something; or the user has no name
         os.rmdir(Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}")
 
 
 def load_early(*trained: object) -> None:
-    """Imports what these functions or classes import within their bodies, and uses the libraries that are loaded.
+    """Imports what these functions or classes import within their bodies, and uses the loaded libraries once.
 
-    All imports count, also those that a condition would leave out, since only the bodies are read. Exceptions are
-    ignored here, since the trial will raise them again.
+    Only the bodies are read, so imports under a condition count as well. Exceptions are ignored: the trial will raise
+    them again.
     """
     for function in _functions(list(trained)):
         for import_it in _imports(function):
@@ -57,25 +57,25 @@ def load_early(*trained: object) -> None:
 
 
 def _functions(found: list[object]) -> Iterator[FunctionType]:
-    """The functions among these objects, the methods of classes, and what is called from there in the same module."""
+    """The functions among these objects, the methods of classes, and what they use of the same module."""
     seen: set[int] = set()
     while found:
-        each = found.pop()
-        if id(each) in seen:
+        item = found.pop()
+        if id(item) in seen:
             continue
-        seen.add(id(each))
-        if isinstance(each, type):
-            found += [vars(kind)[name] for kind in each.__mro__[:-1] for name in vars(kind)]
-        elif isinstance(each, partial):
-            found.append(each.func)
-        elif isinstance(each, (staticmethod, classmethod)):
-            found.append(each.__func__)
-        elif isinstance(each, FunctionType):
-            yield each
-            cells = [cell.cell_contents for cell in each.__closure__ or () if cell]
-            globals_ = [each.__globals__.get(name) for code in _codes(each.__code__) for name in code.co_names]
+        seen.add(id(item))
+        if isinstance(item, type):
+            found += [vars(kind)[name] for kind in item.__mro__[:-1] for name in vars(kind)]
+        elif isinstance(item, partial):
+            found.append(item.func)
+        elif isinstance(item, (staticmethod, classmethod)):
+            found.append(item.__func__)
+        elif isinstance(item, FunctionType):
+            yield item
+            cells = [cell.cell_contents for cell in item.__closure__ or () if cell]
+            globals_ = [item.__globals__.get(name) for code in _codes(item.__code__) for name in code.co_names]
             found += [one for one in cells if callable(one)]
-            found += [one for one in globals_ if getattr(one, "__module__", None) == each.__module__]
+            found += [one for one in globals_ if getattr(one, "__module__", None) == item.__module__]
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -98,7 +98,7 @@ def _imports(function: FunctionType) -> Iterator[Callable[[], object]]:
 
 
 def _use_torch() -> None:
-    """A step of an optimizer, which imports ``torch._dynamo`` (72 MB), and what saving and printing import."""
+    """An optimizer's step, which imports ``torch._dynamo`` (72 MB), and what saving and printing import."""
     import torch
 
     model = torch.nn.Linear(1, 1)
@@ -128,7 +128,7 @@ def _use_scipy() -> None:
 
 
 def _use_pandas() -> None:
-    """The arena of pyarrow, which strings are kept in (1 GB of address space)."""
+    """The arena in which pyarrow keeps strings (1 GB of address space)."""
     import pandas
 
     frame = pandas.DataFrame({"key": ["a"], "value": [1]})

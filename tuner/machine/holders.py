@@ -36,15 +36,15 @@ class Memory:
 
     total_bytes: int
     free_bytes: int
-    # What each of the groups of processes holds that were asked about; None if they cannot be told from others.
+    # What each of the given groups of processes holds; None if their memory cannot be told from that of others.
     held_bytes: tuple[int, ...] | None
 
 
 def memory_now(device: Device, groups: Sequence[Collection[int]]) -> Memory:
     """The memory of a device of this machine, and what groups of processes hold of it.
 
-    In a container the driver may report other process ids than the container's, or none: then ``held_bytes`` is None.
-    A driver that does not answer any more leaves the figures as they were when the device was detected.
+    In a container the driver may report process ids of the host, or none. Then ``held_bytes`` is None. If the driver
+    does not answer, the figures are those of the device's detection.
     """
     if device.kind == "cpu":
         total, free = ram_bytes()
@@ -66,7 +66,7 @@ def memory_now(device: Device, groups: Sequence[Collection[int]]) -> Memory:
 
 
 def holders(device: Device, own: Collection[int], most: int) -> list[Holder]:
-    """Of the processes other than ``own`` those that hold the most of the device's memory, the largest first."""
+    """The ``most`` largest holders of the device's memory other than ``own`` processes, the largest first."""
     if device.kind == "cuda":
         import pynvml
 
@@ -77,8 +77,8 @@ def holders(device: Device, own: Collection[int], most: int) -> list[Holder]:
     else:
         import psutil
 
-        found = [(pid, _status(pid).get("RssAnon", 0)) for pid in psutil.pids() if pid not in own]
-    largest = sorted(found, key=lambda each: -(each[1] or 0))[:most]
+        found = [(pid, _anonymous_bytes(pid)) for pid in psutil.pids() if pid not in own]
+    largest = sorted(found, key=lambda entry: -(entry[1] or 0))[:most]
     return [holder(pid, held) for pid, held in largest]
 
 
@@ -88,7 +88,7 @@ def gpu_holders(handle: object) -> list[Holder]:
 
 
 def holder(pid: int, held_bytes: int | None) -> Holder:
-    """A process with its name; in a container the driver may report other process ids."""
+    """A process with its name, if it can be seen: in a container the driver may report process ids of the host."""
     import psutil
 
     try:
@@ -99,9 +99,9 @@ def holder(pid: int, held_bytes: int | None) -> Holder:
 
 
 def with_descendants(pids: Sequence[int]) -> list[set[int]]:
-    """For each of these processes itself and those that it has started, with theirs.
+    """For each of these processes, its own id and those of its descendants.
 
-    No process is in two of the sets: one that was started by several of them is in the set of the last of these.
+    The sets do not overlap: a descendant of several of the processes belongs to the nearest one.
     """
     import psutil
 
@@ -124,7 +124,7 @@ def with_descendants(pids: Sequence[int]) -> list[set[int]]:
 
 @cache
 def _nvml() -> Any:
-    """NVML, which takes a while to start and stays: studies look at the memory again and again."""
+    """NVML, initialized once: that takes a while, and studies read the memory often."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -141,29 +141,31 @@ def _processes(handle: Any) -> list[tuple[int, int | None]]:
     import pynvml
 
     try:
-        return [(each.pid, each.usedGpuMemory) for each in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        return [
+            (process.pid, process.usedGpuMemory) for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        ]
     except pynvml.NVMLError:
         return []
 
 
 def _resident_bytes(pids: Collection[int]) -> int:
-    """What processes hold of the RAM, without files: what several of them share, such as Ray's store, counts once.
+    """The RAM that processes hold, without mapped files. What they share, such as Ray's store, counts once.
 
-    Where the system does not divide what is shared (proc(5): smaps_rollup), each counts what is its own.
+    Without smaps_rollup (proc(5)), shared memory does not count.
     """
-    return sum(_proportional_bytes(pid) or _status(pid).get("RssAnon", 0) for pid in pids)
+    return sum(_proportional_bytes(pid) or _anonymous_bytes(pid) for pid in pids)
 
 
 def _proportional_bytes(pid: int) -> int:
-    """A process's part of the memory that it has to itself or shares, without files; 0 if that cannot be read."""
+    """A process's proportional share of memory, without files; 0 if it cannot be read."""
     fields = rollup(pid)
     return fields.get("Pss_Anon", 0) + fields.get("Pss_Shmem", 0)
 
 
 def rollup(pid: int) -> dict[str, int]:
-    """The sums of a process's mappings (proc(5): smaps_rollup) in bytes, by field; empty if they cannot be read.
+    """The sums of a process's mappings (proc(5): smaps_rollup) in bytes, by field.
 
-    The process has ended, or is another user's.
+    They are empty if the process has ended or is another user's.
     """
     try:
         lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()[1:]
@@ -172,17 +174,24 @@ def rollup(pid: int) -> dict[str, int]:
         return {}
 
 
-def _status(pid: int) -> dict[str, int]:
-    """A process's resident memory in bytes, ``RssAnon`` and ``RssShmem``; without /proc all of it as the former."""
-    if not PROC.exists():
-        import psutil
+def status(pid: int | str = "self") -> dict[str, int]:
+    """The sizes in a process's ``/proc/PID/status`` in bytes, by field; empty without /proc, or if it has ended.
 
-        with suppress(psutil.Error):
-            return {"RssAnon": int(psutil.Process(pid).memory_info().rss)}
-        return {}
-    try:
-        text = (PROC / str(pid) / "status").read_text()
-    except OSError:  # it has ended
-        return {}
-    rows = (line.split() for line in text.splitlines() if line.startswith("Rss"))
-    return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
+    ``VmRSS`` is resident memory, ``VmHWM`` its peak, ``RssAnon`` its anonymous part. ``VmData`` is private writable
+    address space.
+    """
+    with suppress(OSError):
+        rows = (line.split() for line in (PROC / str(pid) / "status").read_text().splitlines())
+        return {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows if row[-1] == "kB"}
+    return {}
+
+
+def _anonymous_bytes(pid: int) -> int:
+    """A process's resident memory without files; without /proc all of it. It is 0 if the process has ended."""
+    if PROC.exists():
+        return status(pid).get("RssAnon", 0)
+    import psutil
+
+    with suppress(psutil.Error):
+        return int(psutil.Process(pid).memory_info().rss)
+    return 0

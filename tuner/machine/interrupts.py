@@ -1,4 +1,4 @@
-"""Lets signals such as Ctrl-C end a study between two events, never while one is being written."""
+"""Lets signals such as Ctrl-C end a study between two events, but never during a write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import FrameType
 
 # Ctrl-C, a batch system's time limit, and a closed terminal.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-IMPORT_SECONDS = 0.05  # how often to check whether an import has finished that a signal found under way
+IMPORT_SECONDS = 0.05  # how often to check whether an interrupted import has finished
 INSISTED = 3  # the number of signals that end a study at once
 
 
@@ -35,10 +35,7 @@ class Interrupt:
         return self.signals > 0
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt if an end was requested, and TimeLimitReached if the time is over.
-
-        It is called between events.
-        """
+        """Raises KeyboardInterrupt if an end was requested, and TimeLimitReached if the time is over."""
         self.check_signals()
         if time.monotonic() >= self._deadline:
             raise TimeLimitReached
@@ -60,7 +57,7 @@ class Interrupt:
 
 
 class Immediate(Interrupt):
-    """Ends a block at once. An import that is under way is completed first.
+    """Ends a block at once, but lets an import finish first.
 
     Many modules, such as torch, cannot be imported again in the same process, which may be a notebook's.
     """
@@ -68,7 +65,7 @@ class Immediate(Interrupt):
     def __init__(self, time_limit_seconds: float | None = None) -> None:
         super().__init__(time_limit_seconds)
         self._armed = False
-        self._imports = 0  # imports that are under way around the block
+        self._imports = 0  # the depth of imports around the block
         self._reminded = False
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What this user's studies on this machine have promised to their trials, so that no memory is promised twice.
+"""Records what this user's studies have promised to their trials, so that no memory is promised twice.
 
 Each holder of a lease has a file in a private folder. It keeps the file locked, and the kernel frees the lock when
 the holder ends, however that happens. All files are read and written under one more lock.
@@ -24,9 +24,9 @@ from tuner.machine.private_folder import locked
 from tuner.trial import Device
 
 LOCK, PREFIX, SUFFIX = "leases.lock", "lease-", ".json"
-LOCK_SECONDS = 5.0  # a lease is written in less than a millisecond; whoever is stopped meanwhile stops nobody else
-WAITING_SECONDS = 15.0  # who waits looks twice a second
-ALONE_SECONDS = 60.0  # how long a study goes on with what it knows after the lock could not be had
+LOCK_SECONDS = 5.0  # a lease is written in less than a millisecond; a process stopped meanwhile must not block others
+WAITING_SECONDS = 15.0  # a waiting study renews its lease twice a second
+ALONE_SECONDS = 60.0  # how long a study uses what it knows after it could not get the lock
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Lease:
     looked: float = 0.0
 
     def waits(self, device: str, now: float) -> bool:
-        """Whether it waits for memory of a device; a study that has been stopped does not count."""
+        """Whether it waits for memory of a device. A suspended study does not count."""
         return self.waits_for == device and now - self.looked < WAITING_SECONDS
 
     def promised_bytes(self, device: str) -> int:
@@ -63,7 +63,7 @@ class Lease:
 
 
 def device_key(device: Device) -> str:
-    """What leases call a device of this machine; RAM goes by the name of the machine or the container."""
+    """The name of a device in leases: a GPU's UUID, or RAM with the name of the machine or container."""
     return device.uuid or f"RAM of {os.uname().nodename}"
 
 
@@ -76,7 +76,7 @@ class LeaseHolder:
     """Keeps this process's lease, and reads those of others."""
 
     def __init__(self, name: str) -> None:
-        """Makes nothing yet."""
+        """Creates the file only with the first ``exclusive``."""
         self.lease = Lease(os.getpid(), name, time.time())
         self._others: tuple[Lease, ...] = ()
         self._written: Lease | None = None
@@ -86,14 +86,14 @@ class LeaseHolder:
         os.register_at_fork(after_in_child=lambda: (forget() or (lambda: None))())
 
     def __del__(self) -> None:
-        """A holder that nobody has any more has no lease."""
+        """Ends the lease of a holder that is no longer used."""
         self._forget()
 
     @contextmanager
     def exclusive(self) -> Iterator[tuple[Lease, ...]]:
-        """The leases of others, which stay as they are within the block; what is set in it is written at its end.
+        """The leases of others, which cannot change within the block. This lease is written at its end.
 
-        Where the lock cannot be had, they are as they were when it last could, and this lease is not written.
+        Without the lock, they are those of the last time with it, and this lease is not written.
         """
         with ExitStack() as stack:
             folder = None
@@ -123,14 +123,14 @@ class LeaseHolder:
 
     def _write(self) -> None:
         if self._descriptor is not None:
-            with suppress(OSError):  # the disk is full: others see the lease as it was
+            with suppress(OSError):  # the disk is full: others see the old lease
                 content = json.dumps(asdict(self.lease)).encode()
                 os.pwrite(self._descriptor, content, 0)
                 os.ftruncate(self._descriptor, len(content))
                 self._written = self.lease
 
     def _forget(self) -> None:
-        """Closes the file; a process that this one has forked keeps no lease."""
+        """Closes the file, also in a fork of this process, which has no lease."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -146,7 +146,7 @@ def read_leases() -> list[Lease]:
 
 
 def with_leased(devices: Sequence[Device]) -> tuple[Device, ...]:
-    """The devices of this machine with what other studies hold of them counted as free: it will be, as they end."""
+    """The devices, with the memory of other studies counted as free: it will be, once they end."""
     leases = read_leases()
     if not leases:
         return tuple(devices)
@@ -162,7 +162,7 @@ def with_leased(devices: Sequence[Device]) -> tuple[Device, ...]:
         free_ram = free_bytes(host_ram(device)) if device.ram_bytes else 0
         return replace(device, free_bytes=free_bytes(device), free_ram_bytes=free_ram)
 
-    return tuple(each if each.node_id else with_both(each) for each in devices)
+    return tuple(device if device.node_id else with_both(device) for device in devices)
 
 
 def _read(folder: Path, beside: Path | None = None) -> Iterator[Lease]:
@@ -177,5 +177,5 @@ def _read(folder: Path, beside: Path | None = None) -> Iterator[Lease]:
                 continue
             with suppress(ValueError, TypeError, KeyError):
                 fields: dict[str, Any] = json.load(file)
-                shares = tuple(Share(**each) for each in fields.pop("shares"))
+                shares = tuple(Share(**share) for share in fields.pop("shares"))
                 yield Lease(**fields, shares=shares)

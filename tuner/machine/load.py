@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tuner.machine.devices import nvml_gpu, ram_bytes
 
@@ -17,7 +16,7 @@ class GpuLoad:
     """A GPU or a MIG instance at a moment."""
 
     # The share of the driver's last period, at most a second, in which a kernel ran; from 0 to 1. None if the driver
-    # does not say it, as of a MIG instance (NVML: nvmlDeviceGetUtilizationRates).
+    # does not report it, as for a MIG instance (nvmlDeviceGetUtilizationRates).
     busy: float | None
     used_bytes: int  # by all processes
 
@@ -32,31 +31,14 @@ class Load:
 
 
 class LoadMeter:
-    """Looks at the machine; GPUs that the driver says nothing of are left out."""
+    """Measures the machine's load. GPUs that the driver does not report are left out."""
 
     def __init__(self, uuids: frozenset[str]) -> None:
-        """``uuids`` are of the GPUs and MIG instances to look at."""
-        self._uuids = uuids
-        self._handles: dict[str, Any] = {}
-
-    def __enter__(self) -> Self:
-        """Begins the first period."""
+        """Begins the first period. ``uuids`` are of the GPUs and MIG instances to look at."""
         import psutil
 
         psutil.cpu_percent(percpu=True)
-        if self._uuids:
-            self._open()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        """Closes the driver's library."""
-        if self._handles:
-            import pynvml
-
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlShutdown()
+        self._handles = _handles(uuids) if uuids else {}
 
     def look(self) -> Load:
         """The load since the last look."""
@@ -67,16 +49,6 @@ class LoadMeter:
         shown = [cores[core] for core in own if core < len(cores)] or cores
         total, free = ram_bytes()
         return Load(sum(shown) / len(shown) / 100, total - free, self._gpus())
-
-    def _open(self) -> None:
-        import pynvml
-
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlInit()
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                with suppress(pynvml.NVMLError):  # another GPU may be lost
-                    found = nvml_gpu(index).devices
-                    self._handles |= {each.uuid: each.handle for each in found if each.uuid in self._uuids}
 
     def _gpus(self) -> dict[str, GpuLoad]:
         found = {}
@@ -90,3 +62,16 @@ class LoadMeter:
                 with suppress(pynvml.NVMLError):
                     found[uuid] = GpuLoad(busy, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
         return found
+
+
+def _handles(uuids: frozenset[str]) -> dict[str, Any]:
+    """NVML's handles of these GPUs and MIG instances. It stays initialized, as for the readings of free memory."""
+    import pynvml
+
+    handles: dict[str, Any] = {}
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            with suppress(pynvml.NVMLError):  # another GPU may be lost
+                handles |= {device.uuid: device.handle for device in nvml_gpu(index).devices if device.uuid in uuids}
+    return handles

@@ -1,4 +1,4 @@
-"""The files in which processes leave their output, and their bound."""
+"""The log files of processes, which are kept short."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def open_log(log: Path) -> BinaryIO:
 
 @contextmanager
 def output_in(log: Path | None) -> Iterator[None]:
-    """Appends all that this process prints in the block to a file; nothing changes if that cannot be opened.
+    """Appends what this process prints in the block to a file, unless that cannot be opened.
 
-    Whole descriptors are redirected. So a logging handler that was made earlier writes there as well, and so do
-    libraries in C, processes that the block starts and Python's report of a crash.
+    The descriptors are redirected, so earlier logging handlers, C libraries, child processes and Python's report of a
+    crash write there as well.
     """
     kept: dict[int, int] = {}
     if log is not None:
         _flush()
         with suppress(OSError), open_log(log) as file:
-            kept = {each: os.dup(each) for each in OUTPUTS}
-            for each in OUTPUTS:
-                os.dup2(file.fileno(), each)
+            kept = {descriptor: os.dup(descriptor) for descriptor in OUTPUTS}
+            for descriptor in OUTPUTS:
+                os.dup2(file.fileno(), descriptor)
     try:
         yield
     finally:
         if kept:
             _flush()
-        for each, before in kept.items():
-            os.dup2(before, each)
+        for descriptor, before in kept.items():
+            os.dup2(before, descriptor)
             os.close(before)
 
 
@@ -59,16 +59,16 @@ def remove_empty(logs: Path | None) -> None:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # the trial may have closed it, or put an object of its own there
+        with suppress(Exception):  # the trial may have closed or replaced it
             stream.flush()
 
 
 def shorten(log: Path | None) -> None:
-    """Keeps the last half of ``LOG_BYTES`` of a file that has grown beyond that.
+    """Cuts a file that has grown beyond ``LOG_BYTES`` to its last half of that.
 
-    Whoever writes to it goes on, as it has opened the file for appending; lines that come meanwhile may be lost.
+    Its writer, which appends, goes on. Lines that come meanwhile may be lost.
     """
-    with suppress(OSError):  # it is gone, or the disk is full: the trial matters more
+    with suppress(OSError):  # it is gone, or the disk is full
         if log is None or log.stat().st_size <= LOG_BYTES:
             return
         with log.open("r+b") as file:

@@ -1,44 +1,44 @@
-"""NVIDIA's Multi-Process Service (MPS), with which kernels of several processes run on a GPU at the same time.
+"""NVIDIA's Multi-Process Service (MPS), by which kernels of several processes run on a GPU at the same time.
 
 Facts are from https://docs.nvidia.com/deploy/mps: "When to Use MPS" (limitations, error containment, memory limit),
-"Architecture", and the appendix on environment variables. Nobody has seen this module at work on a real GPU yet.
+"Architecture", and the appendix on environment variables. It has not run on a real GPU yet, and is off by default.
 
-Each GPU has a control daemon of its own, as a fatal error on one GPU would make a server refuse new clients of all
-its GPUs. A guard (``mps_guard``), a process beside the study, starts the daemons and ends them when the study ends,
-also where that was killed.
+Each GPU has its own control daemon, since a fatal error on one GPU makes a server refuse new clients on all its GPUs.
+A guard (``mps_guard``), a process beside the study, starts the daemons and ends them with the study, also if that is
+killed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import IO
 
 from tuner.machine.holders import memory_now
 from tuner.machine.process_trees import end_tree, time_made
-from tuner.trial import MB, Device
+from tuner.trial import MB, Device, Outcome
 
 CONTROL = "nvidia-cuda-mps-control"
 SOCKET = "control"  # in the folder for pipes, while a daemon runs
 USUAL_PIPES = "/tmp/nvidia-mps"
 PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
-# The environment of a process that is no client, also beside a daemon of the user's: "If the connection attempt
+# The environment of a process that is no client, even beside a daemon of the user's: "If the connection attempt
 # fails, the program continues to run as it normally would without MPS" (nvidia-cuda-mps-control(1)).
 NO_CLIENT = {PIPES: os.devnull}
 START_SECONDS = 10.0  # for the daemons, with their servers
-ANSWER_SECONDS = 5.0  # more than that, for the guard to give up daemons
+ANSWER_SECONDS = 5.0  # beyond that, for the guard to give up daemons
 END_SECONDS = 20.0  # for the guard to end them
 SEARCH_PATH = "PYTHONPATH"
-# What CUDA says of errors 805 to 810 (cudaGetErrorString), of which the server or a neighbour is the cause.
+# Texts of errors 805 to 810 (cudaGetErrorString), which the server or a neighbour causes.
 SERVER_ERRORS = (
     "MPS client",
     "MPS server",
@@ -70,7 +70,7 @@ def control_program() -> str | None:
 def users_daemon(environ: Mapping[str, str] = os.environ) -> str:
     """The folder for pipes of a daemon that the user or the administrator has started; empty without one.
 
-    Another user's daemon would let the study wait until that user's clients have ended.
+    Another user's daemon would make the study wait until that user's clients have ended.
     """
     folder = Path(environ.get(PIPES) or USUAL_PIPES)
     try:
@@ -80,25 +80,60 @@ def users_daemon(environ: Mapping[str, str] = os.environ) -> str:
     return str(folder) if owner in (0, os.getuid()) else ""
 
 
-def client_variables(pipes: str, limit_bytes: int | None) -> dict[str, str]:
-    """The environment variables of a client whose CUDA allocations are limited in all; None for no limit.
-
-    A process must have them before it first uses CUDA. CUDA's own allocations, such as its context, count ("MPS
-    Device Memory Limit"). The client sees one GPU, so that it is number 0. The limit is rounded up to whole MiB: a
-    trial meets torch's cap first, whose error says more.
-    """
-    limit = {} if limit_bytes is None else {MEMORY_LIMIT: f"0={-(-limit_bytes // MB)}M"}
-    return {PIPES: pipes, **limit}
-
-
 def denied_by_limit(device: Device, requested_bytes: int | None) -> bool:
-    """Whether the limit of this process, a client, must have refused an allocation: the GPU has room for it."""
+    """Whether this process is a client whose limit has refused an allocation: the GPU has room for it."""
     return MEMORY_LIMIT in os.environ and memory_now(device, ()).free_bytes >= (requested_bytes or 0)
 
 
-def may_be_a_neighbours(error: str) -> bool:
-    """Whether the text of a client's error says that MPS ended it, or is of an error that all clients get."""
-    return any(sign in error for sign in (*SERVER_ERRORS, *FATAL_ERRORS))
+class MpsClients:
+    """The workers of one GPU, as clients of its MPS daemon. Without a daemon's folder it has none."""
+
+    def __init__(self, pipes: str = "", *, limited: bool = True) -> None:
+        """``pipes`` is the daemon's folder. A ``limited`` client has no more memory than its first trial's share."""
+        self._pipes = pipes
+        self._limited = limited
+        self._limits: dict[object, float] = {}  # in bytes, by client; a worker that has ended stays in it
+        self._without: Mapping[str, str] = {}  # the environment of a worker that is no client
+
+    def limit(self, worker: object) -> float:
+        """The largest share that a worker can be given."""
+        return self._limits.get(worker, math.inf)
+
+    def variables(self, limit_bytes: int) -> dict[str, str]:
+        """The environment variables of a new worker, which it must have before it first uses CUDA.
+
+        CUDA's own allocations, such as its context, count ("MPS Device Memory Limit"). The client sees one GPU, so
+        that it is number 0. The limit is rounded up to whole MiB: a trial meets torch's cap first, whose error says
+        more.
+        """
+        if not self._pipes:
+            return dict(self._without)
+        limit = {MEMORY_LIMIT: f"0={-(-limit_bytes // MB)}M"} if self._limited else {}
+        return {PIPES: self._pipes, **limit}
+
+    def add(self, worker: object, limit_bytes: int) -> None:
+        """Notes a new worker, which was made with these ``variables``."""
+        if self._pipes:
+            self._limits[worker] = limit_bytes if self._limited else math.inf
+
+    def may_keep(self, worker: object) -> bool:
+        """Whether a worker can have another trial: a client cannot after a fatal error on its GPU."""
+        return bool(self._pipes) or worker not in self._limits
+
+    def judge(self, worker: object, outcome: Outcome) -> Outcome:
+        """A worker's outcome as MPS explains it: a fatal error of one client is that of all clients on the GPU.
+
+        New workers of the GPU are then no clients. Nor are they where a client died or was killed as it trained,
+        which "can leave the MPS server and other MPS clients in an undefined state" (MPS, "Limitations").
+        """
+        told = f"{outcome.error} {outcome.traceback}"
+        shared = outcome.status == "failed" and any(sign in told for sign in (*SERVER_ERRORS, *FATAL_ERRORS))
+        if worker not in self._limits or not (shared or outcome.lost == "worker" or outcome.status == "stalled"):
+            return outcome
+        left = LEFT if self._pipes else ""
+        self._pipes, self._without = "", NO_CLIENT
+        error = "; ".join(filter(None, [outcome.error, SHARED_ERROR if shared else "", left]))
+        return replace(outcome, lost="worker" if shared else outcome.lost, error=error)
 
 
 class MpsDaemons:
@@ -108,13 +143,12 @@ class MpsDaemons:
         self.pipes: dict[str, str] = {}  # the folder of each GPU's daemon, by the GPU's UUID
         self._guard: subprocess.Popen[bytes] | None = None
         self._created = 0.0
-        self._processes: list[tuple[int, float, bool]] = []  # the daemons and servers, as ``end_tree`` takes them
 
     def start(self, devices: Sequence[Device], seconds: float = START_SECONDS) -> dict[Device, str]:
         """Starts a daemon and its server for each GPU.
 
         Returns:
-            Why a GPU has none, for those on which that failed within ``seconds``. They are used without MPS.
+            The reason, for each GPU on which that failed within ``seconds``. It is used without MPS.
         """
         root, inherited = str(Path(__file__).parents[2]), os.environ.get(SEARCH_PATH)
         path = os.pathsep.join(filter(None, [root, inherited]))
@@ -127,10 +161,12 @@ class MpsDaemons:
             start_new_session=True,  # Ctrl-C is for the study, whose workers end before the daemons
         )
         self._created = time_made(self._guard.pid)
-        assert self._guard.stdout is not None
-        answer = _line(self._guard.stdout, seconds + ANSWER_SECONDS)
+        stdout = self._guard.stdout
+        assert stdout is not None
+        ready, _, _ = select.select([stdout], [], [], seconds + ANSWER_SECONDS)
+        answer = stdout.readline() if ready else b""
         said = json.loads(answer) if answer else {}
-        self.pipes, self._processes = said.get("pipes", {}), said.get("processes", [])
+        self.pipes = said.get("pipes", {})
         unsaid = "the process that starts it gave no answer"
         failed = {device: said.get("failed", {}).get(device.uuid, unsaid) for device in devices}
         return {device: reason for device, reason in failed.items() if device.uuid not in self.pipes}
@@ -147,20 +183,5 @@ class MpsDaemons:
         if self._guard.poll() is None:
             end_tree(self._guard.pid, self._created, leads=True)
             self._guard.wait()
-        if self._guard.returncode:  # somebody has killed it
-            for process in self._processes:
-                end_tree(*process)
         self._guard.stdout.close()
-        self._guard, self.pipes, self._processes = None, {}, []
-
-
-def _line(stream: IO[bytes], seconds: float) -> bytes:
-    """What a process writes until it ends a line; empty if it does not within this time."""
-    deadline, found = time.monotonic() + seconds, b""
-    while not found.endswith(b"\n"):
-        ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
-        new = os.read(stream.fileno(), 2**16) if ready else b""
-        if not new:
-            return b""
-        found += new
-    return found
+        self._guard, self.pipes = None, {}

@@ -1,8 +1,8 @@
 """Starts MPS control daemons and ends them with its study: ``python -m tuner.machine.mps_guard SECONDS UUID …``.
 
-It ends when its standard input does, or when the process that has started it is gone, however that ended: a fork of
-the study could hold the other end of its input. It writes one line of JSON: ``pipes``, the folder of each GPU's
-daemon, ``processes``, as ``end_tree`` takes them, and ``failed``, why a GPU has none.
+It ends when its standard input does, or when the process that has started it is gone: a fork of the study could
+hold the other end of its input. It writes one line of JSON: ``pipes``, the folder of each GPU's daemon, and
+``failed``, why a GPU has none.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Daemon:
     def __init__(self, uuid: str, folder: Path) -> None:
         """Starts it, with its pipes and logs in this new folder."""
         self.pipes, self._logs = folder / "pipe", folder / "log"
-        for each in (folder, self.pipes, self._logs):
-            each.mkdir(mode=0o700)
+        for made in (folder, self.pipes, self._logs):
+            made.mkdir(mode=0o700)
         self._environment = {
             **{name: value for name, value in os.environ.items() if name != MEMORY_LIMIT},
             PIPES: str(self.pipes),
@@ -60,7 +60,7 @@ class Daemon:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.pid, self.created = self._process.pid, time_made(self._process.pid)
+        self._created = time_made(self._process.pid)
         self._asked_for_server = False
 
     def ready(self, seconds: float) -> bool:
@@ -69,13 +69,13 @@ class Daemon:
         Its server is started before there are clients, as it refuses them while it starts (troubleshooting guide,
         "Server Initialization in Progress").
         """
-        servers = self._servers(seconds)
+        servers = self._ask("get_server_list", seconds)
         if servers is not None and not self._asked_for_server:
             self._asked_for_server = self._ask(f"start_server -uid {os.getuid()}", seconds) is not None
-        if not servers:
+        if not servers or not servers.strip():
             return False
-        state = self._ask(f"get_server_status {servers[0]}", seconds)
-        return state is not None and not any(each in state for each in NOT_READY)
+        state = self._ask(f"get_server_status {servers.split()[0]}", seconds)
+        return state is not None and not any(word in state for word in NOT_READY)
 
     def fault(self, *, late: bool) -> str:
         """Why it has no server that takes clients, if it has ended or it is too ``late``; empty otherwise."""
@@ -95,14 +95,6 @@ class Daemon:
                     return one_line(lines[-1], 200)
         return ""
 
-    def processes(self) -> list[tuple[int, float, bool]]:
-        """Itself and its servers, as ``end_tree`` takes them."""
-        found = [(self.pid, self.created, True)]
-        for server in self._servers(COMMAND_SECONDS) or ():
-            with suppress(psutil.NoSuchProcess):
-                found.append((server, time_made(server), False))
-        return found
-
     def end(self) -> None:
         """Asks it to end with its server, and kills it if it does not."""
         if self._process.poll() is not None:
@@ -110,13 +102,8 @@ class Daemon:
         if self._asked_for_server and self._ask("quit", COMMAND_SECONDS) is not None:
             with suppress(subprocess.TimeoutExpired):  # it waits for clients
                 self._process.wait(QUIT_SECONDS)
-        end_tree(self.pid, self.created, leads=True)
+        end_tree(self._process.pid, self._created, leads=True)
         self._process.wait()
-
-    def _servers(self, seconds: float) -> list[int] | None:
-        """The process ids of its servers; None if it does not answer."""
-        said = self._ask("get_server_list", seconds)
-        return None if said is None else [int(word) for word in said.split() if word.isdigit()]
 
     def _ask(self, command: str, seconds: float) -> str | None:
         """What it answers to a command; None if it does not."""
@@ -139,41 +126,41 @@ def main(seconds: float, uuids: Sequence[str]) -> None:
     """Keeps a daemon for each GPU until the study has ended."""
     parent, asked = os.getppid(), list[int]()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for each in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda number, _: asked.append(number))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: asked.append(number))
 
     def gone(wait_seconds: float) -> bool:
         ready, _, _ = select.select([0], [], [], wait_seconds)
         return bool(asked or (ready and not os.read(0, 1)) or os.getppid() != parent)
 
     _adopt_orphans()
+    bases = usable_bases(SOCKET_BYTES - len(LONGEST_PATH) - 1 - NAME_LENGTH)
     with ExitStack() as ending:
-        failed: dict[str, str] = {}
-        waiting: dict[str, Daemon] = {}
-        bases = usable_bases(SOCKET_BYTES - len(LONGEST_PATH) - 1 - NAME_LENGTH)
+        ready: dict[str, Daemon] = {}
+        failed = dict.fromkeys(uuids, "no folder with a short path can be written: set TMPDIR")
         try:
-            folder = ending.enter_context(private_folder(bases[0]))
-            ending.callback(_end_rest)
-            for number, uuid in enumerate(uuids):
-                waiting[uuid] = Daemon(uuid, folder / str(number))
-                ending.callback(waiting[uuid].end)
-        except (OSError, IndexError) as error:
-            reason = one_line(error) if bases else "no folder with a short path can be written: set TMPDIR"
-            failed = {uuid: reason for uuid in uuids if uuid not in waiting}
-        ready = _wait(waiting, failed, time.monotonic() + seconds, gone)
+            for base in bases[:1]:
+                folder = ending.enter_context(private_folder(base))
+                ending.callback(_end_rest)
+                waiting = {uuid: Daemon(uuid, folder / str(number)) for number, uuid in enumerate(uuids)}
+                for daemon in waiting.values():
+                    ending.callback(daemon.end)
+                ready, failed = _wait(waiting, time.monotonic() + seconds, gone)
+        except OSError as error:
+            failed = dict.fromkeys(uuids, one_line(error))
         pipes = {uuid: str(daemon.pipes) for uuid, daemon in ready.items()}
-        processes = [process for daemon in ready.values() for process in daemon.processes()]
         with suppress(BrokenPipeError):
-            print(json.dumps({"pipes": pipes, "processes": processes, "failed": failed}), flush=True)
+            print(json.dumps({"pipes": pipes, "failed": failed}), flush=True)
         while not gone(ALIVE_SECONDS):
             pass
 
 
 def _wait(
-    waiting: dict[str, Daemon], failed: dict[str, str], deadline: float, gone: Callable[[float], bool]
-) -> dict[str, Daemon]:
-    """The daemons that are ready by then; ends the others and says in ``failed`` why."""
-    ready = {}
+    waiting: dict[str, Daemon], deadline: float, gone: Callable[[float], bool]
+) -> tuple[dict[str, Daemon], dict[str, str]]:
+    """The daemons that are ready by then, and why others are not; those are ended."""
+    ready: dict[str, Daemon] = {}
+    failed: dict[str, str] = {}
     while waiting and not gone(LOOK_SECONDS):
         for uuid, daemon in list(waiting.items()):
             left = deadline - time.monotonic()
@@ -185,7 +172,7 @@ def _wait(
             else:
                 continue
             del waiting[uuid]
-    return ready
+    return ready, failed
 
 
 def _adopt_orphans() -> None:
@@ -200,9 +187,9 @@ def _adopt_orphans() -> None:
 def _end_rest() -> None:
     """Kills what the daemons have left."""
     rest = psutil.Process().children(recursive=True)
-    for each in rest:
+    for process in rest:
         with suppress(psutil.Error):
-            each.kill()
+            process.kill()
     psutil.wait_procs(rest, QUIT_SECONDS)
 
 

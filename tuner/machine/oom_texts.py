@@ -1,4 +1,4 @@
-"""What the text of an error says of the memory that ran out: how much was asked for, allowed, in use and free."""
+"""Parses out-of-memory errors: how much memory was requested, allowed, in use and free."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tuner.trial import GB, MB
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": MB, "GiB": GB, "TiB": 2**40, "PiB": 2**50, "EiB": 2**60}
 SIZE = rf"(\d+(?:\.\d+)?) ({'|'.join(UNITS)})"
-# Each is looked for by itself, as releases of torch have more and fewer of them: the caching allocator's ``malloc``
+# They are searched one by one, since releases of torch differ in which they print: the caching allocator's ``malloc``
 # (c10/cuda/CUDACachingAllocator.cpp), the CPU's (c10/core/impl/alloc_cpu.cpp), and numpy's ``_ArrayMemoryError``.
 REQUESTED = re.compile(rf"(?:Tried to allocate|you tried to allocate|Unable to allocate) {SIZE}")
 ALLOWED = re.compile(rf"{SIZE} allowed;")
@@ -17,29 +17,24 @@ FREE = re.compile(rf"of which {SIZE} is free")
 ALLOCATED = re.compile(rf"{SIZE} is allocated by PyTorch")
 UNUSED = re.compile(rf"{SIZE} is reserved by PyTorch but unallocated")
 ROUNDED = 0.01  # torch's sizes have two decimals
-# Where CUDA runs out of memory, torch first asks NVML for the GPU's processes, to name them in its error. On a GPU in
-# MIG mode NVML tells them only to privileged users, and torch ends with this assertion instead
+# When CUDA runs out of memory, torch asks NVML for the GPU's processes, to name them in its error. In MIG mode NVML
+# lists them only for privileged users, and torch raises this assertion instead
 # (``reportProcessMemoryInfo`` in CUDACachingAllocator.cpp; https://github.com/pytorch/pytorch/issues/112377).
 UNTOLD = "NVML_SUCCESS == r INTERNAL ASSERT FAILED"
 
 
 @dataclass(frozen=True)
 class LackOfMemory:
-    """What an allocation that failed said, in bytes; None where it did not say it.
-
-    CUDA rounds sizes to a hundredth of their unit.
-    """
+    """The figures of a failed allocation in bytes, None where unknown. CUDA rounds to a hundredth of the unit."""
 
     requested_bytes: int | None = None  # what the allocation asked for; on CUDA the whole block for it
-    in_use_bytes: int | None = (
-        None  # what the process held; on CUDA its allocator's reserved memory, without a context
-    )
+    in_use_bytes: int | None = None  # by the process; on CUDA the allocator's reserved memory, without the context
     allowed_bytes: int | None = None  # the cap of what the process may hold
     free_bytes: int | None = None  # what the device had free
 
     @property
     def device_full(self) -> bool:
-        """Whether the device had no room, although the cap, if there was one, left some."""
+        """Whether the device was full, and the cap, if there was one, was not reached."""
         if self.requested_bytes is None or self.free_bytes is None or self.free_bytes >= self.requested_bytes:
             return False
         if self.allowed_bytes is None or self.in_use_bytes is None:
@@ -48,7 +43,7 @@ class LackOfMemory:
         return wanted <= self.allowed_bytes + ROUNDED * (GB if wanted >= GB else MB)
 
     def within(self, share_bytes: int) -> bool:
-        """Whether the device had no room although the process was within its share."""
+        """Whether the device was full although the process was within its share."""
         return self.device_full and (self.in_use_bytes or 0) + (self.requested_bytes or 0) <= share_bytes
 
     def __str__(self) -> str:
@@ -62,7 +57,7 @@ class LackOfMemory:
 
 
 def parse_out_of_memory(text: str) -> LackOfMemory | None:
-    """The sizes in the text of an error by torch, on CUDA or the CPU, or by numpy; None if it is none of these."""
+    """The sizes in the text of an out-of-memory error by torch or numpy; None for other texts."""
     requested = _found(REQUESTED, text)
     if requested is None:
         return LackOfMemory() if UNTOLD in text else None

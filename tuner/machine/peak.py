@@ -16,25 +16,25 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
-from tuner.machine.holders import rollup
+from tuner.machine.holders import rollup, status
 from tuner.machine.private_folder import locked
 from tuner.trial import Device
 
 PROC = Path("/proc")
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
-LOCK_SECONDS = 20.0  # a context is made in a few; whoever holds the lock for longer does not stop others
-LOOK_SECONDS = 1.0  # between two looks at what a trial and its child processes have
+LOCK_SECONDS = 20.0  # a context takes a few seconds; a process that hangs with the lock must not block others
+LOOK_SECONDS = 1.0  # between two measurements of a trial and its child processes
 RESET_PEAK = "5"  # proc(5): writing 5 resets VmHWM to the current resident size
 
 
 class HostMeter:
-    """Measures what a process that trains on a GPU takes of the machine's RAM, with its child processes.
+    """Measures the RAM of a process that trains on a GPU, with its child processes.
 
-    Data loaders' workers come and go between two reports, so a thread looks every second. What is mapped from files
-    does not count: the kernel shares it between processes, and gives it back. Nor does what the process itself maps
-    of shared memory, as the data are there, and whoever touches a page first would have it. Of its children's, where
-    loaders keep their batches, each has its part (proc(5): ``Pss``).
+    Data loaders' workers come and go between two reports, so a thread measures every second. Mapped files do not
+    count: the kernel shares them between processes, and can drop them. Nor does shared memory of the process itself:
+    it holds the study's data, and would count for the process that touched a page first. Of its children's shared
+    memory, which holds the loaders' batches, each has its proportional share (proc(5): ``Pss``).
     """
 
     def __init__(self) -> None:
@@ -51,23 +51,23 @@ class HostMeter:
             threading.Thread(target=self._watch, args=[self._ended], daemon=True, name="host memory").start()
 
     def stop(self) -> None:
-        """Ends the thread; what it has seen stays."""
+        """Ends the thread; the peak stays."""
         self._ended.set()
 
     def peak_bytes(self) -> int | None:
-        """The peak that was seen since ``start``, now included; None without /proc."""
-        now = _status_bytes("RssAnon")
+        """The peak since ``start``; None without /proc."""
+        now = status().get("RssAnon")
         if now is None:
             return None
         self._reported_bytes = max(self._reported_bytes, now)
         return max(self._own_bytes, self._reported_bytes) + self._children_bytes
 
     def _watch(self, ended: threading.Event) -> None:
-        """A child that was forked shares its parent's memory until one of them writes: that counts once."""
+        """Memory that a forked child shares with its parent counts once, until one of them writes to it."""
         while not ended.wait(LOOK_SECONDS):
-            own = _status_bytes("RssAnon") or 0
+            own = status().get("RssAnon", 0)
             sizes = [rollup(pid) for pid in _children(os.getpid())]
-            children = sum(each.get("Private_Dirty", 0) + each.get("Pss_Shmem", 0) for each in sizes)
+            children = sum(fields.get("Private_Dirty", 0) + fields.get("Pss_Shmem", 0) for fields in sizes)
             if not ended.is_set():  # else it is the next measurement's
                 self._own_bytes = max(self._own_bytes, own)
                 self._children_bytes = max(self._children_bytes, children)
@@ -79,7 +79,7 @@ class PeakMeter:
     def __init__(self, device: Device, warm_up: Callable[[], None], *, host: bool = True) -> None:
         """Measures the worker's base after ``warm_up``, a first step, so that libraries loaded late belong to it.
 
-        ``host`` says whether the RAM beside a GPU is measured: not in a process that holds more than its trials.
+        ``host`` says whether to measure the RAM beside a GPU, which is wrong in a process that has other work, too.
         """
         self._cuda = device.kind == "cuda"
         # ``context_bytes``: the CUDA context, or the resident bytes after the worker's imports.
@@ -88,7 +88,7 @@ class PeakMeter:
         else:
             warm_up()
             _return_free_heap()
-            self.context_bytes = _status_bytes("VmRSS") or 0
+            self.context_bytes = status().get("VmRSS", 0)
         self._held_bytes = self._holds_bytes()
         # A CPU worker's private writable address space at ``start``, less what earlier trials left in it. The trial's
         # cap is added to it. It is 0 on CUDA and without /proc.
@@ -109,16 +109,16 @@ class PeakMeter:
         elif STATUS.exists():
             # Measured now: each thread that Ray starts late takes 8 MiB of address space, but no memory.
             self.base_bytes = (data_bytes() or 0) - self.left_bytes()
-            self._before_bytes = _status_bytes("VmRSS") or 0
-            self._mapped_before_bytes = _status_bytes("RssFile") or 0
+            now = status()
+            self._before_bytes, self._mapped_before_bytes = now.get("VmRSS", 0), now.get("RssFile", 0)
             try:
                 CLEAR_REFS.write_text(RESET_PEAK)
                 self._stale_peak_bytes = None
             except OSError:  # a kernel or container that does not allow it
-                self._stale_peak_bytes = _status_bytes("VmHWM")
+                self._stale_peak_bytes = status().get("VmHWM")
 
     def left_bytes(self) -> int:
-        """The bytes that the worker holds beyond its base after freeing what it can: earlier trials left them.
+        """The bytes that earlier trials have left in the worker: what it holds beyond its base after freeing memory.
 
         On the CPU these are its own resident memory and the free part of its heap.
         """
@@ -140,16 +140,16 @@ class PeakMeter:
             self._host.stop()
 
     def peak_bytes(self) -> int | None:
-        """The peak since ``start``; None without /proc or if only an older peak is known."""
+        """The peak since ``start``; None without /proc, or if an earlier peak hides it."""
         if self._cuda:
             import torch
 
             return int(torch.cuda.max_memory_reserved()) + self.context_bytes
-        peak = _status_bytes("VmHWM")
-        if peak is None or peak == self._stale_peak_bytes:
+        now = status()
+        if (peak := now.get("VmHWM")) is None or peak == self._stale_peak_bytes:
             return None
         # Pages of mapped data sets are shared by the machine's workers, and the kernel can take them back.
-        mapped = max(0, (_status_bytes("RssFile") or 0) - self._mapped_before_bytes)
+        mapped = max(0, now.get("RssFile", 0) - self._mapped_before_bytes)
         # The memory that earlier trials left resident is now part of the worker's base.
         return max(0, peak - mapped - self._before_bytes) + max(self.context_bytes, self._before_bytes)
 
@@ -158,11 +158,12 @@ class PeakMeter:
             import torch
 
             return int(torch.cuda.memory_allocated())
-        return (_status_bytes("RssAnon") or 0) + (_status_bytes("VmSwap") or 0) + _free_heap_bytes()
+        now = status()
+        return now.get("RssAnon", 0) + now.get("VmSwap", 0) + _free_heap_bytes()
 
 
 def _children(pid: int) -> list[int]:
-    """The processes that a process has started, and those that these have."""
+    """The descendants of a process."""
     found: list[int] = []
     for file in (PROC / str(pid) / "task").glob("*/children"):
         with suppress(OSError):  # the thread or process has ended
@@ -172,13 +173,13 @@ def _children(pid: int) -> list[int]:
 
 def resident_bytes() -> dict[str, int]:
     """This process's ``resident`` bytes now and at its ``peak``, where the system reports them."""
-    sizes = {"resident": _status_bytes("VmRSS"), "peak": _status_bytes("VmHWM")}
-    return {name: size for name, size in sizes.items() if size is not None}
+    now = status()
+    return {name: now[field] for name, field in (("resident", "VmRSS"), ("peak", "VmHWM")) if field in now}
 
 
 def data_bytes() -> int | None:
     """This process's private writable address space, which ``RLIMIT_DATA`` limits; None without /proc."""
-    return _status_bytes("VmData")
+    return status().get("VmData")
 
 
 def _return_free_heap() -> None:
@@ -209,19 +210,6 @@ def _free_heap_bytes() -> int:
             mallinfo.restype = structure
             return int(mallinfo().fordblks)
     return 0
-
-
-def _status_bytes(field: str) -> int | None:
-    """A field of /proc/self/status in bytes; None without /proc.
-
-    ``VmRSS`` is resident memory, ``VmHWM`` its peak, ``RssAnon`` its anonymous part. ``VmData`` is private writable
-    address space.
-    """
-    try:
-        lines = STATUS.read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
 
 
 _contexts: dict[str, int] = {}  # by the device's UUID: a process makes its context there once
@@ -258,8 +246,7 @@ def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
 def _alone() -> Iterator[None]:
     """A block that one of this user's processes on this machine runs at a time.
 
-    After LOCK_SECONDS, or where there can be no lock, it runs all the same: a context that is measured less well is
-    better than no trial.
+    After LOCK_SECONDS, or where no lock is possible, it runs without: a less exact measurement is better than none.
     """
     with ExitStack() as stack:
         with suppress(OSError):

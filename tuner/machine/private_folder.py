@@ -1,4 +1,4 @@
-"""Folders that no other user can look into, for what lives as long as a process of ours: sockets, logs."""
+"""Private folders for sockets, logs and locks that live as long as one of our processes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from pathlib import Path
 PREFIX = "tuner-"
 NAME_LENGTH = len(PREFIX) + 8  # with what mkdtemp adds
 SOCKET_BYTES = 107 if sys.platform == "linux" else 103  # the longest path of a socket (unix(7))
-MARK = ".removed-with-its-process"  # a folder without it is not ours to remove, whatever its name is
+MARK = ".removed-with-its-process"  # only folders with this file are removed
 LOOK_SECONDS = 0.005  # between two looks at a lock
-REMOVALS, REMOVAL_SECONDS = 20, 0.1  # processes that are just ending may still write there
+REMOVALS, REMOVAL_SECONDS = 20, 0.1  # processes that are ending may still write there
 
 
 def usable_bases(longest: int, environ: Mapping[str, str] = os.environ) -> list[Path]:
-    """The folders of at most ``longest`` bytes in which private ones can be made, the best first.
+    """The folders with paths of at most ``longest`` bytes in which private ones can be made, the best first.
 
-    ``$RAY_TMPDIR`` and ``$TMPDIR`` are what a user or a cluster chose. ``$XDG_RUNTIME_DIR`` is the last: it is held
-    in RAM, and is removed when the user logs out.
+    ``$RAY_TMPDIR`` and ``$TMPDIR`` come first, as the user or the cluster chose them. ``$XDG_RUNTIME_DIR`` comes
+    last: it is held in RAM, and removed when the user logs out.
     """
     named = [environ.get("RAY_TMPDIR"), environ.get("TMPDIR"), "/tmp", environ.get("XDG_RUNTIME_DIR")]
     found = [Path(name).absolute() for name in named if name]
@@ -40,8 +40,8 @@ def usable_bases(longest: int, environ: Mapping[str, str] = os.environ) -> list[
 def private_folder(base: Path) -> Iterator[Path]:
     """A new folder of mode 0700 in ``base`` for the block; raises OSError if it cannot be made.
 
-    It is removed with all it holds at the end. What a killed process left is removed by the next one: a folder in use
-    is locked, and the kernel frees the lock.
+    It is removed at the end. Folders that killed processes left are removed by the next process: a folder in use is
+    locked, and the kernel frees the lock.
     """
     _remove_left_over(base)
     path, descriptor = _make(base)
@@ -53,7 +53,7 @@ def private_folder(base: Path) -> Iterator[Path]:
 
 
 def _make(base: Path) -> tuple[Path, int]:
-    """A locked folder and the descriptor that holds the lock."""
+    """A new folder, and the descriptor that holds its lock."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -62,7 +62,7 @@ def _make(base: Path) -> tuple[Path, int]:
         if path.exists():
             (path / MARK).touch()
             return path, descriptor
-        os.close(descriptor)  # it was taken for one left over before it was locked
+        os.close(descriptor)  # another process has removed it before it was locked
 
 
 def _remove_left_over(base: Path) -> None:
@@ -87,12 +87,12 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def locked(name: str, seconds: float) -> Iterator[Path]:
-    """This user's own folder, in which one process at a time is within the block of this lock.
+    """This user's folder, with a lock that one process at a time has for its block.
 
-    The lock's file is removed at the end, and so is the folder if nothing is left in it.
+    The lock's file is removed at the end, and the folder if it is empty.
 
     Raises:
-        OSError: others can use the folder or have made it, or the lock is held for ``seconds``.
+        OSError: other users can use the folder or have made it, or the lock is held for ``seconds``.
     """
     end = time.monotonic() + seconds
     while (descriptor := _try_to_lock(name)) is None:
@@ -110,7 +110,7 @@ def locked(name: str, seconds: float) -> Iterator[Path]:
 
 
 def _try_to_lock(name: str) -> int | None:
-    """The descriptor that holds the lock; None if another one does, or has just removed the file or the folder."""
+    """The descriptor that holds the lock; None if another process holds it, or has just removed the file."""
     path = users_folder() / name
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
@@ -125,7 +125,7 @@ def _try_to_lock(name: str) -> int | None:
 
 
 def users_folder() -> Path:
-    """This user's own folder; an OSError is raised if others can use it or somebody else has made it."""
+    """This user's folder; an OSError is raised if other users can use it or have made it."""
     folder = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

@@ -1,44 +1,42 @@
-"""How processes ended: their exit codes and signals, in words."""
+"""How processes ended: their exit codes and signals as text."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import signal
 import struct
 import time
 from contextlib import suppress
-from pathlib import Path
 
+from tuner.machine.shared_memory import SHARED, free_shared_bytes
 from tuner.trial import GB
 
-SHARED_MEMORY = Path("/dev/shm")  # nothing is written there
 # ``ioctl(pidfd, PIDFD_GET_INFO)`` of linux/pidfd.h, version 0 of ``struct pidfd_info``: 64 bytes, of which the first
-# 8 are a mask of what is asked for and told, and the last 4 the status that ``wait`` returns. It tells about any
-# process that one can see, and since Linux 6.15 how it ended.
+# 8 are a mask of the requested and returned fields, and the last 4 the status that ``wait`` returns. It works for any
+# visible process, and since Linux 6.15 returns how it ended.
 INFO = struct.Struct("<Q52xi")
 GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
 EXIT = 1 << 3
-REAPED_SECONDS = 0.5  # the kernel tells it once the process's parent has asked, or does not want to know
+REAPED_SECONDS = 0.5  # the kernel returns it once the parent has reaped the process
 
 
 class ProcessExit:
     """The end of a process that is not this one's child."""
 
     def __init__(self, pid: int) -> None:
-        """Holds on to the process, so that another one with its id is not taken for it."""
+        """Opens the process, so that a later one with the same id is not taken for it."""
         self._descriptor = -1
         with suppress(OSError, AttributeError):  # it has ended, or this is no Linux
             self._descriptor = os.pidfd_open(pid)
 
     def __del__(self) -> None:
-        """Lets go of the process."""
+        """Closes the descriptor."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
 
     def text(self) -> str:
-        """How it ended, see ``exit_text``; empty if it has not, or if the kernel does not tell."""
+        """How it ended, see ``exit_text``; empty if it runs, or if the kernel does not report it."""
         deadline = time.monotonic() + REAPED_SECONDS
         while self._descriptor >= 0:
             try:
@@ -55,7 +53,7 @@ class ProcessExit:
 
 
 def exit_text(code: int) -> str:
-    """What an exit code of ``subprocess`` says: ``ended with exit code 3``; of a signal if it is negative."""
+    """The text for an exit code of ``subprocess``: ``ended with exit code 3``, or the signal if it is negative."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -65,9 +63,7 @@ def exit_text(code: int) -> str:
 
 
 def signal_text(name: str) -> str:
-    """``was killed by SIGSEGV``, and for SIGBUS what mostly causes it."""
+    """The text ``was killed by SIGSEGV``; for SIGBUS with its most common cause."""
     said = f"was killed by {name}"
-    if name != "SIGBUS" or not SHARED_MEMORY.is_dir():
-        return said
-    space = shutil.disk_usage(SHARED_MEMORY)
-    return f"{said}: {SHARED_MEMORY} may be full ({space.free / GB:.2f} of {space.total / GB:.2f} GB free)"
+    free = free_shared_bytes() if name == "SIGBUS" else None
+    return said if free is None else f"{said}: {SHARED} may be full ({free / GB:.2f} GB free)"

@@ -1,4 +1,4 @@
-"""Ends processes together with all that they have started."""
+"""Ends processes together with all their descendants."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 
 STAT = Path("/proc/self/stat")
-# Without /proc, two readings of when a process was made differ where the system's clock has been set meanwhile.
+# Without /proc, two readings of a creation time differ if the system's clock was set in between.
 CLOCK_SECONDS = 10.0
-ROUNDS = 10  # of looking for processes that were started meanwhile
+ROUNDS = 10  # of searching for processes that were started meanwhile
 END_SECONDS = 5.0
 
 
@@ -24,10 +24,10 @@ def own_process() -> tuple[int, float, bool]:
 
 
 def time_made(pid: int) -> float:
-    """When a process of this machine was made, by which it is told from another one that has its id.
+    """The creation time of a process of this machine, which tells it from a later process with the same id.
 
-    It is exact, in ticks since the machine started: field 22 of proc_pid_stat(5). Without ``/proc`` it is in seconds
-    by the system's clock. Raises ``psutil.NoSuchProcess``.
+    It is in ticks since the boot: field 22 of proc_pid_stat(5). Without ``/proc`` it is in seconds by the system's
+    clock. Raises ``psutil.NoSuchProcess``.
     """
     if not STAT.exists():
         return psutil.Process(pid).create_time()
@@ -39,10 +39,10 @@ def time_made(pid: int) -> float:
 
 
 def end_tree(pid: int, created: float, leads: bool) -> None:
-    """Kills a process of this machine with all that it has started, and waits a little for its end.
+    """Kills a process of this machine with all its descendants, and waits a little for their end.
 
-    If it has ended by itself and did lead its process group, what is left of that is killed: of it, nobody else can
-    have the id. A process with another ``time_made`` is not touched.
+    If it has ended already and did lead its process group, the rest of the group is killed: while it exists, no other
+    group can have its id. A process with another ``time_made`` is not touched.
     """
     try:
         root = psutil.Process(pid)
@@ -56,32 +56,32 @@ def end_tree(pid: int, created: float, leads: bool) -> None:
     found = _stopped(root)
     if leads:
         _kill_group(pid)
-    for each in found:
+    for process in found:
         with suppress(psutil.Error):
-            each.kill()
+            process.kill()
     deadline = time.monotonic() + END_SECONDS
     while any(map(_runs, found)) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
 def _stopped(root: psutil.Process) -> list[psutil.Process]:
-    """A process and its descendants, stopped, so that none of them starts another one."""
+    """A process and its descendants, suspended, so that none of them starts another one."""
     found: dict[int, psutil.Process] = {}
     for _ in range(ROUNDS):
         new = [root] if not found else []
         with suppress(psutil.Error):
-            new += [each for each in root.children(recursive=True) if each.pid not in found]
+            new += [process for process in root.children(recursive=True) if process.pid not in found]
         if not new:
             break
-        for each in new:
-            found[each.pid] = each
+        for process in new:
+            found[process.pid] = process
             with suppress(psutil.Error):
-                each.suspend()
+                process.suspend()
     return list(found.values())
 
 
 def _runs(process: psutil.Process) -> bool:
-    """Whether a process has not ended; its parent may not have asked for its exit code."""
+    """Whether a process runs. A zombie has ended."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

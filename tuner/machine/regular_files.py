@@ -1,4 +1,4 @@
-"""Checks files before they are read: a pipe or a device in the place of one would be read for ever."""
+"""Checks files before they are read: reading a pipe or a device would never end."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MOST_BYTES = 256 * 2**20  # of a file that is read as a whole and holds no data 
 
 
 def regular(path: Path, most_bytes: int | None = None) -> Path:
-    """The path itself, to be read.
+    """The path, if it is a regular file of at most ``most_bytes``.
 
     Raises:
-        OSError: there is no such file, it is none with an end, or it has more bytes; ``strerror`` says which.
+        OSError: there is no such file, it is no regular file, or it is too large; ``strerror`` says which.
     """
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-SECONDS = 2.0  # git looks at every file for changes; on a slow disk it is not worth waiting longer
+SECONDS = 2.0  # git checks every file for changes, which takes long on a slow disk
 DESCRIBE = ("describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12")
 
 

@@ -13,5 +13,5 @@ MORE_SHARED = "start the container with --shm-size=8g, or use num_workers=0"
 
 
 def free_shared_bytes() -> int | None:
-    """What is free there; None where there is no such folder."""
+    """The free bytes of the shared memory; None where there is no such folder."""
     return shutil.disk_usage(SHARED).free if SHARED.is_dir() else None

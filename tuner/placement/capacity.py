@@ -1,4 +1,4 @@
-"""How many trials devices, CPU cores and the RAM of GPUs' hosts have room for."""
+"""How many trials fit by the devices' memory, the CPU cores and the RAM of GPUs' hosts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from itertools import accumulate
 
 from tuner.trial import GB, Device
 
-# The part of a host's RAM that is left free at least: Ray ends workers where more than 95 % are used.
+# The minimum share of a host's RAM that is left free: Ray kills workers if more than 95 % are used.
 RAY_SHARE = 0.05
-RAM_BUFFER_BYTES = 2 * GB  # the most that ``gpu_memory_buffer_gb``, by default 2, leaves free of it: it is for GPUs
-UNBOUNDED = 2**62  # the RAM of a host of which it is not known
-# How many trials on a GPU a core may serve at most: a trial keeps one busy only while it launches kernels.
+RAM_BUFFER_BYTES = 2 * GB  # the most RAM that ``gpu_memory_buffer_gb`` leaves free, as it is meant for GPUs
+UNBOUNDED = 2**62  # the RAM of a host if it is unknown
+# The most trials on a GPU for each core: a trial keeps a core busy only while it launches kernels.
 MOST_PER_CORE = 8
-# And so many on a GPU where these are more than its cores. MPS takes about as many clients.
+# The most trials on a GPU if they outnumber its cores. MPS takes about as many clients.
 MOST_ON_GPU = 48
 
 
@@ -33,9 +33,9 @@ def ram_buffer_bytes(device: Device, buffer_bytes: int) -> int:
 
 
 def ram_budgets(devices: Sequence[Device], buffer_bytes: int) -> dict[str, int]:
-    """By node id, the bytes of RAM that trials on GPUs divide; without hosts of which it is not known.
+    """By node id, the bytes of RAM that trials on GPUs divide: the free RAM less the buffer.
 
-    It is what is free less the buffer: where RAM runs out, the kernel ends processes of its own choice.
+    Hosts with unknown RAM are left out. If RAM runs out, the kernel kills processes of its choice.
     """
     return {
         device.node_id: max(0, min(device.ram_bytes, device.free_ram_bytes) - ram_buffer_bytes(device, buffer_bytes))
@@ -45,14 +45,14 @@ def ram_budgets(devices: Sequence[Device], buffer_bytes: int) -> dict[str, int]:
 
 
 def largest_ram(devices: Sequence[Device], rams: Mapping[str, int]) -> int:
-    """The most RAM that a host of these devices has for trials."""
+    """The largest RAM for trials of the devices' hosts."""
     return max((rams.get(device.node_id, UNBOUNDED) for device in devices), default=UNBOUNDED)
 
 
 def most_in_ram(rams: Mapping[str, int], host_needs: Sequence[int]) -> dict[str, int]:
-    """By node id, how many of the smallest trials each host's RAM has room for; a single need stands for many.
+    """By node id, how many of the smallest trials fit in each host's RAM; empty if none needs RAM.
 
-    Empty where none needs any.
+    A single need counts as that of many trials.
     """
     if not any(host_needs):
         return {}
@@ -68,7 +68,7 @@ def most_that_fit(budgets: Sequence[int], needs: Sequence[int]) -> tuple[int, ..
 
 
 def within_cores(trials: Sequence[int], devices: Sequence[Device], per_core: int = 1) -> list[int]:
-    """The trials of each device, limited to its cores if these are known; ``per_core`` is for GPUs."""
+    """The trials of each device, limited by its cores if these are known; ``per_core`` is for GPUs."""
 
     def limit(device: Device) -> int:
         more = min(device.cores * per_core, MOST_ON_GPU) if device.kind == "cuda" else 0
@@ -78,7 +78,7 @@ def within_cores(trials: Sequence[int], devices: Sequence[Device], per_core: int
 
 
 def within_ram(trials: Sequence[int], devices: Sequence[Device], most: Mapping[str, int]) -> list[int]:
-    """The trials of each device, limited to what their hosts have RAM for; ``most`` is by node id."""
+    """The trials of each device, limited by how many fit in their hosts' RAM; ``most`` is by node id."""
     left = list(trials)
     of_host: dict[str, list[int]] = {}
     for index, device in enumerate(devices):
@@ -96,8 +96,8 @@ def spread(
 ) -> tuple[int, ...]:
     """Gives each worker to the device with the lowest used share of its capacity; larger devices go first.
 
-    So a device that alone can hold the largest trials always has a worker. ``at_least`` are the workers that each
-    device already has.
+    So the only device that can hold the largest trials always has a worker. The devices have ``at_least`` workers
+    already.
     """
     slots = list(at_least or [0] * len(capacity))
     used = [(slots[i] / most, -budgets[i], i) for i, most in enumerate(capacity) if slots[i] < most]
@@ -113,7 +113,7 @@ def spread(
 def threads_each(devices: Sequence[Device], slots: Sequence[int]) -> int:
     """The CPU threads of each trial: the smallest number of free cores per trial of any device.
 
-    More than that would wait for each other: OpenMP's threads meet after every operation.
+    More threads would wait for each other, since OpenMP's threads synchronize after every operation.
     """
     return max(1, min(device.free_cores // used for device, used in zip(devices, slots, strict=True) if used))
 
@@ -131,7 +131,7 @@ def does_not_fit(devices: Sequence[Device], budgets: Sequence[int], footprint: i
 
 def does_not_fit_ram(devices: Sequence[Device], rams: Mapping[str, int], footprint: int, buffer_bytes: int) -> str:
     """Why the trial that takes the most RAM fits no host."""
-    device = max(devices, key=lambda each: rams.get(each.node_id, 0))
+    device = max(devices, key=lambda device: rams.get(device.node_id, 0))
     host = device.host or "this machine"
     return (
         f"a trial needs {footprint / GB:.2f} GB of RAM beside its GPU's memory, but {host} has "

@@ -1,8 +1,8 @@
-"""Assigns memory shares of devices to trials. A study and a plan use the same pure decisions.
+"""Assigns memory shares of devices to trials, by the same pure decisions for a study and for a plan.
 
 All safety margins are added here. A device's budget excludes the buffer and never exceeds its free memory. A trial's
-need is its context plus its tensors with the estimate's margin. All accounts are in bytes; the fraction is for Ray.
-A trial on a GPU starts only if its host has RAM for it, too.
+need is its context plus its tensors with the estimate's margin. All accounts are in bytes. A trial on a GPU starts
+only if its host has RAM for it, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Bound = Literal["memory", "RAM", "CPU cores", "max_workers", "number of trials"]
 Packing = Literal["uniform", "per-trial"]
 # The maximum factor by which per-trial packing may add workers when measured peaks lower the needs of waiting trials.
 SLOTS_PER_FIT = 2
-HOST_MARGIN = 0.10  # the share that is added to what a trial takes of its host's RAM
+HOST_MARGIN = 0.10  # the relative margin of a trial's need of RAM
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Plan:
     slots: tuple[int, ...]  # the same if the needs turn out to be smaller, and a core to be enough for several trials
     threads: int
     bound: Bound  # what limits the number of workers
-    # By node id, the bytes of RAM that the trials on a host's GPUs divide; without hosts of which it is not known.
+    # By node id, the bytes of RAM that the trials on a host's GPUs divide; hosts with unknown RAM are left out.
     ram_budgets: Mapping[str, int] = field(default_factory=dict)
-    ram_footprint_bytes: int = 0  # the most that a trial takes of its host's RAM
+    ram_footprint_bytes: int = 0  # the largest need of RAM
 
     @property
     def workers(self) -> int:
@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def at_first(self) -> tuple[int, ...]:
-        """The slots of each device until it is known what of a core a trial keeps busy."""
+        """The slots of each device until the trials' use of the CPU is known."""
         return tuple(map(max, within_cores(self.slots, self.devices), self.expected))
 
     @property
@@ -84,7 +84,7 @@ class Plan:
 
     @property
     def largest_ram_budget(self) -> int:
-        """The most of a host's RAM that a trial can be given."""
+        """The largest possible share of a host's RAM for a trial."""
         return largest_ram(self.devices, self.ram_budgets)
 
     @property
@@ -100,17 +100,17 @@ def need_bytes(estimate: MemoryEstimate) -> int:
 
 
 def host_need_bytes(estimate: MemoryEstimate) -> int:
-    """The bytes to reserve for a trial of its host's RAM, beside its device's memory."""
+    """The bytes of its host's RAM to reserve for a trial on a GPU."""
     return math.ceil(estimate.host_bytes * (1 + HOST_MARGIN))
 
 
 def is_tight(estimate: MemoryEstimate, given_bytes: int) -> bool:
-    """Whether a trial has less than it would take, and runs as the allocator gives back what it caches."""
+    """Whether a trial has less than its total, and runs because the allocator frees its cache."""
     return estimate.least_bytes <= given_bytes < estimate.total_bytes
 
 
 def low_bytes(estimate: MemoryEstimate) -> int:
-    """The lower end of an estimate's interval, as far below its total as its need is above."""
+    """The lower end of an estimate's interval, which is symmetric around its total."""
     return 2 * estimate.total_bytes - need_bytes(estimate)
 
 
@@ -180,8 +180,8 @@ def make_plan(
 class Packer:
     """Keeps the memory accounts of a plan's devices and the queue of trials, and decides which trial starts where.
 
-    It repeatedly places the first trial of the queue that fits on the emptiest device. So trials spread over the
-    devices, and small ones fill the gaps.
+    The first trial of the queue that fits goes to the emptiest device. So trials spread over the devices, and small
+    ones fill the gaps.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -216,10 +216,10 @@ class Packer:
         return next((free for free, _ in self._freest()), 0)
 
     def limit(self, rooms: Mapping[Device, int], most: int | None = None, ram_bytes: int | None = None) -> None:
-        """Bounds what may be reserved on these devices until the next call, as others use them, too.
+        """Bounds the reservations on these devices until the next call, since others use them, too.
 
-        Devices that are not named have no bound. What is released does not raise a bound. ``most`` is the bound of
-        how many trials are placed, ``ram_bytes`` that of this machine's RAM beside its GPUs.
+        Other devices have no bound, and releases raise none. ``most`` bounds the number of placed trials, and
+        ``ram_bytes`` this machine's RAM beside its GPUs.
         """
         self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
         self._most = math.inf if most is None else most
@@ -228,13 +228,13 @@ class Packer:
         self._aside = {}
 
     def allow(self, device: Device, workers: int) -> None:
-        """Sets how many trials may run on a device at once. More that run already are left alone."""
+        """Sets how many trials may run on a device at once. Running trials are left alone."""
         index = self._index[device]
         more, self._allowed[index] = workers - self._allowed[index], workers
         self._change(index, 0, more, 0)
 
     def held_back(self) -> tuple[Request, Device] | None:
-        """The next trial that fits without bounds, with what it would get, and on which device."""
+        """The next trial that fits without bounds, with the share that it would get, and its device."""
         for free, index in self._freest() if self._queue else ():
             if fitting := self._queue.first(free, self._own_ram(index)):
                 need, request = self._queue.look(fitting)
@@ -242,7 +242,7 @@ class Packer:
         return None
 
     def start(self, request: Request, device: Device) -> tuple[Request, Placement]:
-        """Takes a waiting trial out of the queue, and reserves what the request says, whatever the bounds are."""
+        """Takes a waiting trial out of the queue, and reserves its need regardless of bounds."""
         self.drop(request.trial.trial_id)
         return request, self._reserve(self._index[device], request.need_bytes, request)
 
@@ -254,7 +254,9 @@ class Packer:
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. A trial that needs more than any device has will get a whole device."""
         largest = self.largest_bytes
-        smallest_ram = min((self._plan.ram_budgets.get(each.node_id, UNBOUNDED) for each in self._left()), default=0)
+        smallest_ram = min(
+            (self._plan.ram_budgets.get(device.node_id, UNBOUNDED) for device in self._left()), default=0
+        )
         for request in requests:
             need = min(self._need(request), largest)
             if request.host_bytes > smallest_ram:
@@ -264,7 +266,7 @@ class Packer:
             self._bring_back(node)
 
     def revise(self, correct: Callable[[Request], Request]) -> None:
-        """Replaces every request in the queue by ``correct(request)``, which has a better known need."""
+        """Replaces every request in the queue by ``correct(request)``, with a better estimate."""
         self.enqueue([correct(request) for request in self._queue.pop_all()])
 
     def place(self) -> list[tuple[Request, Placement]]:
@@ -298,7 +300,7 @@ class Packer:
         self.revise(lambda request: request)
 
     def _need(self, request: Request) -> int:
-        """The memory share of a trial. With uniform packing it is the same for all that never ran out of memory."""
+        """The memory share of a trial. With uniform packing it is the same, unless the trial ran out of memory."""
         return max(request.need_bytes, self._plan.footprint_bytes if self._plan.packing == "uniform" else 0)
 
     def _fraction(self, index: int, need: int) -> float:
@@ -323,26 +325,26 @@ class Packer:
 
     def _left(self) -> list[Device]:
         """The remaining devices that the plan uses."""
-        return [each for i, each in enumerate(self._plan.devices) if self._plan.slots[i] and i not in self._lost]
+        return [device for i, device in enumerate(self._plan.devices) if self._plan.slots[i] and i not in self._lost]
 
     def _within_host(self, request: Request, need: int) -> Request:
-        """The request with no more RAM than the roomiest host of a device that can hold it."""
+        """The request, limited to the largest RAM of the hosts with a device that can hold it."""
         budgets, rams = self._plan.budgets, self._plan.ram_budgets
-        holding = [each for each in self._left() if budgets[self._index[each]] >= need]
+        holding = [device for device in self._left() if budgets[self._index[device]] >= need]
         return replace(request, host_bytes=min(request.host_bytes, largest_ram(holding, rams)))
 
     def _ram(self, index: int) -> int:
-        """What may be reserved of a device's host's RAM now: what is free of its budget, within its bound."""
+        """The bytes of its host's RAM that can be reserved for a device now: free, and within the bound."""
         if not self._free_ram or self._plan.devices[index].node_id:
             return self._own_ram(index)
         return int(min(self._own_ram(index), self._ram_bound))
 
     def _own_ram(self, index: int) -> int:
-        """What is free of the budget of a device's host's RAM."""
+        """The free bytes of the budget of a device's host's RAM."""
         return self._free_ram.get(self._plan.devices[index].node_id, UNBOUNDED) if self._free_ram else UNBOUNDED
 
     def _set_aside(self) -> None:
-        """Takes the emptiest device out of the heap until its host has more RAM or the queue has other trials."""
+        """Takes the emptiest device out of the heap until its host has more RAM, or the queue gets other trials."""
         _, index = heapq.heappop(self._emptiest)
         self._aside.setdefault(self._plan.devices[index].node_id, set()).add(index)
 
@@ -351,7 +353,7 @@ class Packer:
             heapq.heappush(self._emptiest, (-self._room(index), index))
 
     def _freest(self) -> list[tuple[int, int]]:
-        """Of each host with RAM for a trial its emptiest device with a slot: free bytes and index, the most first."""
+        """Free bytes and index of the emptiest open device of each host with RAM for a trial, the most first."""
         found: dict[str, tuple[int, int]] = {}
         for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
             if self._is_open(index) and self._own_ram(index) >= self._queue.least_ram:
@@ -359,7 +361,7 @@ class Packer:
         return sorted(found.values(), reverse=True)
 
     def _room(self, index: int) -> int:
-        """What may be reserved on a device now: what is free of its budget, within its bound."""
+        """The bytes that can be reserved on a device now: free, and within the bound."""
         return int(min(self._free[index], self._bounds[index]))
 
     def _change(self, index: int, memory: int, slots: int, ram: int) -> None:

@@ -8,28 +8,27 @@ from itertools import count
 
 from tuner.trial import Request
 
-Position = tuple[int, int]  # of a trial in the queue: its seed, and where it is among those of that seed
-# Sorted by need and expected seconds, or the other way round, and the negative of when it came. Then need again.
+Position = tuple[int, int]  # of a trial in the queue: its seed, and its index among trials of that seed
+# The sort keys: need and expected seconds, or the reverse, and the negated order of arrival. Then the need again.
 Entry = tuple[float, float, int, int, Request]
 
 
 class Queue:
     """Waiting trials with the bytes that each will be given.
 
-    Where memory may keep a worker idle, the largest one that fits is the first to start, and the longest of equally
-    large ones. Where it never does, it is the longest, and the largest of equally long ones. A trial whose time is
-    unknown counts as the longest. Trials with a lower seed go first, so that a study that ends early has results of
-    every configuration.
+    If memory may keep a worker idle, the largest trial that fits starts first, and of equally large ones the longest.
+    Otherwise the longest starts first, and of equally long ones the largest. A trial of unknown duration counts as
+    the longest. Lower seeds go first, so that a study that ends early has results of every configuration.
     """
 
     def __init__(self, *, memory_binds: bool = True) -> None:
         """An empty queue."""
         self._memory_binds = memory_binds
         self._order = count()
-        self._waiting: dict[int, list[Entry]] = {}  # for each seed; what is the first to start is the last
-        self._seeds: list[int] = []  # those of the queue, in order: there may be 100,000
-        self._rams: list[int] = []  # what each trial needs of its host's RAM, sorted
-        self.least_ram = 0  # the least of them, or of those that were there last
+        self._waiting: dict[int, list[Entry]] = {}  # by seed, the next to start at the end
+        self._seeds: list[int] = []  # sorted; there may be 100,000
+        self._rams: list[int] = []  # the needs of the hosts' RAM, sorted
+        self.least_ram = 0  # the smallest of them, also after the last trial has left
 
     def __len__(self) -> int:
         return len(self._rams)
@@ -46,7 +45,7 @@ class Queue:
         self.least_ram = self._rams[0]
 
     def first(self, room_bytes: float, ram_bytes: int) -> Position | None:
-        """The trial that starts next where so much memory and RAM of the host are free; None if none fits."""
+        """The next trial for a device with this free memory and RAM; None if none fits."""
         for seed in self._seeds:
             same_seed = self._waiting[seed]
             end = len(same_seed)
@@ -63,7 +62,7 @@ class Queue:
         return None
 
     def find(self, trial_id: str) -> Position | None:
-        """Where a trial is; None if it does not wait."""
+        """The position of a trial; None if it does not wait."""
         for seed, same_seed in self._waiting.items():
             for position, (*_, request) in enumerate(same_seed):
                 if request.trial.trial_id == trial_id:
@@ -71,12 +70,12 @@ class Queue:
         return None
 
     def look(self, at: Position) -> tuple[int, Request]:
-        """The trial there, after its need."""
+        """The need and the request of the trial at a position."""
         *_, need, request = self._waiting[at[0]][at[1]]
         return need, request
 
     def pop(self, at: Position) -> tuple[int, Request]:
-        """Takes the trial there out, and returns it after its need."""
+        """Takes the trial at a position out, and returns its need and request."""
         seed, position = at
         *_, need, request = self._waiting[seed].pop(position)
         if not self._waiting[seed]:
@@ -87,7 +86,7 @@ class Queue:
         return need, request
 
     def pop_all(self) -> list[Request]:
-        """Takes all trials out, in the order in which they came."""
+        """Takes all trials out, in their order of arrival."""
         entries = [entry for same_seed in self._waiting.values() for entry in same_seed]
         self._waiting, self._seeds, self._rams = {}, [], []
         return [entry[-1] for entry in sorted(entries, key=lambda entry: -entry[2])]

@@ -11,14 +11,13 @@ from tuner.placement.capacity import UNBOUNDED
 from tuner.trial import AttemptResult, Config, History, Phase, Request, Trial
 
 OnOom = Literal["grow", "accumulate", "fail"]
-# Returns a trial's configuration with half the micro-batch, or half the chunks of an evaluation if memory ran out in
-# that phase; None if that is impossible.
+# Halves a trial's micro-batch, or the chunks of its evaluation if memory ran out in that phase; None if impossible.
 Smaller = Callable[[Trial, Phase], Config | None]
-# A learned footprint is a guess at first, so that it grows by this factor at least: 8 workers' shares are a whole
+# A learned footprint is a guess at first, so it grows by this factor at least: an eighth of a device is the whole
 # device after three retries.
 LEARNED_GROWTH = 2.0
-# The maximum number of attempts that do not count as others held the memory. With the backoff by default they take
-# half an hour.
+# The maximum number of attempts that do not count because others held the memory. With the default backoff they
+# take half an hour.
 STARVED = 10
 LOST_WORKERS = 1  # the maximum number of retries after the worker died for an unknown reason
 STALLS = 1  # and after the trial was ended because it reported nothing
@@ -87,8 +86,8 @@ def next_attempt(
 def backoff(retries: int, policy: RetryPolicy, random: Callable[[], float]) -> float:
     """The delay of a retry in seconds: it doubles each time up to a bound, less a random part of up to one half.
 
-    So trials that ran out of memory together are not retried together ("equal jitter": M. Brooker, Exponential
-    Backoff and Jitter, AWS Architecture Blog, 2015).
+    The random part keeps trials that ran out of memory together from being retried together ("equal jitter":
+    M. Brooker, Exponential Backoff and Jitter, AWS Architecture Blog, 2015).
     """
     most: float = min(policy.backoff_max_seconds, policy.backoff_seconds * 2 ** (retries - 1))
     return most * (1 + random()) / 2
@@ -121,7 +120,7 @@ def _with_more_memory(
 def _with_more_ram(
     request: Request, result: AttemptResult, policy: RetryPolicy, whole_ram_bytes: int, random: Callable[[], float]
 ) -> Retry | None:
-    """A retry with more of its host's RAM than was reserved or taken; its device's share stays as it was."""
+    """A retry with more RAM than was reserved or used, and the same share of its device."""
     history = replace(request.history, out_of_memory=request.history.out_of_memory + 1)
     had = max(result.host_bytes, result.host_peak_bytes or 0)
     if (

@@ -1,4 +1,4 @@
-"""A study on paper, with the decisions of a real one."""
+"""Simulates a study with the decisions of a real one."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request
 
 
 def expected_seconds(requests: Sequence[Request], plan: Plan, trials: int) -> float | None:
-    """How long a study of so many trials like these takes, if its workers do not slow each other.
+    """The duration of a study of so many trials like these, if its workers do not slow each other.
 
-    None if the time of any of them is unknown.
+    None if the duration of any trial is unknown.
     """
     known = {request.trial.trial_id: request.seconds for request in requests}
     if not requests or None in known.values():

@@ -1,10 +1,9 @@
-"""How many trials a GPU runs at once, by what they get done together.
+"""How many trials a GPU runs at once, by their measured throughput.
 
-Memory and CPU cores say how many could run. Only running them shows whether one more is a gain: kernels of a small
-model leave most of a GPU idle, and those of a large one fill it. The trials of a study differ, so that the sum of
-their steps a second changes with every trial that ends. Each trial is therefore compared with itself: if n trials
-become m, and the epochs of those that ran before and after become s times as long, all together do m / (n · s) times
-as much.
+Memory and CPU cores bound the number. Only a measurement shows whether one more is a gain: kernels of a small model
+leave most of a GPU idle, and those of a large one fill it. Since trials differ, each is compared with itself: if n
+trials become m, and the epochs of those that ran before and after become s times as long, the throughput is
+m / (n · s) times as high.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-GAIN = 0.05  # what one more worker has to add to what all get done
-STEP = 4  # a step is of one worker for each so many: from 20 workers, one more could not add ``GAIN`` in any case
-EPOCHS = 2  # that a trial needs at a number of workers before it counts
+GAIN = 0.05  # the relative gain in throughput for which one more worker is kept
+STEP = 4  # a step adds one worker for each 4: from 20 workers, a single one could not add ``GAIN`` in any case
+EPOCHS = 2  # the epochs at a number of workers after which a trial counts
 
 
 @dataclass
 class _Level:
-    """What trials did while so many of them ran at once."""
+    """The trials' epochs while a number of them ran at once."""
 
     workers: int
-    since: float | None = None  # when so many were training; None before
-    seconds: dict[str, list[float]] = field(default_factory=dict)  # of each epoch that began after that, by trial id
+    since: float | None = None  # when that number was training; None before
+    seconds: dict[str, list[float]] = field(default_factory=dict)  # of epochs that began after that, by trial id
 
     @property
     def timed(self) -> Set[str]:
@@ -34,17 +33,17 @@ class _Level:
 
 
 class WorkerCount:
-    """The number of workers of one GPU. The last of them has to add ``GAIN`` to what all do.
+    """The number of workers of one GPU, of which the last must add ``GAIN`` to the throughput.
 
-    One more is tried, and kept if it does. One less is tried where one more is a loss, or at the beginning where no
-    more can be added.
+    One more is tried, and kept if it does. One less is tried if one more is a loss, or at the beginning if no more
+    can be added.
     """
 
     def __init__(self, first: int, most: int, cores: int) -> None:
         """Begins with ``first`` workers and never has more than ``most``; ``cores`` is 0 if they are unknown."""
         self._first, self._most, self._cores = first, most, cores
         self._training: set[str] = set()
-        self._warm: set[str] = set()  # of them those that have trained an epoch: the first one takes longer
+        self._warm: set[str] = set()  # those that have finished their first epoch, which takes longer
         self._core_shares: dict[str, float] = {}
         self._here = _Level(first)
         self._before: _Level | None = None  # what is compared with ``_here``
@@ -57,16 +56,18 @@ class WorkerCount:
         return self._here.workers
 
     def trains(self, trial_id: str, now: float) -> None:
-        """A trial begins to train. ``now`` is in seconds, by any clock that never goes back."""
+        """A trial begins to train. ``now`` is in seconds by a monotonic clock."""
         self._training.add(trial_id)
-        for level in filter(None, (self._here, self._before)):  # an earlier attempt may have trained otherwise
+        for level in filter(None, (self._here, self._before)):  # an earlier attempt may have had other epochs
             level.seconds.pop(trial_id, None)
-        if self._settled is not None and not self._settled & self._training:  # others may fill the GPU otherwise
+        if (
+            self._settled is not None and not self._settled & self._training
+        ):  # other trials may use the GPU differently
             self._first, self._settled = self.workers, None
         self._note(now)
 
     def ends(self, trial_id: str, now: float) -> None:
-        """A trial trains no more."""
+        """A trial has ended."""
         self._training.discard(trial_id)
         self._warm.discard(trial_id)
         self._core_shares.pop(trial_id, None)
@@ -78,11 +79,11 @@ class WorkerCount:
         Args:
             trial_id: the trial.
             seconds: how long the epoch took; None if that is unknown.
-            core_share: the part of a CPU core that it kept busy; None if that is unknown.
+            core_share: the share of a CPU core that it kept busy; None if that is unknown.
             now: when it ended.
 
         Returns:
-            What has been learned about the number of workers, in a few words; mostly empty.
+            A result about the number of workers as text; mostly empty.
         """
         if core_share is not None:
             self._core_shares[trial_id] = core_share
@@ -93,7 +94,7 @@ class WorkerCount:
         return "" if self._settled is not None or self._here.since is None else self._decide()
 
     def _note(self, now: float) -> None:
-        """A level begins when as many trials are training as it has workers."""
+        """Begins a level when as many trials are training as it has workers."""
         if self._here.since is None and len(self._training) == self.workers:
             self._here.since = now
 
@@ -101,7 +102,7 @@ class WorkerCount:
         here, before = self._here, self._before
         if before is None:
             if 2 * len(here.timed & self._training) >= len(self._training):
-                # Once in a study: where no more can be added, it may still be that fewer do as much.
+                # Once in a study, if no more can be added: fewer may do as much.
                 self._try(self._more() if self._begun or self._more() > self.workers else self._fewer())
                 self._begun = True
             return ""
@@ -141,7 +142,7 @@ class WorkerCount:
         return max(1, self.workers - max(1, self.workers // STEP))
 
     def _most_by_cores(self) -> int:
-        """How many trials the cores can serve, if each keeps as much of one busy as those that train."""
+        """How many trials the cores can serve, by the mean core share of those that train."""
         if not self._cores:
             return self._most
         share = mean(self._core_shares.values()) if self._core_shares else 0.0
@@ -149,6 +150,6 @@ class WorkerCount:
 
     @staticmethod
     def _gain(trials: Set[str], here: _Level, before: _Level) -> float:
-        """What all trials together do more here than before, as a part of that."""
-        slower = mean(math.log(median(here.seconds[each]) / median(before.seconds[each])) for each in trials)
+        """The relative gain in throughput from ``before`` to ``here``."""
+        slower = mean(math.log(median(here.seconds[trial]) / median(before.seconds[trial])) for trial in trials)
         return here.workers / before.workers / math.exp(slower) - 1

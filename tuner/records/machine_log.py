@@ -58,7 +58,8 @@ def recording(path: Path, devices: Sequence[Device]) -> Iterator[None]:
 
 def _record(path: Path, labels: Mapping[str, str], ended: threading.Event) -> None:
     began = time.monotonic()
-    with suppress(Exception), LoadMeter(frozenset(labels)) as meter:  # such as a /proc that cannot be read
+    with suppress(Exception):  # such as a /proc that cannot be read
+        meter = LoadMeter(frozenset(labels))
         while not ended.wait(max(SECONDS, (time.monotonic() - began) / MOST_OF_TIME)):
             with suppress(OSError), open(path, "ab", opener=not_following) as file:
                 file.write(f"{json.dumps(to_line(meter.look(), labels, time.time()))}\n".encode())

@@ -104,7 +104,7 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
                 corrected, packer = feedback.begin(requests), Packer(study.plan)
                 stalls = StallDetector(settings.trial_timeout_seconds)
                 name, alone = str(folder.path.absolute()), settings.in_process
-                with closing(DeviceArbiter(name, study.plan, takes_rest=alone)) as machine:
+                with closing(DeviceArbiter(name, study.plan, takes_rest=alone)) as arbiter:
                     run_trials(
                         corrected,
                         packer,
@@ -112,7 +112,7 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
                         recorder,
                         decisions,
                         around.interrupt,
-                        machine,
+                        arbiter,
                         stalls,
                         _counts(study.plan) if settings.adaptive_workers else {},
                     )

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from tuner.errors import ExecutionError, InputError
-from tuner.execution.device_arbiter import DeviceArbiter, Unshared
+from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.integrations.ray_tune.resources import RunAgain, TrialResources
 from tuner.machine.caps import STACK_BYTES, capped, is_out_of_memory, lack_of_memory
 from tuner.machine.devices import detect_devices, pin
@@ -35,7 +35,7 @@ class CappedAttempt:
         self._resources = resources
         self._policy = policy
         self._postponed: BaseException | None = None
-        self._share = Unshared()
+        self._share = DeviceArbiter()
         if resources.budget is None:
             self._postponed = InputError(resources.refusal)
             return
