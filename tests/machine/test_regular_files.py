@@ -10,8 +10,7 @@ import pytest
 
 import tuner
 from tests.support.attempts import attempt
-from tuner.datasets.can_frames import read_frames
-from tuner.datasets.can_parquet import read_parquet
+from tuner.datasets.can_frames import read_frames, read_parquet
 from tuner.datasets.swc import read_swc
 from tuner.errors import InputError
 from tuner.machine.regular_files import regular

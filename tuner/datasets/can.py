@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.cache import cached, file_key
-from tuner.datasets.can_frames import Frames, read_frames
+from tuner.datasets.can_frames import Frames, read_frames, read_parquet
 from tuner.datasets.can_graphs import window_graphs
-from tuner.datasets.can_parquet import read_parquet
 from tuner.datasets.spans import joined, spans, starts
 from tuner.errors import DataError, InputError
 

@@ -1,33 +1,25 @@
-"""The forms in which CAN recordings are published: how each is known by its first line, and where a row has what.
+"""The forms in which CAN recordings are published, as the rows of one table.
 
-Forms differ in separators and in the order of fields alone. So ``can_frames.py`` reads the rows of all of them alike,
-by the layout that it has from here.
+A form says what its rows look like. ``can_frames.py`` reads the rows of all forms alike.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tuner.errors import DataError
 
-Words = tuple[tuple[str, ...], tuple[str, ...]]  # of normal frames, and of injected ones
-
-# The words of a flag, whatever their capitals. A file has those of one line.
-FLAGS: Sequence[Words] = (
-    (("R",), ("T",)),
-    (("0", "0.0"), ("1", "1.0")),
-    (("False",), ("True",)),
-    (
-        ("Normal", "Benign", "None", "attack_free"),
-        ("Attack", "Malicious", "Anomaly", "DoS", "Flooding", "Fuzzing", "Spoofing", "Replay", "Malfunction"),
-    ),
-)
-DIRECTIONS: Words = (("R", "T"), ())  # of ``candump -x``: received and sent
-DELIMITERS = ",;\t"
-MARKS = '()[]#"'  # stand between fields as blanks do
-# What a column may be called, without capitals and all but letters and digits; the first that is found counts.
+# The number of each word of a flag, in lower case. It is odd if the frame was injected; number // 2 is the same for
+# words that a file may have together.
+FLAGS: Mapping[str, int] = {
+    **{"r": 0, "t": 1, "0": 2, "0.0": 2, "1": 3, "1.0": 3, "false": 4, "true": 5},
+    **dict.fromkeys(("normal", "benign", "none", "attack_free"), 6),
+    **dict.fromkeys(("attack", "malicious", "anomaly", "dos", "flooding"), 7),
+    **dict.fromkeys(("fuzzing", "spoofing", "replay", "malfunction"), 7),
+}
+# What a column may be called, in lower-case letters and digits. The first name that is found counts.
 NAMES: Mapping[str, Sequence[str]] = {
     "time": ("timestamp", "time", "timestamps", "ts", "abstime", "times", "seconds"),
     "identifier": ("arbitrationid", "canid", "id", "aid", "identifier", "messageid", "msgid", "idhex"),
@@ -36,164 +28,127 @@ NAMES: Mapping[str, Sequence[str]] = {
     "flag": ("flag", "label", "class", "attack", "isattack", "tag", "target", "injected", "anomaly"),
 }
 BYTE = re.compile(r"(?:data|byte|databyte|payload|d|b)([0-8])")  # a column of a single byte
+DELIMITERS = ",;\t"
+MARKS = ' "()[]#\r\n'  # may stand around a field
+HCRL_NAMES = ("Timestamp", "ID", "DLC", "Data", "Flag")
+
+Rest = Callable[[str], tuple[str, str]]  # from the end of a row to its bytes and its flag; an empty flag is none
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Where a row has what, in fields counted from 0."""
+def _bytes_alone(rest: str) -> tuple[str, str]:
+    return rest.strip(), ""
 
-    identifier: int
-    data: int  # the first byte, or all bytes in one field
-    time: int | None = None  # None where rows are only known to be in order of time
-    length: int | None = None  # the DLC; None where a row has as many bytes as it shows
-    flag: int | None = None  # before the data; None if there is none
-    flag_behind: int | None = None  # behind the data, in fields counted from their end; None if there is none
-    behind: int = 0  # the number of fields behind the data
-    packed: bool = False  # whether a field may have all bytes of a row
-    words: Words = FLAGS[0]  # the flag's
+
+def _candump_log(rest: str) -> tuple[str, str]:
+    """``candump -x`` adds a direction, which says nothing of attacks. Data sets of attacks add a flag."""
+    data, _, flag = rest.rstrip().partition(" ")
+    return data, "" if flag in ("R", "T") else flag
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form of recordings."""
+    """A form of recordings.
 
-    name: str
-    row: str  # what a row is
-    known: Callable[[str], object]  # whether a file is of this form, by its first line
-    layout: Callable[[str, str], Layout]  # from its first line and its first row; may raise ``ValueError``
+    ``pattern`` has a group for the ``identifier``, perhaps groups for ``time``, ``length`` and ``flag``, and the
+    group ``rest`` from the bytes to the end. It is a pattern of RE2, which pyarrow uses, and of Python's ``re``.
+    """
+
+    name: str  # with what a row is
+    pattern: str
+    rest: Rest = _bytes_alone
     has_header: bool = False  # whether the first line has the columns' names
 
 
-def form_of(line: str) -> Form:
-    """The form of a file with this first line. What is like no other form is taken for HCRL's CSV."""
-    return next(form for form in FORMS if form.known(line))
+HCRL = "HCRL's CSV, whose rows are time,hex ID,DLC,bytes in hex,R or T"
+SHOWN = r"[A-Za-z]\w*\s+(?P<identifier>\w+)\s+\[(?P<length>\d*)\](?P<rest>.*)$"
+FORMS = (
+    Form(
+        "a candump log, whose rows are (seconds) interface ID#data",
+        r"^\s*\((?P<time>[^)]*)\)\s+\S+\s+(?P<identifier>\w+)#(?P<rest>.*)$",
+        _candump_log,
+    ),
+    Form(
+        "what candump shows, whose rows are (seconds) interface ID [DLC] bytes in hex",
+        rf"^\s*\((?P<time>[^)]*)\)\s+{SHOWN}",
+    ),
+    Form("what candump shows, whose rows are interface ID [DLC] bytes in hex", rf"^\s*{SHOWN}"),
+    Form(
+        "HCRL's text log, whose rows are Timestamp: seconds ID: hex 000 DLC: number bytes in hex",
+        r"^\s*Timestamp:\s+(?P<time>\S+)\s+ID:\s+(?P<identifier>\S+)\s+\S+\s+DLC:\s+(?P<length>\S+)(?P<rest>.*)$",
+    ),
+)
 
 
-def layout_of(form: Form, line: str, row: str, where: str) -> Layout:
-    """Where the rows of a file have what, by its first line and its first row, which may be the same.
+def form_of(line: str, where: str) -> Form:
+    """The form of a file with this first line. What is like no other form is taken for HCRL's CSV.
 
-    Raises ``DataError`` if the columns' names do not tell.
+    Raises ``DataError``, beginning with ``where``, if the line has the names of columns that do not tell enough.
     """
+    for form in FORMS:
+        if re.match(form.pattern, line):
+            return form
+    delimiter = next((mark for mark in DELIMITERS if mark in line), None)
+    columns = [column.strip(MARKS) for column in line.split(delimiter)]
+    if not _is_header(columns, delimiter):
+        names = HCRL_NAMES if next(filter(None, reversed(columns)), "").lower() in FLAGS else HCRL_NAMES[:-1]
+        return Form(HCRL, *_table(names, delimiter))
+    name = "a table with column names"
     try:
-        return form.layout(line, row)
+        return Form(f"{name}, whose rows are what its first line says", *_table(columns, delimiter), has_header=True)
     except ValueError as error:
-        names = ", ".join(_columns(line))
-        shown = names if len(names) <= 120 else names[:120] + "…"
-        raise DataError(f"{where}: read as {form.name}, {shown}, but {error}: rename or move the columns") from error
+        shown = f"{', '.join(columns):.120}"
+        raise DataError(f"{where}: read as {name}, {shown}, but {error}: rename or move the columns") from error
 
 
-def words_of(flag: str) -> Words | None:
-    """The words of flags of which this is one; None if it is no flag."""
-    return next((words for words in FLAGS if is_flag(flag, words)), None)
+def named_columns(names: Sequence[str]) -> tuple[dict[str, int], list[int]]:
+    """Which column is what, by the keys of ``NAMES``, and the columns of a single byte where none has all bytes.
 
-
-def is_flag(word: str, words: Words) -> bool:
-    """Whether a word is one of these."""
-    return any(word.lower() == each.lower() for kind in words for each in kind)
-
-
-def fields_of(line: str) -> list[str]:
-    """A row's fields. Blanks beside a delimiter and double ones do not count; marks are blanks."""
-    line = re.sub(f"[ {re.escape(MARKS)}]+", " ", line)
-    line = re.sub(f" ?([{DELIMITERS}]) ?", r"\1", line).strip(" ")
-    return re.split(f"[ {DELIMITERS}]", line) if line else []
-
-
-def _columns(line: str) -> list[str]:
-    parts = re.split(f"[{DELIMITERS}]", line) if re.search(f"[{DELIMITERS}]", line) else line.split()
-    return [part.strip(' "') for part in parts]
+    Raises ``ValueError`` if no column is known to be the ID, or the bytes.
+    """
+    plain = [_plain(name) for name in names]
+    found = {key: next((plain.index(name) for name in known if name in plain), None) for key, known in NAMES.items()}
+    place = {key: index for key, index in found.items() if index is not None}
+    single = [] if "data" in place else [index for index, name in enumerate(plain) if BYTE.fullmatch(name)]
+    if "identifier" not in place or not ("data" in place or single):
+        raise ValueError(f"no column is known to be its {'bytes' if 'identifier' in place else 'ID'}")
+    return place, single
 
 
 def _plain(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name.lower())
 
 
-def named_columns(names: Sequence[str]) -> tuple[dict[str, int | None], list[int]]:
-    """Which column is what, by the keys of ``NAMES``, and the columns of a single byte where none has all bytes.
-
-    Raises ``ValueError`` if no column is known to be the ID, or the bytes.
-    """
-    plain = [_plain(each) for each in names]
-    place = {key: next((plain.index(name) for name in known if name in plain), None) for key, known in NAMES.items()}
-    single = [index for index, name in enumerate(plain) if BYTE.fullmatch(name)] if place["data"] is None else []
-    for key, found in (("ID", place["identifier"] is not None), ("bytes", place["data"] is not None or single)):
-        if not found:
-            raise ValueError(f"no column is known to be its {key}")
-    return place, single
-
-
-def _is_header(line: str) -> bool:
+def _is_header(columns: Sequence[str], delimiter: str | None) -> bool:
     """Whether these are names: one is that of an ID, or there are three with delimiters and none is a number."""
-    columns = _columns(line)
-    if any(_plain(each) in NAMES["identifier"] for each in columns):
+    if any(_plain(column) in NAMES["identifier"] for column in columns):
         return True
-    apart = re.search(f"[{DELIMITERS}]", line) is not None
-    return apart and len(columns) >= 3 and all(re.fullmatch(r"[A-Za-z][\x20-\x7e]*", each) for each in columns)
+    words = all(re.fullmatch(r"[A-Za-z][\x20-\x7e]*", column) for column in columns)
+    return delimiter is not None and len(columns) >= 3 and words
 
 
-def _by_names(line: str, row: str) -> Layout:
-    names = _columns(line)
-    place, bytes_at = named_columns(names)
-    whole, identifier = place["data"], place["identifier"]
-    assert identifier is not None
-    data = bytes_at[0] if whole is None else whole
-    for field in ("time", "identifier", "length"):
-        if (place[field] or 0) > data:
-            raise ValueError(f"{names[place[field] or 0]!r} stands behind the bytes, of which a row may have fewer")
-    if bytes_at and bytes_at != list(range(data, data + len(bytes_at))):
-        raise ValueError("the columns of its bytes do not stand side by side")
-    behind = len(names) - data - max(1, len(bytes_at))
-    layout = Layout(identifier, data, place["time"], place["length"], behind=behind, packed=whole is not None)
-    flag, fields = place["flag"], fields_of(row)
-    if flag is None:
-        return layout
-    if flag < data:
-        words = words_of(fields[flag]) if flag < len(fields) else None
-        return replace(layout, flag=flag, words=words or FLAGS[0])
-    # Where no empty fields fill the row up, it is as far from the end as its name is.
-    likely = [*fields[data:][flag - len(names) :][:1], *fields[data:]]
-    words = next(filter(None, map(words_of, likely)), None)
-    return replace(layout, flag_behind=flag - (len(names) - behind), words=words or FLAGS[0])
+def _table(names: Sequence[str], delimiter: str | None) -> tuple[str, Rest]:
+    """The pattern of a table's rows, and what takes the end of a row apart; ``None`` stands for blanks.
 
+    Rows may have fewer fields than there are names, or empty ones, where they have fewer bytes.
+    """
+    place, single = named_columns(names)
+    data = single[0] if single else place["data"]
+    others = [place.get(key, 0) for key in ("time", "identifier", "length")]
+    if max(others) > data or single != list(range(data, data + len(single))):
+        raise ValueError("its bytes do not stand side by side behind its time, ID and DLC")
+    behind = len(names) - data - max(1, len(single))
+    flag = place.get("flag", -1) - (len(names) - behind)  # its place in what is behind; negative if it is not there
+    groups = {index: f"(?P<{key}>" for key, index in place.items()}
+    field, end = (f"[^{delimiter}]*", delimiter) if delimiter else (r"\S*", r"\s+")
+    lead = end.join(f"{groups.get(index, '(?:')}{field})" for index in range(data))
 
-def _of_csv(line: str, row: str) -> Layout:
-    """The first row decides whether rows have a flag."""
-    filled = [each for each in fields_of(row)[3:] if each] or [""]
-    layout, words = Layout(1, 3, time=0, length=2, packed=len(filled[0]) > 2), words_of(filled[-1])
-    return replace(layout, flag_behind=0, behind=1, words=words) if words else layout
+    def rest(text: str) -> tuple[str, str]:
+        marked = " " in text or '"' in text
+        cells = [cell.strip(MARKS) for cell in text.split(delimiter)] if marked else text.split(delimiter)
+        cells = [""] * (behind - len(cells)) + cells
+        while flag >= 0 and len(cells) > behind and not cells[flag - behind]:
+            cells.pop()  # it fills the row up
+        data = " ".join(cells[: len(cells) - behind]).rstrip()
+        return data, cells[flag - behind] if flag >= 0 else ""
 
-
-def _of_candump_log(line: str, row: str) -> Layout:
-    """``candump -x`` adds a direction, which says nothing of attacks; data sets of attacks add a flag."""
-    layout, last = Layout(2, 3, time=0, packed=True), row.split()[-1]
-    words = DIRECTIONS if is_flag(last, DIRECTIONS) else words_of(last)
-    return replace(layout, flag_behind=0, behind=1, words=words) if words else layout
-
-
-def _of_candump_screen(line: str, row: str) -> Layout:
-    timed = line.lstrip().startswith("(")
-    return Layout(2, 4, time=0, length=3) if timed else Layout(1, 3, length=2)
-
-
-FORMS = (
-    Form(
-        "a candump log",
-        "(seconds) interface ID#data",
-        re.compile(r"\s*\([^)]*\)\s+\S+\s+\w+#").match,
-        _of_candump_log,
-    ),
-    Form(
-        "what candump shows",
-        "interface ID [DLC] bytes in hex, with or without (seconds) before it",
-        re.compile(r"\s*(\([^)]*\)\s+)?[A-Za-z]\w*\s+\w+\s+\[\d+\]").match,
-        _of_candump_screen,
-    ),
-    Form(
-        "HCRL's text log",
-        "Timestamp: seconds ID: hex 000 DLC: number bytes in hex",
-        re.compile(r"\s*Timestamp:\s+\S+\s+ID:").match,
-        lambda line, row: Layout(3, 7, time=1, length=6),
-    ),
-    Form("a table with column names", "what its first line says", _is_header, _by_names, has_header=True),
-    Form("HCRL's CSV", "time,hex ID,DLC,bytes in hex,R or T", lambda line: True, _of_csv),
-)
+    return f"^{lead}(?:{end}(?P<rest>.*)|$)", rest

@@ -1,38 +1,36 @@
-"""Reads CAN frames from text, a chunk at a time, whatever form ``can_forms.py`` says it has."""
+"""Reads CAN frames from text in any form of ``can_forms.py``, and from parquet."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as compute
+import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-from tuner.datasets.can_faults import LARGEST_ID, LONGEST_TIME, MOST_BYTES, fault, read_as, seconds
-from tuner.datasets.can_forms import DELIMITERS, MARKS, Form, Layout, Words, form_of, layout_of
+from tuner.datasets.can_forms import FLAGS, HCRL, MARKS, Form, form_of, named_columns
+from tuner.datasets.faults import line_fault, reading, shown
 from tuner.datasets.spans import joined
-from tuner.errors import DataError
+from tuner.errors import DataError, one_line
 from tuner.machine.regular_files import regular
 
-Text = NDArray[np.uint8]
-Index = NDArray[np.int64]
-Bad = NDArray[np.bool_]
-Column = tuple[Index, Index]  # the start and the length of a field in each row
+T = TypeVar("T")
+Columns = Mapping[str, pa.Array]  # by the keys of ``can_forms.NAMES``
 
-CHUNK = 2**23  # the number of characters that are parsed at a time
-LONGEST_WORD = 12  # of a flag
-LONGEST_NAMES = 10_000  # characters of a first line
-COMMA, LINE_FEED, RETURN, BLANK = b",\n\r "
-BLANKS = np.frombuffer(b" \t\r\n", dtype=np.uint8)
-# Delimiters become commas, and marks blanks.
-TRANSLATED = bytes.maketrans((DELIMITERS + MARKS).encode(), b"," * len(DELIMITERS) + b" " * len(MARKS))
-OTHERS = [each.encode() for each in f" {DELIMITERS}{MARKS}" if each != ","]
-# The value of each character as a hexadecimal digit; 16 for other characters.
-DIGITS = np.full(256, 16, dtype=np.int64)
-for _value, _digit in enumerate("0123456789abcdef"):
-    DIGITS[[ord(_digit), ord(_digit.upper())]] = _value
-LOWER = np.frombuffer(bytes(range(256)).lower(), dtype=np.uint8)
+CHUNK = 2**23  # the number of characters of a text that are read at a time
+ROWS = 2**18  # the number of rows of a parquet file that are read at a time
+LARGEST_ID = 2**29 - 1  # of an extended frame
+MOST_BYTES = 8
+NO_BYTE = -1
+NO_FLAG = -2  # even, as those of flags of normal frames
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +51,25 @@ class Frames:
         return Frames(self.time[rows], self.identifier[rows], self.data[rows], self.injected[rows])
 
 
+class RowFault(ValueError):
+    """What is wrong with a row, which is counted from 0 in its chunk."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        """Keeps the row for whoever knows the file."""
+        super().__init__(reason)
+        self.row = row
+
+
 def in_order(parts: Sequence[Frames]) -> Frames:
     """All frames sorted by time, with a stable order for equal times."""
     every = joined(parts)
     return every.take(np.argsort(every.time, kind="stable"))
+
+
+def _whole(parts: Sequence[Frames], path: Path, form: str) -> Frames:
+    if not sum(map(len, parts)):
+        raise DataError(f"{path} holds no frame; read as {form}")
+    return in_order(parts)
 
 
 def read_frames(path: Path) -> Frames:
@@ -65,238 +78,222 @@ def read_frames(path: Path) -> Frames:
     Raises ``DataError`` with file, line and the form that the file was taken for, if there is no frame or a row is
     invalid.
     """
-    try:
-        text = np.fromfile(regular(path), dtype=np.uint8)
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    if 0 in text[:LONGEST_NAMES]:
-        raise DataError(
-            f"{path} is no text (compressed, in UTF-16, or of another program?): unpack it, or save it in UTF-8"
-        )
-    start, line = _next_row(text, 3 if text[:3].tobytes() == b"\xef\xbb\xbf" else 0, 1)
-    first = _line_at(text, start)
-    form, where = form_of(first), f"{path}, line {line}"
-    if form.has_header:
-        start, line = _next_row(text, start + len(first), line)
-    layout = layout_of(form, first, _line_at(text, start), where)
     parts = []
-    while start < len(text):
-        end = _chunk_end(text, start)
-        parts.append(_parse(text[start:end], path, line, form, layout))
-        line += int(np.count_nonzero(text[start:end] == LINE_FEED))
-        start = end
-    if not sum(map(len, parts)):
-        raise DataError(f"{path} holds no frame; {read_as(form)}")
-    return in_order(parts)
+    with reading(path), regular(path).open(encoding="utf-8-sig", errors="replace") as file:
+        filled = ((number, line) for number, line in enumerate(file, 1) if not line.isspace())
+        number, first = next(filled, (1, ""))
+        if "\0" in first:
+            raise DataError(f"{path} is no text (compressed, or in UTF-16?): unpack it, or save it in UTF-8")
+        form = form_of(first, f"{path}, line {number}")
+        lines = [first] if first and not form.has_header else []
+        number += form.has_header
+        while lines := lines + file.readlines(CHUNK):
+            parts.append(_of_lines(lines, path, number, form))
+            number, lines = number + len(lines), []
+    return _whole(parts, path, form.name)
 
 
-def _next_row(text: Text, start: int, line: int) -> tuple[int, int]:
-    """Where the next line begins that is not blank, and its number; the text's end if all are."""
-    while start < len(text):
-        block = text[start : start + 4096]
-        filled = np.flatnonzero(~np.isin(block, BLANKS))
-        skipped = block[: filled[0]] if filled.size else block
-        line += int(np.count_nonzero(skipped == LINE_FEED))
-        start += len(skipped)
-        if filled.size:
-            break
-    return start, line
-
-
-def _line_at(text: Text, start: int) -> str:
-    return text[start : start + LONGEST_NAMES].tobytes().split(b"\n")[0].rstrip(b"\r").decode("latin-1")
-
-
-def _chunk_end(text: Text, start: int) -> int:
-    """The end of the last complete line of a chunk."""
-    ends = np.flatnonzero(text[start : start + CHUNK] == LINE_FEED)
-    whole = start + CHUNK >= len(text) or not ends.size
-    return len(text) if whole else start + int(ends[-1]) + 1
-
-
-def _with_commas(text: Text) -> Text:
-    """The same lines with a comma in the place of every delimiter, and of the blanks between two fields."""
-    raw = text.tobytes()
-    if not any(each in raw for each in OTHERS):
-        return text
-    text = np.frombuffer(bytearray(raw.translate(TRANSLATED)), dtype=np.uint8)
-    blank = text == BLANK
-    around = np.concatenate([[False], blank, [False]])
-    begins, ends = np.flatnonzero(blank & ~around[:-2]), np.flatnonzero(blank & ~around[2:])
-    before = np.where(begins > 0, text[begins - 1], LINE_FEED)
-    after = np.where(ends < len(text) - 1, text[np.minimum(ends + 1, len(text) - 1)], LINE_FEED)
-    apart = ~np.isin(before, (COMMA, LINE_FEED)) & ~np.isin(after, (COMMA, RETURN, LINE_FEED))
-    text[blank] = COMMA
-    kept = ~blank
-    kept[ends[apart]] = True
-    found: Text = text[kept]
-    return found if len(found) else np.frombuffer(b"\n", dtype=np.uint8)
-
-
-class _Fields:
-    """The fields of the rows of a text that has commas alone between them."""
-
-    def __init__(self, text: Text) -> None:
-        begins, ends = _rows(text)
-        self.lines = np.flatnonzero(ends > begins)  # the lines that are not blank
-        self.begins, self.ends = begins[self.lines], ends[self.lines]
-        self.commas = np.flatnonzero(text == COMMA)
-        self.first = np.searchsorted(self.commas, self.begins)
-        self.count = np.searchsorted(self.commas, self.ends) - self.first + 1
-        self.bounds = np.concatenate([self.commas, [len(text)]])
-        self.stops: dict[int, Index] = {}  # where the fields of a number end, as the next ones need it, too
-
-    def __getitem__(self, index: int | Index) -> Column:
-        """A field of each row, by one number or by one for each; empty at the row's end if the row has fewer."""
-        starts = (
-            self.begins if isinstance(index, int) and index == 0 else np.minimum(self._stop(index - 1) + 1, self.ends)
-        )
-        return starts, self._stop(index) - starts
-
-    def _stop(self, index: int | Index) -> Index:
-        known = self.stops.get(index) if isinstance(index, int) else None
-        if known is None:
-            place = np.minimum(self.first + index, len(self.commas))
-            known = np.where(self.count > index + 1, self.bounds[place], self.ends)
-            if isinstance(index, int):
-                self.stops[index] = known
-        return known
-
-
-def _parse(original: Text, path: Path, line: int, form: Form, layout: Layout) -> Frames:
-    """The frames of complete lines; ``line`` is the number of the first one."""
-    text = _with_commas(original)
-    fields = _Fields(text)
-    if layout.time is None:
-        time, bad = (line + fields.lines).astype(np.float64), np.zeros(len(fields.lines), dtype=bool)
-    else:
-        time, bad = _times(text, fields[layout.time])
-    identifier, wrong = hexadecimal(text, without_0x(text, fields[layout.identifier]), 1, 8)
-    bad |= wrong | (identifier > LARGEST_ID)
-    data, shown, wrong = _bytes(text, fields, layout)
-    bad |= wrong
-    behind, wrong = _behind(fields, layout.data + shown, layout.behind)
-    bad |= wrong
-    injected = np.zeros(len(bad), dtype=bool)
-    flag = layout.flag if layout.flag_behind is None else behind + layout.flag_behind
-    if flag is not None:
-        injected, wrong = flags(text, fields[flag], layout.words)
-        bad |= wrong
-    if bad.any():
-        number = int(fields.lines[np.argmax(bad)])
-        row = original.tobytes().split(b"\n")[number].rstrip(b"\r")
-        raise fault(path, line + number, row.decode("latin-1"), form, layout)
-    return Frames(time, identifier.astype(np.int32), data, injected)
-
-
-def _bytes(text: Text, fields: _Fields, layout: Layout) -> tuple[NDArray[np.uint8], Index, Bad]:
-    """The bytes of each row, in how many fields it has them, and which rows' are invalid.
-
-    A row has each byte in a field, or all in one.
-    """
-    cells = [fields[layout.data + place] for place in range(MOST_BYTES)]
-    whole, width = cells[0]
-    if layout.length is None:
-        room = fields.count - layout.data - layout.behind
-        packed = layout.packed & (width > 2) & (room > 0)
-        filled = [(cell[1] > 0) & (place < room) for place, cell in enumerate(cells)]
-        length = np.where(packed, width // 2, np.sum(np.logical_and.accumulate(filled), axis=0))
-        bad = packed & (width > 2 * MOST_BYTES)
-    else:
-        length, bad = hexadecimal(text, fields[layout.length], 1, 2)
-        bad |= length > MOST_BYTES
-        packed = layout.packed & (width > 2) & (length > 0)
-    any_packed = bool(packed.any())
-    if any_packed:
-        bad |= packed & (width != 2 * length)
-    data = np.zeros((len(length), MOST_BYTES), dtype=np.uint8)
-    for place, (start, own) in enumerate(cells):
-        if any_packed:
-            start, own = np.where(packed, whole + 2 * place, start), np.where(packed, 2, own)
-        value, wrong = hexadecimal(text, (start, own), 2, 2)
-        inside = place < length
-        bad |= inside & wrong
-        data[:, place] = np.where(inside & ~wrong, value, 0)
-    return data, np.where(packed, 1, length), bad
-
-
-def _behind(fields: _Fields, end: Index, behind: int) -> tuple[Index, Bad]:
-    """The first field behind the bytes of each row, and which rows have other fields there than ``behind``.
-
-    ``end`` is the field after the bytes. Empty fields fill a row up: there, or at the row's end.
-    """
-    padding = fields.count - end - behind
-    if not padding.any():
-        return end, np.zeros(len(end), dtype=bool)
-    padding = np.maximum(padding, 0)
-    there = (padding == 0) | (behind > 0) & (fields[end + padding][0] - fields[end][0] == padding)
-    at_the_end = fields.ends - fields[fields.count - padding][0] == padding - 1
-    return end + np.where(there, padding, 0), (fields.count < end + behind) | ~(there | at_the_end)
-
-
-def flags(text: Text, column: Column, words: Words) -> tuple[Bad, Bad]:
-    """Which flags say that a frame was injected, and which say neither that nor the contrary."""
-    found = _hashed(text, column)
-    normal, injected = (np.isin(found, _hashes(kind)) for kind in words)
-    return injected, ~injected & ~normal
-
-
-def _hashed(text: Text, column: Column) -> NDArray[np.uint64]:
-    """A number for each word, whatever its capitals; 0 for longer ones than those that are known."""
-    start, width = column
-    word = np.zeros(len(start), dtype=np.uint64)
-    for place in range(min(int(width.max(initial=0)), LONGEST_WORD)):
-        letter = LOWER[text[np.minimum(start + place, len(text) - 1)]]
-        word = np.where(place < width, word * np.uint64(257) + letter, word)
-    return np.where(width <= LONGEST_WORD, word, np.uint64(0))
-
-
-def _hashes(words: Sequence[str]) -> NDArray[np.uint64]:
-    width = np.array([len(word) for word in words])
-    text = np.frombuffer("".join(words).lower().encode(), dtype=np.uint8)
-    return _hashed(text, (np.cumsum(width) - width, width))
-
-
-def without_0x(text: Text, column: Column) -> Column:
-    """Fields without the ``0x`` that they may begin with."""
-    start, width = column
-    second = LOWER[text[np.minimum(start + 1, len(text) - 1)]]
-    marked = (width > 2) & (second == ord("x")) & (text[np.minimum(start, len(text) - 1)] == ord("0"))
-    return (start + 2 * marked, width - 2 * marked) if marked.any() else column
-
-
-def _rows(text: Text) -> tuple[Index, Index]:
-    """The start and the end of each line, without line endings."""
-    feeds = np.flatnonzero(text == LINE_FEED)
-    if not len(feeds) or feeds[-1] != len(text) - 1:
-        feeds = np.append(feeds, len(text))
-    begins = np.concatenate([[0], feeds[:-1] + 1])
-    returned = (feeds > begins) & (text[np.maximum(feeds - 1, 0)] == RETURN)
-    return begins, feeds - returned
-
-
-def _times(text: Text, column: Column) -> tuple[NDArray[np.float64], Bad]:
-    """The times in seconds, and which fields are not numbers."""
-    start, width = column
-    widest = min(max(1, int(width.max(initial=1))), LONGEST_TIME)
-    place = np.arange(widest)
-    characters = text[np.minimum(start[:, None] + place, len(text) - 1)]
-    written = np.where(place < width[:, None], characters, 0).astype(np.uint8).view(f"S{widest}")[:, 0]
+def _of_lines(lines: list[str], path: Path, first: int, form: Form) -> Frames:
+    """The frames of lines, of which blank ones are left out; ``first`` is the number of the first one."""
+    rows = pa.array(lines)
+    filled = compute.invert(compute.utf8_is_space(rows))
+    rows, numbers = compute.utf8_rtrim(rows.filter(filled), "\n"), first + np.flatnonzero(filled)
     try:
-        value = written.astype(np.float64)
-    except ValueError:
-        value = np.array([seconds(each) for each in written.tolist()])
-    return value, ~np.isfinite(value) | (width > LONGEST_TIME)
+        return _of_rows(rows, numbers, form)
+    except RowFault as fault:
+        number, remedy = int(numbers[fault.row]), "mend or remove the line"
+        if number == 1 and form.name == HCRL:  # it may be anything
+            remedy += ", or take the file away if it is no recording (docs/examples/kd_gat.md has the forms)"
+        text = f"{fault}, in {shown(rows[fault.row].as_py())}; read as {form.name}: {remedy}"
+        raise line_fault(path, number, text) from fault
 
 
-def hexadecimal(text: Text, column: Column, fewest: int, most: int) -> tuple[Index, Bad]:
-    """Numbers of ``fewest`` to ``most`` hexadecimal digits, and which fields are invalid."""
-    start, width = column
-    value = np.zeros(len(start), dtype=np.int64)
-    bad = (width < fewest) | (width > most)
-    for place in range(most):
-        inside = place < width
-        digit = DIGITS[text[np.minimum(start + place, len(text) - 1)]]
-        bad |= inside & (digit > 15)
-        value = np.where(inside, 16 * value + digit, value)
-    return value, bad
+def _of_rows(rows: pa.Array, numbers: NDArray[np.int64], form: Form) -> Frames:
+    fields = compute.extract_regex(rows, form.pattern)
+    if fields.null_count:
+        raise RowFault(int(np.argmax(fields.is_null())), "its fields are not those of its form (cut off?)")
+    columns = dict(zip(fields.type.names, fields.flatten(), strict=True))
+    values, index = _distinct(columns.pop("rest"), lambda text: _of_rest(text, form))
+    data, length = _payload([payload for payload, _ in values], index)
+    if "length" in columns:
+        _check_dlc(length, _numbers(columns["length"], _dlc))
+    flags = np.array([flag for _, flag in values], dtype=np.int64)[index]
+    return _frames(columns, data, numbers, flags)
+
+
+def _of_rest(text: str, form: Form) -> tuple[bytes, int]:
+    """The bytes and the flag of the end of a row."""
+    data, flag = form.rest(text)
+    return _bytes_of(data), _flag(flag) if flag else NO_FLAG
+
+
+def _check_dlc(length: NDArray[np.int64], dlc: NDArray[np.int64]) -> None:
+    wrong = np.flatnonzero(dlc != length)
+    if wrong.size:
+        found, said = length[wrong[0]], dlc[wrong[0]]
+        raise RowFault(int(wrong[0]), f"{found} bytes, but a DLC of {said}{' (cut off?)' if found < said else ''}")
+
+
+def read_parquet(path: Path) -> Frames:
+    """The frames of a parquet file, whose columns are found by their names as those of a text.
+
+    Whole numbers are IDs and bytes themselves; texts have them in hexadecimal digits. Raises ``DataError`` with file
+    and row if there is no frame, or a row or a column is invalid.
+    """
+    parts, row = list[Frames](), 1
+    with reading(path):
+        try:
+            file = parquet.ParquetFile(regular(path))
+            names = file.schema_arrow.names
+            place, single = named_columns(names)
+            if len(single) > MOST_BYTES:
+                raise ValueError(f"it has {len(single)} columns of a byte, more than {MOST_BYTES}")
+            for batch in file.iter_batches(ROWS, columns=[names[index] for index in (*place.values(), *single)]):
+                found = {name: _plain(batch.column(name), name) for name in batch.schema.names}
+                columns = {key: found[names[index]] for key, index in place.items()}
+                parts.append(_of_columns(columns, [found[names[index]] for index in single], row))
+                row += len(batch)
+        except (ValueError, KeyError, pa.ArrowException) as error:  # a KeyError is of two columns of one name
+            where = f"in row {row + error.row:,} " if isinstance(error, RowFault) else ""
+            text = f"{path}: read as parquet, but {where}{one_line(error)}: rename, mend or convert it"
+            raise DataError(text) from error
+    return _whole(parts, path, "parquet")
+
+
+def _plain(column: pa.Array, name: str) -> pa.Array:
+    """A column of numbers, texts or bytes. Dictionaries are decoded, and a list of bytes becomes bytes."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return column.dictionary_decode()
+    if not pa.types.is_nested(kind):
+        return column
+    if not pa.types.is_integer(getattr(kind, "value_type", None) or pa.null()):
+        raise ValueError(f"column {name!r} is of type {kind}, not of numbers, texts, bytes or lists of whole numbers")
+    column = column.cast(pa.large_list(pa.uint8()))
+    if column.flatten().null_count:
+        raise ValueError(f"a list of bytes in column {name!r} has a missing one")
+    valid, offsets, _, values = column.buffers()
+    return pa.Array.from_buffers(pa.large_binary(), len(column), [valid, offsets, values], offset=column.offset)
+
+
+def _of_columns(columns: Columns, cells: Sequence[pa.Array], first: int) -> Frames:
+    """The frames of rows whose bytes are in a column or in ``cells``; ``first`` is the number of the first row."""
+    if cells:
+        values = np.stack([_numbers(cell, _byte) for cell in cells], axis=1)
+        filled = np.logical_and.accumulate(values != NO_BYTE, axis=1)
+        data, length = np.zeros((len(values), MOST_BYTES), dtype=np.uint8), filled.sum(axis=1)
+        data[:, : len(cells)] = np.where(filled, values, 0)
+    else:
+        column = columns["data"]
+        if pa.types.is_string(column.type):
+            column = compute.utf8_trim(compute.replace_substring_regex(column, r"[\s,:;\[\]-]+", " "), " ")
+        data, length = _payload(*_distinct(column, _bytes_of))
+    if "length" in columns:  # columns of one width may have more bytes than a frame
+        dlc = _numbers(columns["length"], _dlc)
+        _check_dlc(np.minimum(length, dlc), dlc)
+        data[np.arange(MOST_BYTES) >= dlc[:, None]] = 0
+    return _frames(columns, data, first + np.arange(len(data)), np.full(len(data), NO_FLAG))
+
+
+def _frames(columns: Columns, data: NDArray[np.uint8], number: NDArray[np.int64], flags: NDArray[np.int64]) -> Frames:
+    """Frames with these bytes. Rows without a time are in order; ``flags`` count if there is no column of them."""
+    identifier = _numbers(columns["identifier"], _identifier)
+    flags = _numbers(columns["flag"], _flag) if "flag" in columns else flags
+    other = np.flatnonzero(flags // 2 != flags[:1] // 2)
+    if other.size:
+        raise RowFault(int(other[0]), "no flag of the kind that the first row has (cut off?)")
+    time = _seconds(columns["time"]) if "time" in columns else number.astype(np.float64)
+    return Frames(time, identifier.astype(np.int32), data, flags % 2 == 1)
+
+
+def _seconds(column: pa.Array) -> NDArray[np.float64]:
+    unit = 1.0
+    if pa.types.is_timestamp(column.type):
+        column, unit = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()), 1e6
+    elif pa.types.is_string(column.type):
+        column = compute.utf8_trim(column, MARKS)
+    try:
+        seconds = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) / unit
+    except pa.ArrowInvalid:  # slower, but it says where
+        seconds = pd.to_numeric(column.to_pandas(), errors="coerce").to_numpy(np.float64)
+    bad = np.flatnonzero(~np.isfinite(seconds))
+    if bad.size:
+        raise RowFault(int(bad[0]), f"time {column[int(bad[0])].as_py()!r:.40} is not a number of seconds")
+    return np.asarray(seconds)
+
+
+def _distinct(column: pa.Array, convert: Callable[[Any], T]) -> tuple[list[T], NDArray[np.int64]]:
+    """What the distinct values of a column become, and the index of each row's value.
+
+    Raises ``RowFault`` for the first value for which ``convert`` raises ``ValueError``.
+    """
+    words = column.dictionary_encode(null_encoding="encode")
+    index, values = words.indices.to_numpy(), []
+    for word in words.dictionary.to_pylist():
+        try:
+            values.append(convert(word))
+        except ValueError as error:
+            raise RowFault(int(np.argmax(index == len(values))), str(error)) from error
+    return values, index
+
+
+def _numbers(column: pa.Array, convert: Callable[[Any], int]) -> NDArray[np.int64]:
+    values, index = _distinct(column, convert)
+    return np.array(values, dtype=np.int64)[index]
+
+
+def _payload(values: list[bytes], index: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes (N, 8) of rows, and how many each row has."""
+    padded = b"".join(value.ljust(MOST_BYTES, b"\0") for value in values)
+    data = np.frombuffer(padded, dtype=np.uint8).reshape(-1, MOST_BYTES)[index]
+    return data, np.array([len(value) for value in values], dtype=np.int64)[index]
+
+
+# Single values: numbers, texts or bytes of parquet, and texts of a text file
+
+
+def _text(value: object) -> str:
+    return (value.decode("latin-1") if isinstance(value, bytes) else str(value)).strip(MARKS)
+
+
+def _number(value: object, what: str, largest: int) -> int:
+    if isinstance(value, (int, float)):
+        number = int(value) if value % 1 == 0 else -1
+    else:
+        found = re.fullmatch("(?:0[xX])?([0-9a-fA-F]{1,8})", _text(value))
+        number = int(found[1], 16) if found else -1
+    if not 0 <= number <= largest:
+        raise ValueError(f"{what} {value!r:.40} is not a hexadecimal number up to {largest:x}")
+    return number
+
+
+_identifier = partial(_number, what="ID", largest=LARGEST_ID)
+_dlc = partial(_number, what="DLC", largest=MOST_BYTES)
+
+
+def _byte(value: object) -> int:
+    """A byte of a column of its own; ``NO_BYTE`` if there is none."""
+    return NO_BYTE if value is None or value == "" else _number(value, "byte", 255)
+
+
+def _flag(value: object) -> int:
+    word = _text(value).lower()
+    if word not in FLAGS:
+        raise ValueError(f"flag {value!r:.40} is neither normal (R, 0, Normal) nor injected (T, 1, Attack)")
+    return FLAGS[word]
+
+
+def _bytes_of(value: object) -> bytes:
+    """A frame's bytes, of texts in two hexadecimal digits each, with a blank between any two or with none."""
+    data = value
+    if not isinstance(data, bytes):
+        text = str(value)
+        try:
+            data = bytes.fromhex(text)
+        except ValueError:
+            data = b""
+        if len(text) != 2 * len(data) and len(text) != 3 * len(data) - 1:
+            raise ValueError(f"bytes {text!r:.40} are not of two hexadecimal digits each")
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{len(data)} bytes, more than {MOST_BYTES}")
+    return data

@@ -1,0 +1,30 @@
+"""Faults of data files, each told in one line: the file, the line, what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tuner.errors import DataError, one_line
+
+LONGEST = 60  # characters of a line that are shown
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turns an ``OSError`` of the block into a ``DataError`` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or one_line(error)}") from error
+
+
+def line_fault(path: Path, number: int, text: str) -> DataError:
+    """The error for a line of a file; lines count from 1."""
+    return DataError(f"{path}, line {number}: {text}")
+
+
+def shown(line: str) -> str:
+    """The beginning of a line, quoted."""
+    return repr(line if len(line) <= LONGEST else line[:LONGEST] + "…")
