@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 import tuner
@@ -137,7 +139,6 @@ def test_files_are_read_as_they_were_written(can_folder: Path) -> None:
 
 
 def test_texts_logs_and_parquet_of_a_folder_are_recordings_and_what_tells_of_them_is_not(tmp_path: Path) -> None:
-    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     made, folder = plain_rows(synthetic_can(300)["dos_synthetic"]), tmp_path / "drives"
     folder.mkdir()
     for name, form in (("a.txt", "normal_run_data.txt"), ("b.LOG", "candump -l"), ("dos.csv", "Car-Hacking")):

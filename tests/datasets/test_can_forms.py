@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 
 from tests.support.can_files import FORMS, UNFLAGGED, lines_of, plain_rows
@@ -154,8 +156,6 @@ def test_a_refusal_names_the_line_the_reason_and_the_form(kind: str, tmp_path: P
 
 def tables(frames: Frames) -> dict[str, Any]:
     """The same frames as tables of different types."""
-    import pyarrow as pa
-
     data = [bytes(row[:length]) for row, length in zip(frames.data.tolist(), LENGTHS, strict=True)]
     common = {"timestamp": frames.time, "can_id": frames.identifier, "label": frames.injected}
     texts = {"Time": frames.time, "ID": [f"{each:#x}" for each in frames.identifier], "DLC": LENGTHS}
@@ -177,7 +177,6 @@ def tables(frames: Frames) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["bytes", "texts", "lists", "columns", "dictionary"])
 def test_parquet_is_read(kind: str, frames: Frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(can_frames, "ROWS", 7)
     parquet.write_table(tables(frames)[kind], tmp_path / "drive.parquet")
     found = can_frames.read_parquet(tmp_path / "drive.parquet")
@@ -207,14 +206,12 @@ def test_parquet_is_read(kind: str, frames: Frames, tmp_path: Path, monkeypatch:
     ],
 )
 def test_parquet_that_cannot_be_used_is_refused(columns: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     parquet.write_table(pa.table(columns), tmp_path / "drive.parquet")
     with pytest.raises(DataError, match=rf"drive\.parquet: read as parquet, but {reason}"):
         can_frames.read_parquet(tmp_path / "drive.parquet")
 
 
 def test_bytes_in_a_column_of_ids_or_flags_are_characters(tmp_path: Path) -> None:
-    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     table = pa.table({"id": [b"0329", b"02b0"], "data": ["00", "01"], "flag": [b"R", b"T"]})
     parquet.write_table(table, tmp_path / "drive.parquet")
     frames = can_frames.read_parquet(tmp_path / "drive.parquet")
