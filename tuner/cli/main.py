@@ -289,11 +289,9 @@ def doctor(ctx: click.Context, /, as_json: bool) -> None:
     from tuner.health import doctor as health
 
     phases.begin("looking at this machine")
-    found = health.findings(in_terminal)
-    click.echo(
-        json.dumps([vars(each) for each in found], indent=2) if as_json else printable(health.findings_text(found))
-    )
-    ctx.exit(1 if any(each.level == "problem" for each in found) else 0)
+    found = health.doctor()
+    _say(json.dumps([asdict(finding) for finding in found], indent=2) if as_json else health.findings_text(found))
+    ctx.exit(1 if any(finding.level == "problem" for finding in found) else 0)
 
 
 @cli.command()

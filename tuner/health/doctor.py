@@ -1,46 +1,213 @@
-"""``doctor``: checks this machine and reports the findings."""
+"""``tuner doctor``: a list of checks. Each looks at one part of this machine and yields what it finds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
 
-from tuner.errors import Spelling, in_python, spelled
-from tuner.health.checks import Finding, examine
-from tuner.health.gathering import gather
+from tuner.errors import one_line
+from tuner.execution.cluster import session_bases
+from tuner.execution.cluster_discovery import ray_folder
+from tuner.machine.devices import NvmlDevice, available_cores, cuda_devices, nvml_gpu, ram_bytes
+from tuner.machine.devices import nvml_text as text_of
+from tuner.machine.holders import gpu_holders
+from tuner.machine.shared_memory import LITTLE_BYTES, MORE_SHARED, SHARED
+from tuner.trial import GB, gpu_label
 
-INDENT = " " * 9
+Level = Literal["ok", "warning", "problem"]
+BUFFER_BYTES = 2 * GB  # the default memory buffer of each device
+TIGHT_DISK_BYTES, LITTLE_DISK_BYTES = GB // 2, 5 * GB
+STALE_BYTES = GB
+HIDE = "or hide this GPU by CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of a check."""
+
+    check: str
+    level: Level  # "ok", "warning" (works, but not as well as it could) or "problem" (studies fail)
+    text: str
+    remedy: str = ""  # what to do; empty if there is nothing to do
+
+
+def _judged(check: str, text: str, *faults: tuple[object, Level, str]) -> Finding:
+    """A finding with the level and the remedy of the first fault whose condition holds; "ok" if none does."""
+    found = (Finding(check, level, text, remedy) for holds, level, remedy in faults if holds)
+    return next(found, Finding(check, "ok", text))
+
+
+def _python() -> Iterator[Finding]:
+    text = f"{platform.python_version()} ({sys.executable}), {platform.system()} {platform.release()}"
+    yield Finding("python", "ok", text)
+
+
+def _torch() -> Iterator[Finding]:
+    import pynvml
+
+    try:
+        import torch
+    except Exception as error:  # a broken installation may raise anything
+        text = f"cannot be imported: {one_line(error, 200)}"
+        yield Finding("torch", "problem", text, "pip install --force-reinstall torch")
+        return
+    build, visible, usable = torch.version.cuda, os.environ.get("CUDA_VISIBLE_DEVICES"), 0
+    seen = torch.cuda.device_count() if build else 0
+    with suppress(pynvml.NVMLError):  # a GPU is lost, of which ``_gpus`` tells
+        usable = len(cuda_devices())
+    text = f"{metadata.version('torch')} for {f'CUDA {build}, sees {seen} GPU(s)' if build else 'the CPU'}"
+    yield _judged(
+        "torch",
+        f"{text}, the driver has {usable}" if usable > seen else text,
+        (usable and not build, "warning", "install a build for CUDA: https://pytorch.org/get-started/locally"),
+        (usable > seen, "problem", "the driver is too old for this torch, or broken: look at nvidia-smi"),
+        (build and visible and not seen, "warning", f"CUDA_VISIBLE_DEVICES={visible} hides all GPUs: unset it"),
+    )
+
+
+def _gpus() -> Iterator[Finding]:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield Finding("gpus", "ok", "none: trials share this machine's RAM")
+        return
+    try:
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            yield from _gpu(index)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu(index: int) -> Iterator[Finding]:
+    """A finding for a GPU, or for each instance of one in MIG mode."""
+    import pynvml
+
+    label = gpu_label(index, None)
+    try:
+        devices = nvml_gpu(index).devices
+        if not devices:
+            text = "is in MIG mode and has no instance, so that nothing can run there"
+            yield Finding(label, "warning", text, "make one by nvidia-smi mig -cgi, or end MIG mode")
+        yield from map(_gpu_memory, devices)
+    except pynvml.NVMLError as error:  # it is lost, belongs to another user, or shares the machine's RAM
+        text = f"the driver does not report its memory: {error}"
+        yield Finding(label, "problem", text, f"look at nvidia-smi, {HIDE}")
+
+
+def _gpu_memory(device: NvmlDevice) -> Finding:
+    import pynvml
+
+    memory, holders = pynvml.nvmlDeviceGetMemoryInfo(device.handle), gpu_holders(device.handle)
+    total, free = int(memory.total), int(memory.free)
+    held = f"; held: {', '.join(map(str, holders))}" if holders else ""
+    return _judged(
+        gpu_label(device.index, device.instance),
+        f"{text_of(pynvml.nvmlDeviceGetName(device.handle))}, {_free(free, total)}{held}",
+        (min(free, total - BUFFER_BYTES) <= 0, "problem", f"end what holds its memory, {HIDE}"),
+        (free < total / 2, "warning", "a study gets what is free; end what holds the rest"),
+    )
+
+
+def _ray() -> Iterator[Finding]:
+    import psutil
+
+    yield Finding("ray", "ok", metadata.version("ray"))
+    running = [process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == "raylet"]
+    if running:
+        yield Finding("ray's sessions", "ok", f"Ray is running (pid {', '.join(map(str, running))})")
+        return
+    folder = ray_folder()
+    with suppress(OSError):  # another user's folder
+        found = [path for path in folder.glob("session_*") if not path.is_symlink()]
+        size = sum(path.lstat().st_size for session in found for path in session.rglob("*"))
+        text, remedy = f"{len(found)} old sessions with {size / GB:.2f} GB in {folder}", f"rm -r {folder}/session_*"
+        yield _judged("ray's sessions", text, (size > STALE_BYTES, "warning", remedy))
+
+
+def _memory() -> Iterator[Finding]:
+    total, free = ram_bytes()
+    remedy = "end other programs, ask for a larger limit, or give studies a smaller memory buffer"
+    text = f"{_free(free, total)}, {available_cores()} CPU cores"
+    yield _judged("memory", text, (min(free, total - BUFFER_BYTES) <= 0, "problem", remedy))
+
+
+def _shared_memory() -> Iterator[Finding]:
+    if SHARED.is_dir():
+        usage = shutil.disk_usage(SHARED)
+        remedy = f"{MORE_SHARED}; a loader's worker without room there ends with a bus error, and Ray is slower"
+        yield _judged(str(SHARED), _free(usage.free, usage.total), (usage.free < LITTLE_BYTES, "warning", remedy))
+
+
+def _disks() -> Iterator[Finding]:
+    import platformdirs
+
+    yield _disk("results", Path("results"), "make room, or run studies in another folder")
+    yield _disk("cache", platformdirs.user_cache_path("tuner"), "set XDG_CACHE_HOME to a folder of yours", "warning")
+    bases, chosen = session_bases(), os.environ.get("RAY_TMPDIR")
+    remedy = "set RAY_TMPDIR to a folder of yours on another disk with a short path, or make room"
+    if chosen and bases and Path(chosen).absolute() != bases[0]:
+        text = f"{chosen} is not used: its path is too long for Ray's sockets, or it cannot be written"
+        yield Finding("ray's folder", "warning", text, remedy)
+    yield _disk("ray's folder", bases[0] if bases else Path(chosen or "/tmp"), remedy)
+
+
+def _disk(check: str, path: Path, remedy: str, worst: Level = "problem") -> Finding:
+    """The file system of a folder, which need not exist yet."""
+    there = next(folder for folder in (path.absolute(), *path.absolute().parents) if os.path.exists(folder))
+    usage = shutil.disk_usage(there)
+    if not os.access(there, os.W_OK):
+        return Finding(check, worst, f"{path}: cannot be written", remedy)
+    return _judged(
+        check,
+        f"{path}: {_free(usage.free, usage.total)}",
+        (usage.free < TIGHT_DISK_BYTES, worst, remedy),
+        (usage.free < LITTLE_DISK_BYTES, "warning", remedy),
+    )
+
+
+def _command() -> Iterator[Finding]:
+    path, remedy = shutil.which("tuner"), "type scripts/tuner or python -m tuner"
+    if path is None:
+        yield Finding("tuner", "ok", f"is not on the path: {remedy}")
+        return
+    ours = b"from tuner." in Path(path).read_bytes()[:2000]  # the script that pip installs
+    text = f"{path} is {'this one' if ours else 'another program'}"
+    yield _judged("tuner", text, (not ours, "warning", remedy))
+
+
+def _free(free: int, total: int) -> str:
+    return f"{free / GB:.2f} of {total / GB:.2f} GB free"
+
+
+CHECKS = (_python, _torch, _gpus, _ray, _memory, _shared_memory, _disks, _command)
 
 
 def doctor() -> list[Finding]:
-    """Looks at this machine: Python, torch, GPUs and who holds their memory, Ray, memory, disks, and the command.
-
-    Nothing is changed, and no Ray is started.
+    """Looks at Python, torch, GPUs and who holds their memory, Ray, RAM, disks and the command. Changes nothing.
 
     Returns:
         A finding for each thing that was looked at; its ``level`` is "ok", "warning" or "problem".
     """
-    return findings(in_python)
-
-
-def findings(spelling: Spelling) -> list[Finding]:
-    """The findings of ``doctor``, with options spelled for the reader."""
-    return [
-        replace(each, text=spelled(each.text, spelling), remedy=spelled(each.remedy, spelling))
-        for each in examine(gather())
-    ]
+    return [finding for check in CHECKS for finding in check()]
 
 
 def findings_text(findings: Sequence[Finding]) -> str:
-    """The findings for a terminal: a line each with its remedy below, and the counts at the end."""
+    """The findings for a terminal: one line each with its remedy below it, and the counts at the end."""
     lines = []
-    for each in findings:
-        lines.append(f"{each.level:<8} {each.check}: {each.text}")
-        if each.remedy:
-            lines.append(f"{INDENT}→ {each.remedy}")
-    problems, warnings = (sum(each.level == level for each in findings) for level in ("problem", "warning"))
-    return "\n".join([*lines, f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}"])
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number or 'no'} {what}{'s' * (number != 1)}"
+    for finding in findings:
+        lines.append(f"{finding.level:<8} {finding.check}: {finding.text}")
+        if finding.remedy:
+            lines.append(f"{'':<8} → {finding.remedy}")
+    levels = [finding.level for finding in findings]
+    counts = {f"{level}{'s' * (levels.count(level) != 1)}": levels.count(level) for level in ("problem", "warning")}
+    return "\n".join([*lines, ", ".join(f"{count or 'no'} {noun}" for noun, count in counts.items())])

@@ -1,20 +1,20 @@
-"""``status``: the studies of this user that run on this machine, and what they share."""
+"""``tuner status``: this user's running studies on this machine, and the memory that they share."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tuner.machine.devices import detect_devices
 from tuner.machine.holders import memory_now, with_descendants
 from tuner.machine.leases import Lease, device_key, read_leases
-from tuner.trial import GB
+from tuner.trial import GB, Device
 
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """A device, what studies have promised of it to their trials, and what others hold. GB are 2**30 bytes."""
+    """A device: the memory promised to studies' trials, and what other programs hold. GB are 2**30 bytes."""
 
     device: str
     total_gb: float
@@ -37,32 +37,25 @@ class StudyStatus:
 
 
 def status() -> list[DeviceStatus]:
-    """This user's running studies on this machine, by device. Those on other machines of a cluster are not known.
-
-    Returns:
-        One entry for each device.
-    """
-    leases = read_leases()
-    trees = with_descendants([lease.pid for lease in leases])
-    found = []
-    devices = detect_devices()
+    """One entry for each device, with this user's running studies. Other machines of a cluster are not known."""
+    leases, devices = read_leases(), detect_devices()
     if devices[0].kind == "cuda":
         devices = (*devices, *detect_devices("cpu"))
-    for device in devices:
-        memory, key = memory_now(device, trees), device_key(device)
-        taken = memory.total_bytes - memory.free_bytes
-        strangers = None if memory.held_bytes is None else taken - sum(memory.held_bytes)
-        found.append(
-            DeviceStatus(
-                device.label,
-                _gb(memory.total_bytes),
-                _gb(memory.free_bytes),
-                _gb(sum(lease.promised_bytes(key) for lease in leases)),
-                None if strangers is None else _gb(max(0, strangers)),
-                tuple(_study(lease, key) for lease in leases),
-            )
-        )
-    return found
+    trees = with_descendants([lease.pid for lease in leases])
+    return [_device(device, leases, trees) for device in devices]
+
+
+def _device(device: Device, leases: Sequence[Lease], trees: Sequence[Collection[int]]) -> DeviceStatus:
+    memory, key = memory_now(device, trees), device_key(device)
+    used = memory.total_bytes - memory.free_bytes
+    return DeviceStatus(
+        device.label,
+        _gb(memory.total_bytes),
+        _gb(memory.free_bytes),
+        _gb(sum(lease.promised_bytes(key) for lease in leases)),
+        None if memory.held_bytes is None else _gb(max(0, used - sum(memory.held_bytes))),
+        tuple(_study(lease, key) for lease in leases),
+    )
 
 
 def status_text(devices: Sequence[DeviceStatus]) -> str:
@@ -75,11 +68,10 @@ def status_text(devices: Sequence[DeviceStatus]) -> str:
             f"{device.promised_gb:.2f} GB promised to trials{others}"
         )
         for study in device.studies:
-            what = f"{len(study.trials)} running, {study.promised_gb:.2f} GB" + ("; waits" if study.waits else "")
-            lines.append(f"  {study.name} (process {study.pid}, {study.minutes:.0f} min): {what}")
-    if not any(device.studies for device in devices):
-        lines.append("no study runs")
-    return "\n".join(lines)
+            process = f"process {study.pid}, {study.minutes:.0f} min"
+            running = f"{len(study.trials)} running, {study.promised_gb:.2f} GB{'; waits' * study.waits}"
+            lines.append(f"  {study.name} ({process}): {running}")
+    return "\n".join(lines if any(device.studies for device in devices) else [*lines, "no study runs"])
 
 
 def _study(lease: Lease, key: str) -> StudyStatus:
