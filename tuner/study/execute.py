@@ -14,7 +14,7 @@ from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.loop import Correction, Decisions, Executor, run_trials
 from tuner.execution.stall_detector import StallDetector
 from tuner.execution.stop_requests import StopRequests
-from tuner.integrations.trackers.threads import Trackers
+from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
 from tuner.placement.packing import Packer, Plan, host_need_bytes, is_tight, need_bytes
 from tuner.placement.retry import Retry, next_attempt

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tuner.execution.loop import Weights
-from tuner.integrations.trackers.threads import Trackers
+from tuner.integrations.trackers.adapter import Trackers
 from tuner.placement.retry import Retry
 from tuner.records.attempts import Times
 from tuner.records.epochs import EpochLog

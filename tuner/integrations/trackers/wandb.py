@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import ParameterError, one_line
-from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial, row_config, row_figures, row_texts
+from tuner.integrations.trackers.adapter import Figures, TrackedTrial, Tracker, row_figures, row_texts
 from tuner.records.attempts import Attempt
 from tuner.trial import SUCCESSFUL
 
 if TYPE_CHECKING:
     import wandb
 
-OFFLINE = ("offline", "dryrun", "disabled")
 PROJECT = re.compile(r"(?:[^/\\#?%:\s]+/)?[^/\\#?%:]{1,128}")
 
 
-class WandB:
+class WandB(Tracker):
     """Writes with W&B's own client, which keeps unsent data under ``wandb/`` in the study's folder."""
 
-    name = "wandb"
+    package = "wandb"
 
     def __init__(self, project: str) -> None:
-        entity, _, self._project = project.rpartition("/")
+        super().__init__("wandb")
+        if not isinstance(project, str) or not PROJECT.fullmatch(project.strip()):
+            rule = "give a project's name, or ENTITY/PROJECT, without any of / \\ # ? % :"
+            raise ParameterError("wandb", project, rule)
+        entity, _, self._project = project.strip().rpartition("/")
         self._entity = entity or None
         self._runs: dict[str, wandb.Run] = {}
 
@@ -32,7 +36,7 @@ class WandB:
         """Checks that there is a login, as W&B would otherwise ask for one during the study."""
         import wandb
 
-        if wandb.setup().settings.mode in OFFLINE:
+        if wandb.setup().settings.mode in ("offline", "dryrun", "disabled"):
             return
         try:
             logged_in = wandb.login(prompt=False)
@@ -42,24 +46,25 @@ class WandB:
             remedy = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline to send later"
             raise ParameterError("wandb", self._project, "W&B knows no key here", remedy)
 
-    def open(self, study: TrackedStudy) -> None:
-        """Stores the study."""
-        self._study = study
+    def open(self, name: str, study_id: str, folder: Path) -> None:
+        """Keeps what its runs say of the study."""
+        self._group, self._study_id, self._folder = name, study_id, os.fspath(folder)
 
     def begin(self, tracked: TrackedTrial) -> None:
         """Creates the trial's run or continues it; W&B keeps the first values of an epoch."""
         import wandb
 
-        if tracked.trial.trial_id in self._runs:
+        trial_id = tracked.trial.trial_id
+        if trial_id in self._runs:
             return
-        self._runs[tracked.trial.trial_id] = wandb.init(
+        self._runs[trial_id] = wandb.init(
             entity=self._entity,
             project=self._project,
-            group=self._study.name,
-            id=f"{self._study.study_id}-{tracked.trial.trial_id}",
-            name=tracked.name,
+            group=self._group,
+            id=f"{self._study_id}-{trial_id}",
+            name=tracked.title,
             config=tracked.hyperparameters,
-            dir=os.fspath(self._study.folder),
+            dir=self._folder,
             resume="allow",
             reinit="create_new",  # trials run in parallel
             # W&B's own statistics are of this process, not of the worker.
@@ -75,17 +80,6 @@ class WandB:
     def end(self, row: Attempt) -> None:
         """Adds the final figures and the status, and finishes the run."""
         run = self._runs.pop(row.trial_id)
-        run.config.update(row_config(row), allow_val_change=True)
+        run.config.update({**row.config, "seed": row.seed}, allow_val_change=True)
         run.summary.update({**row_figures(row), **row_texts(row)})
         run.finish(exit_code=0 if row.status in SUCCESSFUL else 1)
-
-    def close(self) -> None:
-        """Nothing to do: every ended run is finished."""
-
-
-def check_project(project: object) -> str:
-    """The name of a project; an invalid one raises ``InputError``."""
-    if not isinstance(project, str) or not PROJECT.fullmatch(project.strip()):
-        rule = "give a project's name, or ENTITY/PROJECT, without any of / \\ # ? % :"
-        raise ParameterError("wandb", project, rule)
-    return project.strip()

@@ -1,4 +1,4 @@
-"""Trackers that fail, hang or are not there, and what they are told; without any of the real ones."""
+"""What trackers are told, and trackers that fail, hang or are not installed; without any of the real ones."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,18 +15,16 @@ import pytest
 
 from tests.study.test_study import Interrupted, study
 from tuner.errors import InputError
-from tuner.integrations.trackers import selection, threads
-from tuner.integrations.trackers.base import Figures, TrackedStudy, TrackedTrial
-from tuner.integrations.trackers.selection import choose_trackers
-from tuner.integrations.trackers.threads import Trackers
+from tuner.integrations.trackers import adapter
+from tuner.integrations.trackers.adapter import Figures, TrackedTrial, Tracker, Trackers, choose_trackers
+from tuner.records.attempts import Attempt
 
 
-class Stand:
+class Stand(Tracker):
     """A tracker that keeps what it is told, and fails or hangs at its first epoch if it is told to."""
 
-    name = "stand"
-
     def __init__(self, fault: str = "") -> None:
+        super().__init__("stand")
         self.fault = fault
         self.told: list[tuple[Any, ...]] = []
         self.release = threading.Event()
@@ -33,8 +32,8 @@ class Stand:
     def connect(self) -> None:
         self.told.append(("connect",))
 
-    def open(self, study: TrackedStudy) -> None:
-        self.told.append(("open", study.name))
+    def open(self, name: str, study_id: str, folder: Path) -> None:
+        self.told.append(("open", name))
 
     def begin(self, tracked: TrackedTrial) -> None:
         self.told.append(("begin", tracked.trial.trial_id, tracked.epoch, sorted(tracked.earlier)))
@@ -46,19 +45,22 @@ class Stand:
             self.release.wait(10)
         self.told.append(("log", trial_id, epoch))
 
-    def end(self, row: dict[str, Any]) -> None:
+    def end(self, row: Attempt) -> None:
         self.told.append(("end", row.trial_id, row.status))
-
-    def close(self) -> None:
-        self.told.append(("close",))
 
 
 @pytest.fixture
-def stand(monkeypatch: pytest.MonkeyPatch) -> Stand:
-    """Takes TensorBoard's place."""
-    found = Stand()
-    monkeypatch.setattr("tuner.study.study.choose_trackers", lambda *_: Trackers([found]))
-    return found
+def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
+    """Takes TensorBoard's place in every study of the test."""
+    told = Stand()
+
+    def choose(*_: object) -> Trackers:
+        tracker = Stand(told.fault)
+        tracker.told, tracker.release = told.told, told.release
+        return Trackers([tracker])
+
+    monkeypatch.setattr("tuner.study.study.choose_trackers", choose)
+    yield told
 
 
 LOGS = [("log", "t001", epoch) for epoch in (1, 2, 3)]
@@ -69,7 +71,7 @@ def test_a_tracker_is_told_in_order_and_of_trials_that_fail_before_their_first_w
 ) -> None:
     study(tmp_path / "out", {"name": "a"}, {"name": "b", "fault": 1})
     first = [("connect",), ("open", "out"), ("begin", "t001", 0, []), *LOGS, ("end", "t001", "completed")]
-    assert stand.told == [*first, ("begin", "t002", 0, []), ("end", "t002", "failed"), ("close",)]
+    assert stand.told == [*first, ("begin", "t002", 0, []), ("end", "t002", "failed")]
 
 
 def test_a_study_that_is_gone_on_with_tells_where_its_trials_begin(tmp_path: Path, stand: Stand) -> None:
@@ -77,11 +79,11 @@ def test_a_study_that_is_gone_on_with_tells_where_its_trials_begin(tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "out", *listed, executor=Interrupted, max_workers=2)
     broken_off = [("end", "t002", "interrupted"), ("begin", "t003", 0, []), ("end", "t003", "interrupted")]
-    assert stand.told[-5:] == [("log", "t002", 1), *broken_off, ("close",)]  # nothing of t004, which had no place
+    assert stand.told[-4:] == [("log", "t002", 1), *broken_off]  # nothing of t004, which had no place
     stand.told.clear()
     study(tmp_path / "out", *listed, output=None, resume=str(tmp_path / "out"))
     assert ("begin", "t002", 1, [1]) in stand.told  # at its checkpoint
-    assert [each[1] for each in stand.told if each[0] == "end"] == ["t002", "t003", "t004"]
+    assert [told[1] for told in stand.told if told[0] == "end"] == ["t002", "t003", "t004"]
 
 
 def test_a_tracker_that_fails_costs_one_line(
@@ -97,7 +99,7 @@ def test_a_tracker_that_fails_costs_one_line(
 def test_a_tracker_that_hangs_is_not_waited_for_for_ever(
     tmp_path: Path, stand: Stand, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(adapter, "CLOSE_SECONDS", 0.1)
     stand.fault = "hangs"
     began = time.monotonic()
     assert study(tmp_path / "out", {"name": "a"}).exit_code == 0
@@ -113,7 +115,7 @@ def test_a_dry_run_connects_to_nothing(tmp_path: Path, stand: Stand) -> None:
 
 @pytest.mark.parametrize("package", ["mlflow", "wandb"])
 def test_a_tracker_that_is_not_installed_says_which_extra_is(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "find_spec", lambda name: None)
+    monkeypatch.setattr(adapter, "find_spec", lambda name: None)
     options = {"mlflow": None, "wandb": None, package: "sqlite:///x.db" if package == "mlflow" else "p"}
     with pytest.raises(InputError, match=rf"^{package}: .* is not installed: .*\[{package}\]'$"):
         choose_trackers(False, **options)
@@ -126,10 +128,6 @@ def test_a_tracker_that_is_not_installed_says_which_extra_is(package: str, monke
         ({"mlflow": 3}, "mlflow=3: give a server"),
         ({"mlflow": "postgresql://me:secret@db/x"}, "mlflow: the URI holds a password"),
         ({"mlflow": "postgresql://me@db/x?Password=secret"}, "mlflow: the URI holds a password"),
-        (
-            {"mlflow": "sqlite:///nowhere/m.db"},
-            "mlflow='sqlite:///nowhere/m.db': there is no folder nowhere; make it or",
-        ),
         ({"wandb": ""}, "wandb='': give a project's name"),
         ({"wandb": "a/b/c"}, "wandb='a/b/c': give a project's name"),
     ],
@@ -168,7 +166,7 @@ def stand_in_for_wandb(made: list[Any], logged_in: bool) -> SimpleNamespace:
 def test_wandb_is_told_the_figures_of_the_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setitem(sys.modules, "wandb", stand_in_for_wandb(made, logged_in=True))
-    monkeypatch.setattr(selection, "find_spec", lambda name: name)
+    monkeypatch.setattr(adapter, "find_spec", lambda name: name)
     result = study(tmp_path / "out", {"name": "a"}, {"name": "b", "fault": 1}, wandb="team/project")
     good, bad = made
     assert (good.given["entity"], good.given["project"], good.given["group"]) == ("team", "project", "out")
@@ -186,7 +184,7 @@ def test_wandb_without_a_key_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", stand_in_for_wandb([], logged_in=False))
-    monkeypatch.setattr(selection, "find_spec", lambda name: name)
+    monkeypatch.setattr(adapter, "find_spec", lambda name: name)
     with pytest.raises(InputError, match=r"^wandb='project': W&B knows no key here: run wandb login"):
         study(tmp_path / "out", {"name": "a"}, wandb="project")
     assert not (tmp_path / "out").exists()
