@@ -80,7 +80,7 @@ def with_nvml(
     FakeNvml({"GPU-aa": None}).install(monkeypatch)
     process = namedtuple("process", "pid usedGpuMemory")
     told = {
-        "nvmlDeviceGetName": lambda handle: b"H100",
+        "nvmlDeviceGetName": lambda handle: "H100",
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=total, free=free, used=total - free),
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [process(*holder) for holder in processes],
     }

@@ -17,7 +17,6 @@ from tuner.errors import one_line
 from tuner.execution.cluster import session_bases
 from tuner.execution.cluster_discovery import ray_folder
 from tuner.machine.devices import NvmlDevice, available_cores, cuda_devices, nvml_gpu, ram_bytes
-from tuner.machine.devices import nvml_text as text_of
 from tuner.machine.holders import gpu_holders
 from tuner.machine.shared_memory import LITTLE_BYTES, MORE_SHARED, SHARED
 from tuner.trial import GB, gpu_label
@@ -112,7 +111,7 @@ def _gpu_memory(device: NvmlDevice) -> Finding:
     held = f"; held: {', '.join(map(str, holders))}" if holders else ""
     return _judged(
         gpu_label(device.index, device.instance),
-        f"{text_of(pynvml.nvmlDeviceGetName(device.handle))}, {_free(free, total)}{held}",
+        f"{pynvml.nvmlDeviceGetName(device.handle)}, {_free(free, total)}{held}",
         (min(free, total - BUFFER_BYTES) <= 0, "problem", f"end what holds its memory, {HIDE}"),
         (free < total / 2, "warning", "a study gets what is free; end what holds the rest"),
     )

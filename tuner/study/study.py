@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tuner.errors import in_python
 from tuner.execution.loop import Executor
-from tuner.integrations.trackers.adapter import choose_trackers
+from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.first_use import remove_compiled_folder
 from tuner.machine.interrupts import Immediate, orderly
 from tuner.machine.mps import MpsDaemons

@@ -15,8 +15,9 @@ import pytest
 
 from tests.study.test_study import Interrupted, study
 from tuner.errors import InputError
-from tuner.integrations.trackers import adapter
-from tuner.integrations.trackers.adapter import Figures, TrackedTrial, Tracker, Trackers, choose_trackers
+from tuner.integrations.trackers import adapter, selection
+from tuner.integrations.trackers.adapter import Figures, TrackedTrial, Tracker, Trackers
+from tuner.integrations.trackers.selection import choose_trackers
 from tuner.records.attempts import Attempt
 
 
@@ -115,7 +116,7 @@ def test_a_dry_run_connects_to_nothing(tmp_path: Path, stand: Stand) -> None:
 
 @pytest.mark.parametrize("package", ["mlflow", "wandb"])
 def test_a_tracker_that_is_not_installed_says_which_extra_is(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter, "find_spec", lambda name: None)
+    monkeypatch.setattr(selection, "find_spec", lambda name: None)
     options = {"mlflow": None, "wandb": None, package: "sqlite:///x.db" if package == "mlflow" else "p"}
     with pytest.raises(InputError, match=rf"^{package}: .* is not installed: .*\[{package}\]'$"):
         choose_trackers(False, **options)
@@ -166,7 +167,7 @@ def stand_in_for_wandb(made: list[Any], logged_in: bool) -> SimpleNamespace:
 def test_wandb_is_told_the_figures_of_the_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setitem(sys.modules, "wandb", stand_in_for_wandb(made, logged_in=True))
-    monkeypatch.setattr(adapter, "find_spec", lambda name: name)
+    monkeypatch.setattr(selection, "find_spec", lambda name: name)
     result = study(tmp_path / "out", {"name": "a"}, {"name": "b", "fault": 1}, wandb="team/project")
     good, bad = made
     assert (good.given["entity"], good.given["project"], good.given["group"]) == ("team", "project", "out")
@@ -184,7 +185,7 @@ def test_wandb_without_a_key_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", stand_in_for_wandb([], logged_in=False))
-    monkeypatch.setattr(adapter, "find_spec", lambda name: name)
+    monkeypatch.setattr(selection, "find_spec", lambda name: name)
     with pytest.raises(InputError, match=r"^wandb='project': W&B knows no key here: run wandb login"):
         study(tmp_path / "out", {"name": "a"}, wandb="project")
     assert not (tmp_path / "out").exists()

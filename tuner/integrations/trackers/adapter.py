@@ -13,12 +13,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
-from tuner.errors import InputError, not_installed, one_line, option
+from tuner.errors import one_line
 from tuner.records.attempts import AFTER_METRICS, Attempt
 from tuner.records.epochs import histories, read_epochs
 from tuner.records.files import EPOCHS
@@ -184,24 +183,3 @@ class Trackers:
         self._figures[trial.trial_id] = earlier
         for tracker in self._trackers:
             tracker.send(partial(tracker.begin, TrackedTrial(trial, epoch, dict(earlier))))
-
-
-def choose_trackers(tensorboard: bool, mlflow: str | None, wandb: str | None) -> Trackers:
-    """The chosen trackers, not connected yet. A missing package, or a wrong URI or name, raises ``InputError``."""
-    chosen: list[Tracker] = []
-    if tensorboard:
-        from tuner.integrations.trackers.tensorboard import TensorBoard
-
-        chosen.append(TensorBoard())
-    if mlflow is not None:
-        from tuner.integrations.trackers.mlflow import MLflow
-
-        chosen.append(MLflow(mlflow))
-    if wandb is not None:
-        from tuner.integrations.trackers.wandb import WandB
-
-        chosen.append(WandB(wandb))
-    for tracker in chosen:
-        if find_spec(tracker.package) is None:
-            raise InputError(f"{option(tracker.name)}: {not_installed(tracker.package, extra=tracker.name)}")
-    return Trackers(chosen)
