@@ -80,7 +80,7 @@ def test_bad_input_is_told_in_one_line(options, message: str) -> None:
 
 
 def test_without_a_gpu_nothing_can_be_profiled_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "_gpu", lambda: GPU)
+    monkeypatch.setattr(target, "present_or_imagined", lambda choice: GPU)
     with pytest.raises(InputError, match="profile: this machine has no GPU to run a step on"):
         tuner.optimize(gpu_memory=8, profile=True)
 
@@ -146,19 +146,6 @@ def test_what_ends_batches_of_trees_before_memory_does_is_named(trees, paths: in
     assert limited_by(predictor, config, row) == named
 
 
-def test_a_tree_that_does_not_fit_has_fewer_negatives(trees) -> None:
-    workload = find_workload("gt-ssl")
-    config = complete({**TINY, "n_negatives": 200_000}, workload.schema)
-    predictor = Predictor(
-        TrainingTask(workload, trees), replace(GPU, kind="cpu"), EstimationService("static", calibration=False)
-    )
-    limit = predictor.estimate({**config, "n_negatives": 100_000}, 1).total_bytes
-    row = size_configuration(predictor, "a", config, Goal(limit, effective_batch=1, max_batch_size=1))
-    assert row.lowered == ("n_negatives",)
-    assert 100_000 <= row.variables["n_negatives"] < 200_000
-    assert row.need_bytes <= limit
-
-
 def on_the_cpu(task: TrainingTask) -> Predictor:
     return Predictor(task, replace(GPU, kind="cpu"), EstimationService(calibration=False))
 
@@ -208,7 +195,6 @@ def test_a_batch_of_one_that_does_not_fit_says_by_how_much_and_what_would(rating
         DoesNotFit, match=r"wide: a batch of 1 takes .* GB more than the .* it fits a device of"
     ) as raised:
         size_configuration(predictor, "wide", config, Goal(half, safety_margin=0.5))
-    assert f"overrides='hidden_dim=2048' takes {half / GB:.2f} GB, which fits" in str(raised.value)
     device_gb = float(str(raised.value).split("it fits a device of ")[1].split(" GB")[0])
     assert device_gb == pytest.approx(raised.value.need_bytes / 0.5 / GB, abs=0.006)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from tuner.errors import spelled
-from tuner.sizing.choices import Chosen, Goal, accumulation_for, explanations, lowered
+from tuner.sizing.choices import Chosen, Goal, accumulation_for, explanations
 
 
 @pytest.mark.parametrize(
@@ -15,31 +13,6 @@ from tuner.sizing.choices import Chosen, Goal, accumulation_for, explanations, l
 )
 def test_accumulation_is_what_the_target_has_room_for_and_never_less_than_one(batch, devices, accumulation) -> None:
     assert accumulation_for(batch, devices, 256) == accumulation
-
-
-def need(changed: Mapping[str, int]) -> int:
-    """Ten for each negative, three for each positive, of 24 and 32."""
-    return 100 + 10 * changed.get("n_negatives", 24) + 3 * changed.get("n_positives", 32)
-
-
-@pytest.mark.parametrize(
-    ("limit", "changed"),
-    [
-        (435, {"n_negatives": 23}),
-        (206, {"n_negatives": 1}),
-        (205, {"n_negatives": 1, "n_positives": 31}),
-        (113, {"n_negatives": 1, "n_positives": 1}),
-        (112, None),
-    ],
-)
-def test_negatives_are_lowered_as_little_as_can_be_and_positives_only_after_them(limit, changed) -> None:
-    found = lowered(need, {"n_negatives": 24, "n_positives": 32}, limit)
-    assert found == changed
-    assert found is None or need(found) <= limit
-
-
-def test_numbers_that_take_no_memory_are_left_alone() -> None:
-    assert lowered(lambda changed: 5, {"n_negatives": 24, "n_positives": 32}, 4) is None
 
 
 def chosen(**values) -> Chosen:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from tuner.errors import InputError
 from tuner.sizing.choices import Goal
 from tuner.sizing.footprint import Footprint, read_footprint
 from tuner.sizing.search import DoesNotFit
-from tuner.sizing.stages import size_stages, stages_of
+from tuner.sizing.stages import lowered, size_stages, stages_of
 from tuner.trial import GB
 
 ENCODER = read_footprint("contrastive_encoder")
@@ -82,3 +84,28 @@ def test_variables_can_be_set_but_not_the_batch() -> None:
         stages_of(ENCODER, ["n_negatives=many"])
     with pytest.raises(InputError, match="no such variable: did you mean n_negatives"):
         stages_of(ENCODER, ["n_negative=4"])
+
+
+def need(changed: Mapping[str, int]) -> int:
+    """Ten for each negative, three for each positive, of 24 and 32."""
+    return 100 + 10 * changed.get("n_negatives", 24) + 3 * changed.get("n_positives", 32)
+
+
+@pytest.mark.parametrize(
+    ("limit", "changed"),
+    [
+        (435, {"n_negatives": 23}),
+        (206, {"n_negatives": 1}),
+        (205, {"n_negatives": 1, "n_positives": 31}),
+        (113, {"n_negatives": 1, "n_positives": 1}),
+        (112, None),
+    ],
+)
+def test_negatives_are_lowered_as_little_as_can_be_and_positives_only_after_them(limit, changed) -> None:
+    found = lowered(need, {"n_negatives": 24, "n_positives": 32}, limit)
+    assert found == changed
+    assert found is None or need(found) <= limit
+
+
+def test_numbers_that_take_no_memory_are_left_alone() -> None:
+    assert lowered(lambda changed: 5, {"n_negatives": 24, "n_positives": 32}, 4) is None

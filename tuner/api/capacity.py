@@ -12,6 +12,7 @@ from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
 from tuner.placement.capacity import UNBOUNDED
 from tuner.placement.packing import Packing, budget_bytes
+from tuner.sizing.target import imagined_gpu
 from tuner.spec.settings import Settings
 from tuner.study.planning import Whole, check_amp, estimate_requests, plan_requests, within
 from tuner.trial import (
@@ -91,7 +92,7 @@ def card_sizes(gpu: str | Sequence[float]) -> list[int]:
     listed: object = gpu.split(",") if isinstance(gpu, str) else gpu
     if not isinstance(listed, Sequence) or not listed or listed == [""]:
         raise InputError(f"{option('gpu', gpu)}: expected sizes in GB with commas between them, such as 8,16,24")
-    return [_size(each) for each in listed]
+    return [_size(size) for size in listed]
 
 
 def _size(given: Any) -> int:
@@ -111,20 +112,15 @@ def _size(given: Any) -> int:
 
 def capacity(tasks: Tasks, trials: Sequence[Trial], sizes: Sequence[int], settings: Settings) -> Capacity:
     """What a study would be on cards of these sizes; estimates do not depend on the card, and are made once."""
-    requests = estimate_requests(tasks, trials, [imagined(sizes[0])], settings).requests
+    requests = estimate_requests(tasks, trials, [imagined_gpu(sizes[0])], settings).requests
     estimated = _Estimated(tasks, settings)
     return Capacity(
-        cards=tuple(_card(imagined(size), requests, tasks, settings, estimated) for size in sizes),
+        cards=tuple(_card(imagined_gpu(size), requests, tasks, settings, estimated) for size in sizes),
         requests=requests,
         data=describe(tasks),
         packing=settings.packing_used,
         buffer_bytes=settings.buffer_bytes,
     )
-
-
-def imagined(size_bytes: int, index: int = 0) -> Device:
-    """A GPU that need not be there; its machine's CPU cores are taken to be enough."""
-    return Device("", "cuda", index, "a GPU", size_bytes, size_bytes, cores=0)
 
 
 class _Estimated:
@@ -140,7 +136,7 @@ class _Estimated:
         key = (trial.workload, memory_key(config))
         if key not in self._known:
             changed = [replace(trial, config=config)]
-            (self._known[key],) = estimate_requests(self.tasks, changed, [imagined(GB)], self._settings).requests
+            (self._known[key],) = estimate_requests(self.tasks, changed, [imagined_gpu(GB)], self._settings).requests
         return within(self._known[key], Whole(budget, UNBOUNDED), self.tasks, self._settings)
 
 
@@ -180,7 +176,7 @@ def _misfit(request: Request, budget: int, settings: Settings, estimated: _Estim
             return estimated(trial, config, budget).need_bytes <= budget
 
         config = cheapest_change(
-            task.workload, trial.config, fits, lambda each: _allowed(estimated.tasks, trial, each)
+            task.workload, trial.config, fits, lambda changed: _allowed(estimated.tasks, trial, changed)
         )
         if config is not None:
             change = Change(_difference(trial.config, config), estimated(trial, config, budget).need_bytes)
@@ -198,7 +194,7 @@ def _allowed(tasks: Tasks, trial: Trial, config: Config) -> bool:
     task = tasks[trial.workload]
     try:
         Selection(task.workload, lambda: task.data, [Configuration(trial.name, config)])
-        check_amp(tasks, [replace(trial, config=config)], [imagined(GB)])
+        check_amp(tasks, [replace(trial, config=config)], [imagined_gpu(GB)])
     except InputError:
         return False
     return True
@@ -216,12 +212,12 @@ def cheapest_change(workload: Trainable, config: Config, fits: Fits, allowed: Fi
     lean = {**config, CHECKPOINTING: 1} if CHECKPOINTING in switches else config
     # A batch of one needs no more than micro-batches of one. Mixed precision may need more than it saves there: it
     # copies weights.
-    if not any(fits(_smaller(workload, each)[-1]) for each in (both, lean)):
+    if not any(fits(_smaller(workload, change)[-1]) for change in (both, lean)):
         return None
-    ways: list[list[Config]] = [_accumulated(workload, config), *([each] for each in singles)]
-    ways += [_accumulated(workload, each) for each in reversed(singles)]  # first the one that changes no results
+    ways: list[list[Config]] = [_accumulated(workload, config), *([single] for single in singles)]
+    ways += [_accumulated(workload, single) for single in reversed(singles)]  # first the one that changes no results
     ways += [[both, *_accumulated(workload, both)]]
-    ways += [_smaller(workload, each) for each in (config, *reversed(singles), both)]
+    ways += [_smaller(workload, change) for change in (config, *reversed(singles), both)]
     for way in ways:
         if way and fits(way[-1]):
             return way[bisect_left(range(len(way)), True, key=lambda place: fits(way[place]))]

@@ -13,11 +13,11 @@ from tuner.errors import InputError, ParameterError, TunerError, option
 from tuner.estimation.estimators.traced import estimate_step, trace_of, trace_of_step
 from tuner.estimation.service import EstimationService
 from tuner.estimation.snapshot import write_snapshot
-from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.placement.packing import low_bytes, need_bytes
 from tuner.records.attempts import Attempt
 from tuner.records.files import SNAPSHOT
 from tuner.reporting import phases
+from tuner.sizing.target import present_or_imagined
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpu_memory import transformer_estimates
 from tuner.sizing.transformers.model_file import transformer_config
@@ -67,8 +67,8 @@ def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
     if options.snapshot is not None:
         _check_snapshot(options.snapshot)
     if (of_transformer := transformer(options)) is not None:
-        return transformer_estimates(of_transformer, _device("cuda" if device == "auto" else device))
-    target = _device(device)
+        return transformer_estimates(of_transformer, present_or_imagined("cuda" if device == "auto" else device))
+    target = present_or_imagined(device)
     if options.snapshot is not None and target.kind != "cuda":
         remedy = f"give {option('device', 'cuda')}, which need not be there"
         raise ParameterError("snapshot", options.snapshot, "shows a GPU's allocator", remedy)
@@ -91,7 +91,9 @@ def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
         listed, data = [*needed(selection), *selection.configurations], selection.load_checked()
         guesses = service.estimate_all(selection.workload, listed, data, target)
         name = partial(title, selection.workload.name, several=len(selections) > 1)
-        found += [(name(each.name), guess.calibrated) for each, guess in zip(listed, guesses, strict=True)]
+        found += [
+            (name(configuration.name), guess.calibrated) for configuration, guess in zip(listed, guesses, strict=True)
+        ]
         _write_snapshot(options, partial(trace_of, selection.workload, listed[-1].values, data, target, origins=True))
     return found
 
@@ -201,16 +203,6 @@ def _before_and_after(
             "need_gb": [round(need_bytes(estimate) / GB, 4) for estimate in after],
         }
     )
-
-
-def _device(selection: DeviceChoice) -> Device:
-    """The device to estimate for; a GPU need not be there to be estimated for."""
-    try:
-        return detect_devices(selection)[0]
-    except InputError:
-        if selection != "cuda":
-            raise
-        return Device("", "cuda", 0, "a GPU", 0, 0, cores=1)
 
 
 def to_record(name: str, guess: MemoryEstimate) -> dict[str, object]:

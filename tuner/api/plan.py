@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.api.capacity import Capacity, capacity, card_sizes, imagined
+from tuner.api.capacity import Capacity, capacity, card_sizes
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.machine.devices import detect_with_idle_cores
 from tuner.placement.packing import Plan
@@ -17,6 +17,7 @@ from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
 from tuner.records.study_record import read_study
+from tuner.sizing.target import imagined_gpu
 from tuner.spec.commands import PlanOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
@@ -213,7 +214,7 @@ def _refuse_auto(trials: Sequence[Trial]) -> None:
 def _imagined(gpus: int, memory_gb: float | None) -> list[Device]:
     if memory_gb is None:
         raise ParameterError("gpus", gpus, f"say how much memory each has, with {option('device_memory_gb')}")
-    return [imagined(int(memory_gb * GB), index) for index in range(gpus)]
+    return [imagined_gpu(int(memory_gb * GB), index) for index in range(gpus)]
 
 
 def _check_alone(options: PlanOptions) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tuner.reporting.plan_text import WATCH_GPU, WATCH_MEMORY
+from tuner.sizing.target import imagined_gpu
 from tuner.sizing.transformers.formula import Precision, TransformerConfig, parameter_count
 from tuner.sizing.transformers.gpu_memory import CARD_SHARE, largest_batches, precision_of
-from tuner.trial import GB, Device, MemoryEstimate
+from tuner.trial import GB, MemoryEstimate
 
 # Advice by the GB of tensors, as the GPU memory estimation guide has it: up to so many, and in words.
 BANDS = (
@@ -41,7 +42,7 @@ def transformer_text(config: TransformerConfig, found: Sequence[tuple[str, Memor
 
 def _cards(config: TransformerConfig, precision: Precision) -> str:
     """The largest batch on cards of common sizes."""
-    found = largest_batches(config, precision, Device("", "cuda", 0, "a GPU", 0, 0, cores=0))
+    found = largest_batches(config, precision, imagined_gpu(0))
     sizes = ", ".join(f"{gb} GB {batch or 'none'}" for gb, batch in found.items())
     return f"largest {precision} batch within {CARD_SHARE:.0%} of a card, context included: {sizes}"
 

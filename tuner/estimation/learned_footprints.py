@@ -8,7 +8,7 @@ A few samples cannot tell the weights alone. A prior says that memory grows near
 fractions, which are mostly rates, hardly matter. The allowance for errors follows from the errors of samples that
 were left out of the fit.
 
-Given 8 samples that ``spread`` chose, the median error is 8 to 10 % (``tests/estimation/test_learned_footprints.py``).
+Given 8 samples that ``spread`` chose, the median error is 8 to 10 % (tests/estimation/test_learned_footprints.py).
 """
 
 from __future__ import annotations

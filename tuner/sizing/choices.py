@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tuner.errors import InputError, option
-from tuner.sizing.search import TRAINING_SET, USERS_BOUND, largest_batch
+from tuner.sizing.search import TRAINING_SET, USERS_BOUND
 from tuner.trial import ACCUMULATION, GB, Config
 
 Number = int | float
-PAIRS = ("n_negatives", "n_positives")  # a sample's pairs, lowered in this order if a batch does not fit
 
 
 @dataclass(frozen=True)
@@ -57,32 +56,6 @@ def accumulation_for(batch_size: int, devices: int, effective_batch: int) -> int
     return max(1, effective_batch // (batch_size * devices))
 
 
-def lowered(
-    need: Callable[[Mapping[str, int]], int], pairs: Mapping[str, Number], limit_bytes: int
-) -> dict[str, int] | None:
-    """The largest numbers of pairs with which a batch fits that does not fit now; None if nothing helps.
-
-    Negatives are lowered first, to at least 1, then positives. Pairs that take no memory stay. Only changed numbers
-    are returned. ``need`` is the batch's memory with changed numbers.
-    """
-    changed: dict[str, int] = {}
-    for name in PAIRS:
-        least = {**changed, name: 1}
-        if pairs.get(name, 0) <= 1 or need(least) >= need(changed):
-            continue
-        if need(least) <= limit_bytes:
-            others = dict(changed)
-            found = largest_batch(
-                lambda number, name=name, others=others: need({**others, name: number}),  # type: ignore[misc]
-                limit_bytes,
-                at_most=int(pairs[name]),
-                bound=name,
-            )
-            return {**changed, name: found.batch_size}
-        changed = least
-    return None
-
-
 def check_not_chosen(text: str, batch: str) -> None:
     """Raises ``InputError`` if ``NAME=VALUE`` overrides a chosen value: the batch or the accumulation."""
     name, given = text.partition("=")[0], option("overrides", text)
@@ -96,9 +69,9 @@ def explanations(chosen: Chosen, goal: Goal, given: Config) -> list[str]:
     """The reasons for batch, accumulation and lowered pairs, a line each; ``given`` has the numbers before."""
     name = chosen.name
     found = [
-        f"{name}: {each} {chosen.variables[each]:g} instead of {float(given[each]):g}, the most with which a batch "
+        f"{name}: {key} {chosen.variables[key]:g} instead of {float(given[key]):g}, the most with which a batch "
         f"of {goal.min_batch_size} fits"
-        for each in chosen.lowered
+        for key in chosen.lowered
     ]
     return [*found, f"{name}: {_batch_text(chosen, goal)}", f"{name}: {_accumulation_text(chosen, goal)}"]
 

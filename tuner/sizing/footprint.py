@@ -125,20 +125,11 @@ class Footprint(_Table):
         return round(size_gb * GB)
 
     def formula(self) -> str:
-        """The sum in one line, in GB, such as "2.7 + batch_size · (0.0293 + 0.01465 · n_negatives)"."""
-        fixed: dict[tuple[str, ...], float] = {}
-        growing: dict[tuple[str, ...], float] = {}
+        """The sum in one line, in GB, such as "2.7 + 0.0293 · batch_size + 0.01465 · batch_size · n_negatives"."""
+        sums: dict[tuple[str, ...], float] = {}
         for term in self.terms:
-            sums, times = fixed, list(term.times)
-            if self.batch in times:
-                sums = growing
-                times.remove(self.batch)
-            sums[tuple(times)] = sums.get(tuple(times), 0.0) + term.gb
-        fixed_texts, texts = (
-            [" · ".join([f"{size:.4g}", *times]) for times, size in sums.items()] for sums in (fixed, growing)
-        )
-        factor = f"({' + '.join(texts)})" if len(texts) > 1 else "".join(texts)
-        return " + ".join([*fixed_texts, f"{self.batch} · {factor}"])
+            sums[term.times] = sums.get(term.times, 0.0) + term.gb
+        return " + ".join(" · ".join([f"{size:.4g}", *times]) for times, size in sums.items())
 
 
 def stage_numbers(name: str) -> range:

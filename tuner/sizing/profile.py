@@ -10,7 +10,7 @@ from tuner.errors import InputError, option
 from tuner.estimation.measure import measure
 from tuner.estimation.overheads import RAY_BYTES
 from tuner.sizing.choices import Chosen, Goal
-from tuner.sizing.workload_sizing import Predictor, batch_key, in_batches, size_configuration, with_fewer_pairs
+from tuner.sizing.workload_sizing import Predictor, batch_key, in_batches, size_configuration
 from tuner.trial import GB, Config, MemoryEstimate
 from tuner.workloads.base import needs_workload
 
@@ -42,7 +42,7 @@ def profiled(predictor: Predictor, config: Config, goal: Goal, chosen: Chosen) -
             too_large = min(too_large, chosen.batch_size)
         elif best is None or chosen.batch_size > best.batch_size:
             best = replace(chosen, measured_bytes=took)
-        guess = predictor.estimate(with_fewer_pairs(config, chosen), chosen.batch_size, chosen.accumulation)
+        guess = predictor.estimate(config, chosen.batch_size, chosen.accumulation)
         chosen = size_configuration(predictor, name, config, goal, _corrected(guess, took))
         if best is not None and not NEARLY * best.batch_size < chosen.batch_size < too_large:
             return best, notes
@@ -61,7 +61,7 @@ def _corrected(guess: MemoryEstimate, took_bytes: int) -> Callable[[MemoryEstima
 def _measured_bytes(predictor: Predictor, config: Config, chosen: Chosen) -> int:
     task, device = predictor.task, predictor.device
     sizes = chosen.batch_size, chosen.accumulation
-    whole = in_batches(with_fewer_pairs(config, chosen), batch_key(task), *sizes)
+    whole = in_batches(config, batch_key(task), *sizes)
     measured = measure(
         needs_workload(task.workload, "a measured step"),
         whole,

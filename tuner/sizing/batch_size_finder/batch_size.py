@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from numbers import Integral, Real
 from typing import Literal, TypedDict, Unpack, get_args
@@ -24,7 +24,7 @@ from tuner.sizing.batch_size_finder.samples import Batch, Samples, apply, sample
 from tuner.sizing.batch_size_finder.training_step import Loss, MakeOptimizer, TrainingStep, copied, sharing
 from tuner.sizing.memory_state import torch_device
 from tuner.sizing.search import MEMORY, USERS_BOUND, DoesNotFit, LargestBatch, Need, largest_batch
-from tuner.training.optimizers import Adam
+from tuner.sizing.target import imagined_gpu
 from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
 
 Mode = Literal["static", "traced", "measured"]
@@ -44,14 +44,6 @@ class Details(TypedDict, total=False):
     loss: Loss | None
     optimizer: MakeOptimizer
     teacher: nn.Module | None
-
-
-@dataclass(frozen=True)
-class _Details:
-    total_gb: float | None = None
-    loss: Loss | None = None
-    optimizer: MakeOptimizer = Adam
-    teacher: nn.Module | None = None
 
 
 @dataclass(frozen=True)
@@ -121,16 +113,14 @@ def compute_batch_size(
         InputError: something given cannot be used, or the step fails on the sample.
         Untraceable: mode "traced" cannot follow the step; ``mode="measured"`` may.
     """
-    for name in details.keys() - {each.name for each in fields(_Details)}:
-        raise TypeError(f"compute_batch_size() got an unexpected keyword argument {name!r}")
-    given = _Details(**details)
-    _check(mode, target_utilization, min_batch_size, max_batch_size, given.total_gb)
-    target = _device(device, mode, given.total_gb)
-    step = TrainingStep(model, given.optimizer, given.loss, given.teacher)
+    total_gb = details.pop("total_gb", None)
+    _check(mode, target_utilization, min_batch_size, max_batch_size, total_gb)
+    target = _device(device, mode, total_gb)
+    step = TrainingStep(model, **details)  # type: ignore[misc]  # of the other details
     _check_model(step)
     smallest = min(max_batch_size, 2 if _normalises_batches(model) else 1)
     limit_bytes, limited_by = int(target.total_bytes * target_utilization), MEMORY
-    if given.total_gb is None and (room_bytes := _room_bytes(step, target)) < limit_bytes:
+    if total_gb is None and (room_bytes := _room_bytes(step, target)) < limit_bytes:
         limit_bytes, limited_by = room_bytes, FREE_MEMORY
     search = _Search(step, samples_of(sample), target, limit_bytes, limited_by, smallest, max_batch_size)
     try:
@@ -145,12 +135,12 @@ def _static(search: _Search) -> _Footprint:
     step, samples, device = search.step, search.samples, search.device
     counted, (state_bytes, least_bytes) = count(step), optimizer_bytes(step, device.kind)
     held = counted.total_bytes + state_bytes
-    each = samples.sample_bytes + sum(activation_bytes(model, samples.extent()) for model in step.models())
+    per_sample = samples.sample_bytes + sum(activation_bytes(model, samples.extent()) for model in step.models())
     context, fragmentation = CONTEXT_BYTES[device.kind], FRAGMENTATION[device.kind]
     workspace_bytes = 2 * cublas_workspace_bytes(device)  # for the forward and the backward pass
 
     def need(size: int) -> int:
-        tensor_bytes = max(held + size * each, least_bytes + counted.teacher) + workspace_bytes
+        tensor_bytes = max(held + size * per_sample, least_bytes + counted.teacher) + workspace_bytes
         return context + math.ceil((1 + fragmentation) * tensor_bytes)
 
     return _Footprint(need, state_bytes, fragmentation)
@@ -158,7 +148,7 @@ def _static(search: _Search) -> _Footprint:
 
 def _traced(search: _Search) -> _Footprint:
     step = search.step
-    on_cpu = all(tensor.device.type == "cpu" for model in step.models() for tensor in model.parameters())
+    on_cpu = all(tensor.device.type == "cpu" for tensor in step.tensors())
     own = step if on_cpu else copied(step, torch.device("cpu"))
 
     @cache
@@ -175,7 +165,7 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
 
     def make() -> Parts:
         batch = apply(outline, _traced_tensor)
-        return step.model, step.optimizer(), lambda: step.value(batch)
+        return step.model, step.make_optimizer(), lambda: step.value(batch)
 
     try:
         with step.flags():
@@ -208,17 +198,12 @@ def _measured(search: _Search) -> _Footprint:
     target = torch.device("cuda", device.index) if device.kind == "cuda" else torch.device("cpu")
     try:
         with rehearsal(search.step, search.samples, target) as run:
-            line = measure_line(
-                run.peak_bytes,
-                count(search.step).total_bytes,
-                room_bytes,
-                first=search.smallest,
-                most=search.largest,
-                count=search.samples.count,
-            )
-            state_bytes = run.optimizer_bytes()
+            model_bytes = count(search.step).total_bytes
+            sizes = search.smallest, search.largest, search.samples.count
+            line = measure_line(run.peak_bytes, model_bytes, room_bytes, *sizes)
             if device.kind == "cuda":
                 fragmentation = _fragmentation(search, line, run)
+            return _on_line(line, context, run.optimizer_bytes(), fragmentation)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -231,8 +216,6 @@ def _measured(search: _Search) -> _Footprint:
     finally:
         if device.kind == "cuda":
             torch.cuda.empty_cache()
-
-    return _on_line(line, context, state_bytes, fragmentation)
 
 
 def _on_line(line: Line, context: int, state_bytes: int, fragmentation: float) -> _Footprint:
@@ -250,14 +233,11 @@ def _fragmentation(search: _Search, line: Line, run: Rehearsal) -> float:
     share = FRAGMENTATION["cuda"]
     for _ in range(FRAGMENTATION_STEPS):
         try:
-            footprint = _on_line(line, CONTEXT_BYTES["cuda"], 0, share)
-            size = _largest(search, footprint, search.smallest).batch_size
+            size = _largest(search, _on_line(line, CONTEXT_BYTES["cuda"], 0, share), search.smallest).batch_size
             found = run.reserved_bytes(size) / line.at(size) - 1
         except DoesNotFit:  # said by the search that follows
             break
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
+        except torch.OutOfMemoryError:
             found = share + FRAGMENTATION["cuda"]
         if found <= share:
             break
@@ -288,7 +268,7 @@ def _budget(search: _Search, footprint: _Footprint, found: LargestBatch, mode: s
     def for_samples(taken_bytes: int) -> int:
         return max(0, int((taken_bytes - context) / (1 + footprint.fragmentation)) - held)
 
-    each = for_samples(found.need_bytes) // found.batch_size
+    per_sample = for_samples(found.need_bytes) // found.batch_size
     return MemoryBudget(
         total_bytes=search.device.total_bytes,
         free_bytes=search.device.free_bytes,
@@ -301,7 +281,7 @@ def _budget(search: _Search, footprint: _Footprint, found: LargestBatch, mode: s
         gradient_bytes=counted.gradients,
         teacher_bytes=counted.teacher,
         available_bytes=for_samples(search.limit_bytes),
-        activation_bytes=max(0, each - search.samples.sample_bytes),
+        activation_bytes=max(0, per_sample - search.samples.sample_bytes),
         per_sample_bytes=search.samples.sample_bytes,
         fragmentation=footprint.fragmentation,
         batch_size=found.batch_size,
@@ -359,23 +339,18 @@ def _normalises_batches(model: nn.Module) -> bool:
 def _device(choice: str | torch.device, mode: str, total_gb: float | None) -> Device:
     """The chosen device, with ``total_gb`` as its memory if that is set."""
     chosen = torch_device(choice)
-    if chosen.type == "cpu":
-        found = ram_device()
-    elif chosen.type == "cuda":
-        found = _gpu(chosen, mode, total_gb)
-    else:
+    if chosen.type not in ("cpu", "cuda"):
         raise InputError(f"device={str(choice)!r}: give cpu, cuda or cuda:N")
+    found = ram_device() if chosen.type == "cpu" else _gpu(chosen, mode, total_gb)
     return found if total_gb is None else replace(found, total_bytes=int(total_gb * GB))
 
 
 def _room_bytes(step: TrainingStep, device: Device) -> int:
     """What of the device a training of this model may take, with a context and what the model holds there already."""
-    models = step.models()
-    tensors = [tensor for model in models for tensor in (*model.parameters(), *model.buffers())]
-    tensors += [each.grad for model in models for each in model.parameters() if each.grad is not None]
+    gradients = [p.grad for model in step.models() for p in model.parameters() if p.grad is not None]
     there = {
         tensor.data_ptr(): tensor.nbytes
-        for tensor in tensors
+        for tensor in (*step.tensors(), *gradients)
         if tensor.device.type == device.kind and (tensor.device.index or 0) == device.index
     }
     return device.free_bytes + CONTEXT_BYTES[device.kind] + sum(there.values())
@@ -390,4 +365,4 @@ def _gpu(chosen: torch.device, mode: str, total_gb: float | None) -> Device:
     if mode == "measured" or total_gb is None:
         remedy = 'a GPU that is elsewhere has mode="static" or mode="traced" and its memory as total_gb'
         raise InputError(f"device='{chosen}': this machine has no such GPU; {remedy}")
-    return Device("", "cuda", index, "a GPU", 0, 0, cores=0)
+    return imagined_gpu(0, index)

@@ -72,7 +72,7 @@ def optimizer_bytes(step: TrainingStep, device_kind: DeviceKind) -> tuple[int, i
         def loss() -> Tensor:
             return torch.stack([parameter.sum() for parameter in trained]).sum()
 
-        return step.model, step.optimizer(), loss
+        return step.model, step.make_optimizer(), loss
 
     try:
         trace = trace_step(make, device_kind=device_kind)

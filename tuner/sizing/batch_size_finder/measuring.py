@@ -51,7 +51,6 @@ def measure_line(
     peak_bytes: Callable[[int], int],
     model_bytes: int,
     room_bytes: int,
-    *,
     first: int,
     most: int,
     count: int = 1,
@@ -83,7 +82,7 @@ class Rehearsal:
     def __init__(self, step: TrainingStep, samples: Samples, device: torch.device, base_bytes: int) -> None:
         """Takes a step on its device. ``base_bytes`` of CUDA's memory belong to others."""
         self._step, self._samples, self._device, self._base_bytes = step, samples, device, base_bytes
-        self._optimizer = step.optimizer()
+        self._optimizer = step.make_optimizer()
         self._started = False
 
     def peak_bytes(self, size: int) -> int:
@@ -126,14 +125,9 @@ class Rehearsal:
         return int(torch.cuda.max_memory_allocated(self._device)) - self._base_bytes
 
     def _cpu_peak_bytes(self, size: int) -> int:
-        held = [tensor.nbytes for tensor in self._held()]
+        held = [tensor.nbytes for tensor in (*self._step.tensors(), *self._state())]
         changes = tensor_changes(lambda: self._run(size))
         return _peak(held, changes) + round(HEAP_SLACK * _peak(_in_heap(held), _in_heap(changes)))
-
-    def _held(self) -> list[torch.Tensor]:
-        """The tensors that live between steps."""
-        modules = self._step.models()
-        return [*(held for module in modules for held in (*module.parameters(), *module.buffers())), *self._state()]
 
     def _state(self) -> list[torch.Tensor]:
         values = (value for state in self._optimizer.state.values() for value in state.values())

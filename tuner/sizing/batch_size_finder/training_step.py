@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from tuner.errors import InputError, one_line
 from tuner.machine.caps import is_out_of_memory
 from tuner.sizing.batch_size_finder.samples import Batch, parts_of, tensors_of
+from tuner.training.optimizers import Adam
 from tuner.workloads.batches import Graph, is_graph
 
 Loss = Callable[..., Tensor]  # its arguments are a model and a batch
@@ -29,7 +30,7 @@ class TrainingStep:
     """
 
     model: nn.Module
-    make_optimizer: MakeOptimizer
+    optimizer: MakeOptimizer = Adam
     loss: Loss | None = None
     teacher: nn.Module | None = None
 
@@ -47,10 +48,10 @@ class TrainingStep:
             )
         return value
 
-    def optimizer(self) -> Optimizer:
+    def make_optimizer(self) -> Optimizer:
         """An optimizer of the model's trainable parameters; one without any of them raises ``InputError``."""
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        made = self.make_optimizer(trained)
+        made = self.optimizer(trained)
         if {*trained}.isdisjoint(parameter for group in made.param_groups for parameter in group["params"]):
             raise InputError("optimizer: it must use the parameters that it is given, which are copies")
         return made
@@ -58,6 +59,10 @@ class TrainingStep:
     def models(self) -> list[nn.Module]:
         """The model and its teacher, if it has one."""
         return [self.model] if self.teacher is None else [self.model, self.teacher]
+
+    def tensors(self) -> list[Tensor]:
+        """Parameters and buffers of the models."""
+        return [tensor for model in self.models() for tensor in (*model.parameters(), *model.buffers())]
 
     @contextmanager
     def flags(self) -> Iterator[None]:
@@ -155,21 +160,19 @@ def sharing(step: TrainingStep) -> TrainingStep:
     A trace changes no floats, but modules may keep fake results, which must not stay in the originals.
     """
     shared: dict[int, object] = {}
-    for module in step.models():
-        for tensor in (*module.parameters(), *module.buffers()):
-            if not tensor.is_floating_point():  # integers are computed in a trace
-                continue
-            if type(tensor) is nn.Parameter:
-                shared[id(tensor)] = nn.Parameter(tensor.detach(), tensor.requires_grad)
-            elif type(tensor) is Tensor:
-                shared[id(tensor)] = tensor.detach()
+    for tensor in step.tensors():
+        if not tensor.is_floating_point():  # integers are computed in a trace
+            continue
+        if type(tensor) is nn.Parameter:
+            shared[id(tensor)] = nn.Parameter(tensor.detach(), tensor.requires_grad)
+        elif type(tensor) is Tensor:
+            shared[id(tensor)] = tensor.detach()
     return _copied(step, shared)
 
 
 def _copied(step: TrainingStep, memo: dict[int, object]) -> TrainingStep:
     """The step with deep copies; ``memo`` has replacements by object id."""
-    for model in step.models():
-        memo |= {id(tensor): tensor.detach().clone() for tensor in _computed(model)}
+    memo |= {id(tensor): tensor.detach().clone() for model in step.models() for tensor in _computed(model)}
     try:
         model, teacher = copy.deepcopy((step.model, step.teacher), memo)
     except Exception as error:
