@@ -5,6 +5,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from tuner.trial import GB, Device
 os.environ.pop("COLUMNS", None)
 
 SHARED = "shared by tests"
+CACHES = count()
 # On a Ray that was there before, a study's workers have variables of its own: those that Ray keeps ready are no use.
 NO_SPARE_WORKERS = {"RAY_prestart_worker_first_driver": "0"}
 
@@ -72,8 +74,8 @@ def _own_folder_for_temporary_files() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test reads or writes the calibration of the one who runs it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    """No test uses the calibration of its user, or of another test. Few tests need the folder, which they make."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches" / str(next(CACHES))))
 
 
 @pytest.fixture(scope="session")

@@ -272,9 +272,9 @@ def test_generated_trees_have_no_levels() -> None:
 
 
 def test_without_a_place_for_a_cache_trees_are_still_loaded(
-    swc_folder: Path, monkeypatch: pytest.MonkeyPatch
+    swc_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = Path(os.environ["XDG_CACHE_HOME"]) / "file"
+    file = tmp_path / "file"
     file.write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(file))
     assert len(load_trees(str(swc_folder), seed=0)) == 4

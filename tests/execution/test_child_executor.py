@@ -89,8 +89,15 @@ def test_a_signal_is_told_and_the_trial_is_tried_again(tmp_path: Path) -> None:
     ended = outcome(begun(lambda config: os.kill(os.getpid(), signal.SIGSEGV), tmp_path))
     assert (ended.status, ended.lost) == ("failed", "worker")
     assert ended.error == "the trial's process was killed by SIGSEGV"
-    ended = outcome(begun(lambda config: os._exit(3), tmp_path))
-    assert (ended.lost, ended.error) == ("", "the trial's process ended with exit code 3")
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="tensors are sent by content")
+def test_a_process_that_ends_by_itself_is_told_and_leaves_no_copy_of_the_data(tmp_path: Path) -> None:
+    with closing(begun(lambda config: os._exit(3), tmp_path, data=torch.ones(2**19))) as executor:
+        ended = until(executor, Outcome)
+        assert (ended.lost, ended.error) == ("", "the trial's process ended with exit code 3")
+        links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        assert not [link for link in links if "memfd:tuner" in link]
 
 
 @pytest.mark.parametrize(
@@ -156,27 +163,22 @@ def test_what_a_trial_prints_is_in_its_log_even_if_it_is_killed(tmp_path: Path) 
     assert TrialOptions(checkpoints=tmp_path / "none").log("t001") is None, "as on another node"
 
 
-def test_the_log_of_a_trial_that_runs_keeps_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_of_a_trial_keeps_its_end_and_closing_ends_the_process_and_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tuner.machine.logs.LOG_BYTES", 8)
 
-    def prints(config: dict[str, Any]) -> None:
-        print("0123456789abc")
-        tuner.report(loss=1)
-        tuner.report(loss=2)
-
-    outcome(begun(prints, made(tmp_path / "checkpoints")))
-    assert (tmp_path / "logs" / "t001.log").read_text() == "[earlier output was removed]\nabc\n"
-
-
-def test_closing_ends_the_process_and_what_it_has_started(tmp_path: Path) -> None:
     def starts(config: dict[str, Any]) -> None:
+        print("0123456789abc")
+        tuner.report(loss=0)
         other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
         tuner.report(loss=os.getpid(), other=other.pid)
         time.sleep(60)
 
-    with closing(begun(starts, tmp_path)) as executor:
-        report = until(executor, EpochReport)
-        report = report if report.epoch else until(executor, EpochReport)
+    with closing(begun(starts, made(tmp_path / "checkpoints"))) as executor:
+        while (report := until(executor, EpochReport)).epoch < 2:
+            pass
+    assert (tmp_path / "logs" / "t001.log").read_text() == "[earlier output was removed]\nabc\n"
     assert [runs(int(report.metrics[name])) for name in ("loss", "other")] == [False, False]
 
 
@@ -196,13 +198,3 @@ def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
     while any(runs(child.pid) for child in children) and time.monotonic() - began < 10:
         time.sleep(0.05)
     assert not any(runs(child.pid) for child in children)
-
-
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="tensors are sent by content")
-def test_a_process_that_dies_leaves_no_copy_of_the_data(tmp_path: Path) -> None:
-    executor = begun(lambda config: os._exit(1), tmp_path, data=torch.ones(2**19))
-    with closing(executor):
-        while not any(isinstance(event, Outcome) for event, _ in executor.poll(1.0)):
-            pass
-        links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-        assert not [link for link in links if "memfd:tuner" in link]
