@@ -143,11 +143,11 @@ PAGES = {
         ),
         files=(
             ("results/<time>-…/best.pt", "the weights, for `tuner.load_best()`; `--output` names another folder"),
-            ("results/<time>-…/train.json", "the command, the study and trial, versions and figures"),
+            ("results/<time>-…/study.json", "the command, with the study and the trial, options and versions"),
         ),
         exits=(
             ("1", "it could not go on, or with `--exact` other figures came out"),
-            ("130", "interrupted by Ctrl-C; the best weights so far are saved"),
+            ("130", "interrupted by Ctrl-C; `tuner --resume DIR` goes on from the checkpoint"),
         ),
         see=("run", "results", "results.md"),
     ),

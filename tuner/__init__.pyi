@@ -690,9 +690,7 @@ def train(
     threads: int | None = None,
     output: str | PathLike[str] | None = None,
 ) -> TrainingResult:
-    """Trains one configuration of a study again, in this process: what ``tuner train`` does.
-
-    Ctrl-C ends it at once; the weights of the best epoch so far are saved then, too.
+    """Trains one configuration of a study again, as a study of this trial alone: what ``tuner train`` does.
 
     Args:
         study: The study's folder.
@@ -714,9 +712,8 @@ def train(
     Raises:
         InputError: something given cannot be used, or there is not enough memory; nothing has been written.
         Differs: ``exact``, and a figure is another; the model has been saved.
-        Diverged: the training loss is no longer a finite number, or has exploded.
-        ExecutionError: memory has run out, or the model cannot be written.
-        KeyboardInterrupt: after the best epoch's weights have been saved, if there was one.
+        ExecutionError: the trial was not completed; its row in the folder says why.
+        KeyboardInterrupt: after the trial's checkpoint has been written, so that the folder can be resumed.
     """
 
 def tune_hyperparameters_parallel(

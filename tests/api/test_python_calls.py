@@ -48,7 +48,7 @@ def test_a_study_of_an_object_keeps_its_options_and_needs_the_object_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     result = tuner.run(Sized(), config=LISTED, limit=1, epochs=2, output="out", **HERE)
-    assert "Again: tuner.load_best('out', Sized(…))" in capsys.readouterr().out
+    assert "Again: tuner.load_best('out', workload=…)" in capsys.readouterr().out
     study = read_study(Path("out"))
     assert study.options
     assert (study.options["workload"], study.options["config"], study.command) == (["sized"], LISTED, CALL)
@@ -144,9 +144,9 @@ def test_a_search_that_was_an_object_is_given_again() -> None:
     assert needs_objects(study)
     assert not needs_objects(replace(study, options={"search": "optuna"}))
     with pytest.raises(InputError, match="resume='out': its search TPESampler must be given again, as only Python"):
-        resumed(study, Settings(resume="out"), from_python=True)
+        resumed(study, Settings(resume="out"))
     given = object()
-    assert resumed(study, Settings(resume="out", search=given), from_python=True).search is given
+    assert resumed(study, Settings(resume="out", search=given)).search is given
 
 
 def test_everything_that_must_be_given_again_is_named_at_once() -> None:
@@ -154,7 +154,7 @@ def test_everything_that_must_be_given_again_is_named_at_once() -> None:
     study = StudyRecord(workload="train", classes={"train": None}, programs=["train"], options=objects)
     rule = "its function train, search TPESampler and data must be given again, as only Python can give them"
     with pytest.raises(InputError, match=f"{rule}: make the same call, with resume='out' in place of output$"):
-        resumed(study, Settings(resume="out"), from_python=False)
+        resumed(study, Settings(resume="out"))
 
 
 def test_a_study_of_a_sampler_keeps_its_options() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tuner
-from tests.records.test_earlier_version import WRITTEN
+from tests.records.test_written_before import copied
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 
@@ -74,7 +73,8 @@ OF_JOURNAL = [
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
-    return Path(shutil.copytree(WRITTEN, tmp_path / "study"))
+    monkeypatch.chdir(tmp_path)
+    return copied(tmp_path)
 
 
 def changed(text: str, field: str, value: str) -> str:
@@ -100,7 +100,7 @@ def test_what_is_wrong_in_study_json_is_one_line(
     refused(reader, folder, rf"study\.json is damaged \({message}")
 
 
-@pytest.mark.parametrize("reader", [each for each in READERS if each != "run"])
+@pytest.mark.parametrize("reader", [reader for reader in READERS if reader != "run"])
 @pytest.mark.parametrize(("field", "value", "message"), OF_JOURNAL)
 def test_what_is_wrong_in_the_journal_is_one_line(
     folder: Path, reader: str, field: str, value: str, message: str

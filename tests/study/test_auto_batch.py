@@ -9,19 +9,16 @@ from typing import Any
 import pytest
 
 import tuner
-from tests.support.attempts import attempt
 from tests.support.toy import Batched, Toy
 from tuner.api.plan import to_record
 from tuner.cli.print_plan import forecast_text
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.placement.packing import need_bytes
-from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import complete, configurations
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, share_of, size_batches
 from tuner.study.planning import to_trials
-from tuner.study.repeat import settings_of_workload
 from tuner.study.result import StudyResult
 from tuner.study.stages import Selected
 from tuner.study.study import run_study
@@ -257,14 +254,6 @@ def test_a_batch_that_was_a_number_is_not_recognised_as_auto(tmp_path: Path) -> 
     study(tmp_path / "out", {"name": "a", "epochs": 1})
     with pytest.raises(InputError, match="its configurations are different"):
         study(tmp_path, {"name": "a", "batch_size": AUTO}, output=None, resume=str(tmp_path / "out"), epochs=1)
-
-
-def test_the_command_that_repeats_a_trial_names_its_batch() -> None:
-    settings = Settings(overrides=["lr=0.1", "batch_size=auto"])
-    row = attempt(workload="batched", trial_id="t002")
-    study = StudyRecord(workload="batched", auto_batch={"t002": 96})
-    assert settings_of_workload(settings, row, study).overrides == ("lr=0.1", "batch_size=96")
-    assert settings_of_workload(settings, row, StudyRecord(workload="batched")) == settings
 
 
 @pytest.mark.ray

@@ -142,24 +142,6 @@ def test_a_study_keeps_that_it_was_given_a_function_but_not_which() -> None:
     assert from_stored(to_stored(Settings(memory_gb=2.5))).memory_gb == 2.5
 
 
-@pytest.mark.parametrize(
-    ("asked", "ran", "given"),
-    [
-        ({"auto_memory": False, "model_memory_gb": 1.5}, {"auto_memory": False}, 1.5),
-        ({"auto_memory": True, "model_memory_gb": 1.5}, {"auto_memory": True}, None),
-        ({"auto_memory": False, "model_memory_gb": 1.5}, {"auto_memory": True}, None),  # a function's
-        ({"auto_memory": False, "model_memory_gb": 1.5, "memory_gb": 2.5}, {"auto_memory": False}, 2.5),
-    ],
-)
-def test_a_study_of_an_earlier_version_is_continued_with_the_memory_it_had(
-    asked: dict[str, Any], ran: dict[str, Any], given: float | None
-) -> None:
-    study = replace(UNKNOWN, options=asked, settings=ran)
-    assert with_own(study, Settings(resume="study")).given_gb == given
-    assert with_own(study, Settings(resume="study", auto_memory=True)).estimates_memory
-    assert with_own(study, Settings(resume="study", model_memory_gb=3.0)).given_gb == 3.0
-
-
 def test_a_study_whose_memory_was_estimated_may_be_continued_with_memory_that_is_given() -> None:
     study = replace(UNKNOWN, options=to_stored(Settings(memory_estimation="measured")))
     given = with_own(study, Settings(resume="study", model_memory_gb=3.0))

@@ -163,7 +163,7 @@ def test_a_line_counts_as_it_was_and_not_as_it_would_be_now() -> None:
 
 def continued(stored: dict[str, Any], threads: int | None = None, **given: Any) -> Settings:
     study = StudyRecord(workload="graphsage", options=stored, plan=PlanRecord(threads=threads))
-    return resumed(study, Settings(resume="out", **given), from_python=True)
+    return resumed(study, Settings(resume="out", **given))
 
 
 def test_a_study_keeps_its_options_but_those_that_are_given_though_they_are_the_defaults() -> None:
@@ -186,7 +186,7 @@ def test_data_given_anew_for_one_workload_leave_the_others_theirs() -> None:
 
 def test_a_study_of_a_notebook_is_gone_on_with_in_the_notebook() -> None:
     with pytest.raises(InputError, match=r"was started by f\(\): call that again with resume='out'"):
-        resumed(StudyRecord(workload="graphsage", command="f()"), Settings(resume="out"), from_python=True)
+        resumed(StudyRecord(workload="graphsage", command="f()"), Settings(resume="out"))
 
 
 @pytest.fixture

@@ -116,11 +116,11 @@ def test_a_space_with_objects_is_resumed_by_the_same_call_alone() -> None:
         workload="opened", command=CALL, options=json.loads(json.dumps(to_stored(Settings(space=space))))
     )
     assert needs_objects(study)
-    again = resumed(study, Settings(resume="DIR", space=space), from_python=True)
+    again = resumed(study, Settings(resume="DIR", space=space))
     assert same_selection(study, again, ("space",))
     with pytest.raises(InputError, match="its space must be given again, as only Python can give it: make the same"):
-        resumed(study, Settings(resume="DIR"), from_python=False)
+        resumed(study, Settings(resume="DIR"))
     plain = replace(
         study, options=json.loads(json.dumps(to_stored(Settings(space={"act": {"choice": [None, [1]]}}))))
     )
-    assert resumed(plain, Settings(resume="DIR"), from_python=False).space == {"act": {"choice": [None, [1]]}}
+    assert resumed(plain, Settings(resume="DIR")).space == {"act": {"choice": [None, [1]]}}

@@ -14,13 +14,14 @@ from tests.support.toy import Toy, Wide
 from tuner.errors import InputError
 from tuner.machine.devices import ram_device
 from tuner.records.attempts import Attempt
-from tuner.records.study_record import StudyRecord
+from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.search import configurations as space
 from tuner.spec.settings import Settings
 from tuner.study.planning import estimate_requests, to_trials
-from tuner.study.repeat import command, of_trial, settings_of_workload
+from tuner.study.repeat import how_to_repeat
 from tuner.study.searching import choose_searched
 from tuner.study.selection import choose, chosen_before, parse_data
+from tuner.study.stored_options import to_stored
 from tuner.trial import Device
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.task import load_tasks
@@ -182,29 +183,28 @@ def test_what_a_study_has_tried_is_chosen_again() -> None:
     assert (len(toy.configurations), wide.configurations[0].values["width"]) == (1, 2)
 
 
-ALONE = StudyRecord(workload="toy")
+def repeated(settings: Settings, row: Attempt, **about: Any) -> str:
+    """How the row of a study with these settings is run again."""
+    described = {"workload": "toy", "classes": {"toy": "tests.support.toy:Toy"}, **about}
+    study = StudyRecord(options=to_stored(settings), plan=PlanRecord(threads=1), **described)
+    return how_to_repeat(study, row, Path("DIR")).partition(" -m tuner ")[2]
 
 
-def repeated(settings: Settings, row: Attempt, study: StudyRecord = ALONE) -> str:
-    own = settings_of_workload(settings, row, study)
-    return command(of_trial(own, row, 1)).partition(" -m tuner ")[2]
+@pytest.mark.parametrize(
+    ("options", "about"),
+    [
+        ({"config": [{"lr": 0.1}]}, {}),
+        ({"search": "random", "space": {"lr": {"uniform": [0, 1]}}}, {}),
+        ({"workload": ["toy", "toy-wide"]}, {"workload": ["toy", "toy-wide"]}),
+        ({}, {"auto_batch": {"t001": 96}}),
+    ],
+)
+def test_what_no_list_names_is_trained_again_by_its_record(options: dict[str, Any], about: dict[str, Any]) -> None:
+    assert repeated(Settings(**options), attempt(trial_id="t001"), **about) == "train --from DIR --trial t001"
 
 
-def test_the_command_that_repeats_a_trial_has_what_is_of_its_workload_alone() -> None:
-    settings = Settings(
-        workload=["toy", "toy-wide"],
-        config="own.yaml",
-        data={"toy": "t", "toy-wide": "w"},
-        overrides=["width=3", "lr=1", "amp=0"],  # amp is not in the row, as 0 is its default
-        skip_bad=True,  # which toys do not understand
-    )
-    row = attempt(trial_id="t001", name="b c", **{"config/lr": 1.0})
-    several = StudyRecord(workload=["toy", "toy-wide"])
-    assert repeated(settings, row, several) == (
-        "--workload toy --config own.yaml --set lr=1 --set amp=0 --data t --only 'b c' --threads 1"
-    )
-    grown = repeated(Settings(model_memory_gb=1.5), replace(row, attempts=2, limit_gb=2.251))
-    assert "--model-memory-gb 2.26" in grown  # with less it had run out of memory
+def test_a_trial_that_got_more_memory_is_trained_again_by_its_record() -> None:
+    assert repeated(Settings(), attempt(trial_id="t001", attempts=2)) == "train --from DIR --trial t001"
 
 
 def test_the_command_that_repeats_a_trial_of_several_seeds_has_its_own_and_that_of_the_split() -> None:

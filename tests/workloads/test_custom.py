@@ -25,9 +25,9 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.records.study_record import read_study
 from tuner.spec.commands import PlanOptions
 from tuner.spec.settings import Settings
+from tuner.study.past_trial import find_trial
 from tuner.study.result import StudyResult
 from tuner.study.resume import fingerprint
-from tuner.study.retraining.past_trial import find_trial
 from tuner.study.selection import choose, chosen_before
 from tuner.study.stages import Selected
 from tuner.study.study import run_study
@@ -131,7 +131,8 @@ def test_a_study_keeps_where_its_class_is_found(here: Path) -> None:
     (again,) = chosen_before(written.configurations, ["digits"], "", 0, classes=written.classes)
     assert again.configurations[0].values["epochs"] == 1
     past = find_trial(here / "out", "best", "digits:Digits", None)
-    assert (past.row.name, past.workload.name, past.has_data(past.load_data(None))) == ("default", "digits", True)
+    assert (past.row.name, past.workload.name) == ("default", "digits")
+    assert past.has_data(past.selection(None).load_checked())
     (here / "digits.py").rename(here / "figures.py")
     del sys.modules["digits"]
     with pytest.raises(InputError, match=r"workload 'digits:Digits': there is no module 'digits' in .* or installed"):

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.errors import InputError, ParameterError, Spelling, both_given, in_python, option
-from tuner.execution.worker import to_bytes
-from tuner.machine.interrupts import Immediate, orderly
-from tuner.records.files import BEST, TRAIN
+from tuner.errors import ExecutionError, InputError, ParameterError, Spelling, both_given, in_python, option
+from tuner.records.files import BEST
 from tuner.reporting import phases
 from tuner.reporting.console import make_console, print_text
-from tuner.reporting.texts import count_text
 from tuner.reporting.training import figures_table
 from tuner.spec.commands import TrainOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments
+from tuner.study.past_trial import PastTrial, find_trial
 from tuner.study.repeat import load_best_call, program
-from tuner.study.retraining.figures import differing, judge, written_figures
-from tuner.study.retraining.in_process import trained
-from tuner.study.retraining.model_folder import about_it, make_folder, save
-from tuner.study.retraining.past_trial import find_trial
-from tuner.study.retraining.run import Run, check_room, choose_device, estimate_memory, load_data, plan_run
-from tuner.trial import GB, Device, MemoryEstimate
-from tuner.workloads.base import Trainable
-from tuner.workloads.lookup import classes_of, texts_of
-from tuner.workloads.protocols import describe_data, joined_splits
-from tuner.workloads.task import TrainingTask
+from tuner.study.result import StudyResult
+from tuner.study.same_figures import Differences, check_exact, differing, verdict
+from tuner.study.stages import Selected
+from tuner.study.stored_options import CALL, to_stored
+from tuner.study.study import run_study
+from tuner.trial import Config
+from tuner.workloads.base import numeric_hyperparameter
+from tuner.workloads.task import Selection, on_all_data
 
 
 @dataclass(frozen=True)
@@ -39,7 +34,7 @@ class TrainingResult:
     """What training one configuration came to.
 
     Attributes:
-        folder: where the model is: ``tuner.load_best(folder)`` gives it.
+        folder: where the model is: ``tuner.load_best(folder)`` gives it. It is the folder of a study of one trial.
         metrics: of the epoch that was kept, as they are written; with all data the training loss alone.
         study: those of the study's trial.
         differences: where nothing was changed, the metrics that are others, with the study's value first; else None.
@@ -48,74 +43,68 @@ class TrainingResult:
     folder: Path
     metrics: Mapping[str, float | None]
     study: Mapping[str, float | None]
-    differences: Mapping[str, tuple[float | None, float | None]] | None
+    differences: Differences | None
 
 
 @public(TrainOptions)
 def train(options: TrainOptions) -> TrainingResult:
-    """Trains one configuration of a study again, in this process: what ``tuner train`` does.
-
-    Ctrl-C ends it at once; the weights of the best epoch so far are saved then, too.
+    """Trains one configuration of a study again, as a study of this trial alone: what ``tuner train`` does.
 
     Raises:
         InputError: something given cannot be used, or there is not enough memory; nothing has been written.
         Differs: ``exact``, and a figure is another; the model has been saved.
-        Diverged: the training loss is no longer a finite number, or has exploded.
-        ExecutionError: memory has run out, or the model cannot be written.
-        KeyboardInterrupt: after the best epoch's weights have been saved, if there was one.
+        ExecutionError: the trial was not completed; its row in the folder says why.
+        KeyboardInterrupt: after the trial's checkpoint has been written, so that the folder can be resumed.
     """
     return train_again(options, in_python)
 
 
 def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
-    """What ``train`` does; ``spelling`` is how what it prints names parameters."""
-    folder = _checked(options)
-    past = find_trial(folder, options.trial, options.workload, options.seed)
-    run = plan_run(past, options)
+    """What ``train`` does; ``spelling`` is how the printed texts name parameters."""
+    past = find_trial(_checked(options), options.trial, options.workload, options.seed)
+    chosen = past.selection(options.data)
+    values = chosen.configurations[0].values
+    epochs = options.epochs or int(values["epochs"])
+    settings = _settings(past, values, epochs, options)
     phases.show("loading data")
-    found, same = load_data(run, options.data, options.exact)
-    target = choose_device("cpu" if options.exact and options.device == "auto" else options.device)
-    data = joined_splits(past.workload, found) if options.all_data else found
-    task = TrainingTask(past.workload, data, asked=past.objective)
-    estimate = estimate_memory(task, run.trial, target)
+    data = _load(chosen, past, options)
+    notes, changes = list(past.notes), _changes(past, values, settings, options)
+    if not past.has_data(data):
+        changes.append(option("data", options.data or past.source))
+        notes.append(f"the data are not the study's, so figures are of something else: {options.data or past.source}")
+    if options.exact:
+        check_exact(past.row, changes)
+    trained = replace(chosen.configurations[0], values={**values, "epochs": epochs})
+    selection = replace(chosen, load_data=lambda: data, configurations=[trained], asked=past.objective)
+    if options.all_data:
+        selection = on_all_data(selection, _last_epoch(past, options))
     console = make_console(spelling)
-    print_text(console, _head(run, describe_data(past.workload, found), target, estimate))
-    for note in past.notes:
-        print_text(console, f"note: {note}")
-    if not same:
-        print_text(
-            console,
-            f"note: the data are not the study's, so figures are of something else: {options.data or past.source}",
-        )
-    check_room(run.trial, target, estimate)
-    folder = make_folder(options.output, run.trial.workload)
-    interrupt, began = Immediate(), time.time()
-    with orderly(interrupt):
-        fitted, broken = trained(run, task, target, folder, console, interrupt)
-        about = about_it(
-            _command(options, past.workload), run, options.data or past.source, target, fitted, broken, began
-        )
-        save(folder, {BEST: to_bytes(run.trial, fitted), TRAIN: about.to_json()})
-    here = written_figures(fitted)
-    changed = run.changes or not same or broken or past.row.status != "completed"
-    result = TrainingResult(folder, here, past.metrics, None if changed else differing(here, past.metrics))
-    given = "" if _is_found_again(past.workload) else "workload=…"
+    from_ = f"{past.folder}: {past.row.trial_id} {past.row.name}, {past.row.status}"
+    lines = [f"{'from':<10} {from_}", f"{'chosen':<10} {past.chosen}" if past.chosen else ""]
+    print_text(console, "\n".join(filter(None, [*lines, *(f"note: {note}" for note in notes)])))
+    selected = Selected(
+        [selection],
+        settings,
+        label="train",
+        command=_command(options, past),
+        options=to_stored(settings),
+        from_python=spelling is in_python,
+    )
+    result = run_study(selected)
+    here, there = _metrics(result), past.row.metrics
+    compared = not changes and past.row.status == "completed"
+    found = TrainingResult(Path(result), here, there, differing(here, there) if compared else None)
     with suppress(OSError):  # nobody reads it any more
-        console.print(figures_table(here, past.metrics, (run.trial.seed, past.row.seed)))
-        print_text(console, f"saved: {folder / BEST}; {load_best_call(folder, given)} gives the model")
-    if broken:
-        print_text(
-            console, f"interrupted: what is saved are the weights of epoch {here['best_epoch']}, the best so far"
-        )
-        raise KeyboardInterrupt
-    if result.differences is not None:
-        judge(console, result.differences, past, target, options.exact)
-    return result
+        console.print(figures_table(here, there, (settings.seed, past.row.seed)))
+        given = "" if past.spec else "workload=…"
+        print_text(console, f"saved: {found.folder / BEST}; {load_best_call(found.folder, given)} gives the model")
+    if found.differences is not None:
+        print_text(console, verdict(found.differences, past, result.plan.devices[0], exact=options.exact))
+    return found
 
 
 def _checked(options: TrainOptions) -> Path:
     """The study's folder; refuses what cannot be used whatever the study is."""
-    Settings.of({"output": options.output}).check()
     if options.study is None:
         raise InputError(f"{option('study')}: give the folder of a study")
     if options.exact and options.device == "cuda":
@@ -126,30 +115,76 @@ def _checked(options: TrainOptions) -> Path:
     return Path(options.study)
 
 
-def _head(run: Run, about: str, device: Device, estimate: MemoryEstimate) -> str:
-    past, trial = run.past, run.trial
-    ends = f", of which the first {run.last_epoch}" if run.last_epoch < trial.epochs else ""
-    threads = f"{run.threads} thread{'s' if run.threads > 1 else ''}"
-    epochs = count_text(int(trial.config["epochs"]), "epoch")
-    lines = {
-        "from": f"{past.folder}: {past.row.trial_id} {trial.name}, {past.row.status}",
-        "chosen": past.chosen,
-        "data": about + ("; all of it to train on" if run.all_data else ""),
-        "training": f"{epochs}{ends}, seed {trial.seed}, {threads} on {device.label}",
-        "memory": f"{estimate}; {device.free_bytes / GB:.2f} GB free on {device.label}",
-    }
-    return "\n".join(f"{label:<10} {text}" for label, text in lines.items() if text)
+def _settings(past: PastTrial, values: Config, epochs: int, options: TrainOptions) -> Settings:
+    """The options of the study that trains the trial again.
+
+    Raises:
+        InputError: there are more epochs than the workload allows, or the folder cannot be used.
+    """
+    most = numeric_hyperparameter(past.workload, "epochs").high
+    if epochs > most:
+        raise ParameterError("epochs", epochs, f"must be at most {most:g}")
+    settings = Settings(
+        workload=past.spec or past.workload,
+        config=[{**values, "name": past.row.name}],
+        data=options.data or past.source,
+        skip_bad=past.skip_bad,
+        epochs=epochs,
+        seed=past.row.seed if options.seed is None else options.seed,
+        split_seed=past.study.data_seed,
+        threads=options.threads or past.threads,
+        device="cpu" if options.exact else options.device,
+        max_workers=1,
+        gpu_memory_buffer_gb=0.0,  # what is free is enough, as nothing else of the study runs
+        output=options.output,
+        report=False,
+    )
+    settings.check()
+    return settings
 
 
-def _is_found_again(workload: Trainable) -> bool:
-    return None not in classes_of([workload]).values()
+def _changes(past: PastTrial, values: Config, settings: Settings, options: TrainOptions) -> list[str]:
+    """The options by which this is another training than the study's."""
+    was = {"seed": past.row.seed, "epochs": values["epochs"], "threads": past.threads}
+    changes = [option(name, getattr(settings, name)) for name in was if getattr(settings, name) != was[name]]
+    return [*changes, option("all_data")] if options.all_data else changes
 
 
-def _command(options: TrainOptions, workload: Trainable) -> str:
-    """What a terminal would be told; a call, where the workload is an object that no text finds again."""
-    if not _is_found_again(workload):
-        return "tuner.train()"
+def _last_epoch(past: PastTrial, options: TrainOptions) -> int:
+    """After which epoch a training on all data ends: without held-out data none can be chosen."""
+    last = options.epochs or int(past.row.metrics.get("best_epoch") or 0)
+    if not last:
+        trial = f"{past.row.trial_id} ({past.row.status})"
+        raise InputError(f"{option('all_data')}: {trial} has no best epoch: give {option('epochs')}")
+    return last
+
+
+def _load(selection: Selection, past: PastTrial, options: TrainOptions) -> object:
+    """The data, split as the study had them."""
+    try:
+        return selection.load_checked()
+    except InputError as error:
+        if options.data is not None:
+            raise
+        raise InputError(
+            f"{option('study', str(past.folder))}: its data: {error}; say by {option('data')} where they are now"
+        ) from error
+
+
+def _metrics(result: StudyResult) -> Mapping[str, float | None]:
+    """The figures of the one trial; raises ``ExecutionError`` if it is not completed with its weights."""
+    (row,) = result.trials
+    if row.status != "completed":
+        raise ExecutionError(f"{row.name}: {row.status}: {row.error}; its record is in {result.folder}")
+    if not row.weights_kept:
+        raise ExecutionError(f"{row.name}: {row.error}")
+    return row.metrics
+
+
+def _command(options: TrainOptions, past: PastTrial) -> str:
+    """What a terminal would be told; a call, if the workload is an object that no text finds again."""
+    if past.spec is None:
+        return CALL
     if options.workload is not None:
-        texts = texts_of(options.workload)
-        options = options.changed(workload=texts if isinstance(texts, str) else texts[0])
+        options = options.changed(workload=past.spec)
     return f"{program()} {shlex.join(['train', *arguments(options)])}"

@@ -204,7 +204,7 @@ def calibrate(ctx: click.Context, /, **_: object) -> None:
 def train(ctx: click.Context, /, **_: object) -> None:
     """Train one configuration of a study again.
 
-    It can be trained longer, on all the data, or to the same digits, in one process and without Ray. The memory that
+    It can be trained longer, on all the data, or to the same digits, as a study of this trial alone. The memory that
     it will take is estimated first, and the command refuses to begin if that is not free.
     """
     from tuner.api.train import train_again

@@ -315,7 +315,16 @@ def _training(
     device = torch_device(placement.device)
     model = needs_workload(workload, "training")
     training = fit(
-        model, trial, task.data, device, checkpoint, prune_asked=pruned, objective=task.objective, notes=notes
+        model,
+        trial,
+        task.data,
+        device,
+        checkpoint,
+        last_epoch=task.last_epoch,
+        held_out=task.last_epoch is None,
+        prune_asked=pruned,
+        objective=task.objective,
+        notes=notes,
     )
     return training, checkpoint
 

@@ -6,7 +6,7 @@ A row has a value in each of the CSV's columns and in the column ``study``. None
     operator  = "=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~"
 
 A hyperparameter's name may omit ``config/``. If there is also a fixed column of that name, such as ``epochs``, the
-fixed column is meant. A value may have quotes.
+fixed column is meant. A value may have quotes, and nothing in it is ever executed.
 
 - A number is compared with a value that is a number, and a text with the value as it was typed. A number and a text
   are unequal, and neither is less than the other. If a column has only numbers, a text is refused as a value.

@@ -101,6 +101,7 @@ class StudyRecord:
     directions: Mapping[str, Direction] = field(default_factory=dict)  # earlier versions minimised every metric
     scales: Mapping[str, Scale] = field(default_factory=dict)  # of the space's ranges, by hyperparameter
     data: Text | None = None  # a short description of the data sets
+    last_epoch: Whole | None = None  # of a training on all data, which holds nothing out
     cautions: Mapping[str, Text] = field(default_factory=dict)  # why a workload's data may not tell the best trial
     settings: Mapping[str, object] = field(default_factory=dict)  # the values of all options
     plan: PlanRecord = PlanRecord()

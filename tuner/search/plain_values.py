@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 KNOWN = "tune.choice, uniform, loguniform, randint, lograndint, their quantized kinds or grid_search"
 OBJECT = "python object"  # the key of a mark
+TUNE_KINDS = {  # by the classes of a domain and of its sampler
+    ("Float", "_Uniform"): "uniform",
+    ("Float", "_LogUniform"): "loguniform",
+    ("Integer", "_Uniform"): "int",
+    ("Integer", "_LogUniform"): "logint",
+}
 
 
 def plain_configs(config: Configs) -> Configs:
@@ -30,22 +36,21 @@ def plain_configs(config: Configs) -> Configs:
     if isinstance(config, (str, Path)):
         return str(config)
     if isinstance(config, Mapping):
-        return {
-            str(key): plain_space(each) if key == "space" else _value(each, "config") for key, each in config.items()
-        }
-    if not isinstance(config, Sequence) or not all(isinstance(each, Mapping) for each in config):
+        return {str(key): plain_space(value) if key == "space" else _value(value) for key, value in config.items()}
+    if not isinstance(config, Sequence) or not all(isinstance(entry, Mapping) for entry in config):
         raise InputError(
             "config: expected a file's path, a list of mappings, or a mapping as a file holds one, not "
             f"{config!r:.60}"
         )
-    return [_mapping(each, "config") for each in config if isinstance(each, Mapping)]
+    listed: Any = [_value(entry) for entry in config]
+    return listed  # type: ignore[no-any-return]
 
 
 def plain_points(points: object) -> object:
     """The points as mappings of values."""
     if isinstance(points, Mapping):
-        return {str(key): plain_points(each) for key, each in points.items()}
-    return [plain_points(each) for each in points] if isinstance(points, list) else _scalar(points)
+        return {str(key): plain_points(value) for key, value in points.items()}
+    return [plain_points(point) for point in points] if isinstance(points, list) else _scalar(points)
 
 
 def plain_space(space: object) -> object:
@@ -65,29 +70,25 @@ def stored(value: object) -> object:
     if value is None or isinstance(value, (bool, str)) or is_number(value):
         return value
     if isinstance(value, list):
-        return [stored(each) for each in value]
+        return [stored(inner) for inner in value]
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: stored(each) for key, each in value.items()}
+        return {key: stored(inner) for key, inner in value.items()}
     return {OBJECT: label(value)}
 
 
 def has_objects(kept: object) -> bool:
     """Whether something that ``study.json`` kept has marks, so that only Python can give it again."""
     inner = kept.values() if isinstance(kept, Mapping) else kept if isinstance(kept, list) else ()
-    return (isinstance(kept, Mapping) and OBJECT in kept) or any(has_objects(each) for each in inner)
+    return (isinstance(kept, Mapping) and OBJECT in kept) or any(map(has_objects, inner))
 
 
-def _mapping(value: Mapping[str, object], source: str) -> dict[str, object]:
-    return {str(key): _value(each, source) for key, each in value.items()}
-
-
-def _value(value: object, source: str) -> object:
-    """Configurations' values: tuples, ranges and arrays are lists there."""
+def _value(value: object) -> object:
+    """A value of a configuration: numpy's numbers are Python's, and tuples, ranges and arrays are lists."""
     if isinstance(value, Mapping):
-        return _mapping(value, source)
+        return {str(key): _value(inner) for key, inner in value.items()}
     value = _scalar(value)
     listed = _list(value)
-    return value if listed is None else [_value(each, source) for each in listed]
+    return value if listed is None else [_value(inner) for inner in listed]
 
 
 def _scalar(value: object) -> Any:
@@ -109,11 +110,7 @@ def _plain(key: str, value: object) -> object:
     if isinstance(value, Mapping) and set(value) == {"grid_search"}:
         return {"choice": _choices(key, value["grid_search"])}
     if isinstance(value, Mapping):
-        kinds = {str(each): value[each] for each in value}
-        return {
-            name: _choices(key, inner) if name in KINDS else inner if name == "if" else _plain(f"{key}.{name}", inner)
-            for name, inner in kinds.items()
-        }
+        return {str(name): _inner(key, str(name), inner) for name, inner in value.items()}
     if type(value).__module__.startswith("ray.tune"):
         return _of_tune(key, value)
     if type(value).__module__.startswith("optuna.distributions"):
@@ -124,55 +121,56 @@ def _plain(key: str, value: object) -> object:
     return value if (listed := _list(value)) is None else listed
 
 
+def _inner(key: str, name: str, value: object) -> object:
+    """What a mapping of a space has under a name: values of a domain, a condition, or a hyperparameter of a group."""
+    if name in KINDS:
+        return _choices(key, value)
+    return value if name == "if" else _plain(f"{key}.{name}", value)
+
+
 def _choices(key: str, values: object) -> object:
     """The values of a choice, or the ends of a range."""
     listed = _list(values)
     if listed is None:
         return _scalar(values)  # told by ``parse_space``
-    for each in listed:
-        if type(each).__module__.startswith(("ray.tune.search.sample", "optuna.distributions")):
+    for value in listed:
+        if type(value).__module__.startswith(("ray.tune.search.sample", "optuna.distributions")):
             raise InputError(f"space: {key}: a domain cannot be a choice: give it a key of its own, with 'if'")
-    return [_scalar(each) for each in listed]
+    return [_scalar(value) for value in listed]
 
 
 def _of_tune(key: str, value: Domain) -> dict[str, object]:
     sampler, step = value.get_sampler(), None
     if hasattr(sampler, "q"):
         step, sampler = _scalar(sampler.q), sampler.sampler
-    name = type(sampler).__name__.strip("_")
-    if type(value).__name__ == "Categorical" and name == "Uniform":
+    domain, name = type(value).__name__, type(sampler).__name__
+    if (domain, name) == ("Categorical", "_Uniform"):
         return {"choice": _choices(key, value.categories)}
-    kinds = {("Float", "Uniform"): "uniform", ("Float", "LogUniform"): "loguniform"}
-    kinds |= {("Integer", "Uniform"): "int", ("Integer", "LogUniform"): "logint"}
-    kind = kinds.get((type(value).__name__, name))
+    kind = TUNE_KINDS.get((domain, name))
     if kind is None:
-        what = "sample_from" if type(value).__name__ == "Function" else f"{name} {type(value).__name__}"
+        what = "sample_from" if domain == "Function" else f"{name.strip('_')} {domain}"
         raise InputError(f"space: {key}: {what} of ray.tune: use {KNOWN}")
     low, high = _scalar(value.lower), _scalar(value.upper)
     if kind in ("int", "logint") and step in (None, 1):  # only then Tune's range excludes its end
         return {kind: [low, high - 1]}
-    # Tune's values are multiples of the step.
-    return {kind: [low, high]} if step is None else _range(kind, _multiple_from(low, step), high, step)
+    if step is None:
+        return {kind: [low, high]}
+    exact = Decimal(str(step))  # Tune's values are multiples of the step
+    return _range(kind, type(low)(math.ceil(Decimal(str(low)) / exact) * exact), high, step)
 
 
 def _of_optuna(key: str, value: BaseDistribution) -> dict[str, object]:
     if hasattr(value, "choices"):
         return {"choice": _choices(key, value.choices)}
-    kinds = [each.__name__ for each in type(value).__mro__]
-    kind = "int" if "IntDistribution" in kinds else "uniform"
-    kind = {"int": "logint", "uniform": "loguniform"}[kind] if value.log else kind
+    whole = any(base.__name__ == "IntDistribution" for base in type(value).__mro__)
+    linear, log = ("int", "logint") if whole else ("uniform", "loguniform")
+    kind = log if value.log else linear
     step = None if kind != "uniform" and value.step == 1 else value.step
     return _range(kind, value.low, value.high, step)
 
 
 def _range(kind: str, low: float, high: float, step: float | None) -> dict[str, object]:
-    """A range; of a single value a choice."""
+    """A range, or a choice if it has a single value."""
     if low == high or (step is not None and Decimal(str(low)) + Decimal(str(step)) > Decimal(str(high))):
         return {"choice": [low]}
     return {kind: [low, high]} if step is None else {kind: [low, high], "step": step}
-
-
-def _multiple_from(low: float, step: float) -> float:
-    """The first multiple of the step that is not below."""
-    exact = Decimal(str(step))
-    return type(low)(math.ceil(Decimal(str(low)) / exact) * exact)

@@ -135,7 +135,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
             if not said.endswith(f" with {name.replace(',', ', ')}"):  # a grid's names are the values
                 said = f"{name}, {said}"
             which = "best single trial" if has_seeds(rows) else "best"
-            again = how_to_repeat(record, best, folder, result.workloads[workload])
+            again = how_to_repeat(record, best, folder)
             lines.append(f"{which}: {said}. Again: {again}")
             lines.append(f"warning: {said}" if (said := doubt(study.tasks[workload])) else "")
     print_text(console, "\n".join(line for line in lines if line))

@@ -228,20 +228,22 @@ def plan_requests(
             adaptive=settings.adaptive_workers,
         )
     except InputError as error:
-        remedy = "leave out the largest configurations"
+        remedies = ["leave out the largest configurations"] * (len(served) > 1)
         largest = max(served, key=lambda request: request.need_bytes)
         in_ram = largest.need_bytes <= whole.device_bytes  # it is the RAM that does not suffice
         if in_ram:
             largest = max(served, key=lambda request: request.host_bytes)
         elif not settings.estimates_memory:
-            remedy = f"lower {option(settings.given_by)}"
+            remedies = [f"lower {option(settings.given_by)}"]
         if any(fits(each, whole) for each in served):
-            remedy += f", run the others with {option('skip_too_large', True)}"
+            remedies.append(f"run the others with {option('skip_too_large', True)}")
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
         whose = f"{name}: " if in_ram or settings.estimates_memory or callable(settings.memory_gb) else ""
         larger = "a machine with more RAM" if in_ram else "a larger device"
-        lower = "" if in_ram and not _buffer_binds(devices, settings) else f"lower {option('gpu_memory_buffer_gb')}, "
-        raise InputError(f"{whose}{error.text}: {lower}{remedy}, or use {larger}") from error
+        if settings.buffer_bytes and (not in_ram or _buffer_binds(devices, settings)):
+            remedies.insert(0, f"lower {option('gpu_memory_buffer_gb')}")
+        said = f"{', '.join(remedies)}, or use {larger}" if remedies else f"use {larger}"
+        raise InputError(f"{whose}{error.text}: {said}") from error
     return plan, served
 
 

@@ -30,6 +30,8 @@ from tuner.workloads.task import TrainingTask, describe
 if TYPE_CHECKING:
     from rich.console import Console
 
+PACKAGES = ("torch", "ray", "numpy")
+
 
 def open_folder(study: Placed, console: Console) -> StudyFolder:
     """The folder that was asked for, that of the study that is resumed, or a new one that no other study has."""
@@ -80,8 +82,12 @@ def to_record(study: Placed) -> StudyRecord:
     return record
 
 
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that a study's results depend on."""
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
+
+
 def _new(study: Placed) -> StudyRecord:
-    packages = ("torch", "ray", "numpy")
     return replace(
         description(study.tasks, study.tried, study.settings),
         auto_batch=study.sized.by_trial(),
@@ -89,6 +95,7 @@ def _new(study: Placed) -> StudyRecord:
         programs=[name for name, task in study.tasks.items() if isinstance(task.workload, Program)],
         scales=study.scales,
         data=describe(study.tasks),
+        last_epoch=study.selections[0].last_epoch,
         cautions={name: said for name, task in study.tasks.items() if (said := doubt(task))},
         settings=how_it_runs(study.settings),
         plan=PlanRecord(
@@ -99,7 +106,7 @@ def _new(study: Placed) -> StudyRecord:
             epoch_seconds=_epoch_seconds(study),
             seconds=study.seconds if (study.seconds or 0.0) <= LARGEST_AMOUNT else None,
         ),
-        versions={"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        versions=versions(),
         revision=git_revision(Path.cwd()),
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         command=study.command,

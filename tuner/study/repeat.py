@@ -1,8 +1,7 @@
-"""How to have a trial of a study again: a command, or a call; a pure function of what is recorded of it."""
+"""How to run a trial of a study again: the command or the call that is shown with it."""
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 import shutil
@@ -15,48 +14,40 @@ from tuner.records.study_record import OPTUNA_CALL, StudyRecord
 from tuner.spec.commands import TrainOptions
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
-from tuner.study.selection import source_of
 from tuner.study.stored_options import from_stored, functions_of
 from tuner.trial import arguments as arguments_of
-from tuner.workloads.base import Trainable
-from tuner.workloads.built_in import is_built_in
-from tuner.workloads.lookup import Classes, find_workload
 from tuner.workloads.script import SCRIPT, Script
 
-# Of one trial alone: what became of the others, where its results went and who was told.
+# Options that concern the other trials, where results go, and who is told.
 ALONE = ("time_limit", "limit", "skip_too_large", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
 
 
-def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path, workload: Trainable | None = None) -> str:
-    """The command that runs a trial again; where no command can, the call that gives its study's best model.
+def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path) -> str:
+    """The command that runs a trial again; of a program its command line or its call.
 
-    Of a program it is what the trial was: the script's command line, or the function's call.
-
-    What a search suggested depends on what ran beside it, so such a trial is trained again by its record.
+    If no shorter command would do, it is ``tuner train``; if no command would, the call that loads the best model.
     """
     if row.workload in study.programs:
-        return _of_program(study, row)
-    if study.classes.get(row.workload, "") is None:
-        return load_best_call(folder, _constructor(workload))
-    if study.options is None:
-        return load_best_call(folder)
+        return f"{_call(study, row)}  # tuner seeded it with {row.seed}"
+    if study.options is None or study.classes.get(row.workload, "") is None:
+        return load_best_call(folder, "" if study.options is None else "workload=…")
     settings = from_stored(study.options)
-    if (
-        functions_of(study.options)
-        or settings.search not in (None, "grid")
-        or settings.space
-        or not isinstance(settings.config, (str, NoneType))
-    ):
-        return f"{program()} train {shlex.join(arguments(TrainOptions(study=str(folder), trial=row.trial_id)))}"
-    return command(of_trial(settings_of_workload(settings, row, study), row, study.plan.threads))
+    if _is_listed(study, settings) and row.attempts <= 1:
+        return command(of_trial(settings, row, study.plan.threads))
+    return f"{program()} train {shlex.join(arguments(TrainOptions(study=str(folder), trial=row.trial_id)))}"
 
 
-def _of_program(study: StudyRecord, row: Attempt) -> str:
-    """The call of a program for its configuration, and the seed, which the call itself does not set."""
-    return f"{_call(study, row)}  # tuner seeded it with {row.seed}"
+def _is_listed(study: StudyRecord, settings: Settings) -> bool:
+    """Whether a mode or a file names the trials, with the values that they were trained with."""
+    searched = settings.search is not None or settings.space is not None
+    several = len(study.workloads) > 1 or bool(study.auto_batch)
+    return not (searched or several or functions_of(study.options or {})) and isinstance(
+        settings.config, (str, NoneType)
+    )
 
 
 def _call(study: StudyRecord, row: Attempt) -> str:
+    """The command line of a script, or the call of a function."""
     spec = study.classes.get(row.workload) or ""
     if study.command == OPTUNA_CALL:
         return f"{row.workload}(optuna.trial.FixedTrial({dict(row.config)}))"
@@ -68,38 +59,13 @@ def _call(study: StudyRecord, row: Attempt) -> str:
 
 
 def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:
-    """The study of one trial alone; on the CPU it gives the same figures.
+    """The study of one trial alone, which gives the same figures on the CPU.
 
-    The number of threads is part of it, since the last digits of a sum depend on that; so is the memory with which
-    the trial ended well, if that was more than was asked for.
+    The number of threads is part of it, as the last digits of a sum depend on that.
     """
-    seed = row.seed
-    split_seed = None if settings.data_seed == seed else settings.data_seed
-    memory = settings.given_gb
-    if not settings.estimates_memory and memory is not None and row.attempts > 1 and row.limit_gb:
-        memory = max(memory, math.ceil(100 * row.limit_gb) / 100)
+    split_seed = None if settings.data_seed == row.seed else settings.data_seed
     alone = {name: settings.default(name) for name in ALONE}
-    return settings.changed(
-        **alone,
-        only=row.name,
-        seed=seed,
-        seeds=1,
-        split_seed=split_seed,
-        threads=threads,
-        **{settings.given_by: memory},
-    )
-
-
-def settings_of_workload(settings: Settings, row: Attempt, study: StudyRecord) -> Settings:
-    """A study's settings as far as they are of one trial: of its workload, and with the batch that it was given."""
-    if len(study.workloads) > 1:
-        settings = _of_workload(settings, row, study.classes)
-    batch = study.auto_batch.get(row.trial_id)
-    if batch is None:
-        return settings
-    key = find_workload(row.workload, study.classes).memory_scales_with  # beside other trials it would be another
-    others = [text for text in settings.overrides if text.partition("=")[0] != key]
-    return settings.changed(overrides=[*others, f"{key}={batch}"])
+    return settings.changed(**alone, only=row.name, seed=row.seed, seeds=1, split_seed=split_seed, threads=threads)
 
 
 def command(settings: Settings) -> str:
@@ -108,7 +74,7 @@ def command(settings: Settings) -> str:
 
 
 def program() -> str:
-    """The words by which this process's tuner is started again, also where ``tuner`` is not found."""
+    """The words that start this process's tuner again, also where ``tuner`` is not on the path."""
     found = shutil.which("tuner")  # it may be one of another environment
     if found and Path(found).parent == Path(sys.executable).parent:
         return "tuner"
@@ -117,30 +83,10 @@ def program() -> str:
 
 
 def load_best_call(folder: Path, workload: str = "") -> str:
-    """The call that gives the best model of a study that was started from Python."""
+    """The call that loads the best model of a study."""
     return f"tuner.load_best({', '.join(filter(None, [repr(str(folder)), workload]))})"
 
 
 def values_again(row: Attempt) -> str:
-    """A configuration's values as options of ``tuner run``, where nothing else is known of its study."""
+    """A configuration's values as options of ``tuner run``, if nothing else is known of its study."""
     return " ".join(in_terminal("overrides", shlex.quote(f"{key}={value}")) for key, value in row.config.items())
-
-
-def _constructor(workload: Trainable | None) -> str:
-    """How an object of the user's own was made, in Python."""
-    if workload is None or is_built_in(workload):
-        return "…"
-    return f"{type(workload).__name__}({'…' if vars(workload) else ''})"
-
-
-def _of_workload(settings: Settings, row: Attempt, known: Classes) -> Settings:
-    """A study's settings, without those that are of other workloads than a row's."""
-    name = row.workload
-    workload = find_workload(name, known)
-    keys = row.config if workload.schema is None else workload.schema  # a row lacks optional keys at their defaults
-    return settings.changed(
-        workload=known.get(name, name),
-        data=source_of(settings.data, name, known),
-        overrides=[text for text in settings.overrides if text.partition("=")[0] in keys],
-        skip_bad=settings.skip_bad and workload.skips_bad_files,
-    )

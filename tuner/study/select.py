@@ -27,7 +27,7 @@ from tuner.workloads.lookup import specs_of
 from tuner.workloads.objectives import objective_of
 from tuner.workloads.program import Program
 from tuner.workloads.script import Script
-from tuner.workloads.task import Selection
+from tuner.workloads.task import Selection, on_all_data
 
 
 def select(settings: Settings, *, from_python: bool = False) -> Selected:
@@ -40,12 +40,14 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
     anew = not folder or {"space", "config"} & set(settings.given())
     if folder:
         record = read_study(Path(folder), option("resume", folder))
-        settings = resumed(record, settings, from_python=from_python)
+        settings = resumed(record, settings)
     if anew:  # else its file may be gone
         settings = with_search(settings)
     selections, label, live = _selections(settings, record)
     selections = _with_objectives(selections, settings)
-    selections = [_with_arguments(each, settings) for each in selections]
+    selections = [_with_arguments(selection, settings) for selection in selections]
+    if record.last_epoch is not None:
+        selections = [on_all_data(selection, record.last_epoch) for selection in selections]
     called, stored = _command(settings), to_stored(settings)
     scales = {} if folder else _scales(settings, selections)  # a study that is resumed has them already
     return Selected(

@@ -30,7 +30,6 @@ def fit(
     device: str,
     checkpoint: Checkpoint | None = None,
     *,
-    progress: TrainingState | None = None,
     held_out: bool = True,
     last_epoch: int | None = None,
     prune_asked: Callable[[], bool] = lambda: False,
@@ -53,7 +52,6 @@ def fit(
         data: the data from ``load_data``.
         device: a torch device, such as "cpu" or "cuda:0".
         checkpoint: the file to resume from and to write.
-        progress: is updated, so that a caller that interrupts training has it; only without a checkpoint.
         held_out: False without validation and test samples. Then nothing is evaluated, and the last epoch is kept.
         last_epoch: the epoch after which to stop, with the learning rates of all epochs; None trains all epochs.
         prune_asked: returns whether to prune the trial; called after every step.
@@ -65,7 +63,7 @@ def fit(
     epoch_data = optional(workload, Curriculum.epoch_data)
     objective = objective or workload.objective
     with phases() as enter:
-        model, optimizer, rates, progress = _begin(workload, trial, data, device, checkpoint, progress)
+        model, optimizer, rates, progress = _begin(workload, trial, data, device, checkpoint)
         graphs = graphed(workload, model, optimizer, trial.config, device, notes)
         constant = contract.constant_loss(workload, data)
         unchanging = constants(workload, model)  # once, as they are as large as the data
@@ -126,14 +124,13 @@ def _begin(
     data: object,
     device: str,
     checkpoint: Checkpoint | None,
-    progress: TrainingState | None = None,
 ) -> tuple[nn.Module, torch.optim.Optimizer, LearningRates, TrainingState]:
     """The model, its optimizer, the learning rates and the progress, from the checkpoint if it can be used."""
     torch.manual_seed(trial.seed)
     model = place(workload, trial.config, data, device)
     optimizer = build_optimizer(workload, model, trial.config)
     rates = LearningRates(workload, optimizer, trial.config)
-    progress = checkpoint.restore(model, optimizer) if checkpoint else progress or TrainingState()
+    progress = checkpoint.restore(model, optimizer) if checkpoint else TrainingState()
     if progress is None:  # the model and the optimizer may be partly restored
         del model, optimizer, rates
         return _begin(workload, trial, data, device, None)

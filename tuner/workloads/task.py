@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tuner.errors import InputError
@@ -31,6 +31,7 @@ from tuner.workloads.protocols import (
     Teachers,
     check,
     describe_data,
+    joined_splits,
     optional,
 )
 
@@ -50,6 +51,7 @@ class TrainingTask:
     data: object
     checkpointing: bool = False  # whether one of the trials uses gradient checkpointing
     asked: Objective | None = None  # what the user compares its trials by; None for the workload's own objective
+    last_epoch: int | None = None  # nothing is held out, and training ends after it; None with held-out data
 
     @property
     def objective(self) -> Objective:
@@ -73,6 +75,7 @@ class Selection:
     load_data: Callable[[], object]  # called once, after everything else has been checked
     configurations: Sequence[Configuration]  # complete and valid
     asked: Objective | None = None  # what the user compares them by; None for the workload's own objective
+    last_epoch: int | None = None  # as in ``TrainingTask``
 
     def __post_init__(self) -> None:
         """Raises ``InputError`` for options of the training loop that the workload does not support.
@@ -108,6 +111,15 @@ class Selection:
         return data
 
 
+def on_all_data(selection: Selection, last_epoch: int) -> Selection:
+    """The selection with nothing held out: it trains on all its data, and ends after ``last_epoch``."""
+
+    def load() -> object:
+        return joined_splits(selection.workload, selection.load_data())
+
+    return replace(selection, load_data=load, asked=Objective("train_loss"), last_epoch=last_epoch)
+
+
 def _loop_fault(workload: Trainable, values: Config) -> str:
     """Why an option of the loop has no effect; empty if every one has."""
     own = {
@@ -131,7 +143,9 @@ def load_tasks(selections: Sequence[Selection]) -> dict[str, TrainingTask]:
 
 def _task(selection: Selection) -> TrainingTask:
     checkpointing = any(each.values.get(CHECKPOINTING) for each in selection.configurations)
-    return TrainingTask(selection.workload, selection.load_checked(), checkpointing, selection.asked)
+    return TrainingTask(
+        selection.workload, selection.load_checked(), checkpointing, selection.asked, selection.last_epoch
+    )
 
 
 def smaller(tasks: Tasks, trial: Trial, phase: Phase) -> Config | None:

@@ -1,0 +1,57 @@
+"""The folder of a study that commit 22ab2ae wrote and Ctrl-C ended: two trials completed, one to be done."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import tuner
+from tests.conftest import write_ratings
+from tuner.execution.in_process import InProcessExecutor
+from tuner.records.epochs import read_epochs
+from tuner.records.journal import read_attempts
+from tuner.records.study_record import read_study
+from tuner.study.repeat import how_to_repeat
+
+WRITTEN = Path(__file__).parent / "data" / "interrupted"
+
+
+def copied(folder: Path) -> Path:
+    """The study in a folder beside its data."""
+    write_ratings(folder / "ml-small")
+    return Path(shutil.copytree(WRITTEN, folder / "study"))
+
+
+def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
+    attempts, notes = read_attempts(WRITTEN / "attempts.jsonl")
+    lines = "".join(json.dumps(attempt.to_line()) + "\n" for attempt in attempts)
+    assert (lines, notes) == ((WRITTEN / "attempts.jsonl").read_text(), [])
+    before, now = json.loads((WRITTEN / "study.json").read_bytes()), json.loads(read_study(WRITTEN).to_json())
+    assert now == {**before, "last_epoch": None}
+    assert len(read_epochs(WRITTEN / "epochs.jsonl")) == len((WRITTEN / "epochs.jsonl").read_text().splitlines())
+
+
+def test_its_best_trial_is_repeated_by_the_command_of_then() -> None:
+    study, (row, *_) = read_study(WRITTEN), read_attempts(WRITTEN / "attempts.jsonl")[0]
+    assert how_to_repeat(study, row, WRITTEN).partition(" -m tuner ")[2] == (
+        "--config three.yaml --data ml-small --only plain --device cpu --model-memory-gb 1.5 --threads 1 --no-report"
+    )
+
+
+def test_it_is_resumed_with_its_own_options_and_trains_what_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
+    monkeypatch.chdir(tmp_path)
+    before = (copied(tmp_path) / "attempts.jsonl").read_text()
+    result = tuner.run(resume="study")
+    assert {row["name"]: (row["status"], row["attempts"]) for row in result.rows} == {
+        "plain": ("completed", 1),
+        "smooth": ("completed", 1),
+        "broken-off": ("completed", 2),
+    }
+    assert Path("study/attempts.jsonl").read_text().startswith(before), "what was there is left as it is"
+    assert list(tuner.results("study").status) == ["completed"] * 3

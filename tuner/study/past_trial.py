@@ -1,0 +1,204 @@
+"""The trial of a study that is trained again: which one it is, and what it was trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.errors import InputError, ParameterError, did_you_mean, option
+from tuner.records.attempts import Attempt
+from tuner.records.files import ATTEMPTS, STUDY
+from tuner.records.journal import read_attempts
+from tuner.records.seed_statistics import best_by_mean
+from tuner.records.study_record import StudyRecord, read_study
+from tuner.spec.groups import DEFAULT_DATA
+from tuner.study.resume import fingerprint
+from tuner.study.selection import chosen_before, source_of
+from tuner.study.stored_options import CALL
+from tuner.trial import Objective
+from tuner.workloads.base import Trainable
+from tuner.workloads.lookup import WAS_OBJECT, classes_of, find_workload
+from tuner.workloads.task import Selection
+
+if TYPE_CHECKING:
+    from tuner.workloads.lookup import WorkloadLike
+
+BEST_TRIAL = "best"
+
+
+@dataclass(frozen=True)
+class PastTrial:
+    """A trial of a study that has ended."""
+
+    folder: Path  # the study's
+    study: StudyRecord  # the study's ``study.json``
+    row: Attempt  # the trial's last attempt
+    objective: Objective  # what the study compared its trials by
+    workload: Trainable
+    chosen: str = ""  # which it is and why, if there was a choice
+    notes: Sequence[str] = ()  # what could not be read of the study, a line each
+
+    @property
+    def threads(self) -> int:
+        """CPU threads that the study's trials computed with."""
+        return self.study.plan.threads or 1
+
+    @property
+    def source(self) -> str:
+        """Where the study had the workload's data."""
+        given = (self.study.options or {}).get("data", DEFAULT_DATA)
+        assert isinstance(given, (str, Mapping))
+        return source_of(given, self.row.workload, self.study.classes) or self.workload.default_data
+
+    @property
+    def spec(self) -> str | None:
+        """The workload as a text that finds it again; None if there is none."""
+        return classes_of([self.workload]).get(self.row.workload, self.row.workload)
+
+    @property
+    def skip_bad(self) -> bool:
+        """Whether the study left out data files that cannot be used."""
+        return bool((self.study.options or {}).get("skip_bad")) and self.workload.skips_bad_files
+
+    def selection(self, source: str | None) -> Selection:
+        """The trial's configuration as it was trained in the end, with its data from here or from the study's source.
+
+        Raises:
+            InputError: this version does not know the workload or a hyperparameter any more.
+        """
+        (chosen,) = chosen_before(
+            [{**self.row.config, "name": self.row.name}],
+            [self.row.workload],
+            source or self.source,
+            self.study.data_seed,
+            self.skip_bad,
+            self.study.classes,
+            [self.workload],
+        )
+        return chosen
+
+    def has_data(self, data: object) -> bool:
+        """Whether these are the study's data; their folder may have another name now."""
+        known = self.study.fingerprints.get(self.row.workload)
+        if known == fingerprint(data):
+            return True
+        if not is_dataclass(data) or isinstance(data, type) or not hasattr(data, "name"):
+            return False
+        return known == fingerprint(replace(data, name=Path(self.source).name))
+
+
+def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: int | None) -> PastTrial:
+    """The trial of a study that is meant: ``wanted`` is "best", a trial's id or the name of a configuration.
+
+    If a configuration has several seeds, it is the trial with ``seed``, else the best completed one.
+
+    Raises:
+        InputError: there is no such study or trial, more than one is meant, or the study's data are not at hand.
+    """
+    study = read_study(folder, option("study", str(folder)))
+    _check_repeatable(folder, study)
+    name, given = _named_workload(study, workload)
+    if name is not None and name not in study.workloads:
+        raise InputError(f"{option('workload', name)}: the study in {folder} is of {', '.join(study.workloads)}")
+    attempts, notes = read_attempts(folder / ATTEMPTS, study.workloads, some=True)
+    latest = {row.trial_id: row for row in attempts if name in (None, row.workload)}
+    rows = [latest[trial_id] for trial_id in sorted(latest)]
+    if not rows:
+        remedy = f"continue it with {option('resume', str(folder))}"
+        raise ParameterError("study", str(folder), "no trial has ended there yet", remedy)
+    row, chosen = (
+        _best(folder, study, rows, seed) if wanted == BEST_TRIAL else _named(folder, study, rows, wanted, seed)
+    )
+    if given is None and study.classes.get(row.workload, "") is None:
+        raise InputError(
+            f"{option('study', str(folder))}: its workload {row.workload} {WAS_OBJECT}: give it again, from Python: "
+            f"tuner.train({str(folder)!r}, workload=…)"
+        )
+    found = given or find_workload(row.workload, study.classes)
+    return PastTrial(folder, study, row, study.objectives[row.workload], found, chosen, notes)
+
+
+def _check_repeatable(folder: Path, study: StudyRecord) -> None:
+    where = option("study", str(folder))
+    if programs := [name for name in study.workloads if name in study.programs]:
+        raise InputError(
+            f"{where}: {' and '.join(programs)} trains by itself: run it with a trial's hyperparameters, which tuner "
+            "results lists"
+        )
+    if study.options is None:
+        what = "options that were not kept" if study.command == CALL else "data that are not at hand here"
+        raise InputError(
+            f"{where}: it was started by {study.command}, with {what}: tuner.load_best({str(folder)!r}) gives its "
+            "best model"
+        )
+    if unknown := [name for name in study.workloads if name not in study.objectives]:
+        raise InputError(f"{where}: {STUDY} has no metric of {unknown[0]}: it is of another version of tuner")
+
+
+def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[str | None, Trainable | None]:
+    """The name of the workload that is meant, and the workload itself if it was given as an object or a class."""
+    wanted = next((name for name, spec in study.classes.items() if spec == wanted is not None), wanted)
+    if wanted is None or (isinstance(wanted, str) and ":" not in wanted):
+        return wanted, None
+    found = find_workload(wanted)
+    return found.name, found
+
+
+def _loss(study: StudyRecord, row: Attempt) -> float:
+    """How good a trial is: the less, the better; infinity unless it is completed with a value."""
+    return row.loss(study.objectives[row.workload]) if row.status == "completed" else math.inf
+
+
+def _best(folder: Path, study: StudyRecord, rows: Sequence[Attempt], seed: int | None) -> tuple[Attempt, str]:
+    """A trial of the configuration with the best mean, and why it is that one."""
+    completed = [row for row in rows if _loss(study, row) < math.inf]
+    if not completed:
+        raise InputError(
+            f"{option('study', str(folder))}: none of its trials is completed; name one by {option('trial')}, such "
+            f"as {rows[0].trial_id} ({rows[0].status})"
+        )
+    _check_one_workload(f"{option('trial')} best", completed)
+    best = best_by_mean(completed, study.objectives[completed[0].workload])
+    assert best is not None
+    row, which = _of_seed(study, [row for row in completed if row.name == best.name], seed)
+    if len({row.seed for row in completed}) == 1:
+        return row, ""
+    seeds = f"{len(best.values)} seed{'s' * (len(best.values) != 1)}"
+    return row, f"configuration {best.name}, best by mean over {seeds}; {which}"
+
+
+def _named(
+    folder: Path, study: StudyRecord, rows: Sequence[Attempt], wanted: str, seed: int | None
+) -> tuple[Attempt, str]:
+    """The trial with this id, else one with this name, and why it is that one."""
+    found = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
+    if not found:
+        known = list(dict.fromkeys([*(row.trial_id for row in rows), *(row.name for row in rows)]))
+        hint = did_you_mean(wanted, known, f"there are {', '.join(known)}", most=3, cutoff=0.5)
+        raise InputError(f"{option('trial', wanted)}: no trial in {folder} has ended that is called so; {hint}")
+    _check_one_workload(option("trial", wanted), found)
+    if len(found) > 1 and seed is None and all(_loss(study, row) == math.inf for row in found):
+        seeds = ", ".join(str(row.seed) for row in found)
+        raise InputError(
+            f"{option('trial', wanted)}: it was trained with seeds {seeds}, and no trial of it is completed; "
+            f"choose one by {option('seed')}"
+        )
+    row, which = _of_seed(study, found, seed)
+    return row, f"configuration {row.name}; {which}" if len(found) > 1 else ""
+
+
+def _of_seed(study: StudyRecord, rows: Sequence[Attempt], seed: int | None) -> tuple[Attempt, str]:
+    """The configuration's trial with this seed, else its best one, and which it is."""
+    if same := next((row for row in rows if row.seed == seed), None):
+        return same, f"seed {seed}"
+    best = min(rows, key=lambda row: _loss(study, row))
+    return best, f"seed {best.seed}" + f", the best of {len(rows)}" * (len(rows) > 1)
+
+
+def _check_one_workload(asked: str, rows: Sequence[Attempt]) -> None:
+    names = list(dict.fromkeys(row.workload for row in rows))
+    if len(names) > 1:
+        raise InputError(f"{asked}: there is one of {' and one of '.join(names)}; choose by {option('workload')}")
