@@ -79,7 +79,7 @@ def test_the_time_of_a_trial_is_that_of_all_its_attempts(tmp_path: Path) -> None
         {**line, "status": "interrupted", "attempts": 1, "epochs": 4, "duration_s": 10.0},
         {**line, "status": "completed", "attempts": 2, "epochs": 6, "duration_s": 5.0},
     ]
-    (tmp_path / "attempts.jsonl").write_text("".join(json.dumps(each) + "\n" for each in attempts))
+    (tmp_path / "attempts.jsonl").write_text("".join(json.dumps(attempt) + "\n" for attempt in attempts))
     assert forecast(like=str(tmp_path), limit=1, epochs=6).one_by_one == pytest.approx(15.0)
 
 
@@ -98,11 +98,11 @@ def test_known_times_are_told_and_the_gain_needs_no_guess(tmp_path: Path) -> Non
 
 
 def test_durations_are_told_in_two_units() -> None:
-    assert [duration(each) for each in (42.4, 185, 7800)] == ["42 s", "3 min 5 s", "2 h 10 min"]
+    assert [duration(seconds) for seconds in (42.4, 185, 7800)] == ["42 s", "3 min 5 s", "2 h 10 min"]
 
 
 def test_rough_times_have_two_digits_at_most() -> None:
     times = (0, 0.0432, 3.04, 36.2, 89, 125, 5000, 9000, 400_000)
-    assert [rough(each) for each in times] == (
+    assert [rough(seconds) for seconds in times] == (
         ["0.01 s", "0.043 s", "3 s", "36 s", "89 s", "2.1 min", "83 min", "2.5 h", "4.6 days"]
     )

@@ -113,7 +113,10 @@ def test_a_study_of_a_list_is_gone_on_with_and_trained_again_by_commands(capsys:
 )
 def test_configurations_are_read_as_those_of_a_file(config: Any) -> None:
     found = chosen(config).configurations
-    assert [(each.values["lr"], each.values["epochs"]) for each in found] == [(0.1, 2), (0.2, 2)]
+    assert [(configuration.values["lr"], configuration.values["epochs"]) for configuration in found] == [
+        (0.1, 2),
+        (0.2, 2),
+    ]
 
 
 def chosen(config: Any) -> Any:

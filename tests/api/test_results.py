@@ -387,7 +387,7 @@ def test_workloads_have_tables_and_best_trials_of_their_own(tmp_path: Path) -> N
     lines = text(compared(path))
     assert [lines[0], lines[3]] == ["graphsage", "gt-ssl"]
     assert lines[-2].startswith("best: graphsage/n1, val_rmse 0.9000. Again: ")
-    assert lines[-1].endswith(" -m tuner --workload gt-ssl --data trees --only n2 --threads 2")
+    assert lines[-1].endswith(f" train --from {path} --trial t2")
 
 
 def test_a_study_from_python_gives_its_best_model_and_of_others_the_values(tmp_path: Path) -> None:

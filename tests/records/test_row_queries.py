@@ -158,8 +158,8 @@ def test_rows_are_sorted_by_several_columns_and_what_is_missing_comes_last() -> 
         for number, config in enumerate(configs, 1)
     ]
     a, b = Order("config/a"), Order("config/b")
-    assert [each.seed for each in sort_rows(rows, [a, b])] == [2, 4, 1, 5, 3]
-    assert [each.seed for each in sort_rows(rows, [Order("config/a", descending=True)])] == [5, 1, 4, 2, 3]
+    assert [row.seed for row in sort_rows(rows, [a, b])] == [2, 4, 1, 5, 3]
+    assert [row.seed for row in sort_rows(rows, [Order("config/a", descending=True)])] == [5, 1, 4, 2, 3]
     assert sort_rows(rows, []) == rows
 
 
@@ -172,7 +172,7 @@ def test_the_best_of_each_workload_come_first_and_then_what_did_not_complete() -
         attempt(name="none"),
     ]
     found = best_first(rows, {"b": Objective("loss"), "toy": Objective("val")})
-    assert [each.name for each in found] == ["other", "better", "worse", "none", "failed"]
+    assert [row.name for row in found] == ["other", "better", "worse", "none", "failed"]
 
 
 def test_the_default_columns_are_what_came_out_and_what_differs() -> None:

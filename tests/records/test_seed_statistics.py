@@ -25,7 +25,7 @@ def rows(**by_name: Sequence[float | None]) -> list[Attempt]:
 
 
 def verdicts(found: Sequence[Average]) -> dict[str, str]:
-    return {each.name: each.verdict for each in found}
+    return {average.name: average.verdict for average in found}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_completed_seeds_alone_count_and_fewer_than_two_in_common_are_not_judged
         rows(a=[0.5, 0.6, None, None], b=[None, 0.7, 0.8, 0.9], c=[0.6, 0.8, 0.1, None], d=[None] * 4),
         RMSE,
     )
-    assert [(each.name, len(each.values), each.seeds) for each in found] == [
+    assert [(average.name, len(average.values), average.seeds) for average in found] == [
         ("c", 3, 4),
         ("a", 2, 4),
         ("b", 3, 4),

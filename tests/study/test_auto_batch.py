@@ -19,6 +19,7 @@ from tuner.search.configurations import complete, configurations
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, share_of, size_batches
 from tuner.study.planning import to_trials
+from tuner.study.repeat import program
 from tuner.study.result import StudyResult
 from tuner.study.stages import Selected
 from tuner.study.study import run_study
@@ -137,7 +138,7 @@ def test_batches_are_searched_once_for_trials_of_the_same_memory(monkeypatch: py
     monkeypatch.setattr(auto_batch.Predictor, "largest", lambda *a, **k: searched.append(a[1]) or real(*a, **k))
     found = sized(choice(*({"batch_size": AUTO, "lr": lr, "name": str(lr)} for lr in (0.1, 0.2, 0.3))))
     assert len(searched) == 1
-    assert [each.trial.config["lr"] for each in found.batches] == [0.1, 0.2, 0.3]
+    assert [batch.trial.config["lr"] for batch in found.batches] == [0.1, 0.2, 0.3]
     assert len(set(found.by_trial().values())) == 1
 
 
@@ -213,7 +214,7 @@ def test_a_plan_finds_it_and_what_has_no_shares_refuses_it(tmp_path: Path) -> No
     found = tuner.plan(**options, auto_memory=True, device_memory_gb=1, gpu_memory_buffer_gb=0, calibration=False)
     assert (found.plan.packing, list(to_record(found)["auto_batch"])) == ("uniform", ["t001"])
     assert f"batch      {found.sized.share.text}\n           a: batch_size " in forecast_text(found)
-    assert all(need_bytes(each.estimate) <= GB // 2 for each in found.requests)
+    assert all(need_bytes(request.estimate) <= GB // 2 for request in found.requests)
     for command in (tuner.estimate, tuner.calibrate):
         with pytest.raises(InputError, match=r"a: batch_size auto: .*use `tuner plan`, or give a number"):
             command(**options)
@@ -270,10 +271,11 @@ def test_a_trial_stays_within_the_share_that_its_batch_was_found_for(
     printed = capfd.readouterr().out
     assert f"a: batch_size {rows['a']['config/batch_size']:,} takes 0.60 GB, bounded by memory" in printed
     assert rows["b"]["limit_gb"] == rows["a"]["limit_gb"], "packing is uniform"
-    assert f"--set batch_size={rows['a']['config/batch_size']} " in printed.partition("Again: ")[2]
+    assert printed.partition("Again: ")[2].startswith(f"{program()} train --from {out} --trial t00")
     Path(path).unlink()
     tuner.run(resume=out, dry_run=True)
     assert "no trials are left to run" in capfd.readouterr().out
     assert not any(
-        is_auto(each) for each in json.loads((tmp_path / "out" / "study.json").read_text())["configurations"]
+        is_auto(configuration)
+        for configuration in json.loads((tmp_path / "out" / "study.json").read_text())["configurations"]
     )

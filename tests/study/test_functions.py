@@ -112,7 +112,7 @@ def test_a_function_of_a_script_runs_side_by_side_and_is_retried_with_more_memor
     assert ran.stdout.endswith("{'mb': 1} 1.0\n")
     table = tuner.results(tmp_path / "out")
     assert dict(zip(table["config/mb"], table["attempts"], strict=True)) == {1: 1, 2: 1, 300: 2}
-    logs = {each.name: each.read_text() for each in (tmp_path / "out" / "logs").iterdir()}
+    logs = {log.name: log.read_text() for log in (tmp_path / "out" / "logs").iterdir()}
     assert logs == {"t002.log": "trial of 2\n", "t003.log": "trial of 300\n" * 2}, "of both attempts; none is empty"
 
 

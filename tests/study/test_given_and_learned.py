@@ -175,4 +175,4 @@ def test_a_live_search_learns_the_footprints_of_a_function() -> None:
     space = {"x": {"uniform": [0, 1]}}
     options: dict[str, Any] = {"search": "optuna", "num_samples": 3, "metric": "loss", "direction": "min"}
     result = tuner.run(train, space=space, device="cpu", gpu_memory_buffer_gb=0, dry_run=True, **options)
-    assert {each.method for each in result.estimates.values()} == {"learned"}
+    assert {estimate.method for estimate in result.estimates.values()} == {"learned"}

@@ -15,7 +15,7 @@ from tuner.errors import InputError
 from tuner.machine.mps import MpsDaemons
 from tuner.placement.packing import Plan, make_plan
 from tuner.reporting.console import make_console
-from tuner.study.mps import check_mps, start_mps, use_of_mps
+from tuner.study.mps import Mps, mps_line
 from tuner.trial import GB, Device
 
 
@@ -50,18 +50,18 @@ def plan(*devices: Device, workers: int = 4) -> Plan:
 def test_mps_is_for_gpus_of_this_machine_with_several_workers(
     changed: dict[str, Any], workers: int, said: str, gpu: Device
 ) -> None:
-    use = use_of_mps("auto", plan(replace(gpu, **changed), workers=workers))
-    assert use.text.startswith(f"mps        {said}")
-    assert bool(use.devices) == said.startswith("on")
+    assert mps_line("auto", plan(replace(gpu, **changed), workers=workers)).startswith(f"mps        {said}")
 
 
 @pytest.mark.usefixtures("program")
-def test_a_daemon_of_the_users_is_used_and_none_is_started(gpu: Device, tmp_path: Path) -> None:
+def test_a_daemon_of_the_users_is_used_and_none_is_started(
+    gpu: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "control").touch()
-    use, daemons = use_of_mps("on", plan(gpu)), MpsDaemons()
-    assert use.text == f"mps        on for cuda:0: your own daemon in {tmp_path}"
-    assert start_mps(use, daemons, make_console()) == {"GPU-1": str(tmp_path)}
-    assert daemons._guard is None
+    monkeypatch.setattr(MpsDaemons, "start", lambda self, devices: pytest.fail("started"))
+    assert mps_line("on", plan(gpu)) == f"mps        on for cuda:0: your own daemon in {tmp_path}"
+    assert Mps("on").start(plan(gpu), make_console()) == {"GPU-1": str(tmp_path)}
+    assert (mps_line("off", plan(gpu)), Mps("off").start(plan(gpu), make_console())) == ("", {})
 
 
 @pytest.mark.usefixtures("program")
@@ -70,7 +70,7 @@ def test_a_daemon_that_does_not_start_is_a_line(
 ) -> None:
     reason = {gpu: "it ended with 1"}
     monkeypatch.setattr(MpsDaemons, "start", lambda self, devices: reason)
-    assert start_mps(use_of_mps("on", plan(gpu)), MpsDaemons(), make_console()) == {}
+    assert Mps("on").start(plan(gpu), make_console()) == {}
     assert "mps        off for cuda:0: it ended with 1" in "".join(capsys.readouterr())
 
 
@@ -80,11 +80,11 @@ def test_on_is_refused_where_mps_cannot_be_had_and_auto_goes_on(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     with pytest.raises(InputError, match="mps='on': nvidia-cuda-mps-control of NVIDIA's driver is not on the path"):
-        check_mps("on", [gpu])
+        Mps("on").check([gpu])
     with pytest.raises(InputError, match="mps='on': there is no GPU to train on: give mps='auto'"):
-        check_mps("on", [replace(gpu, kind="cpu")])
-    check_mps("auto", [gpu])
-    assert use_of_mps("auto", plan(gpu)).text == "mps        off: nvidia-cuda-mps-control is not on the path"
+        Mps("on").check([replace(gpu, kind="cpu")])
+    Mps("auto").check([gpu])
+    assert mps_line("auto", plan(gpu)) == "mps        off: nvidia-cuda-mps-control is not on the path"
 
 
 def test_a_study_that_asks_for_mps_in_vain_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

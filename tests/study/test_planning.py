@@ -79,8 +79,8 @@ def test_a_configuration_for_which_there_is_no_ram_is_refused_or_left_out(gpu_16
     known = MemoryEstimate("traced", host_measured=True)
     estimates = {name: dataclasses.replace(known, host_bytes=gb * GB) for name, gb in (("small", 1), ("huge", 3))}
     small, huge = (
-        Request(Trial(name, "toy", name, {}, 0), each, GB, host_bytes=host_need_bytes(each))
-        for name, each in estimates.items()
+        Request(Trial(name, "toy", name, {}, 0), estimate, GB, host_bytes=host_need_bytes(estimate))
+        for name, estimate in estimates.items()
     )
     settings, tasks = Settings(auto_memory=True), {"toy": TrainingTask(Toy(), None)}
     whole = whole_of([device], settings)
@@ -115,7 +115,7 @@ def test_weights_bound_the_workers_by_ram_only_where_tuners_loop_keeps_them(gpu_
     for trained, workers in ((Function(print), 8), (Toy(), 1)):
         tasks = {trained.name: TrainingTask(trained, None)}
         requests = [Request(Trial(f"t{n}", trained.name, "a", {}, 0), large, 20 * GB) for n in range(8)]
-        found = Estimates(tuple(requests), {each.trial.trial_id: large for each in requests})
+        found = Estimates(tuple(requests), {request.trial.trial_id: large for request in requests})
         listed = with_host_needs(found, tasks, gpus, settings).requests
         assert plan_requests(tasks, listed, gpus, settings)[0].workers == workers
 

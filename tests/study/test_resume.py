@@ -100,8 +100,8 @@ def test_another_study_is_refused(changed: dict[str, Any], message: str) -> None
 def test_finished_trials_are_kept_and_the_others_run() -> None:
     finished = ("completed", "pruned", "diverged", "failed")
     for status in finished:
-        assert [each.trial.trial_id for each in left(row("t1", status))] == ["t2"]
-    assert [each.trial.trial_id for each in left()] == ["t1", "t2"]
+        assert [request.trial.trial_id for request in left(row("t1", status))] == ["t2"]
+    assert [request.trial.trial_id for request in left()] == ["t1", "t2"]
 
 
 def test_an_interrupted_trial_runs_as_it_would_have() -> None:
@@ -122,14 +122,14 @@ def test_a_stalled_trial_runs_once_more() -> None:
     first, _ = left(row("t1", "stalled"))
     assert (first.trial.attempt, first.need_bytes, first.history) == (2, 2 * GB, History(stalls=1))
     again = row("t1", "stalled", 2)
-    assert [each.trial.trial_id for each in left(row("t1", "stalled"), again, max_failures=9)] == ["t2"]
+    assert [request.trial.trial_id for request in left(row("t1", "stalled"), again, max_failures=9)] == ["t2"]
 
 
 def test_a_trial_that_was_given_up_runs_again_where_it_is_given_more_now() -> None:
     row_of = row("t1", "out_of_memory", limit_gb=1.0)
     assert left(row_of, on_oom="fail")[0].trial.attempt == 2
     assert left(row_of, on_oom="fail")[0].need_bytes == 2 * GB
-    assert [each.trial.trial_id for each in left(row("t1", "out_of_memory"), on_oom="fail")] == ["t2"]
+    assert [request.trial.trial_id for request in left(row("t1", "out_of_memory"), on_oom="fail")] == ["t2"]
 
 
 def test_a_trial_that_ran_out_of_ram_goes_on_with_more_of_that() -> None:
@@ -137,7 +137,7 @@ def test_a_trial_that_ran_out_of_ram_goes_on_with_more_of_that() -> None:
     first, second = left(short)
     assert (first.need_bytes, first.host_bytes, first.history) == (2 * GB, 6 * GB, History(out_of_memory=1))
     assert second.host_bytes == GB, "it did not run out"
-    assert [each.trial.trial_id for each in left(short, ram_gb=4)] == ["t2"], "it had all that there is"
+    assert [request.trial.trial_id for request in left(short, ram_gb=4)] == ["t2"], "it had all that there is"
 
 
 def test_a_trial_whose_evaluation_ran_out_goes_on_in_smaller_chunks() -> None:

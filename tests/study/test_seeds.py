@@ -38,7 +38,7 @@ def resumed(folder: Path, *listed: dict[str, Any], **settings: Any) -> Any:
 def test_trials_are_numbered_seed_by_seed_so_that_more_seeds_only_add_some() -> None:
     choices = [Selection(Toy(), lambda: None, configurations(AB, Toy.hyperparameters))]
     three = to_trials(choices, Settings(seed=4, seeds=3))
-    assert [(each.trial_id, each.name, each.seed) for each in three] == [
+    assert [(trial.trial_id, trial.name, trial.seed) for trial in three] == [
         ("t001", "a", 4),
         ("t002", "b", 4),
         ("t003", "a", 5),
@@ -57,7 +57,9 @@ def test_every_configuration_starts_before_any_has_its_second_seed() -> None:
         for name, gb in trials
         for seed in (1, 0)
     ]
-    packer = Packer(make_plan([device], [each.need_bytes for each in requests], packing="per-trial", buffer_bytes=0))
+    packer = Packer(
+        make_plan([device], [request.need_bytes for request in requests], packing="per-trial", buffer_bytes=0)
+    )
     packer.enqueue(requests)
     order = []
     while packer.waiting:

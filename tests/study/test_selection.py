@@ -49,7 +49,7 @@ def _toys_are_built_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def chosen(text: str = "", folder: Path | None = None, **options: Any) -> dict[str, list[str]]:
     """The names of what is chosen, by workload; ``text`` is the file's."""
     found, _ = given(text, folder, **options)
-    return {each.workload.name: [one.name for one in each.configurations] for each in found}
+    return {selection.workload.name: [one.name for one in selection.configurations] for selection in found}
 
 
 def given(text: str = "", folder: Path | None = None, **options: Any) -> Any:
@@ -69,9 +69,9 @@ def test_a_mode_is_that_of_each_workload() -> None:
 
 def test_a_file_says_whose_a_configuration_is(tmp_path: Path) -> None:
     found, label = given(FILE, tmp_path)
-    values = {each.workload.name: [dict(one.values) for one in each.configurations] for each in found}
+    values = {selection.workload.name: [dict(one.values) for one in selection.configurations] for selection in found}
     assert (label, list(values)) == ("own", ["toy-wide", "toy"])
-    assert [each["width"] for each in values["toy-wide"]] == [2, 4]
+    assert [wide["width"] for wide in values["toy-wide"]] == [2, 4]
     assert values["toy"] == [{"lr": 0.5, "weight_decay": 0.0, "epochs": 3, "fault": 3}]
 
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_chosen_is_refused(tmp_path: Path, text: str, options: di
 
 def test_an_override_is_for_the_workloads_that_have_its_key() -> None:
     found, _ = given(workload=("toy", "toy-wide"), overrides=("width=7", "lr=0.25"))
-    toy, wide = (each.configurations[0].values for each in found)
+    toy, wide = (selection.configurations[0].values for selection in found)
     assert (toy["lr"], wide["lr"], wide["width"], "width" in toy) == (0.25, 0.25, 7, False)
     with pytest.raises(InputError, match=r"overrides: .*unknown key 'depth'"):
         given(workload=("toy", "toy-wide"), overrides=("depth=7",))
@@ -169,7 +169,7 @@ def test_each_workload_loads_its_own_data(
     for toy in (Toy, Wide):
         monkeypatch.setattr(toy, "load_data", lambda self, source, seed: (source, seed))
     found, _ = given(workload=("toy", "toy-wide"), data=data, seed=3)
-    assert {each.workload.name: each.load_data() for each in found} == {
+    assert {selection.workload.name: selection.load_data() for selection in found} == {
         name: (source, 3) for name, source in sources.items()
     }
 
@@ -177,7 +177,10 @@ def test_each_workload_loads_its_own_data(
 def test_what_a_study_has_tried_is_chosen_again() -> None:
     listed = [{"name": "a", "lr": 0.5}, {"name": "b"}]
     (found,) = chosen_before(listed, ["toy"], "synthetic", 0)
-    assert [(each.name, each.values["lr"]) for each in found.configurations] == [("a", 0.5), ("b", 0.1)]
+    assert [(configuration.name, configuration.values["lr"]) for configuration in found.configurations] == [
+        ("a", 0.5),
+        ("b", 0.1),
+    ]
     several = [{"workload": "toy", "name": "a"}, {"workload": "toy-wide", "name": "a", "width": 2}]
     toy, wide = chosen_before(several, ["toy", "toy-wide"], {"toy": "x"}, 0)
     assert (len(toy.configurations), wide.configurations[0].values["width"]) == (1, 2)
@@ -218,7 +221,7 @@ def test_the_command_that_repeats_a_trial_of_several_seeds_has_its_own_and_that_
 def test_data_of_a_workload_without_a_trial_do_not_matter_to_what_a_study_has_tried() -> None:
     listed = [{"name": "x", "lr": 0.1, "weight_decay": 0.0, "epochs": 3, "fault": 0}]
     (choice,) = chosen_before(listed, ["toy"], {"toy": "here", "graphsage": "ml-100k"}, 0)
-    assert [each.name for each in choice.configurations] == ["x"]
+    assert [configuration.name for configuration in choice.configurations] == ["x"]
 
 
 def test_paths_are_taken_as_text(tmp_path: Path) -> None:
@@ -267,7 +270,10 @@ def test_data_are_loaded_as_all_configurations_say(tmp_path: Path) -> None:
         ((selection,), _) = choose(options.changed(overrides=(f"label_level={level}",)), 0)
         assert selection.load_checked().classes == classes  # type: ignore[attr-defined]
         (again,) = chosen_before(
-            [{**each.values, "name": each.name} for each in selection.configurations], ["gt-ssl"], options.data, 0
+            [{**configuration.values, "name": configuration.name} for configuration in selection.configurations],
+            ["gt-ssl"],
+            options.data,
+            0,
         )
         assert again.load_checked().classes == classes  # type: ignore[attr-defined]
 

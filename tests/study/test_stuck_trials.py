@@ -68,7 +68,7 @@ def test_stuck_trials_are_ended_and_hold_up_nothing(tmp_path: Path, monkeypatch:
     assert all(rows[name]["attempts"] == 2 for name in KINDS)
     assert rows["evaluate"]["error"] == "training: no report for 3 s in its first epoch"
     assert rows["program"]["error"] == "training: no report for 3 s after epoch 1"
-    programs = [each for each in tmp_path.iterdir() if each.name.isdigit()]
+    programs = [process for process in tmp_path.iterdir() if process.name.isdigit()]
     assert len(programs) == 2
-    assert not any(runs(int(each.name)) for each in programs)
+    assert not any(runs(int(process.name)) for process in programs)
     assert set(psutil.Process().children(recursive=True)) <= before

@@ -57,5 +57,5 @@ def test_a_plan_says_what_would_be_left_out() -> None:
         device_memory_gb=3,
         skip_too_large=True,
     )
-    assert [each.trial.name for each in found.requests] == ["small"]
+    assert [request.trial.name for request in found.requests] == ["small"]
     assert found.left_out == ["left out   huge: not run: needs 1.60 GB, and no device has more than 1.00 GB for it"]

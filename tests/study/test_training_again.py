@@ -275,13 +275,13 @@ def with_seeds(folder: Path, **values: list[float | None]) -> None:
     """Makes its journal one of configurations with a figure for each seed, in their order; None failed."""
     path = folder / "attempts.jsonl"
     row = json.loads(path.read_text().splitlines()[0])
-    listed = [(name, seed, value) for name, each in values.items() for seed, value in enumerate(each)]
+    listed = [(name, seed, value) for name, losses in values.items() for seed, value in enumerate(losses)]
     rows = [
         {**row, "trial_id": f"t{i}", "name": name, "seed": seed, "val_rmse": value}
         | ({"status": "failed"} if value is None else {})
         for i, (name, seed, value) in enumerate(listed)
     ]
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def test_the_best_of_several_seeds_is_the_best_mean_and_not_a_lucky_trial(small: Path) -> None:
@@ -298,7 +298,7 @@ def test_of_a_configuration_with_several_seeds_the_best_trial_is_taken(
 ) -> None:
     with_seeds(small, one=[None, 0.9, 0.8], none=[None, None])
     assert find_trial(small, "one", None, 1).row.trial_id == "t1"
-    with pytest.raises(InputError, match=r"trial='none': .* seeds 0, 1, and no trial of it is completed; choose one"):
+    with pytest.raises(InputError, match=r"trial='none': .* seeds 0, 1, and no trial of it is completed: choose one"):
         find_trial(small, "none", None, None)
     with (small / "attempts.jsonl").open("a") as file:
         file.write('{"trial_id": "t00')

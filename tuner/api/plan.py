@@ -1,4 +1,4 @@
-"""A look ahead: how a study would be packed and how long it would take, without running it."""
+"""``tuner plan``: how a study would be packed and how long it would take, without running it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Seconds = Callable[[Request], float]
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a study would be like."""
+    """The expected course of a study."""
 
     plan: Plan  # how its trials share the devices
     requests: Sequence[Request]  # its trials, with what each needs
@@ -51,7 +51,7 @@ class Forecast:
     first: Sequence[Request] = ()  # what is trained before these trials, one after another, such as a teacher
 
     def title(self, trial: Trial) -> str:
-        """What texts call a trial."""
+        """The trial's name in texts."""
         several = len({request.trial.workload for request in self.requests}) > 1
         seeds = {request.trial.seed for request in self.requests}
         return title(trial.workload, trial.name, several=several, seed=trial.seed if len(seeds) > 1 else None)
@@ -91,8 +91,8 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     measured = all(request.seconds for request in requests)
     seconds = expected if measured else speed([])
     alike = placed.settings.changed(packing="uniform")
-    unfit = {each.trial.trial_id for each in placed.misfits}
-    fit = [each for each in placed.estimates.requests if each.trial.trial_id not in unfit]
+    unfit = {request.trial.trial_id for request in placed.misfits}
+    fit = [request for request in placed.estimates.requests if request.trial.trial_id not in unfit]
     uniform, _ = plan_requests(tasks, fit, placed.devices, alike)
     return Forecast(
         plan=plan,
@@ -110,7 +110,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
 
 
 def _first(placed: Placed) -> Sequence[Request]:
-    """What is trained before the trials, with what each needs; all of it fits a device."""
+    """The requests of what is trained before the trials."""
     before = [replace(selection, configurations=needed(selection)) for selection in placed.selections]
     trials = to_trials(before, placed.settings.changed(seeds=1, epochs=None))
     estimates = estimate_requests(placed.tasks, trials, placed.devices, placed.settings)
@@ -118,32 +118,32 @@ def _first(placed: Placed) -> Sequence[Request]:
 
 
 def with_times(requests: Sequence[Request], rows: Sequence[Attempt]) -> list[Request]:
-    """The requests with the time of an epoch by what these trials took, where they say how many they have."""
+    """The requests with the time of an epoch as in ``rows``, if the number of epochs is known."""
     seconds = speed(rows)
     return [
-        replace(each, estimate=replace(each.estimate, epoch_seconds=seconds(each) / each.trial.epochs))
-        if each.trial.epochs
-        else each
-        for each in requests
+        replace(request, estimate=replace(request.estimate, epoch_seconds=seconds(request) / request.trial.epochs))
+        if request.trial.epochs
+        else request
+        for request in requests
     ]
 
 
 def expected(request: Request) -> float:
-    """How long a trial takes whose time is known."""
+    """A trial's known time in seconds."""
     return request.seconds or 0.0
 
 
 def speed(rows: Sequence[Attempt]) -> Seconds:
-    """How long a trial takes, judged by trials that have run.
+    """A function that predicts a trial's time from trials that have run.
 
-    A configuration that has run takes for an epoch what it took; another one the median of the seconds per epoch and
-    byte of its workload's others, times its own. Without any, that median is 1 second per epoch and GB.
+    A configuration that has run takes the same time for an epoch again. For another one it is the workload's median
+    of seconds per epoch and byte, times its bytes. If nothing has run, the median is 1 second per epoch and GB.
     """
     known = {(row.workload, _key(row.config)): row.duration_s / row.epochs for row in rows}
     rates: dict[str, list[float]] = {}
     for row in rows:
         rates.setdefault(row.workload, []).append(row.duration_s / row.epochs / row.estimated_memory_gb)
-    medians = {workload: statistics.median(each) for workload, each in rates.items()}
+    medians = {workload: statistics.median(found) for workload, found in rates.items()}
 
     def seconds(request: Request) -> float:
         trial = request.trial
@@ -218,14 +218,14 @@ def _imagined(gpus: int, memory_gb: float | None) -> list[Device]:
 
 
 def _check_alone(options: PlanOptions) -> None:
-    """Refuses what the sizes of cards leave nothing to say for."""
+    """Refuses options that have no effect beside the sizes of cards."""
     for name in ("device", "gpus", "device_memory_gb", "like", "seeds"):
         if name in options.changes():
             raise both_given("gpu", name)
 
 
 def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
-    """The completed trials of a study, which must have some of each of these workloads."""
+    """The completed trials of a study; raises ``InputError`` if a workload has none."""
     study = read_study(Path(folder), option("like", folder))
     its = study.workloads
     rows, _ = read_attempts(Path(folder) / ATTEMPTS, its)
@@ -249,5 +249,5 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
 
 
 def _key(config: Config) -> tuple[tuple[str, ConfigValue], ...]:
-    """What of a configuration decides how long an epoch takes."""
+    """The part of a configuration that decides how long an epoch takes."""
     return tuple(sorted((name, value) for name, value in config.items() if name not in ("epochs", "lr")))

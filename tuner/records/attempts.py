@@ -137,7 +137,7 @@ class Attempt:
         return value if isinstance(value, (int, float)) else math.inf
 
     def loss(self, objective: Objective) -> float:
-        """Its value of what trials are compared by, negated if that is maximised: the less, the better.
+        """Its value of the compared metric, negated if that is maximised: the less, the better.
 
         Without a value it is infinity, which is worse than any other.
         """
@@ -157,14 +157,14 @@ class Attempt:
         return line
 
 
-_NAMES = tuple(each.name for each in fields(Attempt))
+_NAMES = tuple(column.name for column in fields(Attempt))
 BEFORE_METRICS = _NAMES[: _NAMES.index("metrics")]
 AFTER_METRICS = _NAMES[_NAMES.index("metrics") + 1 : _NAMES.index("limit_gb")]
 JOURNAL_ONLY = _NAMES[_NAMES.index("limit_gb") : _NAMES.index("config")]
 FIXED = (*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY)
 # The columns of text. Hyperparameters are numbers or text.
 _OF_TEXT = ("TrialId", "Name", "Shown", "Shown | None", "Status", "Lost", "Phase", "ShortOf", "str")
-TEXTS = tuple(each.name for each in fields(Attempt) if each.type in _OF_TEXT)
+TEXTS = tuple(column.name for column in fields(Attempt) if column.type in _OF_TEXT)
 
 
 def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:
@@ -232,7 +232,7 @@ def columns(rows: Sequence[Attempt], expected: Iterable[str] = ()) -> list[str]:
 
 
 def with_defaults(rows: Sequence[Attempt], defaults: Mapping[str, Mapping[str, ConfigValue]]) -> list[Attempt]:
-    """The rows with the hyperparameters that only others of their workload have, at their ``defaults``."""
+    """The rows with every hyperparameter that others of their workload have, at its default."""
     used: dict[str, dict[str, ConfigValue]] = {}
     for row in rows:
         known = defaults.get(row.workload, {})
@@ -261,7 +261,7 @@ def write_rows(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None
 
 
 def defused(value: object) -> object:
-    """A cell of a CSV file; before a text that spreadsheets would compute as a formula stands an apostrophe."""
+    """A cell of a CSV file, with an apostrophe before a text that spreadsheets would compute as a formula."""
     return f"'{value}" if isinstance(value, str) and _is_formula(value) else value
 
 
@@ -283,4 +283,4 @@ def _column(path: Sequence[int | str]) -> str:
 @cache
 def _fields() -> tuple[str, ...]:
     """The fields of a line, in order."""
-    return tuple(each.name for each in fields(Attempt) if each.name != STUDY)
+    return tuple(column.name for column in fields(Attempt) if column.name != STUDY)

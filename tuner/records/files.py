@@ -24,7 +24,6 @@ EPOCHS = "epochs.jsonl"
 MACHINE = "machine.jsonl"
 TRACEBACKS = "tracebacks.log"
 SNAPSHOT = ".pickle"  # the suffix of a trace for PyTorch's memory viewer
-TRAIN = "train.json"  # in the place of study.json where an earlier version has trained a trial again
 
 
 def best_name(workload: str) -> str:

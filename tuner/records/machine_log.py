@@ -46,7 +46,7 @@ class MachineLine:
 def recording(path: Path, devices: Sequence[Device]) -> Iterator[None]:
     """Appends to the file while the block runs. It raises no error of its own, and ends even if the driver hangs."""
     ended = threading.Event()
-    labels = {each.uuid: each.label for each in devices if each.uuid}
+    labels = {device.uuid: device.label for device in devices if device.uuid}
     thread = threading.Thread(target=_record, args=(path, labels, ended), daemon=True, name="machine log")
     thread.start()
     try:

@@ -32,7 +32,7 @@ from tuner.workloads.objectives import is_score
 
 RESULTS_FOLDER = Path("results")  # the default parent of studies' folders
 LATER = ("peak_ram_gb",)  # earlier versions did not write it
-COLUMNS = tuple(each for each in (*BEFORE_METRICS, *AFTER_METRICS) if each not in LATER)
+COLUMNS = tuple(column for column in (*BEFORE_METRICS, *AFTER_METRICS) if column not in LATER)
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ def _listed_paths(paths: Any) -> list[Path]:
     """One or several paths as a list."""
     one = isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable)
     listed = [paths] if one else list(paths)
-    for each in listed:
-        if not isinstance(each, (str, os.PathLike)):
-            raise InputError(f"{each!r}: is not a path; give the folder of a study, a {RESULTS} or a list of them")
-    return [Path(each) for each in listed]
+    for path in listed:
+        if not isinstance(path, (str, os.PathLike)):
+            raise InputError(f"{path!r}: is not a path; give the folder of a study, a {RESULTS} or a list of them")
+    return [Path(path) for path in listed]
 
 
 def _stands_for_folder(path: Path) -> bool:
@@ -212,7 +212,7 @@ def _read_table(path: Path) -> list[RecordedStudy]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file, strict=True)
-            columns = [as_given(each) for each in next((line for line in lines if line), [])]
+            columns = [as_given(cell) for cell in next((line for line in lines if line), [])]
             if not columns:
                 raise InputError(f"{path}: it is empty; give the {RESULTS} of a study, or its folder")
             _check_columns(columns, path)
@@ -225,7 +225,7 @@ def _read_table(path: Path) -> list[RecordedStudy]:
     by_name: dict[str, list[Attempt]] = {own: []} if not rows else {}
     for row in rows:
         by_name.setdefault(row.study or own, []).append(row)
-    return [RecordedStudy(path, name, each) for name, each in by_name.items()]
+    return [RecordedStudy(path, name, found) for name, found in by_name.items()]
 
 
 def _parse(line: Sequence[str], columns: Sequence[str], where: str) -> Attempt:

@@ -170,7 +170,7 @@ def sort_rows(rows: Sequence[Attempt], orders: Sequence[Order]) -> list[Attempt]
     result = list(rows)
     for order in reversed(orders):
         present = [(value, row) for row in result if (value := row.value(order.column)) is not None]
-        present.sort(key=lambda each: _rank(each[0]), reverse=order.descending)
+        present.sort(key=lambda pair: _rank(pair[0]), reverse=order.descending)
         result = [row for _, row in present] + [row for row in result if row.value(order.column) is None]
     return result
 
@@ -202,7 +202,7 @@ def is_metric(column: str) -> bool:
 
 def _resolve(name: str, columns: Sequence[str]) -> str | None:
     own = next((column for column, short in SHORT.items() if short == name), name)
-    return next((each for each in (name, CONFIG + name, own) if each in columns), None)
+    return next((column for column in (name, CONFIG + name, own) if column in columns), None)
 
 
 def _differs(rows: Sequence[Attempt], column: str) -> bool:

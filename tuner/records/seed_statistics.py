@@ -95,17 +95,18 @@ def averages(rows: Sequence[Attempt], objective: Objective) -> list[Average]:
     for row in rows:
         by_name.setdefault(row.name, []).append(row)
     found = [_average(name, own, objective.metric) for name, own in by_name.items()]
-    found.sort(key=lambda each: objective.loss(each.interval.mean) if each.interval else math.inf)
+    found.sort(key=lambda average: objective.loss(average.interval.mean) if average.interval else math.inf)
     if len({row.seed for row in rows}) < 2:
         return found
-    best = next((each for each in found if len(each.values) > 1), next((each for each in found if each.values), None))
-    return [_judged(each, best, objective) for each in found] if best else found
+    completed = [average for average in found if average.values]
+    best = next((average for average in completed if len(average.values) > 1), completed[0] if completed else None)
+    return [_judged(average, best, objective) for average in found] if best else found
 
 
 def best_by_mean(rows: Sequence[Attempt], objective: Objective) -> Average | None:
     """One workload's best configuration, chosen as in ``averages``; None if no trial is completed."""
     found = averages(rows, objective)
-    best = next((each for each in found if each.verdict == "best"), found[0] if found else None)
+    best = next((average for average in found if average.verdict == "best"), found[0] if found else None)
     return best if best and best.values else None
 
 
@@ -134,27 +135,29 @@ def _average(name: str, rows: Sequence[Attempt], metric: str) -> Average:
     return Average(name, len(rows), values, interval_of(list(values.values())) if values else None)
 
 
-def _judged(each: Average, best: Average, objective: Objective) -> Average:
-    if each is best:
-        return replace(each, verdict="best")
-    differences = [each.values[seed] - best.values[seed] for seed in each.values if seed in best.values]
+def _judged(average: Average, best: Average, objective: Objective) -> Average:
+    if average is best:
+        return replace(average, verdict="best")
+    differences = [average.values[seed] - best.values[seed] for seed in average.values if seed in best.values]
     difference = interval_of(differences) if differences else None
     if difference is None or difference.half_width is None:
-        return replace(each, difference=difference, verdict="not judged")
+        return replace(average, difference=difference, verdict="not judged")
     if difference.includes_zero:
-        return replace(each, difference=difference, verdict="=")
-    return replace(each, difference=difference, verdict="worse" if objective.loss(difference.mean) > 0 else "better")
+        return replace(average, difference=difference, verdict="=")
+    return replace(
+        average, difference=difference, verdict="worse" if objective.loss(difference.mean) > 0 else "better"
+    )
 
 
 def summary(averaged: Sequence[Average]) -> str:
     """The result of the comparisons as text; empty if nothing was compared."""
-    best = next((each for each in averaged if each.verdict == "best"), None)
-    others = [each for each in averaged if each.verdict not in ("best", "")]
+    best = next((average for average in averaged if average.verdict == "best"), None)
+    others = [average for average in averaged if average.verdict not in ("best", "")]
     if best is None or not others:
         return ""
     lines = []
-    if judged := [each for each in others if each.verdict != "not judged"]:
-        same = [each.name for each in judged if each.verdict == "="]
+    if judged := [average for average in others if average.verdict != "not judged"]:
+        same = [average.name for average in judged if average.verdict == "="]
         noun = f"other configuration{'s' * (len(judged) != 1)}"
         which = f"{len(same)} of {len(judged)} {noun} cannot be told from the best, {best.name},"
         if not same:
@@ -163,11 +166,11 @@ def summary(averaged: Sequence[Average]) -> str:
             f"{which} at 95 % (paired over {_counts(judged)} seeds; not corrected for many comparisons)"
             + (f": {', '.join(same)}" if same else "")
         )
-    if skipped := [each.name for each in others if each.verdict == "not judged"]:
+    if skipped := [average.name for average in others if average.verdict == "not judged"]:
         lines.append(f"not judged, with fewer than two completed seeds in common: {', '.join(skipped)}")
     return "\n".join(lines)
 
 
 def _counts(judged: Sequence[Average]) -> str:
-    counts = sorted({each.difference.count for each in judged if each.difference})
+    counts = sorted({average.difference.count for average in judged if average.difference})
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

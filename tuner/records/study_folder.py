@@ -152,7 +152,7 @@ class StudyFolder:
     def rows(self) -> list[Attempt]:
         """The latest attempt of each trial that has ended, in the order of trials.
 
-        Each has the hyperparameters that others of its workload have, with their defaults where it was left at those.
+        A row also has the hyperparameters that only others of its workload set, at their defaults.
         """
         return with_defaults([self._rows[trial_id] for trial_id in sorted(self._rows)], self.defaults)
 

@@ -33,13 +33,13 @@ def _count(value: int) -> int:
 
 
 def _texts(value: object) -> str | list[str]:
-    return [as_text(each) for each in value] if isinstance(value, list) else as_text(value)
+    return [as_text(text) for text in value] if isinstance(value, list) else as_text(value)
 
 
 def _names(value: object) -> str | list[str]:
     if value == []:
         raise ValueError("expected a name")
-    return [as_name(each) for each in value] if isinstance(value, list) else as_name(value)
+    return [as_name(name) for name in value] if isinstance(value, list) else as_name(value)
 
 
 def _device(device: Device) -> Device:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError, one_line
-from tuner.machine.regular_files import MOST_BYTES, regular
-from tuner.records.checking import checked_json
-from tuner.records.files import BEST, STUDY, TRAIN, best_name
+from tuner.machine.regular_files import regular
+from tuner.records.files import BEST, STUDY, best_name
 from tuner.records.study_record import read_study
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import WAS_OBJECT, Classes, find_workload
@@ -87,23 +85,7 @@ def _checkpoint(content: Mapping[str, Any], path: Path) -> Mapping[str, Any] | P
 
 def _classes(folder: Path) -> Classes:
     """Where the user's own workloads are defined, according to the record beside the weights."""
-    if (folder / STUDY).exists():
-        return read_study(folder).classes
-    return _classes_of_training(folder / TRAIN) if (folder / TRAIN).exists() else {}
-
-
-@dataclass(frozen=True)
-class _Training:
-    """What matters of the ``train.json`` that earlier versions of ``tuner train`` wrote."""
-
-    classes: Mapping[str, str | None]  # as in ``StudyRecord``
-
-
-def _classes_of_training(path: Path) -> Classes:
-    try:
-        return checked_json(_Training, regular(path, MOST_BYTES).read_bytes()).classes
-    except ValueError as error:
-        raise InputError(f"{path}: is damaged ({error}); train the model again") from error
+    return read_study(folder).classes if (folder / STUDY).exists() else {}
 
 
 def _best_file(folder: Path, workload: str | None) -> Path:

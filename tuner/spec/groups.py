@@ -48,7 +48,7 @@ def parse_seconds(given: str | float, parameter: str) -> float:
     if isinstance(given, str) and re.fullmatch(_NUMBER, given.strip()):
         seconds = float(given)
     elif isinstance(given, str) and (found := _TIME.fullmatch(given.strip())):
-        seconds = sum(float(number or 0) * each for number, each in zip(found.groups(), (3600, 60, 1), strict=True))
+        seconds = sum(float(number or 0) * unit for number, unit in zip(found.groups(), (3600, 60, 1), strict=True))
     elif isinstance(given, (int, float)) and not isinstance(given, bool):
         seconds = float(given)
     if not 0 < seconds < math.inf:
@@ -64,9 +64,9 @@ def _time(given: object, about: ValidationInfo) -> object:
 
 
 def _plain(data: object) -> object:
-    """Paths as texts, in a mapping, too; None is no data of one's own; a program's data as they are."""
-    if isinstance(data, Mapping) and all(isinstance(each, (str, os.PathLike)) for each in data.values()):
-        return {name: os.fspath(each) for name, each in data.items()}
+    """The data with paths as texts; None becomes the default, and a program's data stay as they are."""
+    if isinstance(data, Mapping) and all(isinstance(source, (str, os.PathLike)) for source in data.values()):
+        return {name: os.fspath(source) for name, source in data.items()}
     return "" if data is None else os.fspath(data) if isinstance(data, os.PathLike) else data
 
 
@@ -75,7 +75,7 @@ Time = Annotated[str | float | None, BeforeValidator(_time)]
 
 
 def _direction(given: object) -> object:
-    """The direction in full; a word that is none is refused where the choices are checked."""
+    """The direction's full name; another word is refused when the choices are checked."""
     return DIRECTIONS.get(given, given) if isinstance(given, str) else given
 
 
@@ -141,7 +141,7 @@ class SelectionOptions(Options):
         """
         several = not isinstance(self.workload, str) and isinstance(self.workload, Sequence)
         names: Sequence[object] = self.workload if several else [self.workload]  # type: ignore[assignment]
-        own = [each for each in names if isinstance(each, str) and ":" in each]
+        own = [name for name in names if isinstance(name, str) and ":" in name]
         if self.mode in DIRECTIONS:
             rule = "is no list of configurations, which is what this option names"
             raise ParameterError("mode", self.mode, rule, f"give {option('direction', DIRECTIONS[self.mode])}")
@@ -234,7 +234,7 @@ class PackingOptions(TrialMemory, DeviceMemory):
 
 
 class TooLarge(Options):
-    """What becomes of a configuration for which no device has room."""
+    """What happens to a configuration that fits no device."""
 
     title: ClassVar[str] = "Packing"
 
@@ -296,7 +296,7 @@ class Caps(Options):
 
 
 class StudyOptions(Training, PackingOptions, Retries, Caps):
-    """What every study has, whoever chooses its configurations."""
+    """The options of every study."""
 
     title: ClassVar[str] = "Execution"
 

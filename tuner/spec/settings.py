@@ -48,7 +48,7 @@ class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, 
             _check_output(Path(self.output))
 
     def _check_memory(self) -> None:
-        """Refuses memory that is given twice, or both given and estimated, or neither."""
+        """Refuses memory that is given twice, given and estimated, or neither."""
         if self.memory_gb is not None and self.model_memory_gb is not None:
             raise both_given("memory_gb", "model_memory_gb")
         if self.estimates_memory:
@@ -76,18 +76,18 @@ class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, 
 
     @property
     def time_limit_seconds(self) -> float | None:
-        """After how long the study ends; None for when it is done."""
+        """The seconds after which the study ends early; None without a limit."""
         return None if self.time_limit is None else parse_seconds(self.time_limit, "time_limit")
 
     @property
     def time_limit_text(self) -> str:
-        """The limit as texts call it: what the user wrote, with a unit."""
+        """The limit as the user wrote it, with a unit."""
         text = f"{self.time_limit:g}" if isinstance(self.time_limit, float) else str(self.time_limit).strip()
         return text if text[-1:] in ("s", "m", "h") else f"{text} s"
 
     @property
     def trial_timeout_seconds(self) -> float | None:
-        """After how long without a report a trial is ended; None for never."""
+        """The seconds without a report after which a trial is ended; None for never."""
         return None if self.trial_timeout is None else parse_seconds(self.trial_timeout, "trial_timeout")
 
     @property
@@ -102,7 +102,7 @@ class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, 
 
     @property
     def buffer_bytes(self) -> int:
-        """What is left alone on each device, in bytes."""
+        """The memory that stays free on each device, in bytes."""
         return int(self.gpu_memory_buffer_gb * GB)
 
     @property
@@ -119,7 +119,7 @@ class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, 
 
     @property
     def packing_used(self) -> Packing:
-        """The packing that was asked for, or the one that goes with the estimates."""
+        """The packing that was asked for, or the default that goes with the estimates."""
         return self.packing or ("per-trial" if self.estimates_memory or callable(self.memory_gb) else "uniform")
 
     @property

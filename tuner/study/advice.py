@@ -1,6 +1,6 @@
-"""What a study's own figures say should be done otherwise next time; pure.
+"""Advice for the next study, from the figures of this one.
 
-Each sentence has the figures that it follows from and an option that exists. Where nothing follows, nothing is said.
+Each sentence gives its figures and names an option. Nothing is said without a reason.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from tuner.workloads.protocols import Advising, optional
 
 MOST = 3
 SPARE = 1.1  # what is advised exceeds what was measured by so much
-FAR_OFF = 0.2  # estimates that exceed peaks by more than this, at the median, are worth correcting
 FEWEST_EPOCHS = 5  # after fewer, any model's metric still improves, and that says nothing of more epochs
-LONG_SECONDS = 600  # a study that took less needs no more machines
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What advice is drawn from."""
+    """The figures that advice follows from."""
 
     rows: Sequence[Attempt]  # the study's trials, as the journal has their last attempts
     attempts: Sequence[Attempt]  # all of the journal
@@ -39,20 +37,18 @@ class Figures:
     workloads: Mapping[str, Trainable] = field(default_factory=dict)  # by name
 
     def option(self, name: str, value: object = NOT_GIVEN) -> str:
-        """An option, with a value if a certain one is advised; decimals to hundredths."""
+        """An option, and its value if one is advised, rounded to hundredths."""
         return f"`{option(name, round(value, 2) if isinstance(value, float) else value)}`"
 
 
 def advise(figures: Figures) -> list[str]:
-    """At most three sentences, the most useful first."""
-    rules: list[Callable[[Figures], str]] = [
-        *(_out_of_memory, _of_workloads, _seeds, _shares, _calibration, _epochs, _cores, _ram)
-    ]
+    """At most three pieces of advice, the most useful first."""
+    rules: list[Callable[[Figures], str]] = [_out_of_memory, _of_workloads, _seeds, _shares, _epochs]
     return [said for rule in rules if (said := rule(figures))][:MOST]
 
 
 def _out_of_memory(figures: Figures) -> str:
-    """Trials that ran out of memory: what would have been enough, or what makes them smaller."""
+    """Advice on trials that ran out of memory: how much is enough, or how to make them smaller."""
     ran_out = [row for row in figures.attempts if row.status == "out_of_memory"]
     programs = any(row.workload in figures.programs for row in ran_out)
     if not ran_out or (programs and figures.settings.estimates_memory):  # nothing can measure a step of these
@@ -84,7 +80,7 @@ def _out_of_memory(figures: Figures) -> str:
 
 
 def _of_workloads(figures: Figures) -> str:
-    """What a workload itself advises after its trials."""
+    """The workload's own advice."""
     for name, workload in figures.workloads.items():
         rows = [row for row in figures.rows if row.workload == name and row.status == "completed"]
         own = optional(workload, Advising.advice)
@@ -94,10 +90,10 @@ def _of_workloads(figures: Figures) -> str:
 
 
 def _seeds(figures: Figures) -> str:
-    """Configurations that cannot be told from the best: how many seeds would tell the first of them from it."""
+    """Advice on more seeds, if configurations cannot be told from the best."""
     for workload, objective in figures.objectives.items():
         found = averages([row for row in figures.rows if row.workload == workload], objective)
-        same = [each for each in found if each.verdict == "="]
+        same = [average for average in found if average.verdict == "="]
         count = seeds_needed(same[0].difference) if same and same[0].difference else None
         if count and count > figures.settings.seeds:
             return _more_seeds(figures, len(same), count, same[0], objective)
@@ -120,7 +116,7 @@ def _more_seeds(figures: Figures, same: int, count: int, next_best: Average, obj
 
 
 def _shares(figures: Figures) -> str:
-    """Memory that was reserved but not used, although more trials could have run at once."""
+    """Advice on smaller shares, if unused memory kept trials waiting."""
     plan, settings = figures.plan, figures.settings
     peaks = _peaks(figures)
     share = settings.given_gb
@@ -143,25 +139,8 @@ def _shares(figures: Figures) -> str:
     return ""
 
 
-def _calibration(figures: Figures) -> str:
-    """Estimates that were far above the peaks and were not corrected by earlier ones."""
-    settings = figures.settings
-    pairs = [(row.estimated_memory_gb, peak) for row in figures.rows if (peak := _peak(row))]
-    if not settings.estimates_memory or settings.calibration or figures.plan.bound != "memory" or not pairs:
-        return ""
-    errors = sorted(estimate / peak - 1 for estimate, peak in pairs)
-    median = errors[len(errors) // 2]
-    if median <= FAR_OFF:
-        return ""
-    return (
-        f"the estimates were {median:.0%} above the peaks at the median, and memory kept more than "
-        f"{figures.plan.workers} from running at once: without {figures.option('calibration', False)} studies learn "
-        "from earlier ones"
-    )
-
-
 def _epochs(figures: Figures) -> str:
-    """A best trial whose validation metric was still improving as it ended."""
+    """Advice on more epochs, if the best trial was still improving."""
     for workload, objective in figures.objectives.items():
         rows = [row for row in figures.rows if row.workload == workload and row.status == "completed"]
         rows = [
@@ -182,35 +161,8 @@ def _epochs(figures: Figures) -> str:
     return ""
 
 
-def _cores(figures: Figures) -> str:
-    """Cores that kept memory idle for long."""
-    plan = figures.plan
-    cores = sum(device.cores for device in plan.devices)
-    seconds = sum(row.duration_s for row in figures.rows) / max(1, plan.workers)
-    bound = plan.bound == "CPU cores" and not plan.may_grow  # where more were tried, the cores were not what bound
-    if not bound or sum(plan.fits) <= plan.workers or seconds < LONG_SECONDS:
-        return ""
-    return (
-        f"{_count(cores, 'CPU core')} kept it to {plan.workers} at once for some {seconds / 60:.0f} min, where "
-        f"memory has room for {sum(plan.fits)}: {figures.option('address')} adds the cores of a cluster's other "
-        "machines"
-    )
-
-
-def _ram(figures: Figures) -> str:
-    """RAM that kept GPUs' memory idle."""
-    plan, peaks = figures.plan, [row.peak_ram_gb for row in figures.rows if row.peak_ram_gb]
-    if plan.bound != "RAM" or sum(plan.fits) <= plan.workers or not peaks:
-        return ""
-    return (
-        f"RAM kept it to {plan.workers} at once, where the GPUs' memory has room for {sum(plan.fits)}; trials took "
-        f"up to {max(peaks):.2f} GB of it: fewer workers of data loaders take less, and {figures.option('address')} "
-        "adds the RAM of a cluster's other machines"
-    )
-
-
 def _workers(figures: Figures, needs_gb: Sequence[float], packing: Packing) -> int:
-    """How many trials of these needs would run at once on the study's devices."""
+    """The number of trials that would run at once with these needs."""
     plan, settings = figures.plan, figures.settings
     try:
         return make_plan(
@@ -227,7 +179,7 @@ def _workers(figures: Figures, needs_gb: Sequence[float], packing: Packing) -> i
 
 
 def _peaks(figures: Figures) -> list[float]:
-    """Each trial's peak in GB, the largest of its configuration's; empty if any configuration has none."""
+    """Each trial's peak in GB, taken as its configuration's largest; empty if a configuration has none."""
     known: dict[tuple[str, str], float] = {}
     for row in figures.rows:
         if peak := _peak(row):
@@ -238,7 +190,7 @@ def _peaks(figures: Figures) -> list[float]:
 
 
 def _peak(row: Attempt) -> float:
-    """What a completed trial took, in GB; 0 where that is not known."""
+    """A completed trial's peak in GB; 0 if it is unknown."""
     return row.peak_memory_gb or 0.0 if row.status == "completed" else 0.0
 
 
@@ -247,7 +199,7 @@ def _ran_out(figures: Figures) -> bool:
 
 
 def _up(gb: float) -> float:
-    """Rounded up to hundredths."""
+    """A number of GB rounded up to hundredths."""
     return math.ceil(round(100 * gb, 6)) / 100
 
 

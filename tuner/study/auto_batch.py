@@ -1,4 +1,4 @@
-"""``batch_size: auto``: the largest batch with which a trial fits the share of a worker of a uniform plan."""
+"""``batch_size: auto``: the largest batch that fits a worker's share of a uniform plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ HALVED = 8
 
 @dataclass(frozen=True)
 class WorkerShare:
-    """The memory that each worker of a uniform plan has, and how it was found."""
+    """A worker's share of memory in a uniform plan, and how it was found."""
 
     size_bytes: int  # the share
     device: Device | None = None  # the smallest device, of which it is one; None where the user has given it
@@ -48,7 +48,7 @@ class WorkerShare:
 
     @property
     def text(self) -> str:
-        """Where it comes from, in one line."""
+        """How the share was found, in one line."""
         if self.device is None:
             return f"the share is {self.size_bytes / GB:.2f} GB, as given"
         bound = option(self.bound) if self.bound == "max_workers" else self.bound
@@ -60,7 +60,7 @@ class WorkerShare:
 
 @dataclass(frozen=True)
 class AutoBatch:
-    """What ``auto`` came to for one trial."""
+    """The batch that was found for a trial."""
 
     trial: Trial  # with its batch
     key: str  # the hyperparameter that it is the value of
@@ -69,11 +69,11 @@ class AutoBatch:
 
     @property
     def batch_size(self) -> int:
-        """Samples in an optimizer step."""
+        """The number of samples in an optimizer step."""
         return int(self.trial.config[self.key])
 
     def __str__(self) -> str:
-        """Size and footprint, in one line."""
+        """The batch and its footprint, in one line."""
         parts = self.trial.micro_batches
         size = f"{self.key} {self.batch_size:,}" + (f" in {parts} micro-batches" if parts > 1 else "")
         once = ": one step an epoch" if self.bound == TRAINING_SET else ""
@@ -82,7 +82,7 @@ class AutoBatch:
 
 @dataclass(frozen=True)
 class SizedTrials:
-    """A study's trials once every batch is a number, with their estimates."""
+    """A study's trials with a number for every batch, and their estimates."""
 
     trials: list[Trial]  # all of them, in their order
     estimates: Estimates  # what they are expected to take
@@ -91,14 +91,14 @@ class SizedTrials:
 
     def by_trial(self) -> dict[str, int]:
         """The batches that were found, by trial id."""
-        return {each.trial.trial_id: each.batch_size for each in self.batches}
+        return {batch.trial.trial_id: batch.batch_size for batch in self.batches}
 
     @property
     def text(self) -> str:
-        """The share, and each configuration's batch in a line; empty where none was to be found."""
+        """The share, and a line for each configuration's batch; empty if none was to be found."""
         several = len({trial.workload for trial in self.trials}) > 1
-        names = [title(each.trial.workload, each.trial.name, several=several) for each in self.batches]
-        lines = list(dict.fromkeys(f"{name}: {each}" for name, each in zip(names, self.batches, strict=True)))
+        names = [title(batch.trial.workload, batch.trial.name, several=several) for batch in self.batches]
+        lines = list(dict.fromkeys(f"{name}: {batch}" for name, batch in zip(names, self.batches, strict=True)))
         more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
         return "\n".join([self.share.text, *lines[:SHOWN], *more]) if self.share and lines else ""
 
@@ -107,7 +107,7 @@ class SizedTrials:
 
 
 def packed_uniformly(settings: Settings) -> Settings:
-    """The settings of a study in which a batch is ``auto``: its share decides the batch, so packing is uniform."""
+    """The settings with uniform packing, as the share decides the size of a batch that is ``auto``."""
     if settings.packing == "per-trial":
         rule = f"a batch of {AUTO} fills the share of a uniform plan"
         remedy = f"leave out {option('packing')}, or give the batch as a number"
@@ -116,19 +116,19 @@ def packed_uniformly(settings: Settings) -> Settings:
 
 
 def refuse_auto(selections: Sequence[Selection]) -> None:
-    """Refuses configurations whose batch is ``auto``, where there is no plan that has shares."""
+    """Refuses a batch that is ``auto`` in a command that has no plan with shares."""
     for selection in selections:
-        for each in selection.configurations:
-            if is_auto(each.values):
+        for configuration in selection.configurations:
+            if is_auto(configuration.values):
                 key = selection.workload.memory_scales_with
                 raise InputError(
-                    f"{each.name}: {key} {AUTO}: only a plan with shares can find it: use `tuner plan`, or give a "
-                    f"number ({option('overrides', f'{key}=N')}, or in the file)"
+                    f"{configuration.name}: {key} {AUTO}: only a plan with shares can find it: use `tuner plan`, or "
+                    f"give a number ({option('overrides', f'{key}=N')}, or in the file)"
                 )
 
 
 def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> SizedTrials:
-    """Finds the batches that are ``auto``, and estimates all trials.
+    """Finds every batch that is ``auto``, and estimates all trials.
 
     Raises:
         InputError: not even a batch of one fits the share, there are more micro-batches than samples, or as
@@ -141,13 +141,15 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
     largest = max((request.need_bytes for request in known.requests), default=0)
     to_size = [trial for trial in trials if is_auto(trial.config)]
     blank = MemoryEstimate("traced")  # a batch is no part of what a trial takes of its host's RAM
-    rest = Estimates(tuple(Request(trial, blank, 0) for trial in to_size), {each.trial_id: blank for each in to_size})
+    rest = Estimates(
+        tuple(Request(trial, blank, 0) for trial in to_size), {trial.trial_id: blank for trial in to_size}
+    )
     rest = with_host_needs(rest, tasks, devices, settings)
     host_bytes = max(request.host_bytes for request in (*known.requests, *rest.requests))
     host_bytes = min(host_bytes, whole_of(devices, settings).ram_bytes)
     share = share_of(devices, largest, len(trials), settings, host_bytes)
     batches = _batches(tasks, to_size, devices, share, settings)
-    found = estimate_requests(tasks, [each.trial for each in batches], devices, settings)
+    found = estimate_requests(tasks, [batch.trial for batch in batches], devices, settings)
     requests = {request.trial.trial_id: request for request in [*known.requests, *found.requests]}
     ordered = tuple(requests[trial.trial_id] for trial in trials)
     estimates = replace(known.with_more(found), requests=ordered)
@@ -157,11 +159,11 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
 def share_of(
     devices: Sequence[Device], largest_bytes: int, trials: int, settings: Settings, host_bytes: int = 0
 ) -> WorkerShare:
-    """The share of each worker: what the user gives every trial, or else the smallest device's budget / its workers.
+    """A worker's share: the memory that the user gives every trial, or the smallest device's budget / its workers.
 
-    Its workers are as many as the others' largest footprint, its host's RAM (of which a trial takes ``host_bytes``),
-    the CPU cores, ``max_workers`` and the number of trials allow, the last two divided between the devices. A device
-    on which that footprint does not fit is not used.
+    The number of workers is bounded by the largest footprint of the other trials, by the host's RAM (of which a trial
+    takes ``host_bytes``), the CPU cores, ``max_workers`` and the number of trials. The last two are divided between
+    the devices. A device on which that footprint does not fit is not used.
     """
     if not settings.estimates_memory:
         if settings.given_gb is None:
@@ -173,7 +175,7 @@ def share_of(
     if not used:  # nothing is free
         return WorkerShare(0, devices[0])
     budget, device = min(used, key=lambda pair: pair[0])
-    beside = sum(each.node_id == device.node_id for _, each in used)  # share its host's RAM with it
+    beside = sum(other.node_id == device.node_id for _, other in used)  # share its host's RAM with it
     fit = most_in_ram(ram_budgets([device], settings.buffer_bytes), [host_bytes]).get(device.node_id)
     in_ram = trials if fit is None else max(1, fit // beside)
     limits: list[tuple[int, Bound]] = [  # of two that bound alike, the first is told
@@ -190,7 +192,7 @@ def share_of(
 def _batches(
     tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], share: WorkerShare, settings: Settings
 ) -> list[AutoBatch]:
-    """The batch of each trial; where only such values differ as take no memory, it is searched once."""
+    """The batch of each trial; trials that differ only in values without effect on memory share one search."""
     known: dict[tuple[object, ...], LargestBatch] = {}
     batches = []
     for trial in trials:
@@ -219,7 +221,7 @@ def _largest(
     *,
     several: bool,
 ) -> LargestBatch:
-    """The largest batch or micro-batch that fits the share on every kind of device: it may be placed on any."""
+    """The largest batch or micro-batch that fits the share on every kind of device."""
     kinds = {device.name: device for device in devices}
     try:
         found = [
@@ -242,18 +244,18 @@ def _largest(
     except InputError as error:
         name = title(trial.workload, trial.name, several=several)
         raise InputError(f"{name}: {batch_key(task)} {AUTO}: {error.text}") from error
-    smallest = min(found, key=lambda each: each.batch_size)
+    smallest = min(found, key=lambda batch: batch.batch_size)
     return _halvable(smallest) if settings.on_oom == "accumulate" else smallest
 
 
 def _halvable(found: LargestBatch) -> LargestBatch:
-    """The same or a little smaller, so that it can be taken in halves after it ran out of memory."""
+    """A batch that can be halved after it ran out of memory: the same or a little smaller."""
     size = found.batch_size
     return replace(found, batch_size=size - size % (HALVED if size >= HALVED**2 else min(2, size)))
 
 
 def _remedy(need: int, devices: Sequence[Device], share: WorkerShare, settings: Settings) -> str:
-    """What makes room for a trial that needs this much, in bytes."""
+    """The remedy for a trial that needs this many bytes."""
     whole = whole_of(devices, settings).device_bytes
     if not settings.estimates_memory and need <= whole:
         return f"give {option(settings.given_by, math.ceil(100 * need / GB) / 100)} or more"

@@ -1,4 +1,4 @@
-"""What follows a study's trials: what was learned, its page, its tables, and how to continue."""
+"""The end of a study: calibration, its page, its tables, and how to continue it."""
 
 from __future__ import annotations
 
@@ -27,48 +27,43 @@ from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stages import Placed
 from tuner.study.stored_options import needs_objects, same_call
-from tuner.trial import GB, Config, MemoryEstimate, Objective, shrunk, title
+from tuner.trial import GB, MemoryEstimate, Objective, shrunk, title
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def learn_from(study: Placed, result: StudyResult, console: Console) -> None:
-    """Keeps what completed trials took, so that the next study on this machine estimates and packs better."""
-    devices = {device.label: device for device in result.plan.devices}
-    service = estimation_service(study.settings)
+    """Records what completed trials took, so that later studies on this machine estimate better."""
+    names = {device.label: device.name for device in result.plan.devices}
     took = seconds_per_epoch(read_epochs(Path(result) / EPOCHS))
-    peaks: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
-    in_ram: dict[tuple[str, str], list[tuple[MemoryEstimate, int]]] = {}
-    epochs: dict[tuple[str, str], list[tuple[MemoryEstimate, Config, float]]] = {}
+    ended: dict[tuple[str, str], list[tuple[MemoryEstimate, Attempt]]] = {}
     for row in result.trials:
         raw = result.estimates.get(row.trial_id)  # a changed line of the journal may be of no trial
-        if raw is None or row.status != "completed" or shrunk(row.config):
-            continue
-        if row.trial_id in took and row.device in devices:
-            times = epochs.setdefault((row.workload, devices[row.device].name), [])
-            times.append((raw, row.config, took[row.trial_id]))
-        tight = row.gpu_fraction == 1 and is_tight(raw, row.result.limit_bytes)  # its peak is what there was
-        if row.peak_memory_gb and row.device in devices and not tight:
-            found = peaks.setdefault((row.workload, devices[row.device].name), [])
-            found.append((raw, int(row.peak_memory_gb * GB)))
-        if row.peak_ram_gb and row.device in devices and raw.host_bytes:
-            found = in_ram.setdefault((row.workload, devices[row.device].name), [])
-            found.append((raw, int(row.peak_ram_gb * GB)))
+        if raw and row.status == "completed" and row.device in names and not shrunk(row.config):
+            ended.setdefault((row.workload, names[row.device]), []).append((raw, row))
+    service = estimation_service(study.settings)
     try:
-        for (workload, device), taken in peaks.items():
-            service.learn(workload, device, taken)
-        for (workload, device), taken in in_ram.items():
-            service.learn_in_ram(workload, device, taken)
-        for (workload, device), taken_times in epochs.items():
+        for (workload, device), trials in ended.items():
             task = study.tasks[workload]
-            service.learn_times(task.workload, task.data, device, taken_times)
+            peaks = [(raw, row.peak_memory_gb) for raw, row in trials if row.peak_memory_gb and not _filled(raw, row)]
+            in_ram = [(raw, row.peak_ram_gb) for raw, row in trials if row.peak_ram_gb and raw.host_bytes]
+            times = [(raw, row.config, took[row.trial_id]) for raw, row in trials if row.trial_id in took]
+            service.learn(workload, device, [(raw, int(peak * GB)) for raw, peak in peaks])
+            if in_ram:
+                service.learn_in_ram(workload, device, [(raw, int(peak * GB)) for raw, peak in in_ram])
+            service.learn_times(task.workload, task.data, device, times)
     except TunerError as error:  # the study is complete all the same
         print_text(console, f"not calibrated: {error.text}")
 
 
+def _filled(raw: MemoryEstimate, row: Attempt) -> bool:
+    """Whether a trial had a whole device that was smaller than its estimate: then its peak is what there was."""
+    return row.gpu_fraction == 1 and is_tight(raw, row.result.limit_bytes)
+
+
 def write_report(console: Console, study: Placed, result: StudyResult, record: StudyRecord) -> Path | None:
-    """Writes the study's page; what goes wrong with it costs a line, as the results are complete without it."""
+    """Writes the study's page. A failure is one printed line, as the results are complete without it."""
     folder = Path(result)
     phases.show("writing the report")
     try:
@@ -95,7 +90,7 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
 
 
 def show_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, *, early: bool) -> None:
-    """Learns from the study, writes its page, and prints what is to be known of it."""
+    """Learns from the study, writes its page, and prints its results."""
     settings = study.settings
     if settings.estimates_memory and settings.calibration:
         learn_from(study, result, console)
@@ -112,7 +107,7 @@ def show_end(console: Console, study: Placed, result: StudyResult, record: Study
 
 
 def _print_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, page: Path | None) -> None:
-    """Each workload's table, what follows from it, where the CSV is, and how to have the best trials again."""
+    """Prints each workload's table, advice, the files, and how to repeat the best trials."""
     folder, several = Path(result), len(study.objectives) > 1
     tables = not (study.returns_table and in_notebook())
     programs = record.programs
@@ -142,7 +137,7 @@ def _print_end(console: Console, study: Placed, result: StudyResult, record: Stu
 
 
 def _unkept(result: StudyResult) -> str:
-    """Which trials' weights could not be kept, although they are better than those that were, and why."""
+    """Names the trials whose weights are better than the kept ones but could not be kept, and says why."""
     first, *others = result.unkept
     several, more = len(result.objectives) > 1, f" and {len(others)} more" if others else ""
     which = f"{title(first.workload, first.name, several=several)} ({first.trial_id}){more}"
@@ -151,7 +146,7 @@ def _unkept(result: StudyResult) -> str:
 
 
 def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective, headline: Sequence[str]) -> None:
-    """A workload's trials; with several seeds its configurations, and of the trials those that are not completed."""
+    """Prints a workload's trials; with several seeds its configurations, and the trials that are not completed."""
     if not has_seeds(rows):
         print_trials(console, rows, objective.metric, headline)
         return

@@ -1,4 +1,4 @@
-"""The trials of a study from the first to the last, and what is decided between them."""
+"""Runs a study's trials, and decides what follows each of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a study runs in."""
+    """What a study runs with."""
 
     executor: Executor  # runs trials
     console: Console  # shows them
@@ -55,10 +55,10 @@ class Surroundings:
 def execute(
     study: Placed, folder: StudyFolder, record: StudyRecord, around: Surroundings
 ) -> KeyboardInterrupt | TimeLimitReached | None:
-    """Runs the trials; whatever happens, every one of them has a row in the end.
+    """Runs the trials. Whatever happens, every trial has a row in the end.
 
     Returns:
-        The interruption, or the limit of time, that ended the study early; None without one.
+        The interruption or the time limit that ended the study early; None if none did.
 
     Raises:
         ExecutionError: Ray does not start, every device is lost, or the folder can no longer be written.
@@ -129,24 +129,24 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
 
 
 def _counts(plan: Plan) -> dict[Device, WorkerCount]:
-    """What says how many trials each of the plan's GPUs runs at once."""
-    each = zip(plan.devices, plan.at_first, plan.slots, strict=True)
+    """The controllers of how many trials run at once on each GPU."""
+    counts = zip(plan.devices, plan.at_first, plan.slots, strict=True)
     return {
         device: WorkerCount(first, most, device.cores)
-        for device, first, most in each
+        for device, first, most in counts
         if device.kind == "cuda" and most
     }
 
 
 def _cause(error: BaseException, settings: Settings) -> str:
-    """Why a study ended before its trials did, in a word or two."""
+    """Why a study ended before its trials, in a few words."""
     if isinstance(error, TimeLimitReached):
         return f"time limit of {settings.time_limit_text} reached"
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "the study broke off"
 
 
 def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
-    """What is known of the trials' memory; attempts of a resumed study have told some already."""
+    """What is known of the trials' memory, also from attempts of a resumed study."""
     feedback = StudyFeedback(estimates.raw, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes)
     trials = {request.trial.trial_id: request.trial for request in estimates.requests}
     for line in read_epochs(folder.path / EPOCHS):
@@ -160,7 +160,7 @@ def _feedback(estimates: Estimates, folder: StudyFolder) -> StudyFeedback:
 
 
 def _decisions(study: Placed, feedback: StudyFeedback, pruning: Pruning, steering: Steering) -> Decisions:
-    """What follows an attempt, what it tells of the trials that wait, and what a search and a scheduler decide."""
+    """The decisions that the loop delegates: retries, corrected estimates, suggestions and pruning."""
     policy = study.settings.retry_policy
     jitter = Random(study.settings.seed)
 

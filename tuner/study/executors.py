@@ -1,4 +1,4 @@
-"""Chooses what runs a study's trials: this process, one beside it, or Ray's workers."""
+"""Chooses where a study's trials run: in this process, in a child process, or in Ray's workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tuner.trial import Device
 
 
 def make_executor(settings: Settings) -> Executor:
-    """What runs trials, before there is a plan."""
+    """The executor before there is a plan."""
     if settings.in_process:
         from tuner.execution.in_process import InProcessExecutor
 
@@ -24,15 +24,15 @@ def make_executor(settings: Settings) -> Executor:
 
 
 def several_expected(settings: Settings, devices: Sequence[Device], trials: int) -> bool:
-    """Whether the plan will surely not be of one worker, as far as that is known without estimates."""
+    """Whether the plan will have several workers, as far as that is known without estimates."""
     most = min(settings.most_workers or trials, trials, sum(device.cores or trials for device in devices))
     return most > 1 or settings.address is not None
 
 
 def for_plan(executor: Executor, plan: Plan, settings: Settings, pipes: Mapping[str, str]) -> Executor:
-    """The executor for a plan: for one worker a process beside the study, unless Ray was started.
+    """The executor for a plan: a child process for a single worker, unless Ray has started.
 
-    ``pipes`` are the folders of MPS daemons, by the GPU's UUID.
+    ``pipes`` are the folders of MPS daemons by GPU UUID.
 
     Raises:
         InputError: Ray is needed, and no folder can hold its sockets.
@@ -60,7 +60,7 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings, pipes: Mapping[
 
 
 def starting(executor: Executor) -> str:
-    """What happens before the first trial begins to train."""
+    """What the progress says before the first trial begins to train."""
     from tuner.execution.ray_executor import RayExecutor
 
     return "starting Ray" if isinstance(executor, RayExecutor) else "starting"

@@ -1,9 +1,8 @@
-"""Whether a study uses NVIDIA's MPS, on which GPUs, and what the plan says of it."""
+"""A study's use of NVIDIA's MPS: on which GPUs, and what the plan says. No other module of ``study/`` knows of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.errors import ParameterError, option
@@ -17,68 +16,70 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-@dataclass(frozen=True)
-class MpsUse:
-    """What a study does with MPS."""
+class Mps:
+    """The MPS daemons of a study's GPUs, if it asked for them. Close it after the workers have ended."""
 
-    devices: tuple[Device, ...] = ()  # whose workers are clients
-    users: str = ""  # the folder of a daemon that the user has started; empty if the study starts its own
-    reason: str = ""  # why there are no clients
+    def __init__(self, choice: MpsChoice) -> None:
+        self._choice = choice
+        self._daemons = MpsDaemons()
 
-    @property
-    def text(self) -> str:
-        """A line for the plan."""
-        if self.reason:
-            return _line(f"off: {self.reason}")
-        whose = f"your own daemon in {self.users}" if self.users else "a daemon of the study's for each"
-        return _line(f"on for {', '.join(device.label for device in self.devices)}: {whose}")
+    def check(self, devices: Sequence[Device]) -> None:
+        """Refuses "on" if MPS is not available.
+
+        Raises:
+            InputError: there is no GPU, or neither NVIDIA's program nor a daemon of the user's.
+        """
+        if self._choice != "on":
+            return
+        remedy = f"give {option('mps', 'auto')}, or leave it out"
+        if all(device.kind != "cuda" for device in devices):
+            raise ParameterError("mps", self._choice, "there is no GPU to train on", remedy)
+        if control_program() is None and not users_daemon():
+            raise ParameterError("mps", self._choice, f"{CONTROL} of NVIDIA's driver is not on the path", remedy)
+
+    def start(self, plan: Plan, console: Console) -> dict[str, str]:
+        """Starts the daemons of a plan; returns the folder of each GPU's daemon by UUID.
+
+        If a daemon does not start, a line says so, and its GPU is used without MPS.
+        """
+        devices, reason = shared_gpus(plan)
+        if self._choice == "off" or reason:
+            return {}
+        if users := users_daemon():
+            return {device.uuid: users for device in devices}
+        for device, fault in self._daemons.start(devices).items():
+            print_text(console, _line(f"off for {device.label}: {fault}"))
+        return self._daemons.pipes
+
+    def close(self) -> None:
+        """Ends the daemons that were started."""
+        self._daemons.close()
 
 
-def check_mps(choice: MpsChoice, devices: Sequence[Device]) -> None:
-    """Refuses "on" where MPS cannot be had.
-
-    Raises:
-        InputError: there is no GPU, or neither NVIDIA's program nor a daemon of the user's.
-    """
-    if choice != "on":
-        return
-    remedy = f"give {option('mps', 'auto')}, or leave it out"
-    if all(device.kind != "cuda" for device in devices):
-        raise ParameterError("mps", choice, "there is no GPU to train on", remedy)
-    if control_program() is None and not users_daemon():
-        raise ParameterError("mps", choice, f"{CONTROL} of NVIDIA's driver is not on the path", remedy)
-
-
-def use_of_mps(choice: MpsChoice, plan: Plan) -> MpsUse:
-    """What a study of this plan does with MPS: it is for GPUs of this machine on which several trials run at once."""
+def mps_line(choice: MpsChoice, plan: Plan) -> str:
+    """What a plan says of MPS; empty if it was not asked for."""
     if choice == "off":
-        return MpsUse(reason="it was not asked for")
-    gpus = [each for each in zip(plan.devices, plan.slots, strict=True) if each[0].kind == "cuda"]
-    whole = [each for each in gpus if not each[0].node_id and each[0].instance is None]
+        return ""
+    devices, reason = shared_gpus(plan)
+    if reason:
+        return _line(f"off: {reason}")
+    users = users_daemon()
+    whose = f"your own daemon in {users}" if users else "a daemon of the study's for each"
+    return _line(f"on for {', '.join(device.label for device in devices)}: {whose}")
+
+
+def shared_gpus(plan: Plan) -> tuple[tuple[Device, ...], str]:
+    """The GPUs of this machine that run several trials at once, or the reason why MPS is not used."""
+    gpus = [(device, slots) for device, slots in zip(plan.devices, plan.slots, strict=True) if device.kind == "cuda"]
+    whole = [(device, slots) for device, slots in gpus if not device.node_id and device.instance is None]
     shared = tuple(device for device, slots in whole if slots > 1)
-    if shared and (users := users_daemon()):
-        return MpsUse(shared, users)
-    if shared and control_program() is not None:
-        return MpsUse(shared)
+    if shared and (users_daemon() or control_program() is not None):
+        return shared, ""
     if shared:
-        return MpsUse(reason=f"{CONTROL} is not on the path")
+        return (), f"{CONTROL} is not on the path"
     if whole:
-        return MpsUse(reason="no GPU has several workers")
-    return MpsUse(reason="it is for whole GPUs of this machine, not of a cluster" if gpus else "there is no GPU")
-
-
-def start_mps(use: MpsUse, daemons: MpsDaemons, console: Console) -> dict[str, str]:
-    """The folder of each GPU's daemon, by its UUID, after those of the study have been started.
-
-    A line tells of a daemon that does not start; its GPU is used without MPS.
-    """
-    if use.users:
-        return {device.uuid: use.users for device in use.devices}
-    if not use.devices:
-        return {}
-    for device, reason in daemons.start(use.devices).items():
-        print_text(console, _line(f"off for {device.label}: {reason}"))
-    return daemons.pipes
+        return (), "no GPU has several workers"
+    return (), "it is for whole GPUs of this machine, not of a cluster" if gpus else "there is no GPU"
 
 
 def _line(text: str) -> str:

@@ -109,16 +109,16 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     if not rows:
         remedy = f"continue it with {option('resume', str(folder))}"
         raise ParameterError("study", str(folder), "no trial has ended there yet", remedy)
-    row, chosen = (
-        _best(folder, study, rows, seed) if wanted == BEST_TRIAL else _named(folder, study, rows, wanted, seed)
-    )
+    found, why = _best(folder, study, rows) if wanted == BEST_TRIAL else _named(folder, rows, wanted)
+    row, which = _of_seed(study, found, seed, wanted)
+    chosen = f"configuration {row.name}{why}; {which}" if len(found) > 1 or why else ""
     if given is None and study.classes.get(row.workload, "") is None:
         raise InputError(
             f"{option('study', str(folder))}: its workload {row.workload} {WAS_OBJECT}: give it again, from Python: "
             f"tuner.train({str(folder)!r}, workload=…)"
         )
-    found = given or find_workload(row.workload, study.classes)
-    return PastTrial(folder, study, row, study.objectives[row.workload], found, chosen, notes)
+    trained = given or find_workload(row.workload, study.classes)
+    return PastTrial(folder, study, row, study.objectives[row.workload], trained, chosen, notes)
 
 
 def _check_repeatable(folder: Path, study: StudyRecord) -> None:
@@ -152,8 +152,8 @@ def _loss(study: StudyRecord, row: Attempt) -> float:
     return row.loss(study.objectives[row.workload]) if row.status == "completed" else math.inf
 
 
-def _best(folder: Path, study: StudyRecord, rows: Sequence[Attempt], seed: int | None) -> tuple[Attempt, str]:
-    """A trial of the configuration with the best mean, and why it is that one."""
+def _best(folder: Path, study: StudyRecord, rows: Sequence[Attempt]) -> tuple[list[Attempt], str]:
+    """The completed trials of the configuration with the best mean, and over how many seeds that is."""
     completed = [row for row in rows if _loss(study, row) < math.inf]
     if not completed:
         raise InputError(
@@ -163,38 +163,31 @@ def _best(folder: Path, study: StudyRecord, rows: Sequence[Attempt], seed: int |
     _check_one_workload(f"{option('trial')} best", completed)
     best = best_by_mean(completed, study.objectives[completed[0].workload])
     assert best is not None
-    row, which = _of_seed(study, [row for row in completed if row.name == best.name], seed)
-    if len({row.seed for row in completed}) == 1:
-        return row, ""
     seeds = f"{len(best.values)} seed{'s' * (len(best.values) != 1)}"
-    return row, f"configuration {best.name}, best by mean over {seeds}; {which}"
+    why = f", best by mean over {seeds}" if len({row.seed for row in completed}) > 1 else ""
+    return [row for row in completed if row.name == best.name], why
 
 
-def _named(
-    folder: Path, study: StudyRecord, rows: Sequence[Attempt], wanted: str, seed: int | None
-) -> tuple[Attempt, str]:
-    """The trial with this id, else one with this name, and why it is that one."""
+def _named(folder: Path, rows: Sequence[Attempt], wanted: str) -> tuple[list[Attempt], str]:
+    """The trial with this id, else those with this name."""
     found = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
     if not found:
         known = list(dict.fromkeys([*(row.trial_id for row in rows), *(row.name for row in rows)]))
         hint = did_you_mean(wanted, known, f"there are {', '.join(known)}", most=3, cutoff=0.5)
         raise InputError(f"{option('trial', wanted)}: no trial in {folder} has ended that is called so; {hint}")
     _check_one_workload(option("trial", wanted), found)
-    if len(found) > 1 and seed is None and all(_loss(study, row) == math.inf for row in found):
-        seeds = ", ".join(str(row.seed) for row in found)
-        raise InputError(
-            f"{option('trial', wanted)}: it was trained with seeds {seeds}, and no trial of it is completed; "
-            f"choose one by {option('seed')}"
-        )
-    row, which = _of_seed(study, found, seed)
-    return row, f"configuration {row.name}; {which}" if len(found) > 1 else ""
+    return found, ""
 
 
-def _of_seed(study: StudyRecord, rows: Sequence[Attempt], seed: int | None) -> tuple[Attempt, str]:
+def _of_seed(study: StudyRecord, rows: Sequence[Attempt], seed: int | None, wanted: str) -> tuple[Attempt, str]:
     """The configuration's trial with this seed, else its best one, and which it is."""
     if same := next((row for row in rows if row.seed == seed), None):
         return same, f"seed {seed}"
     best = min(rows, key=lambda row: _loss(study, row))
+    if len(rows) > 1 and seed is None and _loss(study, best) == math.inf:
+        seeds = ", ".join(str(row.seed) for row in rows)
+        rule = f"it was trained with seeds {seeds}, and no trial of it is completed"
+        raise ParameterError("trial", wanted, rule, f"choose one by {option('seed')}")
     return best, f"seed {best.seed}" + f", the best of {len(rows)}" * (len(rows) > 1)
 
 

@@ -1,4 +1,4 @@
-"""From configurations to requests and a plan: the same for a study and for a look ahead."""
+"""Turns configurations into requests and a plan, for ``tuner run`` and ``tuner plan`` alike."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tuner.workloads.task import Selection, Tasks, TrainingTask, smaller
 
 @dataclass(frozen=True)
 class Estimates:
-    """What a study's trials are expected to take."""
+    """The estimated needs of a study's trials."""
 
     requests: tuple[Request, ...] = ()  # one for each trial, in their order, with its estimate and its need
     # Each trial's estimate before calibration, by trial id.
@@ -36,12 +36,12 @@ class Estimates:
     known_in_ram: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
 
     def with_more(self, more: Estimates) -> Estimates:
-        """These, and those of further trials of the same workloads."""
+        """These estimates together with those of further trials."""
         return replace(self, requests=(*self.requests, *more.requests), raw={**self.raw, **more.raw})
 
 
 def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
-    """The devices, with what other studies will give back, and no more memory than the user allows."""
+    """The devices with the memory that other studies will free, limited to what the user allows."""
     devices = with_leased(devices)
     if settings.device_memory_gb is None:
         return devices
@@ -49,33 +49,33 @@ def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
 
 
 def to_trials(selections: Sequence[Selection], settings: Settings) -> list[Trial]:
-    """A trial for each configuration and seed, numbered over the whole study: all of the first seed come first.
+    """A trial for each configuration and seed, numbered over the whole study.
 
-    So more seeds only add trials, and leave the numbers of the others as they are.
+    The trials of the first seed come first, so that more seeds only add trials.
 
     Raises:
-        InputError: there are more than a study can have.
+        InputError: a study cannot have so many trials.
     """
-    if (number := settings.seeds * sum(len(each.configurations) for each in selections)) > MOST_TRIALS:
+    if (number := settings.seeds * sum(len(selection.configurations) for selection in selections)) > MOST_TRIALS:
         rule = f"makes {number:,} trials; {MOST_TRIALS:,} are the most"
         raise ParameterError("seeds", settings.seeds, rule, "give fewer configurations or seeds")
     listed = [
-        (selection.workload, each, _config(selection.workload, each, settings.epochs), seed)
+        (selection.workload, configuration, _config(selection.workload, configuration, settings.epochs), seed)
         for seed in range(settings.seed, settings.seed + settings.seeds)
         for selection in selections
-        for each in selection.configurations
+        for configuration in selection.configurations
     ]
     width = max(3, len(str(max(len(listed), settings.num_samples or 0))))  # a search adds to them
     return [
-        Trial(f"t{number:0{width}d}", workload.name, each.name, config, seed)
-        for number, (workload, each, config, seed) in enumerate(listed, 1)
+        Trial(f"t{number:0{width}d}", workload.name, configuration.name, config, seed)
+        for number, (workload, configuration, config, seed) in enumerate(listed, 1)
     ]
 
 
 def estimate_requests(
     tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings
 ) -> Estimates:
-    """What each trial will need, on whichever of the devices it needs the most.
+    """What each trial needs on the device on which it needs the most.
 
     Raises:
         InputError: a footprint cannot be estimated, the calibration is damaged, or a trial can run on no CPU.
@@ -85,12 +85,12 @@ def estimate_requests(
 
 
 def with_host_needs(found: Estimates, tasks: Tasks, devices: Sequence[Device], settings: Settings) -> Estimates:
-    """The estimates with what each trial takes of its host's RAM, where the devices are GPUs."""
+    """Adds each GPU trial's host-RAM estimate."""
     gpus = {device.name for device in devices if device.kind == "cuda"}
     if not gpus:
         return found
     service, requests = estimation_service(settings), list[Request]()
-    known = {name: [each for gpu in gpus for each in service.samples_in_ram(name, gpu)] for name in tasks}
+    known = {name: [sample for gpu in gpus for sample in service.samples_in_ram(name, gpu)] for name in tasks}
     raw: dict[str, MemoryEstimate] = {}
     for request in found.requests:
         trial_id, task, samples = request.trial.trial_id, tasks[request.trial.workload], known[request.trial.workload]
@@ -103,7 +103,7 @@ def with_host_needs(found: Estimates, tasks: Tasks, devices: Sequence[Device], s
 
 
 def _estimated(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> Estimates:
-    """What each trial will need of its device's memory."""
+    """What each trial needs of its device's memory."""
     if not settings.estimates_memory:
         given = {
             trial.trial_id: MemoryEstimate.given(given_gb(tasks[trial.workload].workload, trial, settings))
@@ -131,7 +131,7 @@ def _estimated(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device],
 
 
 def given_gb(workload: Trainable, trial: Trial, settings: Settings) -> float:
-    """The footprint that the user gives a trial, in GB.
+    """A trial's footprint in GB as the user gives it.
 
     Raises:
         InputError: the function ``memory_gb`` fails, or returns no such number.
@@ -148,16 +148,16 @@ def given_gb(workload: Trainable, trial: Trial, settings: Settings) -> float:
 
 
 def first_room(devices: Sequence[Device], settings: Settings, trials: int) -> int:
-    """The bytes of each of the first trials whose footprints are to be learned from them."""
+    """The share in bytes of each first trial whose footprint is not known yet."""
     roomiest = max(devices, key=lambda device: budget_bytes(device, settings.buffer_bytes))
     most = min(filter(None, (roomiest.cores, settings.max_workers, max(trials, settings.num_samples or 0))))
     return first_share(whole_of(devices, settings).device_bytes, most)
 
 
 def check_estimate(settings: Settings, workloads: Sequence[Trainable]) -> None:
-    """Refuses ``estimate`` for workloads alone, which are traced without it."""
-    if settings.estimate is not None and all(isinstance(each, Workload) for each in workloads):
-        names = ", ".join(each.name for each in workloads)
+    """Refuses ``estimate`` if all workloads are traced without it."""
+    if settings.estimate is not None and all(isinstance(workload, Workload) for workload in workloads):
+        names = ", ".join(workload.name for workload in workloads)
         raise InputError(f"{option('estimate')}: has no effect on workload {names}: its own step is traced")
 
 
@@ -177,7 +177,7 @@ def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) 
 
 
 def estimation_service(settings: Settings) -> EstimationService:
-    """What estimates a study's trials, as its settings ask for."""
+    """The estimation service that the settings ask for."""
     return EstimationService(
         settings.memory_estimation,
         settings.calibration,
@@ -188,14 +188,14 @@ def estimation_service(settings: Settings) -> EstimationService:
 
 
 class Whole(NamedTuple):
-    """The most that a trial can be given, in bytes."""
+    """The upper bounds of a trial's memory, in bytes."""
 
     device_bytes: int  # the whole of the roomiest device
     ram_bytes: int  # the whole RAM of the roomiest host, beside a GPU's memory
 
 
 def whole_of(devices: Sequence[Device], settings: Settings) -> Whole:
-    """The most that a trial can be given of these devices."""
+    """The upper bounds of a trial's memory on these devices."""
     buffer_bytes = settings.buffer_bytes
     most = max(budget_bytes(device, buffer_bytes) for device in devices)
     return Whole(most, largest_ram(devices, ram_budgets(devices, buffer_bytes)))
@@ -204,11 +204,11 @@ def whole_of(devices: Sequence[Device], settings: Settings) -> Whole:
 def plan_requests(
     tasks: Tasks, requests: Sequence[Request], devices: Sequence[Device], settings: Settings, trials: int = 0
 ) -> tuple[Plan, list[Request]]:
-    """The plan, and the requests as it can serve them.
+    """The plan, and the requests that it can serve.
 
-    A trial that needs more than any device has is given a whole one if it can run with that: without its margin, and
-    without what the allocator caches. So is one that is too large, if it may be trained in smaller parts. ``trials``
-    is how many there will be, if more: the others are taken to be like these.
+    A trial that needs more than any device has gets a whole device if it can run without its margin and without what
+    the allocator caches, or if it may be trained in smaller parts. ``trials`` is the number of trials if more will
+    follow; they are taken to be like these.
 
     Raises:
         InputError: a trial fits on no device; the text names it and says what can be done.
@@ -235,7 +235,7 @@ def plan_requests(
             largest = max(served, key=lambda request: request.host_bytes)
         elif not settings.estimates_memory:
             remedies = [f"lower {option(settings.given_by)}"]
-        if any(fits(each, whole) for each in served):
+        if any(fits(request, whole) for request in served):
             remedies.append(f"run the others with {option('skip_too_large', True)}")
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
         whose = f"{name}: " if in_ram or settings.estimates_memory or callable(settings.memory_gb) else ""
@@ -248,9 +248,9 @@ def plan_requests(
 
 
 def _buffer_binds(devices: Sequence[Device], settings: Settings) -> bool:
-    """Whether a smaller buffer would leave trials more of a host's RAM."""
+    """Whether a smaller buffer would give trials more of a host's RAM."""
     most = settings.buffer_bytes
-    return any(ram_buffer_bytes(each, most) > ram_buffer_bytes(each, 0) for each in devices)
+    return any(ram_buffer_bytes(device, most) > ram_buffer_bytes(device, 0) for device in devices)
 
 
 def _config(workload: Trainable, configuration: Configuration, epochs: int | None) -> Config:
@@ -268,21 +268,21 @@ def _config(workload: Trainable, configuration: Configuration, epochs: int | Non
 def _largest(
     service: EstimationService, task: TrainingTask, trials: Sequence[Trial], devices: Sequence[Device]
 ) -> list[EstimatePair]:
-    """Each trial's estimate on the device on which it needs the most: it may be placed on any of them."""
+    """Each trial's estimate on the device on which it needs the most."""
     configurations = [Configuration(trial.name, trial.config) for trial in trials]
     found = [service.estimate_all(task.workload, configurations, task.data, device) for device in devices]
-    return [max(each, key=lambda estimated: need_bytes(estimated.calibrated)) for each in zip(*found, strict=True)]
+    return [max(pairs, key=lambda estimated: need_bytes(estimated.calibrated)) for pairs in zip(*found, strict=True)]
 
 
 def fits(request: Request, whole: Whole) -> bool:
-    """Whether a request needs no more than the most that a trial can be given."""
+    """Whether a request is within the upper bounds."""
     return request.need_bytes <= whole.device_bytes and request.host_bytes <= whole.ram_bytes
 
 
 def within(request: Request, whole: Whole, tasks: Tasks, settings: Settings) -> Request:
-    """The request as a plan serves it: of no more than a whole device and a host's RAM, if it can run with that.
+    """The request limited to a whole device and a host's RAM, if the trial can run with that.
 
-    A guess of the RAM may be far too high, so that only a measured one can be too much.
+    A guess of the RAM may be far too high, so only a measured need can be too large.
     """
     if not request.estimate.host_measured or request.estimate.host_bytes <= whole.ram_bytes:
         request = replace(request, host_bytes=min(request.host_bytes, whole.ram_bytes))

@@ -1,4 +1,4 @@
-"""What must be trained before a study's trials can be, such as a teacher: each once, as a small study of its own."""
+"""Trains what a study's trials need first, such as a teacher: once, as a small study of its own."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ALONE: Mapping[str, object] = {
 
 
 def train_prerequisites(selected: Selected, make_executor: Callable[[], Executor] | None = None) -> Selected:
-    """The same with every prerequisite trained and its path filled in.
+    """Trains every prerequisite, and fills in the paths of their weights.
 
-    Each is trained in a folder of its own, ``<output>-<name>`` or a new one under ``results/``, with the same options
-    as the study but for ``epochs``. One that is in ``<output>-<name>`` already is resumed, or taken from there if it
-    is complete. A dry run shows its plan and fills in nothing. What is left of a limit of time is the study's.
+    A prerequisite has a folder of its own, ``<output>-<name>`` or a new one under ``results/``, and the study's
+    options except for ``epochs``. If ``<output>-<name>`` exists, it is resumed, or taken as it is if it is complete.
+    A dry run shows the plans and fills in nothing. The study gets what is left of a time limit.
 
     Raises:
         InputError: something given cannot be used.
@@ -55,7 +55,7 @@ def train_prerequisites(selected: Selected, make_executor: Callable[[], Executor
     for selection in selections:
         selection.load_checked()
     for selection, wanted in found:
-        study = _Study(selection, wanted, selected, make_executor, tuple(paths))
+        study = _Study(selection, wanted, selected, make_executor)
         paths.append((wanted, study.run(_own_settings(settings, wanted.name, began))))
     filled = [selection if settings.dry_run else _filled(selection, paths) for selection in selections]
     return replace(selected, selections=filled, settings=settings.changed(time_limit=_time_left(settings, began)))
@@ -63,17 +63,17 @@ def train_prerequisites(selected: Selected, make_executor: Callable[[], Executor
 
 @dataclass(frozen=True)
 class _Study:
-    """A study of one configuration, which others need."""
+    """The study of one prerequisite."""
 
     selection: Selection
     wanted: Configuration
     whole: Selected
     make_executor: Callable[[], Executor] | None
-    trained: Sequence[tuple[Configuration, str]]  # before it, with their paths
 
     def run(self, settings: Settings) -> str:
-        """Trains it, and tells where its best weights are."""
-        whose = [each.name for each in self.selection.configurations if self.wanted in _of(self.selection, each)]
+        """Trains the prerequisite; returns the path of its best weights."""
+        listed = self.selection.configurations
+        whose = [taught.name for taught in listed if self.wanted in _of(self.selection, taught)]
         _say(f"{self.wanted.name} is trained first, once, for {', '.join(whose)}")
         try:
             alone = Selected(
@@ -112,25 +112,15 @@ class _Study:
         or_more = ", or with more memory," if status == "out_of_memory" else ""
         if output is not None:
             return f"the same command{f' and {option(*more)}' if more else ''}{or_more} continues it"
-        known = [*self.trained, (self.wanted, f"{folder}/{BEST}")]
-        said = " and ".join(text for wanted, path in known if (text := self._given(wanted, path)))
-        resumed = " ".join(["tuner", in_terminal("resume", folder), *([in_terminal(*more)] if more else [])])
-        return f"{resumed}{or_more} continues it; then call the same command again, and {said}"
-
-    def _given(self, wanted: Configuration, path: str) -> str:
-        """How a path is given to who needs it: an override is for all configurations, of which some may refuse it."""
-        found = {
-            each.name: key
-            for each in self.selection.configurations
-            for key, needed in prerequisites(self.selection.workload, each.values).items()
-            if needed == wanted
+        keys = {
+            key
+            for configuration in self.selection.configurations
+            for key, needed in prerequisites(self.selection.workload, configuration.values).items()
+            if needed == self.wanted
         }
-        if not found:
-            return ""  # it is for another workload
-        key = next(iter(found.values()))
-        if len(found) == len(self.selection.configurations):
-            return f"add {option('overrides', f'{key}={path}')}"
-        return f"give {key}: {path} to {', '.join(found)} in a file for {option('config')}"
+        resumed = " ".join(["tuner", in_terminal("resume", folder), *([in_terminal(*more)] if more else [])])
+        path = f"{' and '.join(sorted(keys))}: {folder}/{BEST}"
+        return f"{resumed}{or_more} continues it; then call the same command with {path} in what needs it"
 
 
 def _of(selection: Selection, configuration: Configuration) -> list[Configuration]:
@@ -138,14 +128,14 @@ def _of(selection: Selection, configuration: Configuration) -> list[Configuratio
 
 
 def needed(selection: Selection) -> list[Configuration]:
-    """What must be trained before a workload's configurations can be, each once.
+    """The prerequisites of a workload's configurations, without duplicates.
 
     Raises:
-        InputError: two that differ have one name.
+        InputError: two different prerequisites have the same name.
     """
     found: list[Configuration] = []
-    for each in selection.configurations:
-        found += [wanted for wanted in _of(selection, each) if wanted not in found]
+    for configuration in selection.configurations:
+        found += [wanted for wanted in _of(selection, configuration) if wanted not in found]
     for name, number in Counter(wanted.name for wanted in found).items():
         if number > 1:
             differing = sorted(
@@ -158,15 +148,15 @@ def needed(selection: Selection) -> list[Configuration]:
 
 
 def _filled(selection: Selection, paths: Sequence[tuple[Configuration, str]]) -> Selection:
-    """The selection with the paths of what its configurations need."""
+    """The selection with the paths of its configurations' prerequisites."""
 
     def path(wanted: Configuration) -> str:
         return next(path for known, path in paths if known == wanted)
 
     configurations = []
-    for each in selection.configurations:
-        known = {key: path(wanted) for key, wanted in prerequisites(selection.workload, each.values).items()}
-        configurations.append(replace(each, values={**each.values, **known}))
+    for configuration in selection.configurations:
+        known = {key: path(wanted) for key, wanted in prerequisites(selection.workload, configuration.values).items()}
+        configurations.append(replace(configuration, values={**configuration.values, **known}))
     return replace(selection, configurations=configurations)
 
 
@@ -178,7 +168,7 @@ def _own_settings(settings: Settings, name: str, began: float) -> Settings:
 
 
 def _time_left(settings: Settings, began: float) -> str | float | None:
-    """What is left of the limit of time, in seconds; a study that begins too late ends at once."""
+    """The seconds that are left of the time limit, at least a tenth of one."""
     limit = settings.time_limit_seconds
     return None if limit is None else max(0.1, limit - (time.monotonic() - began))
 

@@ -1,4 +1,4 @@
-"""A study's folder as it begins: where it is, and what ``study.json`` says from now on."""
+"""Opens a study's folder, and describes the study for ``study.json``."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ PACKAGES = ("torch", "ray", "numpy")
 
 
 def open_folder(study: Placed, console: Console) -> StudyFolder:
-    """The folder that was asked for, that of the study that is resumed, or a new one that no other study has."""
+    """Opens the folder of ``output`` or ``resume``, or makes a new one under ``results/``."""
     folder = _opened(study, console)
     schemas = {name: task.workload.schema or {} for name, task in study.tasks.items()}
-    folder.defaults = {name: {key: spec.default for key, spec in each.items()} for name, each in schemas.items()}
+    folder.defaults = {name: {key: spec.default for key, spec in schema.items()} for name, schema in schemas.items()}
     return folder
 
 
@@ -65,7 +65,7 @@ def _opened(study: Placed, console: Console) -> StudyFolder:
 
 
 def to_record(study: Placed) -> StudyRecord:
-    """What ``study.json`` says of a study from now on.
+    """The content of ``study.json`` from now on.
 
     Raises:
         InputError: the data cannot be pickled, so that no worker could have them.
@@ -115,7 +115,7 @@ def _new(study: Placed) -> StudyRecord:
 
 
 def doubt(task: TrainingTask) -> str:
-    """Why the best trial may not be the best, by the workload; empty if it gives no reason."""
+    """The workload's reason why the best trial may not be the best; empty if it has none."""
     try:
         return caution(task.workload, task.data)
     except Exception as error:  # a study is complete all the same
@@ -123,21 +123,21 @@ def doubt(task: TrainingTask) -> str:
 
 
 def _first_shares_gb(study: Placed, before: PlanRecord) -> list[float]:
-    """Those of this run and of runs before it."""
-    learned = [each for each in study.estimates.raw.values() if each.is_learned]
-    return sorted({*before.first_shares_gb, *(in_gb(each.total_bytes) for each in learned)})
+    """The first shares of this run and of earlier runs, in GB."""
+    learned = [estimate for estimate in study.estimates.raw.values() if estimate.is_learned]
+    return sorted({*before.first_shares_gb, *(in_gb(estimate.total_bytes) for estimate in learned)})
 
 
 def _epoch_seconds(study: Placed) -> dict[str, float]:
     found: dict[str, float] = {}
-    for each in study.requests:
-        seconds = each.estimate.epoch_seconds
+    for request in study.requests:
+        seconds = request.estimate.epoch_seconds
         if seconds and seconds <= LARGEST_AMOUNT:
-            found[each.trial.workload] = max(seconds, found.get(each.trial.workload, 0.0))
+            found[request.trial.workload] = max(seconds, found.get(request.trial.workload, 0.0))
     return found
 
 
 def _tight(study: Placed) -> list[str]:
     several = len(study.tasks) > 1
-    tight = (each.trial for each in study.requests if is_tight(each.estimate, each.need_bytes))
+    tight = (request.trial for request in study.requests if is_tight(request.estimate, request.need_bytes))
     return list(dict.fromkeys(title(trial.workload, trial.name, several=several) for trial in tight))

@@ -1,4 +1,4 @@
-"""The listener of a study: writes down what the loop tells, and shows it."""
+"""The study's listener: records and shows the events of the loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request, St
 
 
 class Recorder:
-    """Knows which trials have not ended, and gives each of them a row in the end."""
+    """Records the events of the loop. In the end every trial has a row."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Recorder:
         scheduler: str = "",
         described: Callable[[Trial], Trial] | None = None,
     ) -> None:
-        """Begins with every trial unfinished; ``described`` adds parameters that were chosen as a trial ran."""
+        """All ``requests`` are unfinished. ``described`` adds parameters that were chosen while a trial ran."""
         self._folder = folder
         self._progress = progress
         self._unfinished = {request.trial.trial_id: request for request in requests}
@@ -43,17 +43,17 @@ class Recorder:
         self._described = described
 
     def add(self, request: Request) -> None:
-        """A search has suggested another trial."""
+        """Adds a trial that a search has suggested."""
         self._unfinished[request.trial.trial_id] = request
 
     def misfit(self, request: Request, reason: str, status: Status) -> None:
-        """A trial that fits no device ends before it has run."""
+        """Records a trial that fits no device."""
         outcome = Outcome(request.trial, status, error=reason)
         self._folder.record(outcome, request.estimate, bytes)
         self._progress.finished(outcome, None)
 
     def started(self, placement: Placement) -> None:
-        """A trial has been given its place."""
+        """A trial has been placed."""
         self._placements[placement.trial.trial_id] = placement, time.time(), time.monotonic()
         self._progress.started(placement)
         self._trackers.started(placement)
@@ -68,7 +68,7 @@ class Recorder:
         self._say(self._trackers.faults())
 
     def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
-        """An attempt has ended, with another to follow or for good."""
+        """An attempt has ended; ``retry`` follows if it is not None."""
         trial_id = outcome.trial.trial_id
         if outcome.status == "interrupted":  # its row is written when it is known why the study has ended
             self._stopped[trial_id] = outcome, time.monotonic()
@@ -102,7 +102,7 @@ class Recorder:
         self._progress.device_lost(event)
 
     def noted(self, text: str) -> None:
-        """A line for the user."""
+        """Shows a line to the user."""
         self._progress.note(text)
 
     def tick(self) -> None:
@@ -110,11 +110,11 @@ class Recorder:
         self._progress.tick()
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
-        """The study ends; this many trials have so long to write checkpoints, or cannot be asked for this reason."""
+        """The study ends: trials have some seconds to write checkpoints, or cannot be asked because of ``fault``."""
         self._progress.stopping(trials, seconds, fault)
 
     def close(self, cause: str) -> None:
-        """Gives every trial that has not ended a row with status ``interrupted``, and closes the folder."""
+        """Records every unfinished trial as ``interrupted``, and closes the folder."""
         try:
             for request in self._unfinished.values():
                 outcome, times = self._unfinished_outcome(request, cause), self._times(request.trial.trial_id)
@@ -130,7 +130,7 @@ class Recorder:
             self._progress.note(fault)
 
     def _times(self, trial_id: str) -> Times | None:
-        """When the running attempt was placed, and now; never earlier, whatever the system's clock does."""
+        """When the running attempt was placed, and now; never earlier, even if the system's clock is changed."""
         if trial_id not in self._placements:
             return None
         _, at, began = self._placements[trial_id]

@@ -1,4 +1,4 @@
-"""What a study came to."""
+"""The result of a study."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """What a study came to.
+    """The result of a study.
 
     Attributes:
         plan: how the trials shared the devices.
@@ -48,7 +48,7 @@ class StudyResult:
 
     @property
     def rows(self) -> list[Line]:
-        """One for each trial, each workload's best first, with the CSV's names; empty after a dry run."""
+        """A row for each trial with the CSV's columns, each workload's best first; empty after a dry run."""
         return [trial.to_line() for trial in self.trials]
 
     @property
@@ -66,7 +66,7 @@ class StudyResult:
         return found
 
     def __fspath__(self) -> str:
-        """Its folder: wherever the folder of a study is expected, the result does as well."""
+        """The study's folder, so that a result can be given wherever a folder is expected."""
         if self.folder is None:
             raise InputError("a dry run has no folder")
         return str(self.folder)
@@ -90,15 +90,15 @@ class StudyResult:
 
     @property
     def best_value(self) -> float:
-        """The best trial's value of what trials are compared by; raises the errors of ``best``."""
+        """The best trial's value of the compared metric; raises the errors of ``best``."""
         trial = self._best_trial("best_value")
         return trial.number(self.objectives[trial.workload].metric)
 
     def best_model(self) -> nn.Module:
-        """The model whose weights the study has kept: of its trial with the best value, in evaluation mode.
+        """The model of the trial with the best value, in evaluation mode.
 
         Raises:
-            InputError: as ``tuner.load_best``, it was a dry run, or the study is of several workloads.
+            InputError: as for ``tuner.load_best``; or it was a dry run, or the study is of several workloads.
         """
         from tuner.records.weights import load_best
 
@@ -108,7 +108,7 @@ class StudyResult:
         return model
 
     def to_frame(self) -> StudyFrame:
-        """The rows as a DataFrame with the CSV's columns; of one workload it knows its best, and plots."""
+        """The rows as a DataFrame with the CSV's columns; with one workload it has the best trial and plots."""
         import pandas as pd
 
         from tuner.records.attempts import columns
@@ -125,7 +125,7 @@ class StudyResult:
         if self.folder is None:
             return f"StudyResult(dry run of {count_text(len(self.estimates), 'trial')})"
         counts = ", ".join(
-            f"{number} {status}" for status, number in Counter(each.status for each in self.trials).items()
+            f"{number} {status}" for status, number in Counter(trial.status for trial in self.trials).items()
         )
         return f"StudyResult({str(self.folder)!r}: {printable('; '.join([counts, *self._bests()]))})"
 
@@ -148,7 +148,7 @@ class StudyResult:
         raise InputError(f"{asked}: no trial is completed with a {objective.metric}; its column error says why")
 
     def _bests(self) -> list[str]:
-        """The best trial of each workload that has a completed one, in a few words."""
+        """The best completed trial of each workload, in a few words."""
         bests = []
         for workload, objective in self.objectives.items():
             rows = [row for row in self.trials if row.workload == workload]

@@ -1,4 +1,4 @@
-"""Resuming a study: is it the same one, and what of it is left to do."""
+"""Resuming a study: whether it is the same study, and which trials are left."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tuner.workloads.task import Tasks
 
 
 def fingerprint(data: object) -> str:
-    """A digest of a data set: the same data, the same text.
+    """A digest of a data set: equal data have equal digests.
 
-    The data are pickled for that, as they are on their way to the workers, and nothing is read back. Every array
-    counts with its type, shape and values, however it lies in memory.
+    The data are pickled, as on their way to the workers, and nothing is unpickled. An array counts by its type, shape
+    and values, whatever its memory layout.
     """
     try:
         try:
@@ -43,7 +43,7 @@ def fingerprint(data: object) -> str:
 
 
 def _pickled(data: object, *, fast: bool) -> io.BytesIO:
-    """Pickles data; ``fast`` is without a memo, as equal texts may be one object or two."""
+    """Pickles data; ``fast`` is without a memo, as equal texts may be the same object or not."""
     file = io.BytesIO()
     pickler = _Pickler(file, protocol=5)
     pickler.fast = fast
@@ -69,7 +69,7 @@ def _digest(kind: str, values: NDArray[np.uint8]) -> tuple[type[str], tuple[str]
 
 
 def description(tasks: Tasks, trials: Sequence[Trial], settings: Settings) -> StudyRecord:
-    """What of a study is compared when it is resumed."""
+    """The part of a study's description that is compared when it is resumed."""
     prints = [fingerprint(task.data) for task in tasks.values()]
     several = len(tasks) > 1
     return StudyRecord(
@@ -85,23 +85,23 @@ def description(tasks: Tasks, trials: Sequence[Trial], settings: Settings) -> St
 
 
 def listed(trials: Sequence[Trial], *, several: bool) -> list[Config]:
-    """The configurations of a study's trials, with the key ``workload`` where there are several workloads."""
+    """The configurations of a study's trials, with the key ``workload`` if there are several workloads."""
     return [
-        {**({"workload": each.workload} if several else {}), "name": each.name, **each.config}
-        for each in of_first_seed(trials)
+        {**({"workload": trial.workload} if several else {}), "name": trial.name, **trial.config}
+        for trial in of_first_seed(trials)
     ]
 
 
 def of_first_seed(trials: Sequence[Trial]) -> list[Trial]:
-    """Of a study's trials one for each configuration."""
+    """The study's trials of the first seed: one for each configuration."""
     first = min((trial.seed for trial in trials), default=0)
     return [trial for trial in trials if trial.seed == first]
 
 
 def with_batches_of(study: StudyRecord, trials: Sequence[Trial]) -> list[Trial]:
-    """The trials of a study that is resumed, with the batches that were found when it began.
+    """The trials of a resumed study with the batches that were found when it began.
 
-    They are a configuration's, whatever the seed: trials of further seeds have them, too.
+    A batch belongs to a configuration, so trials of further seeds have the same.
     """
     found = _batches(study, trials)
     return [
@@ -113,14 +113,14 @@ def with_batches_of(study: StudyRecord, trials: Sequence[Trial]) -> list[Trial]:
 
 
 def with_more_seeds(study: StudyRecord, trials: Sequence[Trial], seeds: int) -> StudyRecord:
-    """What ``study.json`` says from now on of a study that is resumed with more seeds."""
+    """The record of a study that is resumed with more seeds."""
     found = _batches(study, trials)
-    batches = {each.trial_id: found[key] for each in trials if (key := (each.workload, each.name)) in found}
+    batches = {trial.trial_id: found[key] for trial in trials if (key := (trial.workload, trial.name)) in found}
     return replace(_with_option(study, "seeds", seeds), seeds=seeds, auto_batch=batches)
 
 
 def with_more_samples(study: StudyRecord, number: int | None) -> StudyRecord:
-    """What ``study.json`` says from now on of a search that is resumed and may try this many."""
+    """The record of a search that is resumed with this number of samples."""
     return _with_option(study, "num_samples", number)
 
 
@@ -130,7 +130,7 @@ def _with_option(study: StudyRecord, name: str, value: int | None) -> StudyRecor
 
 
 def ended(attempts: Sequence[Attempt], left: Sequence[Request]) -> dict[str, Attempt]:
-    """By trial id the last line of each trial that has ended for good."""
+    """The last attempt of each trial that has ended for good, by trial id."""
     open_ids = {request.trial.trial_id for request in left}
     return {row.trial_id: row for row in attempts if row.trial_id not in open_ids}
 
@@ -138,14 +138,14 @@ def ended(attempts: Sequence[Attempt], left: Sequence[Request]) -> dict[str, Att
 def _batches(study: StudyRecord, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:
     """The batches that were found for a study, by workload and name."""
     by_trial = study.auto_batch
-    return {(each.workload, each.name): by_trial[each.trial_id] for each in trials if each.trial_id in by_trial}
+    return {(trial.workload, trial.name): by_trial[trial.trial_id] for trial in trials if trial.trial_id in by_trial}
 
 
 def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
     """Refuses to resume a study of something else.
 
     Raises:
-        InputError: workload, data, configurations, objective or seed are others; the text says which.
+        InputError: the workload, data, configurations, objective or seed differ; the text says which.
     """
     compared: list[tuple[str, object, object]] = [
         ("workload", study.workload, described.workload),
@@ -171,7 +171,7 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
 
 
 def _more_samples(study: StudyRecord, described: StudyRecord) -> bool:
-    """Whether it is a random search of one workload and seed, or a user's Optuna study, to which trials are added."""
+    """Whether trials are added to a random search of one workload and seed, or to a user's Optuna study."""
     own, asked = study.configurations, described.configurations
     alone = len(described.workloads) == described.seeds == 1 and not study.auto_batch
     same_ids = len(str(len(asked))) <= max(3, len(str(len(own))))
@@ -191,7 +191,7 @@ def _differing(own: Sequence[Config], asked: Sequence[Config]) -> str:
 
 
 def _check_seeds(study: StudyRecord, described: StudyRecord, folder: str) -> None:
-    """Refuses fewer seeds, and so many more that trials would be called by other numbers."""
+    """Refuses fewer seeds, and so many more that trial ids would change."""
     has, asked, configurations = study.seeds, described.seeds, len(described.configurations)
     if asked < has:
         raise InputError(f"{option('resume', str(folder))}: it has {has} seeds; give {option('seeds', has)} or more")
@@ -210,7 +210,7 @@ def remaining(
     whole: Whole,
     smaller: Smaller,
 ) -> list[Request]:
-    """What is left to do: each trial that has not ended for good, as its next attempt."""
+    """The next attempt of each trial that has not ended for good."""
     lines: dict[str, list[Attempt]] = {}
     for row in attempts:
         lines.setdefault(row.trial_id, []).append(row)

@@ -31,10 +31,10 @@ from tuner.workloads.task import Selection, on_all_data
 
 
 def select(settings: Settings, *, from_python: bool = False) -> Selected:
-    """What these options ask for; of a study that is resumed its own, except those that are given now.
+    """What these options ask for; a resumed study keeps its own options unless they are given anew.
 
     Raises:
-        InputError: one of them cannot be used; data are not looked at.
+        InputError: an option cannot be used; data are not read.
     """
     settings, record, folder = plainly(settings), UNKNOWN, settings.resume
     anew = not folder or {"space", "config"} & set(settings.given())
@@ -56,17 +56,17 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
 
 
 def _scales(settings: Settings, selections: Sequence[Selection]) -> dict[str, Scale]:
-    """The scales of the ranges in the space that is searched; empty without one that is known."""
+    """The scales of the search space's ranges; empty without a known space."""
     own = settings.space is None and settings.config is None and is_object(settings.search_name)
     if settings.search is None or own:  # a searcher of Tune's may have its own space
         return {}
-    known = {each.workload.name: each.workload for each in selections}
+    known = {selection.workload.name: selection.workload for selection in selections}
     searched = searched_spaces(settings, list(known), known.__getitem__)
-    return {key: domain.scale for each in searched for key, domain in each.space.items() if domain.scale}
+    return {key: domain.scale for space in searched for key, domain in space.space.items() if domain.scale}
 
 
 def _with_arguments(selection: Selection, settings: Settings) -> Selection:
-    """The same for a program that knows what the texts of its configurations stand for.
+    """The selection whose program knows the objects that the texts of its configurations stand for.
 
     Raises:
         InputError: a script's arguments do not go with the configurations.
@@ -83,7 +83,7 @@ def _with_arguments(selection: Selection, settings: Settings) -> Selection:
     if isinstance(program, Function) and program.needs_data and not has_data:
         raise InputError(f"{program.name}(config, data) takes data: give {option('data')}")
     objects: Objects = {}
-    keys = {key: None for each in selection.configurations for key in each.values}
+    keys = {key: None for configuration in selection.configurations for key in configuration.values}
     if settings.search is not None:
         (searched,) = searched_spaces(settings, [program.name], lambda _: program)
         objects, keys = objects_of(searched.space), dict.fromkeys(searched.space)
@@ -99,25 +99,25 @@ def _with_arguments(selection: Selection, settings: Settings) -> Selection:
 
 
 def _with_objectives(selections: Sequence[Selection], settings: Settings) -> list[Selection]:
-    """The same with what the trials of each workload are compared by.
+    """The selections with the objective of each workload.
 
     Raises:
-        InputError: that must be said, or it is said once for several workloads, which may not mean the same by it.
+        InputError: an objective is missing, or one is given for several workloads, which may mean different things by
+            it.
     """
     for name in ("metric", "direction"):
         if getattr(settings, name) is not None and len(selections) > 1:
-            workloads = " and ".join(each.workload.name for each in selections)
+            workloads = " and ".join(selection.workload.name for selection in selections)
             rule = f"takes one workload, not {workloads}"
             raise ParameterError(name, getattr(settings, name), rule, f"write {name} into the class of each")
-    return [
-        replace(each, asked=objective_of(each.workload, settings.metric, settings.direction)) for each in selections
-    ]
+    asked = settings.metric, settings.direction
+    return [replace(selection, asked=objective_of(selection.workload, *asked)) for selection in selections]
 
 
 def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selection], str, LiveSearch | None]:
-    """What to try of each workload, what the list is called, and the search that adds to it.
+    """The selections, the label of their list, and the search that adds to it.
 
-    What a study tried, if nothing else is asked for.
+    A resumed study has its earlier selections if no others are asked for.
     """
     if settings.search is None:
         for name in ("points", "num_samples"):
@@ -134,11 +134,11 @@ def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selec
 
 
 def _command(settings: Settings) -> str:
-    """What a terminal would be told for such a study; a call, where it holds what no command can say."""
+    """The command line of such a study, or ``CALL`` if no command can start it."""
     texts = specs_of(settings.workload)
     functions = callable(settings.memory_gb) or settings.estimate is not None or settings.points is not None
     if texts is None or is_object(settings.search_name) or functions or not is_source(settings.data):
         return CALL
-    if not all(isinstance(each, (str, NoneType)) for each in (settings.config, settings.space)):
+    if not all(isinstance(value, (str, NoneType)) for value in (settings.config, settings.space)):
         return CALL
     return command(settings.changed(workload=texts))

@@ -1,4 +1,4 @@
-"""What is printed of a study's plan, before its trials run."""
+"""Prints a study's plan before its trials run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tuner.reporting.console import line_width, print_text
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.texts import count_text
 from tuner.study.live_search import misfit_text
-from tuner.study.mps import use_of_mps
+from tuner.study.mps import mps_line
 from tuner.study.stages import Placed
 from tuner.trial import GB, Status, title
 from tuner.workloads.built_in import is_built_in
@@ -28,14 +28,14 @@ REMEDIES: dict[Status, str] = {
 
 
 def show_plan(console: Console, study: Placed) -> None:
-    """Prints the plan, and what a search adds to it; if nothing is left to do, what would run trials again."""
+    """Prints the plan and a search's part in it; if nothing is left to run, how to run trials again."""
     data, batches = describe(study.tasks), study.sized.text
     bound = "in_process" if study.settings.in_process else "max_workers"
     lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, study.alternatives, bound)]
     lines += left_out(study)
     lines += _little_shared(study)
-    if study.settings.mps != "off" and study.requests:
-        lines.append(use_of_mps(study.settings.mps, study.plan).text)
+    if study.requests and (line := mps_line(study.settings.mps, study.plan)):
+        lines.append(line)
     if study.live and study.live.left:
         name, more = study.settings.search_name, count_text(study.live.left, "more trial")
         lines.append(
@@ -48,7 +48,7 @@ def show_plan(console: Console, study: Placed) -> None:
 
 
 def _little_shared(study: Placed) -> list[str]:
-    """What is said where data loaders of the user's own code have little room for their batches."""
+    """The line about little shared memory for data loaders in the user's own code."""
     own_code = not all(is_built_in(task.workload) for task in study.tasks.values())
     here = any(device.kind == "cuda" and not device.node_id for device in study.devices)
     free = free_shared_bytes() if own_code and here else None
@@ -59,24 +59,27 @@ def _little_shared(study: Placed) -> list[str]:
 
 
 def left_out(study: Placed) -> list[str]:
-    """A line for each trial that is left out, as no device has room for it."""
+    """A line for each trial that fits no device."""
     several = len(study.tasks) > 1
     return [
-        f"{'left out':<10} {title(each.trial.workload, each.trial.name, several=several)}: "
-        f"{misfit_text(each, study.whole)}"
-        for each in study.misfits
+        f"{'left out':<10} {title(request.trial.workload, request.trial.name, several=several)}: "
+        f"{misfit_text(request, study.whole)}"
+        for request in study.misfits
     ]
 
 
 def show_needs(console: Console, study: Placed) -> None:
-    """Prints what each configuration will need, if any are left; it is the same for all of its seeds."""
+    """Prints each configuration's needs, which are the same for all seeds."""
     several = len(study.tasks) > 1
-    needs = {title(each.trial.workload, each.trial.name, several=several): each.estimate for each in study.requests}
+    needs = {
+        title(request.trial.workload, request.trial.name, several=several): request.estimate
+        for request in study.requests
+    }
     if needs:
         print_text(console, estimates_text(list(needs.items()), line_width(console)))
 
 
 def show_monitoring(console: Console, study: Placed) -> None:
-    """Prints what shows the devices' memory while the trials run, if any are left."""
+    """Prints the commands that show the devices' memory while trials run."""
     if study.requests and (watch := monitoring_text(study.plan)):
         print_text(console, watch)

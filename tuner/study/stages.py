@@ -1,8 +1,8 @@
-"""The stages between selection and execution: each takes one of these values and returns the next, which adds to it.
+"""The stages between selection and execution: each takes a frozen value and returns the next one.
 
     Selected ──load──► Loaded ──estimate──► Estimated ──place──► Placed ──execute──► rows
 
-``study.py`` has the order. A plan and a dry run go the same way and end with ``Placed``.
+``study.py`` has the order. ``tuner plan`` and a dry run stop at ``Placed``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Selected:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded(Selected):
-    """The same with data."""
+    """A selection with its data sets loaded."""
 
     tasks: Tasks  # the workloads with their data
     trials: Sequence[Trial]  # all that are known from the start
@@ -72,7 +72,7 @@ class Loaded(Selected):
 
 @dataclass(frozen=True, kw_only=True)
 class Estimated(Loaded):
-    """The same with what each trial will need."""
+    """A loaded study with each trial's estimated needs."""
 
     devices: tuple[Device, ...]  # where trials may run
     sized: SizedTrials  # the trials, each with a batch that is a number, and their estimates
@@ -80,7 +80,7 @@ class Estimated(Loaded):
 
 @dataclass(frozen=True, kw_only=True)
 class Placed(Estimated):
-    """The same with a plan."""
+    """An estimated study with a plan."""
 
     plan: Plan  # how the trials share the devices
     requests: Sequence[Request] = ()  # the trials that are left to run
@@ -90,28 +90,28 @@ class Placed(Estimated):
 
     @property
     def tried(self) -> Sequence[Trial]:
-        """The trials that are known by now."""
+        """The trials that are known so far."""
         return self.live.trials if self.live else self.sized.trials
 
     @property
     def estimates(self) -> Estimates:
-        """What the trials that are known by now are expected to take."""
+        """The estimates of the trials that are known so far."""
         return self.live.estimates if self.live else self.sized.estimates
 
     @property
     def whole(self) -> Whole:
-        """The most that a trial can be given."""
+        """The upper bounds of a trial's memory."""
         return whole_of(self.devices, self.settings)
 
 
 def load(selected: Selected) -> Loaded:
-    """Loads the data, and what is left of the study that is resumed.
+    """Loads the data, and the record and the journal of a resumed study.
 
     Raises:
-        InputError: data cannot be read, do not serve a configuration, or are not those of the study that is resumed.
+        InputError: data cannot be read, do not serve a configuration, or are not the resumed study's.
     """
     settings = selected.settings
-    check_estimate(settings, [each.workload for each in selected.selections])
+    check_estimate(settings, [selection.workload for selection in selected.selections])
     folder = settings.resume
     record = read_study(Path(folder), option("resume", folder)) if folder else UNKNOWN
     if folder and not settings.dry_run:
@@ -133,14 +133,14 @@ def load(selected: Selected) -> Loaded:
 
 
 def estimate(loaded: Loaded, devices: Sequence[Device]) -> Estimated:
-    """Finds what each trial will need on these devices, and the batches that are to be found."""
+    """Estimates each trial's needs on these devices, and finds every batch that is ``auto``."""
     mine = usable(devices, loaded.settings)
     sized = size_batches(loaded.tasks, loaded.trials, mine, loaded.settings)
     return Estimated(**_values(loaded), devices=mine, sized=sized)
 
 
 def place(estimated: Estimated) -> Placed:
-    """Plans the trials that are left; if there are none, all of them. A live search is asked for its first trials."""
+    """Plans the trials that are left, or all of them if none is. A live search suggests its first trials."""
     tasks, settings, devices, live = estimated.tasks, estimated.settings, estimated.devices, estimated.live
     whole = whole_of(devices, settings)
     requests = estimated.sized.estimates.requests
@@ -159,7 +159,8 @@ def place(estimated: Estimated) -> Placed:
         seconds, others = expected_seconds(served, plan, more), alternatives(tasks, served, devices[0], settings)
         return Placed(**before, plan=plan, requests=served, misfits=misfits, seconds=seconds, alternatives=others)
     if misfits and not estimated.attempts:
-        plan_requests(tasks, [min(misfits, key=lambda each: each.need_bytes)], devices, settings)  # says why not
+        smallest = min(misfits, key=lambda request: request.need_bytes)
+        plan_requests(tasks, [smallest], devices, settings)  # says why it does not fit
     shown = [
         replace(
             request,
@@ -172,7 +173,7 @@ def place(estimated: Estimated) -> Placed:
 
 
 def _check_ids(attempts: Sequence[Attempt], trials: Sequence[Trial], folder: Path) -> None:
-    """Refuses a journal with another study's trials: files of that name would be removed with theirs."""
+    """Refuses a journal with another study's trials, as their names would be used to remove files."""
     known = {trial.trial_id for trial in trials}
     for row in attempts:
         if row.trial_id not in known:
@@ -182,5 +183,5 @@ def _check_ids(attempts: Sequence[Attempt], trials: Sequence[Trial], folder: Pat
 
 
 def _values(stage: Selected) -> dict[str, Any]:
-    """What a stage knows, for the next one."""
-    return {each.name: getattr(stage, each.name) for each in fields(stage)}
+    """The fields of a stage, for the next stage."""
+    return {part.name: getattr(stage, part.name) for part in fields(stage)}

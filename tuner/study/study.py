@@ -1,4 +1,4 @@
-"""A study from its options to its results: the order of the stages.
+"""Runs a study: the order of the stages.
 
     select ──► load ──► estimate ──► place ──► execute ──► record
 
@@ -15,7 +15,6 @@ from tuner.execution.loop import Executor
 from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.first_use import remove_compiled_folder
 from tuner.machine.interrupts import Immediate, orderly
-from tuner.machine.mps import MpsDaemons
 from tuner.records.row_queries import best_first
 from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, make_console
@@ -24,7 +23,7 @@ from tuner.spec.spelling import in_terminal
 from tuner.study.ending import show_end
 from tuner.study.execute import Surroundings, execute
 from tuner.study.executors import for_plan, make_executor, several_expected
-from tuner.study.mps import check_mps, start_mps, use_of_mps
+from tuner.study.mps import Mps
 from tuner.study.record import open_folder, to_record
 from tuner.study.result import StudyResult
 from tuner.study.show_plan import show_monitoring, show_needs, show_plan
@@ -37,8 +36,8 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
     Raises:
         InputError: something given cannot be used; nothing has been written.
         ExecutionError: Ray does not start, or the folder can no longer be written.
-        KeyboardInterrupt: after everything that was finished has been written. A limit of time ends a study in the
-            same way, but raises nothing.
+        KeyboardInterrupt: after all finished work has been written. A time limit ends a study in the same way, but
+            raises nothing.
     """
     settings = selected.settings
     settings.check()
@@ -51,12 +50,12 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
     given, executor = executor, executor or make_executor(settings)
     with orderly(interrupt), ExitStack() as started:
         started.callback(remove_compiled_folder)
-        daemons = started.enter_context(closing(MpsDaemons()))  # they end after the workers
+        mps = started.enter_context(closing(Mps(settings.mps)))  # its daemons end after the workers
         started.enter_context(closing(executor))
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
             phases.show("looking for devices")
             devices = executor.devices(settings.device)
-            check_mps(settings.mps, devices)
+            mps.check(devices)
         number = len(loaded.trials) + (loaded.live.left if loaded.live else 0)
         if loaded.settings.estimates_memory and not settings.dry_run and several_expected(settings, devices, number):
             # Starting Ray and estimating take seconds, so they overlap. Broken off, it would leave a Ray that nobody
@@ -75,8 +74,7 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         interrupt.check_signals()  # one that came where Python drops exceptions
         if given is None:
             with interrupt.at_once():
-                use = use_of_mps(settings.mps if placed.requests else "off", placed.plan)
-                pipes = start_mps(use, daemons, console)
+                pipes = mps.start(placed.plan, console) if placed.requests else {}
             executor = started.enter_context(closing(for_plan(executor, placed.plan, settings, pipes)))
         folder = open_folder(placed, console)
         with closing(folder):
