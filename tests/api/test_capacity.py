@@ -43,7 +43,9 @@ def footprint(config: Config) -> int:
 
 def change(limit_gb: float, batch: int = 8, **values: Any) -> dict[str, Any] | None:
     config = {"batch": batch, **values}
-    found = cheapest_change(Batched(), config, lambda each: footprint(each) <= limit_gb * GB, lambda each: True)
+    found = cheapest_change(
+        Batched(), config, lambda changed: footprint(changed) <= limit_gb * GB, lambda changed: True
+    )
     return None if found is None else {key: value for key, value in found.items() if config.get(key) != value}
 
 
@@ -76,13 +78,13 @@ def test_nothing_in_between_is_estimated_where_the_extreme_does_not_fit() -> Non
         asked.append(config)
         return False
 
-    assert cheapest_change(Batched(), {"batch": 1024}, fits, lambda each: True) is None
+    assert cheapest_change(Batched(), {"batch": 1024}, fits, lambda changed: True) is None
     assert [config["batch"] for config in asked] == [1, 1]
 
 
 def test_a_switch_that_is_refused_is_not_proposed() -> None:
     found = cheapest_change(
-        Batched(), {"batch": 7}, lambda each: footprint(each) < 6 * GB, lambda each: "amp" not in each
+        Batched(), {"batch": 7}, lambda changed: footprint(changed) < 6 * GB, lambda changed: "amp" not in changed
     )
     assert found == {"batch": 7, "gradient_checkpointing": 1}
 
@@ -92,7 +94,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capacity]:
     """The answer for batches of 2, 8 and 64 with ``footprint`` for estimates."""
 
     def estimates(_: Any, workload: Any, listed: list[Configuration], *given: Any) -> list[EstimatePair]:
-        raw = [MemoryEstimate("traced", context_bytes=footprint(each.values)) for each in listed]
+        raw = [MemoryEstimate("traced", context_bytes=footprint(trial.values)) for trial in listed]
         return list(map(EstimatePair, raw, raw))
 
     monkeypatch.setattr(EstimationService, "estimate_all", estimates)

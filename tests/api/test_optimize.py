@@ -132,7 +132,7 @@ def test_an_optimizer_step_has_no_more_samples_than_there_are(folder: Path) -> N
     (row,) = found.chosen
     assert (row.batch_size, row.accumulation) == (100, 7)
     assert any(
-        "760 are wanted and not 1000000, as the training set has no more" in each for each in found.explanations
+        "760 are wanted and not 1000000, as the training set has no more" in line for line in found.explanations
     )
 
 

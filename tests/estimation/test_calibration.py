@@ -45,12 +45,12 @@ def to_estimate(sample: Sample) -> MemoryEstimate:
 def test_the_need_covers_nearly_all_unseen_peaks(noise: float) -> None:
     everything = samples(300, noise=noise)
     source = random.Random(1)
-    everything = [replace(each, peak_bytes=each.peak_bytes + source.randrange(50) * MB) for each in everything]
+    everything = [replace(sample, peak_bytes=sample.peak_bytes + source.randrange(50) * MB) for sample in everything]
     found = fit(everything[:100])
-    needs = [need_bytes(apply(to_estimate(each), found)) for each in everything[100:]]
-    covered = sum(each.peak_bytes <= need for each, need in zip(everything[100:], needs, strict=True))
+    needs = [need_bytes(apply(to_estimate(sample), found)) for sample in everything[100:]]
+    covered = sum(sample.peak_bytes <= need for sample, need in zip(everything[100:], needs, strict=True))
     assert covered >= 184, "of 200: 95 % but for the luck of the draw"
-    assert sum(needs) < 1.25 * sum(each.peak_bytes for each in everything[100:])
+    assert sum(needs) < 1.25 * sum(sample.peak_bytes for sample in everything[100:])
 
 
 def test_a_context_that_varies_is_covered_for_small_trials_too() -> None:
@@ -60,14 +60,14 @@ def test_a_context_that_varies_is_covered_for_small_trials_too() -> None:
         for activation in (source.randrange(5, 80) * MB for _ in range(300))
     ]
     found = fit(everything[:100])
-    covered = [each.peak_bytes <= need_bytes(apply(to_estimate(each), found)) for each in everything[100:]]
+    covered = [sample.peak_bytes <= need_bytes(apply(to_estimate(sample), found)) for sample in everything[100:]]
     assert sum(covered) >= 184
 
 
 @pytest.mark.parametrize(("count", "times", "margin"), [(4, 1, 0.10), (20, 1, 0.02), (20, 3, 0.10)])
 def test_the_margin_is_that_of_no_calibration_where_little_is_known(count: int, times: int, margin: float) -> None:
     known = samples(count)
-    largest = max(known, key=lambda each: each.exact_bytes + each.activation_bytes)
+    largest = max(known, key=lambda sample: sample.exact_bytes + sample.activation_bytes)
     wanted = replace(to_estimate(largest), activation_bytes=times * largest.activation_bytes)
     assert apply(wanted, fit(known)).margin == margin
 

@@ -96,7 +96,7 @@ def test_what_one_workloads_trials_took_says_nothing_of_anothers() -> None:
 
 def test_that_others_held_the_memory_tells_nothing_of_a_trial() -> None:
     _, requests = make()
-    feedback = StudyFeedback({key: each.estimate for key, each in requests.items()}, {"toy": ()}, need_bytes)
+    feedback = StudyFeedback({key: request.estimate for key, request in requests.items()}, {"toy": ()}, need_bytes)
     starved = AttemptResult("out_of_memory", "memory", limit_bytes=5000 * MB)
     assert not feedback.learn(requests["t400"].trial, starved)
     assert feedback.correct(requests["t400"]) == requests["t400"]

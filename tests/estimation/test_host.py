@@ -24,8 +24,8 @@ def make(*host_gb: float) -> tuple[StudyFeedback, list[Request]]:
     """Feedback on trials that were expected to take this much RAM."""
     raw = {f"t{n}": MemoryEstimate("given", GB, host_bytes=int(gb * GB)) for n, gb in enumerate(host_gb)}
     requests = [
-        Request(Trial(key, "toy", key, {}, 0), each, GB, host_bytes=host_need_bytes(each))
-        for key, each in raw.items()
+        Request(Trial(key, "toy", key, {}, 0), estimate, GB, host_bytes=host_need_bytes(estimate))
+        for key, estimate in raw.items()
     ]
     return StudyFeedback(raw, {"toy": ()}, need_bytes, host_need=host_need_bytes), requests
 

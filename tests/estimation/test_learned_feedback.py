@@ -26,7 +26,7 @@ IDLE = 300 * MB
 ROOM = with_room(MemoryEstimate(LEARNED, context_bytes=350 * MB), 8 * GB)
 
 
-def request(number: int, **config: int) -> Request:
+def waiting(number: int, **config: int) -> Request:
     trial = Trial(f"t{number}", "train", f"c{number}", {"lr": 0.1 / (number + 1), "epochs": 3, **config}, 0)
     return Request(trial, ROOM, need_bytes(ROOM))
 
@@ -36,21 +36,21 @@ def footprint(hidden: int) -> int:
 
 
 def sized(count: int = 20) -> list[Request]:
-    return [request(number, hidden=100 + 40 * number) for number in range(count)]
+    return [waiting(number, hidden=100 + 40 * number) for number in range(count)]
 
 
 def begin(requests: list[Request]) -> tuple[StudyFeedback, list[Request]]:
-    feedback = StudyFeedback({each.trial.trial_id: ROOM for each in requests}, {"train": ()}, need_bytes)
+    feedback = StudyFeedback({request.trial.trial_id: ROOM for request in requests}, {"train": ()}, need_bytes)
     return feedback, feedback.begin(requests)
 
 
-def report(each: Request, epoch: int, memory: int) -> EpochReport:
-    return EpochReport(each.trial.trial_id, epoch, 3, memory_bytes=memory)
+def report(request: Request, epoch: int, memory: int) -> EpochReport:
+    return EpochReport(request.trial.trial_id, epoch, 3, memory_bytes=memory)
 
 
-def train(feedback: StudyFeedback, each: Request) -> bool:
-    feedback.report(each.trial, report(each, 0, IDLE))
-    return feedback.report(each.trial, report(each, 1, IDLE + footprint(int(each.trial.config["hidden"]))))
+def train(feedback: StudyFeedback, request: Request) -> bool:
+    feedback.report(request.trial, report(request, 0, IDLE))
+    return feedback.report(request.trial, report(request, 1, IDLE + footprint(int(request.trial.config["hidden"]))))
 
 
 def ended(status: Status, limit: int, peak: int | None = None) -> AttemptResult:
@@ -59,10 +59,10 @@ def ended(status: Status, limit: int, peak: int | None = None) -> AttemptResult:
 
 def test_the_first_trials_differ_and_have_room_while_the_others_are_estimated_by_them() -> None:
     feedback, requests = begin(sized())
-    assert [each.trial.trial_id for each in requests[:2]] == ["t0", "t19"]
-    assert all(each == requests[0] or each.need_bytes == 8 * GB for each in requests)
-    for each in requests[:3]:
-        assert train(feedback, each)
+    assert [request.trial.trial_id for request in requests[:2]] == ["t0", "t19"]
+    assert all(request == requests[0] or request.need_bytes == 8 * GB for request in requests)
+    for request in requests[:3]:
+        assert train(feedback, request)
     assert feedback.correct(requests[FIRST - 1]).need_bytes == 8 * GB
     corrected = feedback.correct(requests[-1])
     expected = footprint(int(corrected.trial.config["hidden"]))
@@ -73,8 +73,8 @@ def test_the_first_trials_differ_and_have_room_while_the_others_are_estimated_by
 
 def test_a_later_larger_peak_replaces_an_earlier_one() -> None:
     feedback, requests = begin(sized())
-    for each in requests[:FIRST]:
-        train(feedback, each)
+    for request in requests[:FIRST]:
+        train(feedback, request)
     first = requests[0]
     assert not feedback.report(first.trial, report(first, 2, IDLE + 10 * MB))
     assert feedback.report(first.trial, report(first, 3, IDLE + 900 * MB))
@@ -84,9 +84,9 @@ def test_a_later_larger_peak_replaces_an_earlier_one() -> None:
 
 def test_a_trial_that_ran_out_tells_that_it_needs_more_until_its_peak_is_known() -> None:
     feedback, requests = begin(sized())
-    for each in requests[:FIRST]:
-        train(feedback, each)
-    large = request(20, hidden=900)
+    for request in requests[:FIRST]:
+        train(feedback, request)
+    large = waiting(20, hidden=900)
     feedback.add(large.trial, ROOM)
     assert feedback.learn(large.trial, ended("out_of_memory", 4 * GB))
     assert feedback.correct(large).need_bytes > 4 * GB
@@ -108,18 +108,18 @@ def test_a_retry_keeps_its_share() -> None:
 
 
 def test_trials_without_a_configuration_get_what_nine_in_ten_took() -> None:
-    feedback, requests = begin([request(number) for number in range(30)])
-    for number, each in enumerate(requests[:19], start=1):
-        feedback.report(each.trial, report(each, 0, IDLE))
-        feedback.learn(each.trial, ended("completed", 8 * GB, IDLE + number * 10 * MB))
+    feedback, requests = begin([waiting(number) for number in range(30)])
+    for number, request in enumerate(requests[:19], start=1):
+        feedback.report(request.trial, report(request, 0, IDLE))
+        feedback.learn(request.trial, ended("completed", 8 * GB, IDLE + number * 10 * MB))
     corrected = feedback.correct(requests[-1])
     assert corrected.estimate.total_bytes == IDLE + 180 * MB
 
 
 def test_a_traced_workload_is_not_learned_and_its_order_stays() -> None:
     raw = MemoryEstimate("traced", activation_bytes=MB)
-    requests = [replace(each, estimate=raw, need_bytes=need_bytes(raw)) for each in sized(9)]
-    feedback = StudyFeedback({each.trial.trial_id: raw for each in requests}, {"train": ()}, need_bytes)
+    requests = [replace(request, estimate=raw, need_bytes=need_bytes(raw)) for request in sized(9)]
+    feedback = StudyFeedback({request.trial.trial_id: raw for request in requests}, {"train": ()}, need_bytes)
     assert feedback.begin(requests) == requests
     assert not train(feedback, requests[0])
 

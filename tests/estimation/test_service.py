@@ -94,7 +94,7 @@ def test_micro_batches_take_less_and_their_gradients_stay_meanwhile(ratings: Rat
     whole = config(hidden_dim=256, batch_size=800, dropout=0.0)
     half = halved(GraphSAGE(), whole)
     assert half is not None
-    first, second = (EstimationService("traced").raw(GraphSAGE(), each, ratings, CPU) for each in (whole, half))
+    first, second = (EstimationService("traced").raw(GraphSAGE(), config, ratings, CPU) for config in (whole, half))
     assert second.activation_bytes < first.activation_bytes
     assert second.gradient_bytes == second.parameter_bytes
 
@@ -186,7 +186,7 @@ def test_configurations_that_take_the_same_memory_are_estimated_once(
     monkeypatch.setattr(EstimationService, "raw", count)
     listed = configurations([{"lr": 0.1}, {"lr": 0.2, "epochs": 3}, {"hidden_dim": 8}], GraphSAGE.hyperparameters)
     found = EstimationService(calibration=False).estimate_all(GraphSAGE(), listed, ratings, CPU)
-    assert [each.calibrated.activation_bytes for each in found] == [64, 64, 8]
+    assert [pair.calibrated.activation_bytes for pair in found] == [64, 64, 8]
     assert len(asked) == 2
 
 

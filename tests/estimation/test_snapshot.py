@@ -15,8 +15,9 @@ import pytest
 import torch
 from torch import nn
 
+from tests.support.recorded_events import events_from_trace
 from tuner.datasets.ratings import RatingData
-from tuner.estimation.allocator.replay import events_from_trace, largest_peaks, replay
+from tuner.estimation.allocator.replay import largest_peaks, replay
 from tuner.estimation.snapshot import to_snapshot, write_snapshot
 from tuner.estimation.tracing.trace import Trace
 from tuner.estimation.tracing.tracer import Parts, trace_step, trace_workload
@@ -62,9 +63,9 @@ def test_a_snapshot_has_the_events_of_the_trace_and_the_segments_that_they_lead_
     peaks = replay(events_from_trace(entries), expandable_segments=expandable)
     assert peaks == replay(trace.events, expandable_segments=expandable)
     signs = {"segment_alloc": 1, "segment_map": 1}
-    reserved = list(accumulate(signs.get(each["action"], 0) * each["size"] for each in entries))
+    reserved = list(accumulate(signs.get(entry["action"], 0) * entry["size"] for entry in entries))
     most = largest_peaks(trace.events, expandable_segments=expandable).peak_reserved_bytes
-    assert reserved[-1] == most == sum(each["total_size"] for each in found["segments"])
+    assert reserved[-1] == most == sum(entry["total_size"] for entry in found["segments"])
     for segment in found["segments"]:
         assert sum(block["size"] for block in segment["blocks"]) == segment["total_size"]
 
@@ -78,31 +79,31 @@ def test_a_snapshot_of_a_cuda_graph_gives_back_what_the_cache_was_emptied_of(
         trace_workload(GraphSAGE(), config, ratings, device_kind="cuda"), expandable_segments=expandable
     )
     signs = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
-    sizes = [signs.get(each["action"], 0) * each["size"] for each in found["device_traces"][0]]
+    sizes = [signs.get(entry["action"], 0) * entry["size"] for entry in found["device_traces"][0]]
     assert min(sizes) < 0
-    assert sum(sizes) == sum(each["total_size"] for each in found["segments"])
+    assert sum(sizes) == sum(entry["total_size"] for entry in found["segments"])
 
 
 def test_every_block_lies_in_a_segment_that_was_reserved_before(trace: Trace) -> None:
     segments: list[tuple[int, int]] = []
-    for each in to_snapshot(trace)["device_traces"][0]:
-        begin, end = each["addr"], each["addr"] + each["size"]
-        if each["action"] == "segment_alloc":
+    for entry in to_snapshot(trace)["device_traces"][0]:
+        begin, end = entry["addr"], entry["addr"] + entry["size"]
+        if entry["action"] == "segment_alloc":
             segments.append((begin, end))
-        elif each["action"] != "snapshot":
+        elif entry["action"] != "snapshot":
             assert any(first <= begin and end <= last for first, last in segments)
 
 
 def test_frames_say_what_an_allocation_is_and_where_it_comes_from(trace: Trace) -> None:
     entries = to_snapshot(trace)["device_traces"][0]
-    said = {" ".join(frame["name"] for frame in each["frames"]) for each in entries}
+    said = {" ".join(frame["name"] for frame in entry["frames"]) for entry in entries}
     assert any(
-        re.match(r"activations aten\.addmm\.default Linear\.forward Block\.forward step", each) for each in said
+        re.match(r"activations aten\.addmm\.default Linear\.forward Block\.forward step", line) for line in said
     )
-    assert any(each.startswith("gradients aten.mm.default (backward)") for each in said)
-    assert any(each.startswith("parameters") for each in said)
-    assert not any("trace_step" in each or "__torch_dispatch__" in each for each in said)
-    assert "unknown" in {each.get("category") for each in entries}, "without it the viewer stops"
+    assert any(line.startswith("gradients aten.mm.default (backward)") for line in said)
+    assert any(line.startswith("parameters") for line in said)
+    assert not any("trace_step" in line or "__torch_dispatch__" in line for line in said)
+    assert "unknown" in {entry.get("category") for entry in entries}, "without it the viewer stops"
 
 
 def test_origins_change_nothing_of_what_is_traced(trace: Trace) -> None:

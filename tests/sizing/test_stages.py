@@ -36,7 +36,7 @@ def test_later_stages_take_less_with_the_same_batch() -> None:
     first, later = sized(80)
     assert later.need_bytes / GB == pytest.approx(21.4, rel=0.005)
     assert {first.stopped_by, later.stopped_by} == {"the footprint's max_batch_size"}
-    assert [each.stopped_by for each in sized(32)] == ["memory", "stage 01"]
+    assert [stage.stopped_by for stage in sized(32)] == ["memory", "stage 01"]
 
 
 def test_a_stage_that_does_not_fit_has_fewer_negatives() -> None:

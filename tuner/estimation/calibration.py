@@ -168,7 +168,7 @@ def _distinct(samples: Sequence[Sample], *, latest: bool) -> list[Sample]:
     for sample in samples:
         footprint = sample.exact_bytes, sample.activation_bytes
         known = kept.pop(footprint, sample)
-        kept[footprint] = sample if latest else max(sample, known, key=lambda each: each.peak_bytes)
+        kept[footprint] = sample if latest else max(sample, known, key=lambda other: other.peak_bytes)
     return list(kept.values())
 
 

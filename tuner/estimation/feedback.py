@@ -44,8 +44,8 @@ class Feedback:
 
     def choose_first(self, requests: Sequence[Request]) -> list[str]:
         """The ids of the trials to begin with: those from which most is to be learned."""
-        learned = [each for each in requests if self._raw[each.trial.trial_id].is_learned]
-        return self._learned.choose_first([each for each in learned if not each.history.out_of_memory])
+        learned = [request for request in requests if self._raw[request.trial.trial_id].is_learned]
+        return self._learned.choose_first([request for request in learned if not request.history.out_of_memory])
 
     def report(self, trial: Trial, report: EpochReport) -> bool:
         """Adds the report of a running trial; returns whether it changes what ``correct`` returns."""
@@ -120,7 +120,7 @@ class StudyFeedback:
         """The requests with corrected estimates, first those from which most is to be learned."""
         chosen: list[str] = []
         for workload, feedback in self._of.items():
-            chosen += feedback.choose_first([each for each in requests if each.trial.workload == workload])
+            chosen += feedback.choose_first([request for request in requests if request.trial.workload == workload])
         turn = {trial_id: number for number, trial_id in enumerate(chosen)}
         ordered = sorted(requests, key=lambda request: turn.get(request.trial.trial_id, len(turn)))
         return [self.correct(request) for request in ordered]

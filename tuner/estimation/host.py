@@ -85,7 +85,7 @@ class HostFeedback:
 
     def _corrected(self, host_bytes: int) -> int:
         samples = [*self._known, *self._completed.values()]
-        least = [host_bytes + each.peak_bytes - each.exact_bytes for each in self._least.values()]
+        least = [host_bytes + sample.peak_bytes - sample.exact_bytes for sample in self._least.values()]
         return max([corrected(host_bytes, samples), *least])
 
     def _keep(self, kept: dict[str, Sample], trial: Trial, peak: int) -> bool:

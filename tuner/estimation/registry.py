@@ -21,7 +21,7 @@ AUTO: Method = "auto"
 @cache
 def estimators() -> Mapping[str, Estimator]:
     """All estimators by name, in the order in which they are tried."""
-    modules = [import_module(f"{package.__name__}.{each.name}") for each in iter_modules(package.__path__)]
+    modules = [import_module(f"{package.__name__}.{module.name}") for module in iter_modules(package.__path__)]
     classes = [
         value
         for module in modules

@@ -62,23 +62,23 @@ class EstimationService:
         """
         found: dict[tuple[tuple[str, object], ...], MemoryEstimate] = {}
         known: dict[str, list[StepTime]] = {}  # by the method of the estimates
-        number = len({memory_key(each.values) for each in configurations})
+        number = len({memory_key(configuration.values) for configuration in configurations})
         for configuration in configurations:
             key = memory_key(configuration.values)
             if key not in found:
                 self.tell(len(found) + 1, number)
                 try:
-                    each = self.raw(workload, configuration.values, data, device)
+                    estimate = self.raw(workload, configuration.values, data, device)
                 except InputError as error:
                     named = "" if configuration.name == UNNAMED else f"{configuration.name}: "
                     kind = WorkloadError if isinstance(error, WorkloadError) else InputError
                     raise kind(f"{named}{error.text}") from error
-                if can_be_recorded(each):
-                    if each.method not in known:
-                        known[each.method] = self._step_times(workload.name, device.name, each.method)
+                if can_be_recorded(estimate):
+                    if estimate.method not in known:
+                        known[estimate.method] = self._step_times(workload.name, device.name, estimate.method)
                     steps = steps_in_epoch(workload, configuration.values, data)
-                    each = replace(each, epoch_seconds=predicted(known[each.method], each, steps))
-                found[key] = each
+                    estimate = replace(estimate, epoch_seconds=predicted(known[estimate.method], estimate, steps))
+                found[key] = estimate
         raw = [found[memory_key(configuration.values)] for configuration in configurations]
         return list(map(EstimatePair, raw, self.calibrated(raw, workload.name, device.name)))
 
@@ -95,7 +95,7 @@ class EstimationService:
         """
         known = estimators()
         chosen = [] if self.method == AUTO else [known[self.method]]
-        serving = [each for each in known.values() if each.serves(workload)]
+        serving = [estimator for estimator in known.values() if estimator.serves(workload)]
         causes: list[TunerError] = []
         reasons: list[str] = []
         if self.build is not None and not isinstance(workload, Workload):
@@ -139,7 +139,10 @@ class EstimationService:
     def calibrated(self, estimates: Sequence[MemoryEstimate], workload: str, device: str) -> list[MemoryEstimate]:
         """The estimates, calibrated where possible. A damaged calibration file raises ``InputError``."""
         known = calibration.load(self._key(workload, device)) if self.calibration else None
-        return [calibration.apply(each, known) if known and can_be_calibrated(each) else each for each in estimates]
+        return [
+            calibration.apply(estimate, known) if known and can_be_calibrated(estimate) else estimate
+            for estimate in estimates
+        ]
 
     def samples(self, workload: str, device: str) -> list[Sample]:
         """The calibration's samples; empty without calibration. A damaged file raises ``InputError``."""

@@ -97,7 +97,7 @@ class _Recorder:
             self._allocator.use(value)
             return
         self._allocator.empty_cache()
-        left = {each.address: each.size_bytes for each in self._allocator.segments()}
+        left = {segment.address: segment.size_bytes for segment in self._allocator.segments()}
         for address, size in self._mapped.items():
             if (now := left.get(address, 0)) < size:
                 action = "segment_unmap" if self._expandable else "segment_free"
@@ -109,7 +109,7 @@ class _Recorder:
     def segments(self) -> list[Entry]:
         """The segments at the end."""
         blocks = {entry["addr"]: entry for entry in self._live.values()}
-        return [self._segment(each, blocks) for each in self._allocator.segments()]
+        return [self._segment(segment, blocks) for segment in self._allocator.segments()]
 
     def _note(self, action: str, address: int, size: int, frames: list[Entry], **more: str) -> Entry:
         entry = {"action": action, "addr": address, "size": size, "stream": STREAM, "frames": frames, **more}
@@ -118,33 +118,33 @@ class _Recorder:
 
     def _grow(self, kind: str, frames: list[Entry]) -> None:
         """Notes what was reserved: a new segment, or further pages at the end of an expandable one."""
-        for each in self._allocator.segments():
-            known = self._mapped.get(each.address, 0)
-            if each.size_bytes > known:
+        for segment in self._allocator.segments():
+            known = self._mapped.get(segment.address, 0)
+            if segment.size_bytes > known:
                 action = "segment_map" if self._expandable else "segment_alloc"
-                self._note(action, each.address + known, each.size_bytes - known, frames)
-                self._mapped[each.address] = each.size_bytes
-                self._types.setdefault(each.address, kind)
+                self._note(action, segment.address + known, segment.size_bytes - known, frames)
+                self._mapped[segment.address] = segment.size_bytes
+                self._types.setdefault(segment.address, kind)
 
     def _segment(self, segment: Segment, blocks: Mapping[int, Entry]) -> Entry:
         listed = [
             {
-                "address": each.address,
-                "size": each.size_bytes,
-                "requested_size": blocks[each.address]["size"] if each.allocated else 0,
-                "state": "active_allocated" if each.allocated else "inactive",
-                "frames": blocks[each.address]["frames"] if each.allocated else [],
+                "address": block.address,
+                "size": block.size_bytes,
+                "requested_size": blocks[block.address]["size"] if block.allocated else 0,
+                "state": "active_allocated" if block.allocated else "inactive",
+                "frames": blocks[block.address]["frames"] if block.allocated else [],
             }
-            for each in segment.blocks
+            for block in segment.blocks
         ]
-        allocated = sum(each["size"] for each in listed if each["state"] == "active_allocated")
+        allocated = sum(block["size"] for block in listed if block["state"] == "active_allocated")
         return {
             "device": DEVICE,
             "address": segment.address,
             "total_size": segment.size_bytes,
             "allocated_size": allocated,
             "active_size": allocated,
-            "requested_size": sum(each["requested_size"] for each in listed),
+            "requested_size": sum(block["requested_size"] for block in listed),
             "stream": STREAM,
             "segment_type": self._types[segment.address],
             "segment_pool_id": (0, 0),

@@ -55,7 +55,7 @@ def test_samples_of_neighbours_are_counted(fanout: str, ratings: RatingData) -> 
     layers = fanout.count(",") + 1
     values = {"hidden_dim": 16, "num_layers": layers, "batch_size": 400}
     config = complete({**values, "fanout": fanout}, GraphSAGE.hyperparameters)
-    few, many = (estimate_static({**config, "fanout": each}, ratings) for each in ("all", fanout))
+    few, many = (estimate_static({**config, "fanout": given}, ratings) for given in ("all", fanout))
     traced = EstimationService("traced").raw(GraphSAGE(), config, ratings, ram_device())
     assert many.activation_bytes - few.activation_bytes > traced.activation_bytes
 

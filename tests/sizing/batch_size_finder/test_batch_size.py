@@ -68,11 +68,11 @@ def test_tracing_and_measuring_agree_on_graphs(model: nn.Module) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_the_parts_add_up_to_what_fits_and_one_sample_more_does_not(mode: str) -> None:
     found = size(mlp(), torch.rand(1, 64), mode)
-    each = found.activation_bytes + found.per_sample_bytes
-    taken = found.context_bytes + (1 + found.fragmentation) * (found.model_bytes + found.batch_size * each)
+    per_sample = found.activation_bytes + found.per_sample_bytes
+    taken = found.context_bytes + (1 + found.fragmentation) * (found.model_bytes + found.batch_size * per_sample)
     assert taken == pytest.approx(found.need_bytes, rel=0.01)
     assert found.need_bytes <= found.limit_bytes == int(found.total_bytes * 0.7)
-    assert found.available_bytes // each - found.batch_size <= 0.01 * found.batch_size
+    assert found.available_bytes // per_sample - found.batch_size <= 0.01 * found.batch_size
     assert found.stopped_by == "memory"
 
 

@@ -28,7 +28,7 @@ def test_graphs_of_a_batch_are_samples_and_repeated_in_order() -> None:
     assert samples.count == 2
     assert samples.take(3).num_nodes == 2 + 5 + 2
     assert samples.take(3).num_graphs == 3
-    assert samples.extent() == (4, 11, 4)
+    assert samples.extent == (4, 11, 4)
 
 
 def test_a_graph_with_several_kinds_of_nodes_is_one_sample() -> None:
@@ -37,7 +37,7 @@ def test_a_graph_with_several_kinds_of_nodes_is_one_sample() -> None:
     samples = samples_of(mixed)
     assert samples.count == 1
     assert samples.take(2)["b"].x.shape == (8, 2)
-    assert samples.extent().rows == 7
+    assert samples.extent.rows == 7
 
 
 def test_an_outline_has_integers_and_no_floats() -> None:

@@ -84,7 +84,10 @@ def test_without_activations_and_optimizer_there_are_weights_gradients_and_token
 
 def test_checkpointing_takes_less_where_blocks_are_the_peak() -> None:
     config = replace(SHAPES["backward"], model_layer=8)
-    kept, again = (footprint(replace(config, checkpointing=each), "float32").total_bytes for each in (False, True))
+    kept, again = (
+        footprint(replace(config, checkpointing=checkpointing), "float32").total_bytes
+        for checkpointing in (False, True)
+    )
     assert again < kept / 2
 
 

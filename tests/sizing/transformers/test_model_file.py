@@ -50,8 +50,8 @@ def test_sizes_at_the_top_level_and_options_that_win(tmp_path: Path) -> None:
         ("model_embd = true", "model_embd True: give a whole number"),
         ("mixed_precision = 1", "mixed_precision 1: give true or false"),
         ("model_embd = 64\nbatch_size = 1", "model_layer is missing: give model_layer, or"),
-        ("lr = 1", "none of model_embd, model_layer, batch_size or other sizes is in it"),
-        ("model_embd = 64\n[model]\nmodel_embd = 32", "model_embd occurs twice"),
+        ("lr = 1", "no size is in it: write model_embd, model_layer, batch_size"),
+        ("model_embd = 64\n[model]\nmodel_embd = 32", "model_embd 32: occurs twice"),
         ("model_embd = ", "not TOML: Invalid value"),
         ("model_embd = " + "[" * 3000, "not TOML: maximum recursion depth exceeded"),
         (
@@ -98,7 +98,7 @@ def test_an_estimate_of_a_transformer_has_three_precisions_and_needs_no_gpu() ->
     found = dict(tuner.estimate(model_embd=768, model_layer=12, batch_size=8))
     assert list(found) == ["float32", "amp", "half"]
     assert found["float32"].parameter_bytes == 4 * 123_944_448
-    assert {each.method for each in found.values()} == {"formula"}
+    assert {estimate.method for estimate in found.values()} == {"formula"}
     assert found["amp"].total_bytes < found["float32"].total_bytes
 
 

@@ -81,7 +81,7 @@ class CachingAllocator:
                 Pool(large, SMALL_SIZE + MIN_BLOCK_SIZE, descending=descending),
             )
             # Each pool has its own range of addresses, so blocks of two pools are never compared.
-            for small, large in ((each * ADDRESS_SPACE, (each + 1) * ADDRESS_SPACE) for each in (1, 3, 5))
+            for small, large in ((place * ADDRESS_SPACE, (place + 1) * ADDRESS_SPACE) for place in (1, 3, 5))
         ]
         self.use(DEFAULT)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias
 
 from tuner.estimation.allocator.caching_allocator import CachingAllocator, SimulatedOutOfMemoryError
 from tuner.estimation.allocator.pools import ROUND_LARGE
@@ -20,32 +20,12 @@ Event: TypeAlias = tuple[int, int]
 """
 
 
-class SnapshotEvent(TypedDict):
-    """The used fields of an entry of ``torch.cuda.memory._snapshot()["device_traces"][device]``.
-
-    Sizes are as requested, before rounding.
-    """
-
-    action: str
-    addr: int
-    size: int
-    stream: int
-
-
 @dataclass(frozen=True)
 class AllocatorPeaks:
     """The peaks of a replay in bytes, as ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int
-
-    @property
-    def fragmentation_bytes(self) -> int:
-        """Peak reserved - peak allocated bytes, which may occur at different times.
-
-        With it the parts of an estimate add up to the reserved bytes. Rounding to 512 bytes counts as allocated.
-        """
-        return self.peak_reserved_bytes - self.peak_allocated_bytes
 
 
 def replay(
@@ -92,30 +72,6 @@ def largest_peaks(events: Sequence[Event], *, expandable_segments: bool = False)
         for descending in ((False,) if expandable_segments else (False, True))
     ]
     return max(both, key=lambda peaks: peaks.peak_reserved_bytes)
-
-
-def events_from_trace(trace: Iterable[SnapshotEvent], *, stream: int | None = None) -> list[Event]:
-    """The events of a real run for ``replay``, from one list of ``torch.cuda.memory._snapshot()["device_traces"]``.
-
-    ``_record_memory_history`` must have started before the process's first CUDA tensor, as blocks from before are
-    ignored. A block is released at its ``free_completed``, when it can be reused. The allocator's own actions
-    (``segment_…``, ``oom``) are skipped: the replay repeats them, but not the program's ``empty_cache``. Only blocks
-    of ``stream`` count; with None, a trace of several streams raises ``ValueError``.
-    """
-    events: list[Event] = []
-    live: dict[int, int] = {}
-    streams: set[int] = set()
-    for entry in trace:
-        action, address = entry["action"], entry["addr"]
-        if action == "alloc" and stream in (None, entry["stream"]):
-            streams.add(entry["stream"])
-            live[address] = len(events)  # unique, unlike the address
-            events.append((live[address], entry["size"]))
-        elif action == "free_completed" and address in live:
-            events.append((live.pop(address), RELEASE))
-    if len(streams) > 1:
-        raise ValueError(f"blocks of streams {sorted(streams)}: a replay has one; choose it with stream=")
-    return events
 
 
 def least_capacity(events: Sequence[Event], peaks: AllocatorPeaks, *, expandable_segments: bool = False) -> int:

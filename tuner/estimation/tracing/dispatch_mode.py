@@ -159,8 +159,10 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if operator in INDEXED:
             args = args[0], _positions(args[1]), *args[2:]
         twins: dict[int, Tensor] = {}
-        fakes = tuple(self._twin(each, twins) for each in args)
-        out = self._fake.dispatch(operator, types, fakes, {k: self._twin(each, twins) for k, each in kwargs.items()})
+        fakes = tuple(self._twin(value, twins) for value in args)
+        out = self._fake.dispatch(
+            operator, types, fakes, {k: self._twin(value, twins) for k, value in kwargs.items()}
+        )
         if self.device_kind == "cuda" and operator in RETURNED:
             out = RETURNED[operator](self._empty, out, *args)
         # An in-place operator returns its own argument, not the argument's twin.

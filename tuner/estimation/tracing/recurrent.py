@@ -47,9 +47,9 @@ class Network:
 
     def weights(self, layer: int, direction: int) -> Sequence[Tensor]:
         """Of the input, of the hidden state, and their biases, for one layer and direction."""
-        each = 4 if self.has_biases else 2
-        first = each * (layer * self.directions + direction)
-        return self.parameters[first : first + each]
+        number = 4 if self.has_biases else 2
+        first = number * (layer * self.directions + direction)
+        return self.parameters[first : first + number]
 
 
 def replacements(mode: TraceMode, dropout: Dropout) -> dict[object, Callable[..., tuple[Tensor, ...]]]:
@@ -131,8 +131,8 @@ class _GRUCell(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
         """The gradients of gates and hidden state, and sums of the former for the biases."""
         gates, hidden_gates, hidden, _ = ctx.saved_tensors
-        found = [torch.empty_like(each) for each in (gates, hidden_gates, hidden)]
-        return *found, *(each.sum(0) for each in found[: ctx.biases])
+        found = [torch.empty_like(tensor) for tensor in (gates, hidden_gates, hidden)]
+        return *found, *(tensor.sum(0) for tensor in found[: ctx.biases])
 
 
 def _whole(network: Network, input: Tensor, states: State) -> State:
@@ -162,6 +162,6 @@ class _Whole(torch.autograd.Function):
         """The gradients of input, states and weights, beside a workspace."""
         input, _output, _reserve, *tensors = ctx.saved_tensors
         workspace = input.new_empty(ctx.gates)
-        found = [torch.empty_like(each) for each in (input, *tensors)]
+        found = [torch.empty_like(tensor) for tensor in (input, *tensors)]
         del workspace
         return None, *found

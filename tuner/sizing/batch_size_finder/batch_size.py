@@ -135,7 +135,7 @@ def _static(search: _Search) -> _Footprint:
     step, samples, device = search.step, search.samples, search.device
     counted, (state_bytes, least_bytes) = count(step), optimizer_bytes(step, device.kind)
     held = counted.total_bytes + state_bytes
-    per_sample = samples.sample_bytes + sum(activation_bytes(model, samples.extent()) for model in step.models())
+    per_sample = samples.sample_bytes + sum(activation_bytes(model, samples.extent) for model in step.models())
     context, fragmentation = CONTEXT_BYTES[device.kind], FRAGMENTATION[device.kind]
     workspace_bytes = 2 * cublas_workspace_bytes(device)  # for the forward and the backward pass
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -23,97 +23,83 @@ class Extent(NamedTuple):
     features: int
 
 
-class Samples(ABC):
-    """The samples that were given; batches repeat them in order.
+@dataclass(frozen=True)
+class Samples:
+    """The samples that were given; batches repeat them in order."""
 
-    Attributes:
-        count: how many there are.
-        sample_bytes: what one of them takes in a batch, on average and rounded up.
-    """
+    count: int
+    sample_bytes: int  # what one of them takes in a batch, on average and rounded up
+    extent: Extent  # of a sample: the average, rounded up
+    batch: Callable[[int, bool], Batch]
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.sample_bytes = _share(sum(tensor.nbytes for tensor in tensors_of(self.take(count))), count)
-
-    @abstractmethod
     def take(self, size: int, *, outline: bool = False) -> Batch:
         """A new batch of ``size`` samples on the CPU.
 
         An ``outline`` has its floats on the device "meta", without values, so it takes little memory.
         """
-
-    @abstractmethod
-    def extent(self) -> Extent:
-        """The extent of a sample: the average, rounded up."""
-
-
-class TensorSamples(Samples):
-    """Samples along dimension 0 of a tensor, or of all tensors of a sequence or a mapping."""
-
-    def __init__(self, sample: Batch) -> None:
-        parts = [*tensors_of(sample)]
-        sizes = {len(part) if part.dim() else 0 for part in parts}
-        if len(sizes) != 1 or 0 in sizes:
-            shapes = ", ".join(str(tuple(part.shape)) for part in parts) or "none"
-            raise InputError(f"sample: its tensors need one batch dimension, the first; their shapes are {shapes}")
-        self._sample = apply(sample, _copy)
-        self._outline = apply(self._sample, without_floats)
-        super().__init__(len(parts[0]))
-
-    def take(self, size: int, *, outline: bool = False) -> Batch:
-        """A new batch of ``size`` rows of each tensor."""
-        index = torch.arange(size) % self.count
-        return apply(self._outline if outline else self._sample, lambda part: part[index.to(part.device)])
-
-    def extent(self) -> Extent:
-        """Rows are positions: the product of all dimensions but the last or, if larger, but the first (channels)."""
-        parts = [*tensors_of(self._sample)]
-        rows = [part.shape[2:].numel() for part in parts]
-        rows += [(part.shape[1:-1] if part.is_floating_point() else part.shape[1:]).numel() for part in parts]
-        return Extent(max(rows), 0, max(max(part.shape[1:], default=1) for part in parts))
-
-
-class GraphSamples(Samples):
-    """Graphs of PyTorch Geometric: a Data or HeteroData is one sample, a Batch as many as it has graphs."""
-
-    def __init__(self, sample: Graph) -> None:
-        from torch_geometric.data import Batch
-
-        graphs: list[Graph] = sample.to_data_list() if isinstance(sample, Batch) else [sample]
-        if not graphs or not [*tensors_of(sample)] or not sample.num_nodes:
-            raise InputError("sample: a graph without nodes says nothing about memory; give one with nodes")
-        self._graphs = [graph.clone().apply(_copy) for graph in graphs]
-        self._outlines = [graph.clone().apply(without_floats) for graph in self._graphs]
-        super().__init__(len(graphs))
-
-    def take(self, size: int, *, outline: bool = False) -> Graph:
-        """A new Batch of ``size`` graphs."""
-        from torch_geometric.data import Batch
-
-        graphs = self._outlines if outline else self._graphs
-        batch: Graph = Batch.from_data_list([graphs[place % self.count] for place in range(size)])
-        return batch
-
-    def extent(self) -> Extent:
-        """Rows are nodes. Messages are edges, and a self-loop per node, which most layers add."""
-        nodes = sum(graph.num_nodes for graph in self._graphs)
-        edges = sum(graph.num_edges for graph in self._graphs)
-        tensors = (tensor for graph in self._graphs for tensor in tensors_of(graph))
-        widths = (tensor.shape[-1] for tensor in tensors if tensor.is_floating_point() and tensor.dim() > 1)
-        return Extent(_share(nodes, self.count), _share(nodes + edges, self.count), max(widths, default=1))
+        return self.batch(size, outline)
 
 
 def samples_of(sample: Batch) -> Samples:
     """The samples of tensors or graphs. Other types, or tensors without a batch dimension, raise ``InputError``."""
     if is_graph(sample):
-        return GraphSamples(sample)
+        return _graphs(sample)
     for part in parts_of(sample):
         if not isinstance(part, Tensor) or part.layout != torch.strided:
             what = f"{part.layout} tensor" if isinstance(part, Tensor) else type(part).__name__
             raise InputError(
                 f"sample: {what} has no batch to size; give dense tensors or graphs of PyTorch Geometric"
             )
-    return TensorSamples(sample)
+    return _rows(sample)
+
+
+def _rows(sample: Batch) -> Samples:
+    """Samples along dimension 0 of a tensor, or of all tensors of a sequence or a mapping.
+
+    Rows are positions: the product of all dimensions but the last or, if larger, but the first (channels).
+    """
+    parts = [*tensors_of(sample)]
+    sizes = {len(part) if part.dim() else 0 for part in parts}
+    if len(sizes) != 1 or 0 in sizes:
+        shapes = ", ".join(str(tuple(part.shape)) for part in parts) or "none"
+        raise InputError(f"sample: its tensors need one batch dimension, the first; their shapes are {shapes}")
+    whole, count = apply(sample, _copy), len(parts[0])
+    outlines = apply(whole, without_floats)
+
+    def batch(size: int, outline: bool) -> Batch:
+        index = torch.arange(size) % count
+        return apply(outlines if outline else whole, lambda part: part[index.to(part.device)])
+
+    positions = [part.shape[2:].numel() for part in parts]
+    positions += [(part.shape[1:-1] if part.is_floating_point() else part.shape[1:]).numel() for part in parts]
+    extent = Extent(max(positions), 0, max(max(part.shape[1:], default=1) for part in parts))
+    return Samples(count, _share(sum(part.nbytes for part in tensors_of(whole)), count), extent, batch)
+
+
+def _graphs(sample: Graph) -> Samples:
+    """Graphs of PyTorch Geometric: a Data or HeteroData is one sample, a Batch as many as it has graphs.
+
+    Rows are nodes. Messages are edges, and a self-loop per node, which most layers add.
+    """
+    from torch_geometric.data import Batch
+
+    given: list[Graph] = sample.to_data_list() if isinstance(sample, Batch) else [sample]
+    if not given or not [*tensors_of(sample)] or not sample.num_nodes:
+        raise InputError("sample: a graph without nodes says nothing about memory; give one with nodes")
+    graphs, count = [graph.clone().apply(_copy) for graph in given], len(given)
+    outlines = [graph.clone().apply(without_floats) for graph in graphs]
+
+    def batch(size: int, outline: bool) -> Graph:
+        chosen = outlines if outline else graphs
+        made: Graph = Batch.from_data_list([chosen[place % count] for place in range(size)])
+        return made
+
+    nodes = sum(graph.num_nodes for graph in graphs)
+    messages = nodes + sum(graph.num_edges for graph in graphs)
+    tensors = [tensor for graph in graphs for tensor in tensors_of(graph)]
+    widths = (tensor.shape[-1] for tensor in tensors if tensor.is_floating_point() and tensor.dim() > 1)
+    extent = Extent(_share(nodes, count), _share(messages, count), max(widths, default=1))
+    return Samples(count, _share(sum(part.nbytes for part in tensors_of(batch(count, False))), count), extent, batch)
 
 
 def apply(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:

@@ -218,7 +218,7 @@ def footprint(
     moments = list(ledger.moments())
     if not include_activations:
         moments = [_Moment(ledger.weight * parameter_count(config), 0)]
-    peak = max(moments, key=lambda each: each.gradient_bytes + each.activation_bytes + each.logits_bytes)
+    peak = max(moments, key=lambda moment: moment.gradient_bytes + moment.activation_bytes + moment.logits_bytes)
     parameters = ledger.weight * parameter_count(config)
     return MemoryEstimate(
         method="formula",

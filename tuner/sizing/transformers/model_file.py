@@ -67,14 +67,10 @@ def _read_sizes(path: str) -> dict[str, object]:
             if hint := did_you_mean(key, KEYS, cutoff=0.9):
                 raise InputError(f"{path}: unknown key {written!r}: {hint}")
             continue
-        if key in found:
-            raise InputError(f"{path}: {key} occurs twice: leave one of them out")
-        if type(value) is not KEYS[key]:
-            raise InputError(f"{path}: {written} {value!r}: give {WANTED[KEYS[key]]}")
+        if key in found or type(value) is not KEYS[key]:
+            rule = "occurs twice: leave one of them out" if key in found else f"give {WANTED[KEYS[key]]}"
+            raise InputError(f"{path}: {written} {value!r}: {rule}")
         found[key] = value
     if not found:
-        raise InputError(
-            f"{path}: none of {', '.join(REQUIRED)} or other sizes is in it: write them at the top level, or under "
-            "[model] and [training]"
-        )
+        raise InputError(f"{path}: no size is in it: write {', '.join(REQUIRED)} at the top level or under [model]")
     return found

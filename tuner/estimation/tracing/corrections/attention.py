@@ -166,10 +166,10 @@ def _splits(blocks: int, places: int, most: int) -> int:
     if blocks >= 0.8 * places:
         return 1
     fewer = range(2, min(128, places, most) + 1)
-    eligible = [1, *(each for each in fewer if up(most, each) != up(most, each - 1))]
-    waves = {each: blocks * each / places for each in eligible}
-    used = {each: wave / math.ceil(wave) for each, wave in waves.items()}
-    return next(each for each in eligible if used[each] >= 0.85 * max(used.values()))
+    eligible = [1, *(splits for splits in fewer if up(most, splits) != up(most, splits - 1))]
+    waves = {splits: blocks * splits / places for splits in eligible}
+    used = {splits: wave / math.ceil(wave) for splits, wave in waves.items()}
+    return next(splits for splits in eligible if used[splits] >= 0.85 * max(used.values()))
 
 
 def flash_backward(
@@ -182,5 +182,5 @@ def flash_backward(
     length, head = query.shape[-2:]
     rows = query.numel() // (length * head) * up(length, 128) * 128
     copies = [copy_if_strided(part.transpose(1, 2)) for part in (gradient, output)]
-    each = bytes_of(key) // key.shape[1] * query.shape[1] if key.shape[1] != query.shape[1] else 0
-    return [*copies, RESULTS, rows * FLOAT_BYTES, rows * up(head, 32) * 32 * FLOAT_BYTES, each, each]
+    expanded = bytes_of(key) // key.shape[1] * query.shape[1] if key.shape[1] != query.shape[1] else 0
+    return [*copies, RESULTS, rows * FLOAT_BYTES, rows * up(head, 32) * 32 * FLOAT_BYTES, expanded, expanded]

@@ -49,7 +49,7 @@ def backward(_out: object, gradient: Tensor, input: Tensor, weight: Tensor, *arg
         return [copy, RESULTS, columns]
     steps: list[int | None] = []
     for _group in range(groups):
-        parts = [bytes_of(each) // groups for each in (gradient, input, *[input] * wanted[0], weight)]
+        parts = [bytes_of(tensor) // groups for tensor in (gradient, input, *[input] * wanted[0], weight)]
         steps += [*parts, columns]
         last = len(steps)
         steps += [-last, -(last - len(parts) + 1), -(last - len(parts))]

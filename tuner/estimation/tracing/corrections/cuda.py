@@ -73,10 +73,10 @@ def _index_put(
         number = math.prod(torch.broadcast_shapes(*(index.shape for index in used)))  # type: ignore[no-untyped-call]
     if not accumulate or not number:
         return ()
-    each = INDEX_BYTES * number
+    order = INDEX_BYTES * number
     rows = math.prod(size for size, index in zip(values.shape, indices, strict=False) if index is not None)
     bits = max(rows - 1, 1).bit_length()
-    return [each, each, -1, each, each, each, sort_pairs_bytes(number, INDEX_BYTES, bits)]
+    return [order, order, -1, order, order, order, sort_pairs_bytes(number, INDEX_BYTES, bits)]
 
 
 def _embedding_backward(
@@ -94,12 +94,12 @@ def _sorted_positions(number: int, weights: int, gradient: Tensor, first: int = 
 
     ``first`` is the number of the first of these steps.
     """
-    each = INDEX_BYTES * number
+    order = INDEX_BYTES * number
     segments = min(number, weights)
     parts = number // 10 + segments
     return [
-        *(each, each, each, sort_pairs_bytes(number, INDEX_BYTES), -(first + 3), -(first + 2), RESULTS),
-        *(each, INDEX_BYTES, each, -(first + 9), INDEX_BYTES * segments, INDEX_BYTES * segments, INDEX_BYTES),
+        *(order, order, order, sort_pairs_bytes(number, INDEX_BYTES), -(first + 3), -(first + 2), RESULTS),
+        *(order, INDEX_BYTES, order, -(first + 9), INDEX_BYTES * segments, INDEX_BYTES * segments, INDEX_BYTES),
         *(INDEX_BYTES * parts, parts * gradient.shape[-1] * _accumulator(gradient)),
     ]
 
@@ -145,10 +145,10 @@ def _sort(_out: object, input: Tensor, dim: int = -1, *_: object) -> Steps:
 
 def _unique(out: Sequence[Tensor], input: Tensor, _sorted: bool = True, inverse: bool = False, *_: object) -> Steps:
     """The sorted values and, for the inverse, their order and the flags of new ones (UniqueCub.cu)."""
-    each = INDEX_BYTES * input.numel()
+    order = INDEX_BYTES * input.numel()
     if not inverse:
         return [bytes_of(input), sort_keys_bytes(input.numel(), 8) + bytes_of(input)]
-    return [bytes_of(input), each, each, sort_pairs_bytes(input.numel(), input.element_size()), -4, each, each]
+    return [bytes_of(input), order, order, sort_pairs_bytes(input.numel(), input.element_size()), -4, order, order]
 
 
 def _safe_softmax(out: Tensor, *_: object) -> Steps:
@@ -368,7 +368,7 @@ def _bags(make: Make, out: Sequence[Tensor], _weight: Tensor, indices: Tensor, *
 
 def _layer_norm(make: Make, out: Sequence[Tensor], *_: object) -> tuple[Tensor, ...]:
     """Mean and deviation are in float32 for narrower inputs."""
-    return out[0], *(make(each.shape, wide(each.dtype)) for each in out[1:])
+    return out[0], *(make(part.shape, wide(part.dtype)) for part in out[1:])
 
 
 def _log_sigmoid(make: Make, out: Sequence[Tensor], *_: object) -> tuple[Tensor, ...]:

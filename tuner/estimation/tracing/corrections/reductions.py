@@ -43,7 +43,8 @@ def staging(
     thread loads at once.
     """
     reduced, kept = _dimensions(input, dims)
-    values, outputs = math.prod(each.size for each in reduced), math.prod(each.size for each in kept)
+    values = math.prod(dimension.size for dimension in reduced)
+    outputs = math.prod(dimension.size for dimension in kept)
     if values <= 1 or outputs == 0:
         return []
     reduced, kept = _coalesced(reduced), _coalesced(kept)
@@ -63,10 +64,10 @@ def staging(
     step_input *= block_height
     grid = up(outputs // vector, step_output)
     blocks = card.multiprocessors * (card.threads // (block_width * block_height))
-    each = up(values, step_input)
-    if each < MOST_VALUES or grid > blocks:
+    per_thread = up(values, step_input)
+    if per_thread < MOST_VALUES or grid > blocks:
         return []
-    parts = max(min(up(blocks, grid), up(each, LEAST_VALUES)), up(each, MOST_VALUES))  # ctas_per_output
+    parts = max(min(up(blocks, grid), up(per_thread, LEAST_VALUES)), up(per_thread, MOST_VALUES))  # ctas_per_output
     if parts <= 1:
         return []
     size = accumulator_bytes * outputs * parts
@@ -92,18 +93,18 @@ def _dimensions(input: Tensor, dims: Sequence[int] | None) -> tuple[list[Dimensi
 def _coalesced(dimensions: Sequence[Dimension]) -> list[Dimension]:
     """Neighbours that are one dimension in memory as one (``coalesce_dimensions`` in TensorIterator.cpp)."""
     merged: list[Dimension] = []
-    for each in dimensions:
-        if merged and merged[-1].stride * merged[-1].size == each.stride:
-            merged[-1] = Dimension(merged[-1].stride, merged[-1].size * each.size)
+    for dimension in dimensions:
+        if merged and merged[-1].stride * merged[-1].size == dimension.stride:
+            merged[-1] = Dimension(merged[-1].stride, merged[-1].size * dimension.size)
         else:
-            merged.append(each)
+            merged.append(dimension)
     return merged
 
 
 def _output_vector(reduced: Sequence[Dimension], kept: Sequence[Dimension]) -> int:
     """``get_output_vec_size``: the largest vector that divides the first kept dimension and every other stride."""
     vector = OUTPUT_VECTOR
-    for number in (kept[0].size, *(each.stride for each in (*reduced, *kept[1:]))):
+    for number in (kept[0].size, *(dimension.stride for dimension in (*reduced, *kept[1:]))):
         while number % vector:
             vector //= 2
     return vector

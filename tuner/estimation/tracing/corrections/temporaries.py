@@ -111,7 +111,7 @@ def _mixed(_out: Tensor, first: Tensor, second: object, *_: object) -> int:
     if not isinstance(second, Tensor) or first.dtype == second.dtype:
         return 0
     # Of tensors on meta, as one of the two may be fake and the other real.
-    kinds = (torch.empty(each.shape, dtype=each.dtype, device="meta") for each in (first, second))
+    kinds = (torch.empty(tensor.shape, dtype=tensor.dtype, device="meta") for tensor in (first, second))
     common = torch.result_type(*kinds)
     return sum(tensor.numel() for tensor in (first, second) if tensor.dtype != common) * common.itemsize
 
