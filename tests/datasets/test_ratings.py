@@ -78,24 +78,29 @@ def test_a_dataframe_of_labels_is_not_read_by_position() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"trainset": TRAIN.drop(columns="rating")}, r"trainset has no column 'rating', only \['user_id'"),
-        ({"trainset": TRAIN.iloc[:0]}, "trainset is empty"),
-        ({"testset": []}, "testset is empty"),
+        ({"trainset": TRAIN.drop(columns="rating")}, r"trainset needs one column each of .*, but has \['user_id'"),
+        (
+            {"trainset": TRAIN.iloc[:0]},
+            r"training users, items and ratings must be as many, and at least one, .* \(0, 0, 0\)",
+        ),
+        ({"testset": []}, "testset needs one column each of user_id, item_id, rating"),
         ({"testset": 7}, "testset is no table"),
-        ({"testset": np.zeros((3, 2))}, "testset has no column 'user_id'"),
+        ({"testset": np.zeros((3, 2))}, "testset needs one column each of user_id, item_id, rating"),
         (
             {"trainset": TRAIN.replace("bob", "zed")},
             r"user_id 'zed' in trainset has no row .* \(1 such ids\)",
         ),
         ({"testset": TEST.assign(item_id=[30, 40])}, r"item_id 30 in testset .* 10 to 20 \(2 such ids\)"),
         ({"testset": TEST.assign(item_id=[np.nan, 10])}, "item_id nan in testset has no row in item_features"),
-        ({"testset": TEST.assign(rating=[1, np.nan])}, "1 test ratings are not finite, the first in row 1"),
+        (
+            {"testset": TEST.assign(rating=[1, np.nan])},
+            "the test rating is not finite at 1 places, the first in row 1",
+        ),
         ({"testset": TEST.assign(rating=["good", "bad"])}, "testset column 'rating' is not numeric"),
         ({"user_features": USERS.assign(age=["a", "b", "c"])}, "user_features column 'age' is not numeric"),
         ({"user_features": np.array([["a"], ["b"]])}, "user_features column 0 is not numeric"),
-        ({"user_features": USERS["age"].to_numpy()}, r"user_features must be 2-D.* shape is \(3,\)"),
-        ({"user_features": [[1, 2], [3]]}, "user_features is no 2-D array"),
-        ({"user_features": USERS[[]]}, r"user_features is empty \(shape \(3, 0\)\)"),
+        ({"user_features": np.zeros((3, 1, 1))}, "user_features is no table of rows and columns"),
+        ({"user_features": USERS[[]]}, r"user_features must be 2-D .*, but its shape is \(3, 0\)"),
         ({"user_features": USERS.reset_index(names="user_id")}, r"set_index\('user_id'\)"),
         ({"item_features": ITEMS * np.inf}, "item_features is not finite at .* row 0, column 0"),
         ({"item_features": ITEMS * 1e300}, "item_features is not finite"),
@@ -111,11 +116,11 @@ def test_a_table_that_cannot_be_used_is_named(change: dict[str, object], message
 @pytest.mark.parametrize(
     ("first", "message"),
     [
-        (1.5, "user_id 1.5 in trainset is not a whole number"),
+        (1.5, "user_id 1.5 in trainset has no row in user_features"),
         (3, r"user_id 3.0 in trainset has no row in user_features, which holds 0 to 2 \(1 such"),
         (-1, "user_id -1.0 in trainset has no row"),
-        (np.nan, "user_id nan in trainset is not a whole number"),
-        ("0", "user_id '0' in trainset is not a whole number"),
+        (np.nan, "user_id nan in trainset has no row in user_features"),
+        ("0", "user_id '0' in trainset has no row in .*; give a DataFrame whose index holds the ids"),
     ],
 )
 def test_positions_are_whole_numbers_within_the_features(first: object, message: str) -> None:
@@ -180,7 +185,7 @@ def test_ratings_must_fit_the_features_and_each_other() -> None:
     eye = np.eye(4, dtype=np.float32)
     with pytest.raises(InputError, match="training user 4 has no features: there are rows 0 to 3"):
         rating_data("x", ratings(5), ratings(4), eye, eye, seed=0)
-    with pytest.raises(InputError, match=r"differ in length: \(4, 2, 4\)"):
+    with pytest.raises(InputError, match=r"must be as many, .* \(4, 2, 4\)"):
         rating_data("x", replace(ratings(4), item=ratings(2).item), ratings(4), eye, eye, seed=0)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tuner.datasets.cache import cached, file_key
 from tuner.datasets.can_frames import Frames, read_frames, read_parquet
 from tuner.datasets.can_graphs import window_graphs
+from tuner.datasets.faults import reading
 from tuner.datasets.spans import joined, spans, starts
 from tuner.errors import DataError, InputError
 
@@ -146,16 +147,14 @@ def _files(path: Path) -> list[Path]:
     wanted = f"give a recording ({', '.join(SUFFIXES)}), a folder of recordings, or 'synthetic'"
     if not path.exists():
         raise DataError(f"no file or folder {str(path)!r}: {wanted}")
-    try:
+    with reading(path):
         inside = sorted(path.iterdir()) if path.is_dir() else []
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    files = [path] if path.is_file() else [each for each in inside if each.suffix.lower() in SUFFIXES]
-    files = [each for each in files if each == path or not each.name.lower().startswith(NO_RECORDINGS)]
-    files = [each for each in files if each.is_file()]
+    kept = [file for file in inside if file.suffix.lower() in SUFFIXES]
+    kept = [file for file in kept if not file.name.lower().startswith(NO_RECORDINGS)] if inside else [path]
+    files = [file for file in kept if file.is_file()]
     if not files:
         raise DataError(f"no recording in {str(path)!r}: {wanted}")
-    for one, other in itertools.pairwise(sorted(files, key=lambda each: each.stem)):
+    for one, other in itertools.pairwise(sorted(files, key=lambda file: file.stem)):
         if one.stem == other.stem:  # converted, it would count twice
             raise DataError(f"{path}: {one.name} and {other.name} are of one name: take one away, or rename it")
     return files
@@ -189,6 +188,6 @@ def _attacks(
 ) -> tuple[tuple[str, ...], NDArray[np.int16]]:
     """The kinds of attack, and the kind of each graph."""
     kind = [name.split("_")[0].lower() for name in names]
-    found = sorted({kind[each] for each in recording[label > 0].tolist()})
-    index = np.array([found.index(each) + 1 if each in found else 0 for each in kind])
+    found = sorted({kind[number] for number in recording[label > 0].tolist()})
+    index = np.array([found.index(attack) + 1 if attack in found else 0 for attack in kind])
     return ("none", *found), np.where(label > 0, index[recording], 0).astype(np.int16)

@@ -196,38 +196,31 @@ def _unseen(train: Ratings, test: Ratings, num_items: int) -> tuple[NDArray[np.b
 
 
 def _check_ratings(ratings: Ratings, label: str, num_users: int, num_items: int) -> None:
-    if len(ratings) == 0:
-        raise InputError(f"there are no {label} ratings; give at least one")
     lengths = len(ratings.user), len(ratings.item), len(ratings.rating)
-    if len(set(lengths)) > 1:
-        raise InputError(f"the {label} users, items and ratings differ in length: {lengths}")
-    bad = np.flatnonzero(~np.isfinite(ratings.rating))
-    if bad.size:
-        raise InputError(
-            f"{bad.size} {label} ratings are not finite, the first in row {bad[0]}: "
-            f"{ratings.rating[bad[0]]}; drop these rows"
-        )
+    if lengths != (max(1, lengths[0]),) * 3:
+        raise InputError(f"the {label} users, items and ratings must be as many, and at least one, but are {lengths}")
+    _check_finite(ratings.rating, f"the {label} rating")
     for what, rows, count in (("user", ratings.user, num_users), ("item", ratings.item, num_items)):
         bad = np.flatnonzero((rows < 0) | (rows >= count))
         if bad.size:
             raise InputError(f"{label} {what} {rows[bad[0]]} has no features: there are rows 0 to {count - 1}")
 
 
-def _check_dimensions(array: NDArray[np.generic], label: str) -> None:
-    if array.ndim != 2:
-        raise InputError(f"{label} must be 2-D with a row for each id, but its shape is {array.shape}")
-
-
 def _check_features(features: NDArray[np.float32], label: str) -> None:
-    _check_dimensions(features, label)
-    if 0 in features.shape:
-        raise InputError(f"{label} is empty (shape {features.shape}); a single column of ones will do")
-    bad = np.argwhere(~np.isfinite(features))
+    if features.ndim != 2 or 0 in features.shape:
+        shape = f"its shape is {features.shape}"
+        raise InputError(f"{label} must be 2-D with a row for each id and at least one column, but {shape}")
+    _check_finite(features, label)
+
+
+def _check_finite(values: NDArray[np.float32], label: str) -> None:
+    bad = np.argwhere(~np.isfinite(values))
     if bad.size:
-        row, column = bad[0]
+        row, *column = bad[0].tolist()
+        where = f"row {row}" + "".join(f", column {number}" for number in column)
+        value = values[tuple(bad[0])]
         raise InputError(
-            f"{label} is not finite at {len(bad)} places, the first in row {row}, column {column}: "
-            f"{features[row, column]}; fill or drop them"
+            f"{label} is not finite at {len(bad)} places, the first in {where}: {value}; fill or drop it"
         )
 
 
@@ -244,8 +237,8 @@ def from_tables(
     """
     users, user_matrix = _features(user_features, "user_features", "user_id")
     items, item_matrix = _features(item_features, "item_features", "item_id")
-    train = _ratings(_columns(trainset, "trainset"), "trainset", users, items)
-    test = _ratings(_columns(testset, "testset"), "testset", users, items)
+    train = _ratings(trainset, "trainset", users, items)
+    test = _ratings(testset, "testset", users, items)
     return rating_data("tables", train, test, user_matrix, item_matrix, seed=seed)
 
 
@@ -258,31 +251,19 @@ def _frame(table: Table, label: str) -> pd.DataFrame:
         # Lists are not converted by numpy, which would turn all numbers of [("ann", "film", 4.0)] into text.
         data = np.asarray(table) if hasattr(table, "__array__") else table
         return pd.DataFrame(data)  # type: ignore[arg-type]  # not a table: pandas says so
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError) as error:  # rows of unequal lengths, a tensor on a GPU
         raise InputError(f"{label} is no table of rows and columns: {error}") from error
 
 
-def _columns(table: Table, label: str) -> pd.DataFrame:
-    """The three columns of a table of ratings."""
-    import pandas as pd
-
+def _ratings(table: Table, label: str, users: Ids, items: Ids) -> Ratings:
     frame = _frame(table, label)
-    if len(frame) == 0:
-        raise InputError(f"{label} is empty; give at least one rating")
-    if frame is not table and frame.columns.equals(pd.RangeIndex(3)):  # array-like: without names
+    if frame is not table and frame.shape[1] == len(_COLUMNS):  # array-like: without names
         frame = frame.set_axis(list(_COLUMNS), axis=1)
-    missing = [column for column in _COLUMNS if column not in frame.columns]
-    if missing:
+    if any(list(frame.columns).count(column) != 1 for column in _COLUMNS):
+        needed = ", ".join(_COLUMNS)
         raise InputError(
-            f"{label} has no column {missing[0]!r}, only {list(frame.columns)}; it needs {', '.join(_COLUMNS)}"
+            f"{label} needs one column each of {needed}, but has {list(frame.columns)}; rename or add one"
         )
-    frame = frame[list(_COLUMNS)]
-    if frame.shape[1] != len(_COLUMNS):
-        raise InputError(f"{label} has more than one column of a name: {list(frame.columns)}; rename or drop one")
-    return frame
-
-
-def _ratings(frame: pd.DataFrame, label: str, users: Ids, items: Ids) -> Ratings:
     user = _positions(frame["user_id"], label, users, "user_features")
     item = _positions(frame["item_id"], label, items, "item_features")
     return Ratings(user, item, _numbers(frame[["rating"]], label)[:, 0])
@@ -292,34 +273,19 @@ def _positions(ids: pd.Series, label: str, index: Ids, features: str) -> NDArray
     """The row of every id in the features."""
     import pandas as pd
 
-    if isinstance(index, pd.RangeIndex):
-        ids = _whole_numbers(ids, label, features)
     rows = index.get_indexer(pd.Index(ids))
     bad = np.flatnonzero(rows < 0)
     if bad.size:
         unknown = ids.iloc[bad]
         known = f"{_plain(index[0])!r} to {_plain(index[-1])!r}" if len(index) else "nothing"
+        remedy = "add their features or drop their ratings"
+        if isinstance(index, pd.RangeIndex):
+            remedy = "give a DataFrame whose index holds the ids, or drop their ratings"
         raise InputError(
             f"{ids.name} {_plain(unknown.iloc[0])!r} in {label} has no row in {features}, which holds {known} "
-            f"({unknown.nunique(dropna=False)} such ids); add their features or drop their ratings"
+            f"({unknown.nunique(dropna=False)} such ids); {remedy}"
         )
     return rows.astype(np.int32)
-
-
-def _whole_numbers(ids: pd.Series, label: str, features: str) -> pd.Series:
-    """Ids that are row numbers. Floats, as in a mixed array, must be whole numbers."""
-    if ids.dtype.kind in "iu":
-        return ids
-    if ids.dtype.kind == "f":
-        bad = np.flatnonzero(ids.to_numpy(np.float64, na_value=np.nan) % 1 != 0)
-    else:
-        bad = np.arange(len(ids))
-    if bad.size:
-        raise InputError(
-            f"{ids.name} {_plain(ids.iloc[bad[0]])!r} in {label} is not a whole number, but {features} "
-            "is numbered by position from 0; give a DataFrame whose index holds the ids"
-        )
-    return ids
 
 
 def _plain(value: object) -> Hashable:
@@ -329,14 +295,6 @@ def _plain(value: object) -> Hashable:
 
 def _features(table: Table, label: str, id_name: str) -> tuple[Ids, NDArray[np.float32]]:
     """The ids and the matrix of a table of features."""
-    import pandas as pd
-
-    if not isinstance(table, pd.DataFrame):
-        try:
-            table = np.asarray(table)
-        except (ValueError, TypeError) as error:  # rows of unequal lengths, a tensor on a GPU
-            raise InputError(f"{label} is no 2-D array: {error}") from error
-        _check_dimensions(table, label)
     frame = _frame(table, label)
     if id_name in frame.columns:
         # Without this check the ids would be a feature, and the row numbers would be taken as ids.

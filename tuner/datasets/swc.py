@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.datasets.faults import line_fault, reading
 from tuner.errors import DataError, option
 from tuner.machine.regular_files import regular
 
@@ -94,18 +95,13 @@ def read_swc(path: Path) -> Tree:
 
     Raises ``DataError`` if a number is not finite, a parent is missing, or there is a cycle or not exactly one root.
     """
-    try:
+    with reading(path):
         text = regular(path).read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    lines = [
-        (number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip() and line.strip()[0] != "#"
-    ]
-    if not lines:
+    rows = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1)]
+    rows = [(number, words) for number, words in rows if words and words[0][0] != "#"]
+    if not rows:
         raise DataError(f"{path} holds no node: every line is empty or a comment")
-    numbers = np.array([number for number, _ in lines])
-    table = _table(path, lines)
-    return _tree(path, table, numbers)
+    return _tree(path, _table(path, rows), np.array([number for number, _ in rows]))
 
 
 def reduce_tree(tree: Tree) -> Tree:
@@ -123,33 +119,31 @@ def reduce_tree(tree: Tree) -> Tree:
     return Tree(tree.position[kept], tree.radius[kept], parent)
 
 
-def _table(path: Path, lines: list[tuple[int, str]]) -> NDArray[np.float64]:
+def _table(path: Path, rows: list[tuple[int, list[str]]]) -> NDArray[np.float64]:
     """The seven columns of all lines as numbers."""
     try:
-        table = np.array([line.split()[:7] for _, line in lines], dtype=np.float64)
+        table = np.array([words[:7] for _, words in rows], dtype=np.float64)
         if table.ndim == 2 and table.shape[1] == len(COLUMNS) and np.isfinite(table).all() and _whole(table[:, ::6]):
             return table
     except ValueError:
         pass
-    for number, line in lines:
-        _check_line(path, number, line.split())
-    raise DataError(f"{path} is no SWC file")
+    raise next(fault for number, words in rows if (fault := _line_fault(path, number, words)))
 
 
-def _check_line(path: Path, number: int, words: list[str]) -> None:
+def _line_fault(path: Path, number: int, words: list[str]) -> DataError | None:
+    """What is wrong with a line."""
     if len(words) < len(COLUMNS):
-        raise DataError(
-            f"{path}, line {number}: {len(words)} columns, not the 7 of an SWC file ({' '.join(COLUMNS)})"
-        )
+        text = f"{len(words)} columns, not the 7 of an SWC file ({' '.join(COLUMNS)})"
+        return line_fault(path, number, text)
     for name, word in zip(COLUMNS, words, strict=False):
+        kind = "whole" if name in ("id", "parent") else "finite"
         try:
-            value = float(word)
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: {name} is {word!r}, not a number") from error
-        if not np.isfinite(value):
-            raise DataError(f"{path}, line {number}: {name} is {word}; it must be finite")
-        if name in ("id", "parent") and not _whole(np.array(value)):
-            raise DataError(f"{path}, line {number}: {name} is {word}; it must be a whole number")
+            value = np.array(float(word))
+        except ValueError:
+            return line_fault(path, number, f"{name} is {word!r}, not a number")
+        if not (_whole(value) if kind == "whole" else np.isfinite(value)):
+            return line_fault(path, number, f"{name} is {word}; it must be a {kind} number")
+    return None
 
 
 def _whole(values: NDArray[np.float64]) -> bool:
@@ -162,19 +156,19 @@ def _tree(path: Path, table: NDArray[np.float64], lines: NDArray[np.int64]) -> T
     order = np.argsort(ids, kind="stable")
     sorted_ids = ids[order]
     if (twice := np.flatnonzero(sorted_ids[1:] == sorted_ids[:-1])).size:
-        raise DataError(f"{path}, line {lines[order[twice[0] + 1]]}: id {sorted_ids[twice[0]]} is used twice")
+        raise line_fault(path, lines[order[twice[0] + 1]], f"id {sorted_ids[twice[0]]} is used twice")
     roots = np.flatnonzero(parents < 0)
     if len(roots) != 1:
         where = f"line {lines[roots[1]]}: a second root" if len(roots) else "no root: a node with parent -1"
         raise DataError(f"{path}, {where}; a tree has one")
     place = np.minimum(np.searchsorted(sorted_ids, parents), len(ids) - 1)
     if (orphans := np.flatnonzero((sorted_ids[place] != parents) & (parents >= 0))).size:
-        raise DataError(f"{path}, line {lines[orphans[0]]}: parent {parents[orphans[0]]} is not in the file")
+        raise line_fault(path, lines[orphans[0]], f"parent {parents[orphans[0]]} is not in the file")
     parent = np.where(parents < 0, -1, order[place])
     rows, renumbered = preorder(parent, int(roots[0]))
     if len(rows) < len(parent):
         missing = np.setdiff1d(np.arange(len(parent)), rows)[0]
-        raise DataError(f"{path}, line {lines[missing]}: id {ids[missing]} is on or below a cycle")
+        raise line_fault(path, lines[missing], f"id {ids[missing]} is on or below a cycle")
     return Tree(table[rows, 2:5], table[rows, 5], renumbered)
 
 
