@@ -21,9 +21,10 @@ from tuner.datasets.ratings import RatingData
 from tuner.search.configurations import complete
 from tuner.training.checkpoints import Checkpoint
 from tuner.training.endings import Fit
-from tuner.training.graphs import CudaRecorder, GraphedSteps, graphed, obstacle
+from tuner.training.graphs import CudaRecorder, GraphedSteps, obstacle, steps_of
 from tuner.training.loop import fit
 from tuner.training.optimizers import build_optimizer
+from tuner.training.step import Steps
 from tuner.trial import Config, Trial
 from tuner.workloads.base import Batch, Workload
 from tuner.workloads.batches import changed
@@ -65,7 +66,7 @@ class SageAgain(Again):
 def recording(monkeypatch: pytest.MonkeyPatch, recorder: CudaRecorder) -> None:
     """Lets the loop use CUDA graphs without CUDA."""
     made = lambda *parts: GraphedSteps(*parts, recorder=recorder)  # noqa: E731
-    monkeypatch.setattr("tuner.training.loop.graphed", made)
+    monkeypatch.setattr("tuner.training.loop.steps_of", made)
 
 
 def train(workload: Workload, data: object = None, **values: Any) -> tuple[Fit, list[str]]:
@@ -276,7 +277,7 @@ def test_a_smaller_batch_leaves_the_graph_its_gradients() -> None:
 def test_on_the_cpu_the_option_has_no_effect() -> None:
     config = complete({"cuda_graphs": 1}, Toy().schema)
     model = Toy().build_model(config, None)
-    assert graphed(Toy(), model, build_optimizer(Toy(), model, config), config, "cpu") is None
+    assert type(steps_of(Toy(), model, build_optimizer(Toy(), model, config), config, "cpu")) is Steps
 
 
 @pytest.mark.gpu

@@ -18,7 +18,7 @@ from tuner.training.endings import Diverged, Fit, phase_of
 from tuner.training.loop import fit, train_epoch
 from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import representative_batches
-from tuner.training.step import train_step
+from tuner.training.step import Steps, train_step
 from tuner.trial import ACCUMULATION, Config, EpochReport, Trial
 from tuner.workloads.base import Batch
 from tuner.workloads.graphsage.model import SAGELayer
@@ -157,8 +157,8 @@ def test_a_gpus_cache_is_cleared_after_so_many_steps(
     monkeypatch.setattr("tuner.training.step.to_device", lambda batch, device: batch)
     config = complete({"batch_size": 96, "clear_cache_every_n": every}, GraphSAGE().schema)
     model = GraphSAGE().build_model(config, ratings)
-    optimizer = build_optimizer(GraphSAGE(), model, config)
-    train_epoch(GraphSAGE(), model, optimizer, config, ratings, "cuda:0", lambda phase: None, count(1))
+    step = Steps(GraphSAGE(), model, build_optimizer(GraphSAGE(), model, config), config, "cuda:0")
+    train_epoch(GraphSAGE(), step, config, ratings, "cuda:0", lambda phase: None, count(1))
     steps = -(-len(ratings.train) // 96)
     assert len(cleared) == (steps // every if every else 0)
 

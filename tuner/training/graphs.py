@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tuner.errors import one_line
 from tuner.machine.caps import is_out_of_memory
-from tuner.training.step import train_step, uses
+from tuner.training.step import Steps, train_step, uses
 from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
 from tuner.workloads.batches import changed, parts_of
@@ -136,7 +136,7 @@ class _Attributes:
 
     @classmethod
     def of(cls, workload: Workload, model: nn.Module) -> _Attributes:
-        owned = [each for owner in (workload, *model.modules()) for each in vars(owner).items()]
+        owned = [item for owner in (workload, *model.modules()) for item in vars(owner).items()]
         plain = [(key, value) for key, value in owned if isinstance(value, (bool, int, float, str))]
         tensors = [value for _, value in owned if isinstance(value, Tensor)]
         tensors += [*model.parameters(), *model.buffers()]
@@ -156,12 +156,14 @@ class _Recorded:
     attributes: _Attributes  # when it was recorded
 
 
-class GraphedSteps:
-    """Runs training steps, as ``train_step`` does: as a CUDA graph where that is possible, with the same results.
+class GraphedSteps(Steps):
+    """Runs training steps as a CUDA graph where that is possible, with the results of ``train_step``.
 
     A batch of another shape than the first one, such as an epoch's last one, is trained without the graph. If the
     step cannot be recorded, all batches are, and ``notes`` gets the reason. Running out of memory is no such reason.
     """
+
+    warm_up = 1 + WARM_UP_STEPS
 
     def __init__(
         self,
@@ -169,13 +171,14 @@ class GraphedSteps:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         config: Config,
-        device: str | None,
-        notes: list[str],
+        device: str | None = None,
+        notes: list[str] | None = None,
         recorder: CudaRecorder | None = None,
     ) -> None:
-        """``device`` is where batches are moved; None if they are there. ``recorder`` replaces that of CUDA."""
-        self._workload, self._model, self._optimizer, self._notes = workload, model, optimizer, notes
-        self._eager = partial(train_step, workload, model, optimizer, config=config, device=device)
+        """As ``Steps``. ``recorder`` replaces that of CUDA."""
+        super().__init__(workload, model, optimizer, config, device)
+        self._workload, self._model, self._optimizer = workload, model, optimizer
+        self._notes = [] if notes is None else notes
         self._captured = partial(train_step, workload, model, optimizer, config=config)
         self._shape: object = None
         self._before = 0  # steps of that shape before the recording
@@ -318,18 +321,18 @@ def obstacle(workload: Workload, config: Config, optimizer: torch.optim.Optimize
     return ""
 
 
-def graphed(
+def steps_of(
     workload: Workload,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     config: Config,
     device: str | None = None,
     notes: list[str] | None = None,
-) -> GraphedSteps | None:
-    """What runs the steps of a configuration with ``cuda_graphs`` on a GPU; None without it, and on the CPU.
+) -> Steps:
+    """What runs a configuration's steps: ``GraphedSteps`` with ``cuda_graphs`` on a GPU, else ``Steps``.
 
-    ``notes`` gets the reason if there is no graph.
+    ``notes`` gets the reason if there is no graph although the configuration asks for one.
     """
-    if not uses(config, CUDA_GRAPHS) or next(model.parameters()).device.type != "cuda":
-        return None
-    return GraphedSteps(workload, model, optimizer, config, device, [] if notes is None else notes)
+    if uses(config, CUDA_GRAPHS) and next(model.parameters()).device.type == "cuda":
+        return GraphedSteps(workload, model, optimizer, config, device, notes)
+    return Steps(workload, model, optimizer, config, device)

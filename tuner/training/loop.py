@@ -11,10 +11,10 @@ from torch import nn
 
 from tuner.training.checkpoints import Checkpoint, TrainingState
 from tuner.training.endings import Diverged, Fit, Pruned, phases
-from tuner.training.graphs import GraphedSteps, graphed
+from tuner.training.graphs import steps_of
 from tuner.training.learning_rates import LearningRates
 from tuner.training.optimizers import build_optimizer
-from tuner.training.step import constants, evaluate, place, snapshot, train_step
+from tuner.training.step import Steps, constants, evaluate, place, snapshot
 from tuner.training.timing import Launching
 from tuner.trial import Config, EpochReport, Objective, Phase, Trial
 from tuner.workloads import contract
@@ -64,13 +64,13 @@ def fit(
     objective = objective or workload.objective
     with phases() as enter:
         model, optimizer, rates, progress = _begin(workload, trial, data, device, checkpoint)
-        graphs = graphed(workload, model, optimizer, trial.config, device, notes)
+        step = steps_of(workload, model, optimizer, trial.config, device, notes)
         constant = contract.constant_loss(workload, data)
         unchanging = constants(workload, model)  # once, as they are as large as the data
         if progress.weights:  # a checkpoint has them without what is no part of the state
             progress.weights |= unchanging
         yield EpochReport(trial.trial_id, progress.epoch, last)
-        steps, launching = count(1), Launching()
+        number, launching = count(1), Launching()
         enter("first step")
 
         def after_step(phase: Phase) -> None:
@@ -85,13 +85,11 @@ def fit(
             if checkpoint:
                 checkpoint.stop_if_asked(model, optimizer, progress)
             rates.begin(epoch)
-            if graphs:
-                graphs.begin_epoch()
+            step.begin_epoch()
             now = epoch_data(model, trial.config, data, epoch) if epoch_data else data
             launching.begin()
-            loss, first = train_epoch(
-                workload, model, optimizer, trial.config, now, device, after_step, steps, graphs=graphs
-            )
+            model.train()
+            loss, first = train_epoch(workload, step, trial.config, now, device, after_step, number)
             core_share = None if device == "cpu" else launching.core_share()
             progress.first_loss = first if progress.first_loss is None else progress.first_loss
             _check(loss, progress.first_loss, constant, epoch, workload.divergence_factor)
@@ -108,8 +106,7 @@ def fit(
                 checkpoint.save_if_due(model, optimizer, progress)
             enter("training")
             yield EpochReport(trial.trial_id, epoch, last, metrics, core_share=core_share)
-        if graphs:
-            graphs.end()
+        step.end()
         enter("evaluation")
         if not progress.weights:
             raise Diverged(_never_finite(objective.metric, model))
@@ -160,31 +157,22 @@ def _never_finite(metric: str, model: nn.Module) -> str:
 
 def train_epoch(
     workload: Workload,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    step: Steps,
     config: Config,
     data: object,
     device: str,
     enter: Callable[[Phase], None],
-    steps: Iterator[int],
-    *,
-    graphs: GraphedSteps | None = None,
+    number: Iterator[int],
 ) -> tuple[float, float]:
     """Trains one epoch; returns the mean loss of its steps and the first loss.
 
-    ``enter`` is called with "training" after each step; ``steps`` counts the trial's steps from 1. ``graphs`` runs
-    them, if given.
+    ``enter`` is called with "training" after each step; ``number`` counts the trial's steps from 1.
     """
-    model.train()
     losses = []
     for group in training_steps(workload, config, data):
-        if graphs:
-            loss = graphs(*group)
-        else:
-            loss = train_step(workload, model, optimizer, *group, config=config, device=device)
-        losses.append(loss)
+        losses.append(step(*group))
         enter("training")
-        if (every := int(config.get("clear_cache_every_n", 0))) and next(steps) % every == 0 and device != "cpu":
+        if (every := int(config.get("clear_cache_every_n", 0))) and next(number) % every == 0 and device != "cpu":
             torch.cuda.empty_cache()
     if not losses:  # possible if the workload has its own training_steps
         contract.refuse_none(workload)

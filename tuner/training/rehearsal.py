@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from functools import partial
 from itertools import islice, takewhile
 from types import MappingProxyType
 
@@ -13,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from tuner.hyperparameters import Hyperparameter
-from tuner.training.graphs import WARM_UP_STEPS, GraphedSteps, graphed
+from tuner.training.graphs import steps_of
 from tuner.training.optimizers import Adam, build_optimizer
-from tuner.training.step import evaluate, place, snapshot, to_device, train_step, uses
+from tuner.training.step import Steps, evaluate, place, snapshot, to_device, uses
 from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, Config
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Workload, needs_workload
@@ -39,7 +38,7 @@ def rehearse(
     config: Config = MappingProxyType({}),
     keep: Callable[[nn.Module], dict[str, Tensor]] | None = None,
     device: str | None = None,
-    graphs: GraphedSteps | None = None,
+    step: Steps | None = None,
     odd: Batch | None = None,
 ) -> None:
     """Takes as much memory as ``fit``, in two epochs of one step each and the final test.
@@ -48,20 +47,19 @@ def rehearse(
     ``representative_batches`` and are moved to ``device``, unless it is None. At most two micro-batches of a step are
     run, since all further ones are like the second. ``keep`` replaces ``snapshot``.
 
-    With ``cuda_graphs`` the first epoch has the steps until one is recorded, and both have a step with ``odd``, a
-    batch of another shape. ``graphs`` replaces what runs them.
+    Where steps differ until they have warmed up, the first epoch has all of those, and both epochs have a step with
+    ``odd``, a batch of another shape, if there is one. ``step`` replaces what runs the steps.
     """
     weights: dict[str, Tensor] = {}
     if shorten := optional(workload, DataDescription.rehearsal):
         with calling(workload, "rehearsal"):
             data = shorten(data)
-    graphs = graphs or graphed(workload, model, optimizer, config, device)
-    step = graphs or partial(train_step, workload, model, optimizer, config=config, device=device)
-    for steps in (1 + WARM_UP_STEPS if graphs else 1, 1):
+    step = step or steps_of(workload, model, optimizer, config, device)
+    for steps in (step.warm_up, 1):
         model.train()
         for _ in range(steps):
             float(step(*islice(batches, min(int(config.get(ACCUMULATION, 1)), 2))))
-        if graphs and odd is not None:
+        if step.warm_up > 1 and odd is not None:
             float(step(odd))
         evaluate(workload, model, data, "validation", config=config)
         weights = (keep or snapshot)(model)

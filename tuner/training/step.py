@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from types import MappingProxyType
 
 import torch
@@ -85,6 +86,33 @@ def train_step(
         optimizer.step()
     assert total is not None
     return total
+
+
+class Steps:
+    """Runs the training steps of a trial, each as ``train_step``."""
+
+    warm_up = 1  # steps after which all further ones take the same time and memory
+
+    def __init__(
+        self,
+        workload: Workload,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: Config,
+        device: str | None = None,
+    ) -> None:
+        """``device`` is where batches are moved; None if they are there."""
+        self._eager = partial(train_step, workload, model, optimizer, config=config, device=device)
+
+    def __call__(self, *batches: Batch) -> Tensor:
+        """One step; returns the loss."""
+        return self._eager(*batches)
+
+    def begin_epoch(self) -> None:
+        """An epoch begins, and its learning rates are set."""
+
+    def end(self) -> None:
+        """The training has ended."""
 
 
 def _shares(workload: Workload, batches: Sequence[Batch]) -> list[float]:

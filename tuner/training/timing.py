@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from itertools import chain, islice
 
 import torch
 from torch import nn
 
-from tuner.training.graphs import WARM_UP_STEPS, graphed
-from tuner.training.step import evaluate, train_step
+from tuner.training.graphs import steps_of
+from tuner.training.step import evaluate
 from tuner.trial import Config
 from tuner.workloads.base import Workload
 from tuner.workloads.micro_batches import sample_count, training_steps
@@ -78,13 +77,11 @@ def epoch_seconds(
             torch.cuda.synchronize(device)
         return clock()
 
-    graphs = graphed(workload, model, optimizer, config, device)
-    step = graphs or partial(train_step, workload, model, optimizer, config=config, device=device)
-    warm_up = WARM_UP_STEPS + 1 if graphs else 1
+    step = steps_of(workload, model, optimizer, config, device)
     model.train()
     # As many epochs as may be needed if each has one step. Batches are drawn within the time, as in training.
-    groups = chain.from_iterable(training_steps(workload, config, data) for _ in range(warm_up + STEPS))
-    for group in islice(groups, warm_up):
+    groups = chain.from_iterable(training_steps(workload, config, data) for _ in range(step.warm_up + STEPS))
+    for group in islice(groups, step.warm_up):
         step(*group)
     began = trained = now()
     timed = 0

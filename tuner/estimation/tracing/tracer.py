@@ -80,10 +80,10 @@ def trace_workload(
             odd = odd_batch(workload, config, data) if tracker.on_gpu else None
             odd = None if odd is None else _moved(odd)
         batches = _batches(tracker, representative_batches(workload, config, data))
-        keep, graphs = partial(_keep, tracker), None
+        keep, step = partial(_keep, tracker), None
         if tracker.on_gpu and uses(config, CUDA_GRAPHS):
-            graphs = GraphedSteps(workload, model, optimizer, config, None, [], TracedRecorder(tracker))
-        rehearse(workload, model, optimizer, batches, data, config=config, keep=keep, graphs=graphs, odd=odd)
+            step = GraphedSteps(workload, model, optimizer, config, recorder=TracedRecorder(tracker))
+        rehearse(workload, model, optimizer, batches, data, config=config, keep=keep, step=step, odd=odd)
     return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess, kept)
 
 
