@@ -106,7 +106,7 @@ def calibrate(
     device: DeviceChoice = 'auto',
     expandable_segments: bool = False,
 ) -> pd.DataFrame:
-    """Trains each configuration for two epochs, one at a time, and keeps what it took: what ``tuner calibrate`` does.
+    """Trains each configuration for two epochs, one at a time, and records its peak, as ``tuner calibrate`` does.
 
     Args:
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
@@ -165,7 +165,7 @@ def estimate(
     step: Step | None = None,
     snapshot: str | PathLike[str] | None = None,
 ) -> list[tuple[str, MemoryEstimate]]:
-    """Says what training will take, without training: what ``tuner estimate`` prints.
+    """Estimates the memory of training without training, as ``tuner estimate`` does.
 
     Of a workload's configurations, of a model of your own (``step``), or of a GPT-style transformer, if ``model`` or
     one of its sizes is given. A transformer is always estimated for a GPU.
@@ -323,10 +323,10 @@ def optimize(
     dry_run: bool = False,
     key: str | Sequence[str] = (),
 ) -> Optimization:
-    """Finds the largest batch that fits a device, and what goes with it: what ``tuner optimize`` prints.
+    """Finds the largest batch that fits a device, and its gradient accumulation, as ``tuner optimize`` does.
 
-    The limit is the device's memory times ``safety_margin``, in the place of the buffer and the margins of a study: a
-    footprint counts as what is predicted, with nothing added.
+    The limit is the device's memory times ``safety_margin``. It replaces the buffer and the margins of a study, so
+    nothing is added to a prediction.
 
     Args:
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as

@@ -21,10 +21,9 @@ from tuner.search.configurations import complete
 from tuner.sizing import profile, target
 from tuner.sizing.choices import Goal, explanations
 from tuner.sizing.search import DoesNotFit
-from tuner.sizing.workload_sizing import Predictor, limited_by, size_configuration
+from tuner.sizing.workload_sizing import Predictor, size_configuration
 from tuner.trial import GB, Device
 from tuner.workloads.graphsage.workload import GraphSAGE
-from tuner.workloads.lookup import find_workload
 from tuner.workloads.task import TrainingTask
 
 ENCODER = "configs/footprints/contrastive_encoder.toml"
@@ -134,16 +133,6 @@ def test_an_optimizer_step_has_no_more_samples_than_there_are(folder: Path) -> N
     assert any(
         "760 are wanted and not 1000000, as the training set has no more" in line for line in found.explanations
     )
-
-
-@pytest.mark.parametrize(("paths", "named"), [(1_000, "max_paths_per_batch"), (1_000_000, None)])
-def test_what_ends_batches_of_trees_before_memory_does_is_named(trees, paths: int, named: str | None) -> None:
-    workload = find_workload("gt-ssl")
-    config = complete({**TINY, "max_paths_per_batch": paths}, workload.schema)
-    predictor = on_the_cpu(TrainingTask(workload, trees))
-    row = size_configuration(predictor, "a", config, Goal(GB))
-    assert (row.batch_size, row.stopped_by) == (8, "the training set")
-    assert limited_by(predictor, config, row) == named
 
 
 def on_the_cpu(task: TrainingTask) -> Predictor:

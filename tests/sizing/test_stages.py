@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from tuner.errors import InputError
 from tuner.sizing.choices import Goal
 from tuner.sizing.footprint import Footprint, read_footprint
 from tuner.sizing.search import DoesNotFit
-from tuner.sizing.stages import lowered, size_stages, stages_of
+from tuner.sizing.stages import size_stages, stages_of
 from tuner.trial import GB
 
 ENCODER = read_footprint("contrastive_encoder")
@@ -86,26 +84,36 @@ def test_variables_can_be_set_but_not_the_batch() -> None:
         stages_of(ENCODER, ["n_negative=4"])
 
 
-def need(changed: Mapping[str, int]) -> int:
-    """Ten for each negative, three for each positive, of 24 and 32."""
-    return 100 + 10 * changed.get("n_negatives", 24) + 3 * changed.get("n_positives", 32)
+PAIRS = Footprint.model_validate(
+    {
+        "name": "pairs",
+        "batch": "batch",
+        "variables": {"n_negatives": 24, "n_positives": 32, "idle": 1},
+        "terms": [
+            {"part": "fixed", "gb": 100 / GB, "times": ["batch"]},
+            {"part": "negatives", "gb": 10 / GB, "times": ["n_negatives"]},
+            {"part": "positives", "gb": 3 / GB, "times": ["n_positives"]},
+        ],
+    }
+)
 
 
 @pytest.mark.parametrize(
-    ("limit", "changed"),
+    ("limit", "lowered"),
     [
+        (436, {}),
         (435, {"n_negatives": 23}),
         (206, {"n_negatives": 1}),
         (205, {"n_negatives": 1, "n_positives": 31}),
         (113, {"n_negatives": 1, "n_positives": 1}),
-        (112, None),
     ],
 )
-def test_negatives_are_lowered_as_little_as_can_be_and_positives_only_after_them(limit, changed) -> None:
-    found = lowered(need, {"n_negatives": 24, "n_positives": 32}, limit)
-    assert found == changed
-    assert found is None or need(found) <= limit
+def test_negatives_are_lowered_as_little_as_can_be_and_positives_only_after_them(limit, lowered) -> None:
+    (row,) = size_stages(PAIRS, stages_of(PAIRS, ()), Goal(limit, max_batch_size=1))
+    assert {name: row.variables[name] for name in row.lowered} == lowered
+    assert row.need_bytes <= limit
 
 
-def test_numbers_that_take_no_memory_are_left_alone() -> None:
-    assert lowered(lambda changed: 5, {"n_negatives": 24, "n_positives": 32}, 4) is None
+def test_with_the_fewest_pairs_too_it_may_not_fit() -> None:
+    with pytest.raises(DoesNotFit, match="with n_negatives 1 and n_positives 1 it fits one of"):
+        size_stages(PAIRS, stages_of(PAIRS, ()), Goal(112))

@@ -1,4 +1,4 @@
-"""Which card does a study need? Workers on cards that need not be there, and what would make the rest fit."""
+"""Plans a study for cards of given sizes: the workers of each card, and the changes with which other trials fit."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from tuner.workloads.micro_batches import halved
 from tuner.workloads.task import Selection, Tasks, describe
 
 SWITCHES = ("amp", CHECKPOINTING)
-SOUGHT = 5  # of a card's misfits, for so many the largest a change is looked for
+SOUGHT = 5  # the number of a card's largest misfits for which a change is looked for
 
 Fits = Callable[[Config], bool]
 
 
 @dataclass(frozen=True)
 class Change:
-    """What would make a configuration fit."""
+    """A change with which a configuration fits."""
 
-    values: Config  # what to set in it
-    need_bytes: int  # what it is predicted to take then
+    values: Config  # the hyperparameters to set
+    need_bytes: int  # the predicted need with the change
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ class Misfit:
 
 @dataclass(frozen=True)
 class Card:
-    """What a study would be on one card."""
+    """The plan of a study for one card."""
 
     total_bytes: int
-    budget_bytes: int  # what trials divide between them: total - buffer
-    # Trials at once: of the largest footprint with uniform packing, however many trials there are; else as many of
-    # the study's as fit together.
+    budget_bytes: int  # the memory that trials share: total - buffer
+    # The trials that run at once. With uniform packing, each counts as the largest footprint, and their number is not
+    # limited by the study's.
     workers: int
     workers_at_least: int  # the same, whichever trials they are
     footprint_bytes: int  # the largest need among the configurations that fit; 0 where none does
@@ -74,13 +74,13 @@ class Card:
 
 @dataclass(frozen=True)
 class Capacity:
-    """What a study would be on several cards."""
+    """The plan of a study for several cards."""
 
     cards: tuple[Card, ...]  # in the order in which they were asked for
     requests: Sequence[Request]  # the study's trials, with what each needs
     data: str  # the data sets in a few words, a line for each
     packing: Packing  # "uniform" or "per-trial"
-    buffer_bytes: int  # what is left alone on each card
+    buffer_bytes: int  # the memory of each card that stays free
 
 
 def card_sizes(gpu: str | Sequence[float]) -> list[int]:
@@ -111,7 +111,7 @@ def _size(given: Any) -> int:
 
 
 def capacity(tasks: Tasks, trials: Sequence[Trial], sizes: Sequence[int], settings: Settings) -> Capacity:
-    """What a study would be on cards of these sizes; estimates do not depend on the card, and are made once."""
+    """Plans a study for cards of these sizes. Estimates do not depend on the card, so they are made once."""
     requests = estimate_requests(tasks, trials, [imagined_gpu(sizes[0])], settings).requests
     estimated = _Estimated(tasks, settings)
     return Capacity(
@@ -124,7 +124,7 @@ def capacity(tasks: Tasks, trials: Sequence[Trial], sizes: Sequence[int], settin
 
 
 class _Estimated:
-    """What changed trials need: each configuration is estimated once, for all cards."""
+    """Estimates changed trials. Each configuration is estimated once for all cards."""
 
     def __init__(self, tasks: Tasks, settings: Settings) -> None:
         self.tasks = tasks

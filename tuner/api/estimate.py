@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @public(EstimateOptions)
 def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
-    """Says what training will take, without training: what ``tuner estimate`` prints.
+    """Estimates the memory of training without training, as ``tuner estimate`` does.
 
     Of a workload's configurations, of a model of your own (``step``), or of a GPT-style transformer, if ``model`` or
     one of its sizes is given. A transformer is always estimated for a GPU.
@@ -99,7 +99,7 @@ def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
 
 
 def _check_snapshot(file: str) -> None:
-    """Refuses a file that is no new one in a folder that is there, or lacks the ending that reports look for."""
+    """Refuses a file that exists, lies in no folder, or lacks the ending that reports look for."""
     path = Path(file)
     if path.suffix != SNAPSHOT:
         raise ParameterError("snapshot", file, f"must end with {SNAPSHOT}")
@@ -110,7 +110,7 @@ def _check_snapshot(file: str) -> None:
 
 
 def _write_snapshot(options: EstimateOptions, trace: Callable[[], Trace]) -> None:
-    """Traces once more, with where each allocation comes from, and writes that if a snapshot is asked for.
+    """Traces once more with the origin of each allocation, and writes the snapshot if one is asked for.
 
     Raises:
         InputError: the step cannot be traced, or the file cannot be written.
@@ -126,7 +126,7 @@ def _write_snapshot(options: EstimateOptions, trace: Callable[[], Trace]) -> Non
 
 
 def _of_step(step: Step, options: EstimateOptions, device: Device) -> MemoryEstimate:
-    """A step of the user's own, followed."""
+    """The estimate of the user's own step."""
     if options.memory_estimation not in ("auto", "traced"):
         rule = "a step of your own can only be traced"
         raise ParameterError("memory_estimation", options.memory_estimation, rule)
@@ -153,7 +153,7 @@ def transformer(options: EstimateOptions) -> TransformerConfig | None:
 
 @public(CalibrateOptions)
 def calibrate(options: CalibrateOptions) -> pd.DataFrame:
-    """Trains each configuration for two epochs, one at a time, and keeps what it took: what ``tuner calibrate`` does.
+    """Trains each configuration for two epochs, one at a time, and records its peak, as ``tuner calibrate`` does.
 
     Returns:
         For each configuration its status, its peak, and the traced estimate before and after, in GB.
@@ -168,7 +168,7 @@ def calibrate(options: CalibrateOptions) -> pd.DataFrame:
         settings = Settings(
             max_workers=1,
             threads=1,
-            caps=False,  # what it takes is the question
+            caps=False,  # a cap would bound the peak that is measured
             epochs=2,  # a whole batch with the optimizer's state may be in the second only
             seed=options.seed,
             device=options.device,

@@ -24,7 +24,7 @@ from tuner.sizing.footprint import read_footprint
 from tuner.sizing.profile import profiled
 from tuner.sizing.stages import size_stages, stages_of
 from tuner.sizing.target import Target, detected_target, given_target
-from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, limited_by, reachable, size_configuration
+from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, reachable, size_configuration
 from tuner.spec.commands import OptimizeOptions
 from tuner.spec.groups import SelectionOptions
 from tuner.spec.options import public
@@ -32,34 +32,34 @@ from tuner.study.selection import choose
 from tuner.trial import ACCUMULATION, GB, Config, Device, title
 from tuner.workloads.task import describe, load_tasks
 
-# What a footprint, which has no model to train, leaves nothing to say for.
+# Options without effect on a footprint, which has no model to train.
 OF_MODELS = (*SelectionOptions.names(), "profile", "memory_estimation", "expandable_segments")
 
 
 @dataclass(frozen=True)
 class Optimization:
-    """What ``optimize`` found."""
+    """The result of ``optimize``."""
 
-    device: Device  # what was sized for
-    goal: Goal  # what was asked for, with the limit in bytes
+    device: Device  # the device that was sized for
+    goal: Goal  # the target, with the limit in bytes
     source: str  # the footprint's formula, or the workloads' data in a few words
     chosen: tuple[Chosen, ...]  # one for each of the footprint's stages or the workload's configurations
-    notes: tuple[str, ...]  # why, in short sentences, in which parameters are not spelled yet
-    edits: tuple[FileEdit, ...] = ()  # what is to be changed in the files given
+    notes: tuple[str, ...]  # the reasons, in sentences whose parameters are not spelled yet
+    edits: tuple[FileEdit, ...] = ()  # the changes of the given files
     backups: tuple[Path, ...] = ()  # the files as they were, where they were changed
 
     @property
     def explanations(self) -> tuple[str, ...]:
-        """Why, in short sentences."""
+        """The reasons, in short sentences."""
         return tuple(map(spelled, self.notes))
 
 
 @public(OptimizeOptions)
 def optimize(options: OptimizeOptions) -> Optimization:
-    """Finds the largest batch that fits a device, and what goes with it: what ``tuner optimize`` prints.
+    """Finds the largest batch that fits a device, and its gradient accumulation, as ``tuner optimize`` does.
 
-    The limit is the device's memory times ``safety_margin``, in the place of the buffer and the margins of a study: a
-    footprint counts as what is predicted, with nothing added.
+    The limit is the device's memory times ``safety_margin``. It replaces the buffer and the margins of a study, so
+    nothing is added to a prediction.
 
     Raises:
         InputError: something given cannot be used, or nothing fits; nothing has been written.
@@ -94,7 +94,7 @@ def optimize(options: OptimizeOptions) -> Optimization:
 
 @dataclass(frozen=True)
 class _Found:
-    """What was chosen, why, and what of it goes into files under which keys."""
+    """The choices with their reasons, and what goes into files."""
 
     source: str
     chosen: list[Chosen]
@@ -152,7 +152,7 @@ def _of_workloads(options: OptimizeOptions, goal: Goal, device: Device) -> _Foun
 
 
 def _sized(predictor: Predictor, name: str, config: Config, goal: Goal, *, profile: bool) -> tuple[Chosen, list[str]]:
-    """A configuration's choice, and why."""
+    """A configuration's choice, and the reasons for it."""
     chosen, notes = size_configuration(predictor, name, config, goal), list[str]()
     if profile:
         chosen, notes = profiled(predictor, config, goal, chosen)
@@ -161,12 +161,6 @@ def _sized(predictor: Predictor, name: str, config: Config, goal: Goal, *, profi
     if wanted < goal.effective_batch:
         bound = batch_bound(predictor.task)[1]
         why.append(f"{name}: {wanted} are wanted and not {goal.effective_batch}, as {bound} has no more")
-    limit = limited_by(predictor, config, chosen)
-    if limit is not None:
-        why.append(
-            f"{name}: {limit} {config[limit]} ends batches before memory does: raise it "
-            f"({option('overrides', f'{limit}=N')}) to use more"
-        )
     return chosen, [*why, *notes]
 
 
@@ -183,7 +177,7 @@ def _target(options: OptimizeOptions) -> Target:
 
 
 def _files(options: OptimizeOptions) -> tuple[dict[Path, bool], dict[str, str]]:
-    """The files to be edited, and what they call what is written."""
+    """The files to edit, and the user's names for values in them."""
     paths, wanted = options.config_path, options.apply or options.dry_run
     if wanted and not paths:
         name = "apply" if options.apply else "dry_run"
@@ -219,7 +213,7 @@ def _planned(files: Mapping[Path, bool], given: Mapping[str, str], found: _Found
 
 
 def _check(options: OptimizeOptions) -> None:
-    """Refuses options that make no sense together."""
+    """Refuses options that contradict each other."""
     if options.auto == (options.gpu_memory is not None):
         verb = "were both" if options.auto else "were not"
         raise InputError(f"{option('auto')} and {option('gpu_memory')} {verb} given: give one of them")
@@ -232,7 +226,7 @@ def _check(options: OptimizeOptions) -> None:
 
 
 def to_record(found: Optimization, spelling: Spelling = in_python) -> dict[str, object]:
-    """The same as plain values, in GB."""
+    """The result as plain values, in GB."""
     return {
         "device": found.device.name,
         "device_memory_gb": round(found.device.total_bytes / GB, 4),

@@ -1,4 +1,4 @@
-"""What a study would be on several cards, as text."""
+"""The plan of a study for several cards, as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def capacity_text(found: Capacity) -> str:
-    """The study in two lines, a line for each card, and what would make the rest fit."""
+    """Two lines for the study, one for each card, and the changes with which other trials fit."""
     lines = [f"{'' if number else 'data':<10} {line}" for number, line in enumerate(found.data.splitlines())]
     lines += [_trials_line(found), "", f"{'card':>8} {'for trials':>12} {'largest':>10} {'workers':>9}  fit"]
     lines += [_card_line(card, len(found.requests)) for card in found.cards]

@@ -1,4 +1,4 @@
-"""What ``tuner optimize`` prints."""
+"""The output of ``tuner optimize``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def optimization_text(found: Optimization, dry_run: bool) -> str:
-    """The device, a row for each stage or configuration, why, and what was or would be changed in files."""
+    """The device, a row for each stage or configuration, the reasons, and the changes of files."""
     from rich.console import Console
 
     console = Console(width=WIDE, highlight=False)
@@ -70,7 +70,7 @@ def _measured(chosen: Chosen) -> str:
 
 
 def _files(found: Optimization, dry_run: bool) -> list[str]:
-    """The changes of each file, as a diff where nothing was written."""
+    """The changes of each file, as a diff if nothing was written."""
     if not found.edits:
         return []
     if dry_run:

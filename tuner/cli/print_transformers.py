@@ -10,7 +10,7 @@ from tuner.sizing.transformers.formula import Precision, TransformerConfig, para
 from tuner.sizing.transformers.gpu_memory import CARD_SHARE, largest_batches, precision_of
 from tuner.trial import GB, MemoryEstimate
 
-# Advice by the GB of tensors, as the GPU memory estimation guide has it: up to so many, and in words.
+# Advice by GB of tensors, from the GPU memory estimation guide: an upper bound, and the text.
 BANDS = (
     (4, "reasonable"),
     (8, "moderate: monitor the GPU's memory while it trains"),
@@ -20,7 +20,7 @@ BEYOND = "very high: it needs a high-end GPU or several"
 
 
 def transformer_text(config: TransformerConfig, found: Sequence[tuple[str, MemoryEstimate]]) -> str:
-    """The model, what the narrower precisions save, advice for the one asked for, and how to watch a GPU's memory."""
+    """The model, the savings of narrower precisions, advice, and how to watch a GPU's memory."""
     totals = {name: guess.reserved_bytes / GB for name, guess in found}
     base, *others = totals
     saved = {name: totals[base] - totals[name] for name in others}
@@ -53,7 +53,7 @@ def _peak(early: Sequence[str]) -> str:
 
 
 def advice(total_gb: float) -> str:
-    """What to think of a footprint of so many GB, the context left out."""
+    """Advice for a footprint of this many GB without the context."""
     return next((text for limit, text in BANDS if total_gb < limit), BEYOND)
 
 

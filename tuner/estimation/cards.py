@@ -1,4 +1,4 @@
-"""What of a GPU's model decides the memory that kernels take beside the tensors."""
+"""The properties of GPU models that decide how much memory kernels take beside the tensors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CardProperties:
         return CUBLAS_HOPPER_WORKSPACE_BYTES if large else CUBLAS_WORKSPACE_BYTES
 
 
-# By the words of its name that tell a model from others. From NVIDIA's architecture papers: the number of streaming
+# By the words that identify a model in its name. From NVIDIA's architecture papers: the number of streaming
 # multiprocessors, and by compute capability their threads (table "Technical Specifications per Compute Capability" of
 # the CUDA programming guide).
 _MULTIPROCESSORS: dict[tuple[int, int], dict[str, int]] = {
@@ -90,8 +90,8 @@ def torch_version() -> tuple[int, int]:
 def find_card(name: str) -> CardProperties:
     """The card of a device's name as NVML and torch give it, such as ``NVIDIA A100-SXM4-80GB``.
 
-    An unknown one counts as the largest, so that its estimates are rather too large. So does each limit of a card
-    that is a slice of a larger one, or a laptop's: their names are those of the whole.
+    An unknown card counts as the largest, so estimates for it are rather too large. A slice of a card, or a laptop's
+    card, has the name of the whole card and counts as that.
     """
     words = re.split(r"[^A-Za-z0-9]+", name.upper())
     known = [key for key in CARDS if _has(words, key.upper().split())]

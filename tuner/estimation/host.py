@@ -1,4 +1,4 @@
-"""What a trial on a GPU takes of its host's RAM: estimated, and corrected by what others took."""
+"""The host RAM of trials on a GPU: estimates, and their correction by measured peaks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HostNeed = Callable[[MemoryEstimate], int]
 
 
 def with_host(estimate: MemoryEstimate, own_bytes: int, *, keeps_weights: bool = True) -> MemoryEstimate:
-    """A GPU trial's estimate with what it takes of its host's RAM.
+    """A GPU trial's estimate with its host RAM.
 
     These are a worker's own memory, ``own_bytes`` of data, copies of the weights if tuner's loop keeps them, and the
     modules that are never trained, which a trace has found. What a program imports and keeps, and what its data
@@ -32,7 +32,7 @@ def with_host(estimate: MemoryEstimate, own_bytes: int, *, keeps_weights: bool =
 
 
 def corrected(host_bytes: int, samples: Sequence[Sample]) -> int:
-    """An estimate of RAM, corrected by what trials of its workload took: up as well as down.
+    """An estimate of RAM, corrected up or down by peaks of the workload's trials.
 
     It is off by as much as the one that was the furthest too low, and is no less than the smallest peak.
     """
@@ -48,7 +48,7 @@ def to_sample(estimate: MemoryEstimate, peak_bytes: int) -> Sample:
 
 
 class HostFeedback:
-    """Corrects what one workload's trials take of their hosts' RAM by what others of the study took.
+    """Corrects the host RAM of one workload's trials by peaks of others in the study.
 
     Completed trials correct it down as well as up, running ones up alone. One that ran out of RAM has what was
     reserved for it as its peak. As an attempt ends, its peak replaces what its reports taught.
@@ -89,7 +89,7 @@ class HostFeedback:
         return max([corrected(host_bytes, samples), *least])
 
     def _keep(self, kept: dict[str, Sample], trial: Trial, peak: int) -> bool:
-        """Keeps a trial's peak, in the place of what was known of it."""
+        """Replaces what was known of a trial by its peak."""
         raw = self._raw[trial.trial_id]
         if not peak or not raw.host_bytes:
             return False

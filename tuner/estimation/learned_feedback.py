@@ -11,7 +11,7 @@ from tuner.estimation.learned_footprints import LearnedFootprints, Values, sprea
 from tuner.estimation.service import memory_key
 from tuner.trial import MB, SUCCESSFUL, AttemptResult, EpochReport, MemoryEstimate, Request, Trial
 
-FIRST = 8  # so many trials keep their room to spare, and are chosen to differ: the others are estimated by them
+FIRST = 8  # the number of first trials, chosen to differ, that keep ample memory; the others are estimated by them
 REFIT = 1.1  # refit only after this growth in samples, or if a trial takes more than was allowed for it
 GREW = 1.02  # a peak that grows by less tells nothing new
 RAN_OUT = 1.25  # a trial that ran out of memory is taken to need at least this many times what it had
@@ -37,7 +37,7 @@ class LearnedFeedback:
         self._fitted = 0
 
     def choose_first(self, requests: Sequence[Request]) -> list[str]:
-        """The ids of the trials from which most is to be learned. They keep the room that they have."""
+        """The ids of the trials from which most is to be learned. They keep their memory."""
         missing = max(0, FIRST - len(self._peaks))
         indices = spread([_values(request.trial) for request in requests], missing)
         chosen = [requests[index].trial.trial_id for index in indices]
@@ -86,7 +86,7 @@ class LearnedFeedback:
         return replace(request, estimate=estimate, need_bytes=max(need(estimate), least))
 
     def _least(self, trial: Trial) -> int:
-        """What the same configuration took, for example with another seed, or more than it had as it ran out."""
+        """The peak of the same configuration, for example with another seed, or more than it ran out with."""
         key = repr(_values(trial))
         if key in self._peaks:
             return math.ceil(self._peaks[key] * (1 + calibration.CALIBRATED_MARGIN))

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     Build = Callable[[dict[str, Any]], Parts]
 
-IN_RAM = " | RAM"  # ends the calibration's keys of what GPUs' trials take of their host's RAM
-A_STEP = " | a step, "  # and a method end those of how long a step takes
+IN_RAM = " | RAM"  # the end of calibration keys for the host RAM of GPU trials
+A_STEP = " | a step, "  # with a method, the end of the keys for step times
 WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)  # parameters that no allocation depends on
 
 
@@ -46,8 +46,8 @@ class EstimationService:
     method: Method = AUTO  # if it does not work, the registry's next does, and the estimate's ``note`` says so
     calibration: bool = True
     expandable_segments: bool = False  # the option of PyTorch's CUDA allocator
-    build: Build | None = None  # of a configuration that is no workload's: model, optimizer and loss, to be traced
-    tell: Callable[[int, int], None] = lambda number, of: None  # which configuration is estimated, of how many
+    build: Build | None = None  # model, optimizer and loss of a function's configuration, to be traced
+    tell: Callable[[int, int], None] = lambda number, of: None  # told the number of each configuration, and of all
 
     def __post_init__(self) -> None:
         check_method(self.method)
@@ -155,11 +155,11 @@ class EstimationService:
             calibration.record(self._key(workload, device), samples)
 
     def samples_in_ram(self, workload: str, device: str) -> list[Sample]:
-        """Like ``samples``, of what trials on a GPU took of their host's RAM."""
+        """Like ``samples``, for the host RAM of GPU trials."""
         return calibration.load_samples(self._key(workload, device) + IN_RAM) if self.calibration else []
 
     def learn_in_ram(self, workload: str, device: str, peaks: Iterable[tuple[MemoryEstimate, int]]) -> None:
-        """Like ``learn``, of what trials on a GPU took of their host's RAM."""
+        """Like ``learn``, for the host RAM of GPU trials."""
         calibration.record(self._key(workload, device) + IN_RAM, [host.to_sample(raw, peak) for raw, peak in peaks])
 
     def timed(self, workload: Trainable, config: Config, data: object, device: Device) -> float | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 
 from tuner.errors import InputError, did_you_mean, option
 from tuner.sizing.choices import Chosen, Goal, Number, accumulation_for, check_not_chosen
@@ -62,56 +63,32 @@ def size_stages(footprint: Footprint, stages: Stages, goal: Goal) -> list[Chosen
 
 
 def _fewer_pairs(footprint: Footprint, name: str, values: Mapping[str, Number], goal: Goal) -> dict[str, int]:
-    """The lowered numbers of pairs with which the smallest batch fits; empty if it fits anyway."""
-    least = goal.min_batch_size
+    """The lowered numbers of pairs with which the smallest batch fits; empty if it fits anyway.
+
+    Negatives are lowered first, to at least 1, then positives. Pairs that take no memory stay. If the batch does not
+    fit with any numbers, ``DoesNotFit`` is raised.
+    """
+    least, limit = goal.min_batch_size, goal.limit_bytes
 
     def need(changed: Mapping[str, int]) -> int:
         return footprint.need_bytes({**values, **changed, footprint.batch: least})
 
-    if need({}) <= goal.limit_bytes:
-        return {}
-    changed = lowered(need, {key: values[key] for key in PAIRS if key in values}, goal.limit_bytes)
-    if changed is None:
-        raise DoesNotFit(_does_not_fit(footprint, name, values, goal, least), need({}), goal.limit_bytes)
-    return changed
-
-
-def lowered(
-    need: Callable[[Mapping[str, int]], int], pairs: Mapping[str, Number], limit_bytes: int
-) -> dict[str, int] | None:
-    """The largest numbers of pairs with which a batch fits that does not fit now; None if nothing helps.
-
-    Negatives are lowered first, to at least 1, then positives. Pairs that take no memory stay. Only changed numbers
-    are returned. ``need`` is the batch's memory with changed numbers.
-    """
     changed: dict[str, int] = {}
-    for name in PAIRS:
-        least = {**changed, name: 1}
-        if pairs.get(name, 0) <= 1 or need(least) >= need(changed):
-            continue
-        if need(least) <= limit_bytes:
-            others = dict(changed)
-            found = largest_batch(
-                lambda number, name=name, others=others: need({**others, name: number}),  # type: ignore[misc]
-                limit_bytes,
-                at_most=int(pairs[name]),
-                bound=name,
-            )
-            return {**changed, name: found.batch_size}
-        changed = least
-    return None
-
-
-def _does_not_fit(footprint: Footprint, name: str, values: Mapping[str, Number], goal: Goal, least: int) -> str:
-    need = footprint.need_bytes({**values, footprint.batch: least})
-    fewest = {key: 1 for key in PAIRS if key in footprint.used() and values.get(key, 0) > 1}
-    with_fewest = footprint.need_bytes({**values, **fewest, footprint.batch: least})
-    remedy = f"it fits a device of {need / goal.safety_margin / GB:.2f} GB"
-    if with_fewest < need:
-        pairs = " and ".join(f"{key} 1" for key in fewest)
-        remedy += f"; with {pairs} it fits one of {with_fewest / goal.safety_margin / GB:.2f} GB"
-    where = f"{footprint.name}, stage {name}" if footprint.stages else footprint.name
-    return f"{where}: {does_not_fit(least, need, goal.limit_bytes)}: {remedy}"
+    for pair in PAIRS:
+        if need(changed) <= limit:
+            break
+        if values.get(pair, 0) > 1 and need({**changed, pair: 1}) < need(changed):
+            numbers = range(1, int(values[pair]))
+            fitting = bisect_right(numbers, limit, key=lambda number, pair=pair: need({**changed, pair: number}))  # type: ignore[misc]
+            changed[pair] = max(1, fitting)
+    if need(changed) > limit:
+        remedy = f"it fits a device of {need({}) / goal.safety_margin / GB:.2f} GB"
+        if changed:
+            pairs = " and ".join(f"{pair} 1" for pair in changed)
+            remedy += f"; with {pairs} it fits one of {need(changed) / goal.safety_margin / GB:.2f} GB"
+        where = f"{footprint.name}, stage {name}" if footprint.stages else footprint.name
+        raise DoesNotFit(f"{where}: {does_not_fit(least, need({}), limit)}: {remedy}", need({}), limit)
+    return changed
 
 
 def _largest(footprint: Footprint, values: Mapping[str, Number], goal: Goal) -> LargestBatch:

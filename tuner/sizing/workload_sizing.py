@@ -101,15 +101,6 @@ def reachable(task: TrainingTask, goal: Goal) -> int:
     return min(goal.effective_batch, batch_bound(task)[0])
 
 
-def limited_by(predictor: Predictor, config: Config, chosen: Chosen) -> str | None:
-    """The hyperparameter that bounds the memory of large batches, or None."""
-    name = predictor.task.workload.memory_limited_by
-    if name is None or chosen.beyond_bytes is not None or chosen.batch_size < 2:
-        return None
-    half, whole = (predictor.estimate(config, batch) for batch in (chosen.batch_size // 2, chosen.batch_size))
-    return name if half.total_bytes == whole.total_bytes else None
-
-
 def size_configuration(
     predictor: Predictor, name: str, config: Config, goal: Goal, need_bytes: NeedBytes = total_bytes
 ) -> Chosen:

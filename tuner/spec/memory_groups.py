@@ -1,4 +1,4 @@
-"""The options that say where trials run, what memory they need and how that is found out."""
+"""Options for devices, the memory of trials, and its estimation."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     Build = Callable[[dict[str, Any]], tuple[nn.Module, Optimizer | None, Callable[[], Tensor]]]
-else:  # looked over where it is used
+else:  # checked where it is used
     Build = object
 
 
 def check_gb(given: object, what: str) -> float:
-    """A number of GB that a trial can be given; ``what`` begins the text of the ``InputError`` if it is none."""
+    """The given number of GB. Other values raise ``InputError``, whose text begins with ``what``."""
     if not isinstance(given, (int, float)) or isinstance(given, bool) or not 0 < given <= MOST_GB:
         raise InputError(f"{what}: must be a number of GB above 0 and at most {MOST_GB:,}")
     return float(given)
 
 
 def _memory(given: object) -> object:
-    """A number of GB, from a command line's text or numpy's scalar, too; or a function that returns one."""
+    """A number of GB, maybe numpy's, or a function that returns one."""
     if given is None or callable(given):
         return given
     plain = given.item() if hasattr(given, "item") else given
@@ -84,7 +84,7 @@ class Estimation(DeviceOptions):
 
 
 class TrialMemory(Estimation):
-    """What each trial is given."""
+    """The memory that each trial gets."""
 
     title: ClassVar[str] = "Memory"
 
@@ -117,7 +117,7 @@ class TrialMemory(Estimation):
 
 
 class DeviceMemory(Options):
-    """What trials may use of each device."""
+    """The memory of each device that trials may use."""
 
     title: ClassVar[str] = "Memory"
 

@@ -53,7 +53,6 @@ class Trainable(ABC):
         batches_vary: whether batches differ in size, apart from the last one of an epoch.
         memory_scales_with: the key of the batch size, if memory grows with it and ``loss`` is a mean over the batch.
             Then a batch may be split into micro-batches, and the key's value may be ``AUTO``.
-        memory_limited_by: the key of a limit beyond which a larger batch takes no more memory; None without a limit.
         default_data: the default ``source`` of ``load_data``.
         asks: whether its trials ask the study questions as they run.
         own_process: whether each trial needs a new process, whose main thread runs it.
@@ -68,7 +67,6 @@ class Trainable(ABC):
     headline: ClassVar[Sequence[str]] = ()
     batches_vary: ClassVar[bool] = False
     memory_scales_with: ClassVar[str | None] = None
-    memory_limited_by: ClassVar[str | None] = None
     asks: ClassVar[bool] = False
     own_process: ClassVar[bool] = False
     skips_bad_files: ClassVar[bool] = False

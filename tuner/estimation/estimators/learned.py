@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from tuner.trial import Config, Device
     from tuner.workloads.base import Trainable
 
-FIRST_SHARES = 8  # at most so many of the first trials share a device, and so many if its cores are unknown
+FIRST_SHARES = 8  # the most first trials that share a device, and their number if its cores are unknown
 LEAST_ROOM_BYTES = 256 * MB  # above the context
 
 
 class LearnedEstimator(Estimator):
-    """Gives a trial room to spare, which ``LearnedFeedback`` replaces by what the first trials tell."""
+    """Gives a trial ample memory, until ``LearnedFeedback`` predicts its need."""
 
     name = LEARNED
     order = 4
@@ -48,5 +48,5 @@ def first_share(budget_bytes: int, workers: int) -> int:
 
 
 def with_room(estimate: MemoryEstimate, share_bytes: int) -> MemoryEstimate:
-    """The estimate of a trial that is given this much."""
+    """The estimate of a trial that gets this much."""
     return replace(estimate, activation_bytes=max(0, share_bytes - estimate.context_bytes - estimate.headroom_bytes))

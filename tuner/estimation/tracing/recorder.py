@@ -1,4 +1,4 @@
-"""What a CUDA graph does to the allocator: ``training.graphs.CudaRecorder`` without a device."""
+"""Traces what recording a CUDA graph does to the allocator: ``training.graphs.CudaRecorder`` without a device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TracedRecorder(CudaRecorder):
-    """Tells a tracker of what the recorder of CUDA does: steps on a side stream, and one in a private pool."""
+    """Tells a tracker what CUDA's recorder does: steps on a side stream, and one in a private pool."""
 
     may_fail = False
 

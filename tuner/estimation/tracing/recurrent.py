@@ -1,4 +1,4 @@
-"""LSTM and GRU as on a GPU, whose kernels the CPU does not have: by their cells, or as cuDNN's one kernel.
+"""LSTM and GRU as a GPU computes them: cell by cell, or in cuDNN's single kernel.
 
 Without cuDNN, every step of every layer is one fused cell (RNN.cpp, cuda/RNN.cu). With cuDNN, which computes all
 steps and layers at once, the input, the result and a reserve space are kept for the backward pass. cuDNN alone knows

@@ -34,7 +34,6 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
     headline: ClassVar[Sequence[str]] = ("probe_accuracy",)
     default_data: ClassVar[str] = "synthetic"
     memory_scales_with: ClassVar[str | None] = "batch_size"
-    memory_limited_by: ClassVar[str | None] = "max_paths_per_batch"
     batches_vary: ClassVar[bool] = True
     skips_bad_files: ClassVar[bool] = True
     data_keys: ClassVar[Sequence[str]] = ("label_level",)
