@@ -190,6 +190,13 @@ def test_all_data_and_epochs_train_for_those(small: Path) -> None:
     assert tuner.train(small, trial="small", all_data=True, epochs=1).metrics["best_epoch"] == 1
 
 
+def test_a_training_on_all_data_is_itself_trained_again_on_all_data(small: Path) -> None:
+    first = tuner.train(small, trial="small", all_data=True, epochs=2, output="first")
+    again = tuner.train("first", exact=True, output="again")
+    assert (again.differences, again.metrics) == ({}, first.metrics)
+    assert tuner.train("first", epochs=1, output="shorter").metrics["best_epoch"] == 1
+
+
 def test_graphsage_joins_all_its_ratings(ratings: RatingData) -> None:
     train = find_workload("graphsage").all_data(ratings).train
     parts = (ratings.train, ratings.validation, ratings.test)

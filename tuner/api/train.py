@@ -76,7 +76,9 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
         check_exact(past.row, changes)
     trained = replace(chosen.configurations[0], values={**values, "epochs": epochs})
     selection = replace(chosen, load_data=lambda: data, configurations=[trained], asked=past.objective)
-    if options.all_data:
+    if selection.last_epoch is not None:
+        selection = replace(selection, last_epoch=options.epochs or selection.last_epoch)
+    elif options.all_data:
         selection = on_all_data(selection, _last_epoch(past, options))
     console = make_console(spelling)
     from_ = f"{past.folder}: {past.row.trial_id} {past.row.name}, {past.row.status}"

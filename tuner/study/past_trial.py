@@ -21,7 +21,7 @@ from tuner.study.stored_options import CALL
 from tuner.trial import Objective
 from tuner.workloads.base import Trainable
 from tuner.workloads.lookup import WAS_OBJECT, classes_of, find_workload
-from tuner.workloads.task import Selection
+from tuner.workloads.task import Selection, on_all_data
 
 if TYPE_CHECKING:
     from tuner.workloads.lookup import WorkloadLike
@@ -78,7 +78,8 @@ class PastTrial:
             self.study.classes,
             [self.workload],
         )
-        return chosen
+        last_epoch = self.study.last_epoch
+        return chosen if last_epoch is None else on_all_data(chosen, last_epoch)
 
     def has_data(self, data: object) -> bool:
         """Whether these are the study's data; their folder may have another name now."""

@@ -164,8 +164,8 @@ def check_estimate(settings: Settings, workloads: Sequence[Trainable]) -> None:
 def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
     """Refuses mixed precision on the CPU with batches of many sizes.
 
-    oneDNN compiles its bfloat16 kernels for every shape and keeps them: GT-SSL's epochs took ten times as long there,
-    and the kernels' memory is in no estimate.
+    oneDNN compiles its bfloat16 kernels for every shape and keeps them. Such epochs took ten times as long, and the
+    kernels' memory is in no estimate.
     """
     for trial in trials:
         varies = tasks[trial.workload].workload.batches_vary
