@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +62,46 @@ def train(options: TrainOptions) -> TrainingResult:
 def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     """What ``train`` does; ``spelling`` is how the printed texts name parameters."""
     past = find_trial(_checked(options), options.trial, options.workload, options.seed)
+    training = _planned(past, options)
+    console = make_console(spelling)
+    print_text(console, "\n".join(_head(past, training)))
+    selected = Selected(
+        [training.selection],
+        training.settings,
+        label="train",
+        command=_command(options, past),
+        options=to_stored(training.settings),
+        from_python=spelling is in_python,
+    )
+    result = run_study(selected)
+    here, there = _metrics(result), past.row.metrics
+    compared = not training.changes and past.row.status == "completed"
+    found = TrainingResult(Path(result), here, there, differing(here, there) if compared else None)
+    with suppress(OSError):  # nobody reads it any more
+        console.print(figures_table(here, there, (training.settings.seed, past.row.seed)))
+        given = "" if past.spec else "workload=…"
+        print_text(console, f"saved: {found.folder / BEST}; {load_best_call(found.folder, given)} gives the model")
+    if found.differences is not None:
+        print_text(console, verdict(found.differences, past, result.plan.devices[0], exact=options.exact))
+    return found
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What is trained again."""
+
+    selection: Selection
+    settings: Settings
+    changes: Sequence[str]  # the options by which it is another training than the study's
+    notes: Sequence[str]  # a line each
+
+
+def _planned(past: PastTrial, options: TrainOptions) -> _Training:
+    """The trial with what the options change.
+
+    Raises:
+        InputError: an option cannot be used, or the data cannot be read.
+    """
     chosen = past.selection(options.data)
     values = chosen.configurations[0].values
     epochs = options.epochs or int(values["epochs"])
@@ -70,8 +110,8 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     data = _load(chosen, past, options)
     notes, changes = list(past.notes), _changes(past, values, settings, options)
     if not past.has_data(data):
-        changes.append(option("data", options.data or past.source))
-        notes.append(f"the data are not the study's, so figures are of something else: {options.data or past.source}")
+        changes.append(option("data", settings.data))
+        notes.append(f"the data are not the study's, so figures are of something else: {settings.data}")
     if options.exact:
         check_exact(past.row, changes)
     trained = replace(chosen.configurations[0], values={**values, "epochs": epochs})
@@ -80,29 +120,14 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
         selection = replace(selection, last_epoch=options.epochs or selection.last_epoch)
     elif options.all_data:
         selection = on_all_data(selection, _last_epoch(past, options))
-    console = make_console(spelling)
-    from_ = f"{past.folder}: {past.row.trial_id} {past.row.name}, {past.row.status}"
-    lines = [f"{'from':<10} {from_}", f"{'chosen':<10} {past.chosen}" if past.chosen else ""]
-    print_text(console, "\n".join(filter(None, [*lines, *(f"note: {note}" for note in notes)])))
-    selected = Selected(
-        [selection],
-        settings,
-        label="train",
-        command=_command(options, past),
-        options=to_stored(settings),
-        from_python=spelling is in_python,
-    )
-    result = run_study(selected)
-    here, there = _metrics(result), past.row.metrics
-    compared = not changes and past.row.status == "completed"
-    found = TrainingResult(Path(result), here, there, differing(here, there) if compared else None)
-    with suppress(OSError):  # nobody reads it any more
-        console.print(figures_table(here, there, (settings.seed, past.row.seed)))
-        given = "" if past.spec else "workload=…"
-        print_text(console, f"saved: {found.folder / BEST}; {load_best_call(found.folder, given)} gives the model")
-    if found.differences is not None:
-        print_text(console, verdict(found.differences, past, result.plan.devices[0], exact=options.exact))
-    return found
+    return _Training(selection, settings, changes, notes)
+
+
+def _head(past: PastTrial, training: _Training) -> list[str]:
+    """The lines before the plan: which trial is trained again, and notes."""
+    lines = [f"{'from':<10} {past.folder}: {past.row.trial_id} {past.row.name}, {past.row.status}"]
+    lines += [f"{'chosen':<10} {past.chosen}"] if past.chosen else []
+    return [*lines, *(f"note: {note}" for note in training.notes)]
 
 
 def _checked(options: TrainOptions) -> Path:
