@@ -165,14 +165,16 @@ class DeviceArbiter:
         need = request.need_bytes
         if self._ram is not None and need <= self._room(device):  # it is the RAM that it waits for
             need, device = request.host_bytes, self._ram
-        by_studies = self._without_cores or (bool(self._others) and need <= self._without_others(device))
+        alone = self._left(device, all_of_studies=True)  # for this study, if the others had ended
+        own = self._holder.lease.promised_bytes(device_key(device))
+        by_studies = self._without_cores or (bool(self._others) and need <= alone - own)
         if by_studies and not self._holder.lease.shares:
             since = self._holder.lease.waits_since or now
             key = device_key(device)
             self._holder.lease = replace(self._holder.lease, waits_for=key, waits_since=since, looked=now)
         self._held_since = self._held_since or now
         told_apart = self._memory(device).held_bytes is not None
-        never = told_apart and not by_studies and need > self._left(device, all_of_studies=True)
+        never = told_apart and not by_studies and need > alone
         self._strangers_since = self._strangers_since or now if never else None
         if self._strangers_since is not None and now - self._strangers_since >= GIVEN_UP_SECONDS:
             whose = self._whose(request, need, device, by_studies=False)
@@ -197,16 +199,13 @@ class DeviceArbiter:
 
     def _bounds(self) -> Bounds:
         self._without_cores = False
-        if not self._others and all(self._surely_free(device) for device in self._watched):
+        free = (self._read(device, ()).free_bytes >= self._budgets[device] for device in self._watched)
+        if not self._others and all(free):  # then the holders do not matter
             return Bounds({})
         most = self._most()
         self._without_cores = most == 0
         rooms = {device: self._room(device) for device in self._devices}
         return Bounds(rooms, most, None if self._ram is None else self._room(self._ram))
-
-    def _surely_free(self, device: Device) -> bool:
-        """Whether the plan's whole budget of the device is free, so that its holders do not matter."""
-        return self._read(device, ()).free_bytes >= self._budgets[device]
 
     def _room(self, device: Device) -> int:
         """What this study may still promise; nothing while a study without a running trial has waited longer."""
@@ -216,10 +215,6 @@ class DeviceArbiter:
             return 0
         promised = sum(lease.promised_bytes(key) for lease in (self._holder.lease, *self._others))
         return max(0, self._left(device) - promised)
-
-    def _without_others(self, device: Device) -> int:
-        """What this study could still promise if the other studies had ended."""
-        return self._left(device, all_of_studies=True) - self._holder.lease.promised_bytes(device_key(device))
 
     def _left(self, device: Device, *, all_of_studies: bool = False) -> int:
         """What all studies together may use of a device.

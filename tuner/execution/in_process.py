@@ -62,7 +62,7 @@ class InProcessExecutor(EndsByRequest):
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""
         self._stop_requests.forget_prune(placement.trial.trial_id)
-        warm_up = _make_context if placement.device.kind == "cuda" else _already_warm
+        warm_up = _make_context if placement.device.kind == "cuda" else lambda: None
         # This process's RAM also holds the user's notebook or program, and says nothing about other trials.
         meter = PeakMeter(placement.device, warm_up, host=False)
         self._queue.append(run_trial(self._tasks[placement.trial.workload], placement, meter, self._options))
@@ -112,10 +112,6 @@ class InProcessExecutor(EndsByRequest):
         self._queue.clear()
         self._stop_requests.remove()
         gc.unfreeze()
-
-
-def _already_warm() -> None:
-    """There is nothing to warm up in this process."""
 
 
 def _make_context() -> None:

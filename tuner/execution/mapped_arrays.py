@@ -6,8 +6,9 @@ import io
 import mmap
 import os
 import pickle
-from contextlib import nullcontext
+import sys
 from dataclasses import dataclass
+from functools import partial
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Literal, cast
 
@@ -50,15 +51,17 @@ def put(data: object, files: shared_tensors.Files, *, one_machine: bool) -> Obje
     import ray
     from ray.util import deregister_serializer, register_serializer
 
-    pack = describe if one_machine else np.asarray
-    register_serializer(np.memmap, serializer=pack, deserializer=receive)
-    tensors = shared_tensors.ray_shares_tensors(files) if one_machine else nullcontext()
+    ways: dict[type, tuple[Any, Any]] = {np.memmap: (describe if one_machine else np.asarray, receive)}
+    if one_machine and (torch := sys.modules.get("torch")):
+        ways[torch.Tensor] = (partial(shared_tensors.pack, files=files), shared_tensors.unpack)
+    for kind, (serializer, deserializer) in ways.items():
+        register_serializer(kind, serializer=serializer, deserializer=deserializer)
     try:
-        with tensors:
-            reference: ObjectRef = ray.put(data)
+        reference: ObjectRef = ray.put(data)
         return reference
     finally:
-        deregister_serializer(np.memmap)
+        for kind in ways:
+            deregister_serializer(kind)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

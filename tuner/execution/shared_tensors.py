@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -74,26 +72,14 @@ def close_shared(files: Files) -> None:
         os.close(files.pop())
 
 
-@contextmanager
-def ray_shares_tensors(files: Files) -> Iterator[None]:
-    """Makes Ray send plain tensors in this way in the block."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        yield
-        return
-    from ray.util import deregister_serializer, register_serializer
+def pack(tensor: Tensor, files: Files) -> object:
+    """What Ray sends in the place of a tensor."""
+    return share(tensor, files) if is_shareable(tensor) else cast("Any", tensor).__reduce_ex__(2)
 
-    def pack(tensor: Tensor) -> object:
-        return share(tensor, files) if is_shareable(tensor) else cast("Any", tensor).__reduce_ex__(2)
 
-    def unpack(sent: object) -> Tensor:
-        if isinstance(sent, SharedTensor):
-            return receive(sent)
-        make, arguments, *_ = cast("tuple[Any, ...]", sent)
-        return cast("Tensor", make(*arguments))
-
-    register_serializer(torch.Tensor, serializer=pack, deserializer=unpack)
-    try:
-        yield
-    finally:
-        deregister_serializer(torch.Tensor)
+def unpack(sent: object) -> Tensor:
+    """The tensor in a worker of Ray's."""
+    if isinstance(sent, SharedTensor):
+        return receive(sent)
+    make, arguments, *_ = cast("tuple[Any, ...]", sent)
+    return cast("Tensor", make(*arguments))

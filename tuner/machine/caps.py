@@ -59,11 +59,6 @@ NO_THREAD = "can't start new thread"
 NEAR_BYTES = 8 * MB
 
 
-def caps_available(device: Device) -> bool:
-    """Whether this machine can cap a trial on this device. Only Linux can cap RAM."""
-    return device.kind == "cuda" or STATUS.exists()
-
-
 def worker_environment(device: Device) -> dict[str, str]:
     """Environment variables of a worker; what the user has set wins.
 
@@ -98,7 +93,7 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def capped(device: Device, cap_bytes: int, base_bytes: int) -> Iterator[None]:
-    """Limits the process to ``base_bytes + cap_bytes`` of its device in the block, if ``caps_available``.
+    """Limits the process to ``base_bytes + cap_bytes`` of its device in the block. Only Linux can cap RAM.
 
     ``base_bytes`` is the private writable address space before the block; CUDA ignores it.
     """

@@ -153,13 +153,8 @@ def _resident_bytes(pids: Collection[int]) -> int:
 
     Without smaps_rollup (proc(5)), shared memory does not count.
     """
-    return sum(_proportional_bytes(pid) or _anonymous_bytes(pid) for pid in pids)
-
-
-def _proportional_bytes(pid: int) -> int:
-    """A process's proportional share of memory, without files; 0 if it cannot be read."""
-    fields = rollup(pid)
-    return fields.get("Pss_Anon", 0) + fields.get("Pss_Shmem", 0)
+    parts = ((pid, rollup(pid)) for pid in pids)
+    return sum(part.get("Pss_Anon", 0) + part.get("Pss_Shmem", 0) or _anonymous_bytes(pid) for pid, part in parts)
 
 
 def rollup(pid: int) -> dict[str, int]:
