@@ -16,7 +16,6 @@ from tuner.placement.packing import Packing as Packing
 from tuner.placement.retry import OnOom as OnOom
 from tuner.reporting.frame import StudyFrame as StudyFrame
 from tuner.search.configurations import Configs as Configs
-from tuner.search.schedulers import SchedulerName as SchedulerName
 from tuner.sizing.transformers.formula import Attention as Attention
 from tuner.spec.commands import CardSizes as CardSizes
 from tuner.spec.commands import Estimate as Estimate
@@ -26,6 +25,7 @@ from tuner.spec.commands import Step as Step
 from tuner.spec.commands import Table as Table
 from tuner.spec.groups import MpsChoice as MpsChoice
 from tuner.spec.groups import Points as Points
+from tuner.spec.groups import Scheduler as Scheduler
 from tuner.spec.groups import Search as Search
 from tuner.spec.groups import Space as Space
 from tuner.spec.memory_groups import Build as Build
@@ -381,6 +381,11 @@ def plan(
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
+    search: Search | None = None,
+    search_options: Mapping[str, object] | Sequence[str] = (),
+    space: Space | None = None,
+    points: Points | None = None,
+    num_samples: int | None = None,
     seed: int = 0,
     epochs: int | None = None,
     seeds: int = 1,
@@ -423,6 +428,17 @@ def plan(
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
+        search: How to search a space, or a mode that is a grid: grid, random, tpe, gp, cmaes, qmc, nsgaii, nsgaiii,
+            bruteforce. All but grid are Optuna's samplers. One of Optuna's samplers or a searcher of ray.tune.search can
+            be given as it is. By default a list is tried as it is, choices alone as a grid, and any other space at
+            random.
+        search_options: An option of the sampler, as KEY=VALUE: an argument of its constructor in Optuna. A dictionary of
+            them.
+        space: A file with the space to search: YAML, TOML or JSON, with the space alone or under "space:". A mapping can
+            be given as it is: from hyperparameter to a value, to a mapping such as {"loguniform": [1e-4, 0.1]}, to a
+            domain of ray.tune or to a distribution of Optuna.
+        points: Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.
+        num_samples: How many configurations a search tries; a grid is tried as a whole.
         seed: The seed of the validation split, weights, batches and dropout.
         epochs: Train every configuration for N epochs. By default each configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
@@ -476,6 +492,11 @@ def plan(
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
+    search: Search | None = None,
+    search_options: Mapping[str, object] | Sequence[str] = (),
+    space: Space | None = None,
+    points: Points | None = None,
+    num_samples: int | None = None,
     seed: int = 0,
     epochs: int | None = None,
     seeds: int = 1,
@@ -542,10 +563,12 @@ def run(
     metric: str | None = None,
     direction: str | None = None,
     search: Search | None = None,
+    search_options: Mapping[str, object] | Sequence[str] = (),
     space: Space | None = None,
     points: Points | None = None,
     num_samples: int | None = None,
-    scheduler: SchedulerName = 'fifo',
+    scheduler: Scheduler = 'fifo',
+    scheduler_options: Mapping[str, object] | Sequence[str] = (),
     seed: int = 0,
     epochs: int | None = None,
     seeds: int = 1,
@@ -608,15 +631,21 @@ def run(
         metric: The metric that trials are compared by, such as val_loss. By default the workload's own.
         direction: Whether less of the metric is better, or more: minimize (or min), or maximize (or max). By default what
             the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
-        search: How to search a space, or a mode that is a grid: grid, random or optuna. One of Optuna's samplers or a
-            searcher of ray.tune.search can be given as it is. By default a list is tried as it is, choices alone as a
-            grid, and any other space at random.
+        search: How to search a space, or a mode that is a grid: grid, random, tpe, gp, cmaes, qmc, nsgaii, nsgaiii,
+            bruteforce. All but grid are Optuna's samplers. One of Optuna's samplers or a searcher of ray.tune.search can
+            be given as it is. By default a list is tried as it is, choices alone as a grid, and any other space at
+            random.
+        search_options: An option of the sampler, as KEY=VALUE: an argument of its constructor in Optuna. A dictionary of
+            them.
         space: A file with the space to search: YAML, TOML or JSON, with the space alone or under "space:". A mapping can
             be given as it is: from hyperparameter to a value, to a mapping such as {"loguniform": [1e-4, 0.1]}, to a
             domain of ray.tune or to a distribution of Optuna.
         points: Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.
         num_samples: How many configurations a search tries; a grid is tried as a whole.
-        scheduler: End trials early: asha keeps the best quarter, median those better than the median, fifo all.
+        scheduler: End bad trials early by one of Optuna's pruners: asha, hyperband, median, percentile, patient,
+            threshold, wilcoxon. fifo ends none. One of Optuna's pruners can be given as it is.
+        scheduler_options: An option of the pruner, as KEY=VALUE: an argument of its constructor in Optuna. A dictionary
+            of them.
         seed: The seed of the validation split, weights, batches and dropout.
         epochs: Train every configuration for N epochs. By default each configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.

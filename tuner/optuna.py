@@ -12,7 +12,7 @@ from tuner.records.study_record import OPTUNA_CALL, read_study
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
-from tuner.study.optuna_trials import OptunaTrials
+from tuner.study.objective_trials import ObjectiveTrials
 from tuner.study.result import StudyResult
 from tuner.study.stages import Selected
 from tuner.study.stored_options import to_stored, with_own
@@ -59,7 +59,7 @@ def optimize(options: OptunaOptions) -> StudyResult:
         label="optuna",
         command=OPTUNA_CALL,
         options=to_stored(settings),
-        optuna=OptunaTrials(study, objective),
+        optuna=ObjectiveTrials(study, objective),
         shows_end=True,
         from_python=True,
     )

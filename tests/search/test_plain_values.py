@@ -29,7 +29,7 @@ def test_a_space_of_tune_becomes_a_plain_one() -> None:
         "weight_decay": {"uniform": [0, 0.5]},
         "epochs": {"int": [1, 4]},
         "batch_size": {"logint": [1, 8]},
-        "kind": {"choice": ["a", "b"]},
+        "kind": {"grid_search": ["a", "b"]},
         "fault": {"choice": [0, 1]},
         "accumulation": 2,
     }

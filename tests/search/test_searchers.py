@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,87 +7,13 @@ import pytest
 from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.search.domains import Space
-from tuner.search.searchers import OptunaSearcher, RaySearcher, Searcher, to_searcher
+from tuner.search.searchers import RaySearcher
 from tuner.search.spaces import parse_space
 from tuner.trial import Objective
 
 SPACE = parse_space(
     {"lr": {"loguniform": [1e-4, 1]}, "epochs": {"int": [1, 9]}, "fault": {"choice": [0, 1]}}, Toy().schema, "f"
 )
-
-
-def minimised(searcher: Searcher, number: int) -> list[Mapping[str, Any]]:
-    """What it suggests for a metric that is smallest at lr 0.01 with fault 0."""
-    from math import log10
-
-    suggested = []
-    for index in range(number):
-        values = searcher.ask(f"t{index}")
-        assert values is not None
-        suggested.append(values)
-        searcher.tell(f"t{index}", "completed", abs(log10(values["lr"]) + 2) + values["fault"])
-    return suggested
-
-
-def test_optuna_learns_what_is_better() -> None:
-    suggested = minimised(OptunaSearcher(SPACE, seed=1), 40)
-    assert all(SPACE["lr"].values[0] <= each["lr"] <= 1 and 1 <= each["epochs"] <= 9 for each in suggested)
-    late = suggested[20:]
-    assert sum(each["fault"] == 0 and 1e-3 < each["lr"] < 1e-1 for each in late) >= 12, "at random it would be 5"
-    assert suggested[:5] == minimised(OptunaSearcher(SPACE, seed=1), 5) != minimised(OptunaSearcher(SPACE, seed=2), 5)
-
-
-def test_optuna_is_told_of_earlier_trials_again() -> None:
-    searcher = OptunaSearcher(SPACE, seed=1)
-    for index in range(30):
-        good = index % 2 == 0
-        searcher.recall(f"t{index}", {"lr": 0.01 if good else 0.5, "epochs": 3, "fault": 0 if good else 1})
-        searcher.report(f"t{index}", 1, 9.0)
-        searcher.tell(f"t{index}", "completed" if good else "pruned", 0.1 if good else None)
-    suggested = [searcher.ask(f"u{index}") for index in range(10)]
-    assert sum(each["fault"] == 0 for each in suggested if each) >= 8
-
-
-def test_optuna_is_told_each_end_and_reports_once() -> None:
-    searcher = OptunaSearcher(SPACE)
-    ends: list[tuple[Any, float | None]] = [
-        ("completed", 1.0),
-        ("completed", float("nan")),
-        ("pruned", 2.0),
-        ("failed", None),
-    ]
-    for index, (state, value) in enumerate(ends):
-        searcher.ask(f"t{index}")
-        for epoch in (1, 2, 1):
-            searcher.report(f"t{index}", epoch, epoch / 2)
-        searcher.tell(f"t{index}", state, value)
-    trials = searcher._study.trials
-    assert [trial.state.name for trial in trials] == ["COMPLETE", "FAIL", "PRUNED", "FAIL"]
-    assert trials[0].intermediate_values == {1: 0.5, 2: 1.0}
-
-
-def test_without_optuna_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(InputError, match=r"search='optuna': Optuna is not installed: .*\[optuna\]'$"):
-        to_searcher("optuna", SPACE, Objective("val_loss"), 0)
-
-
-@pytest.mark.parametrize("of_tune", [False, True])
-def test_a_searcher_that_maximises_suggests_what_one_that_minimises_the_negative_does(of_tune: bool) -> None:
-    from ray.tune.search.optuna import OptunaSearch
-
-    asked = []
-    for direction in ("minimize", "maximize"):
-        objective = Objective("val_loss", direction)  # type: ignore[arg-type]
-        searcher = to_searcher(OptunaSearch(seed=0) if of_tune else "optuna", SPACE, objective, seed=0)
-        for number in range(24):
-            values = searcher.ask(f"t{number}") or {}
-            asked.append(dict(values))
-            loss = abs(float(values["lr"]) - 0.3)
-            searcher.report(f"t{number}", 1, objective.loss(loss + 0.1))
-            searcher.report(f"t{number}", 2, objective.loss(loss))
-            searcher.tell(f"t{number}", "completed" if number % 3 else "pruned", objective.loss(loss))
-    assert asked[:24] == asked[24:]
 
 
 def test_to_a_searcher_of_tune_the_best_of_a_pruned_trial_that_is_maximised_is_its_highest() -> None:
@@ -197,33 +121,6 @@ def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
 def test_a_searcher_that_cannot_be_used_says_why() -> None:
     with pytest.raises(InputError, match="search=Fixed: it has a space, a metric or a mode of its own"):
         told(own=True)
-    with pytest.raises(
-        InputError, match="search=3: give 'grid', 'random', 'optuna', an Optuna sampler or a searcher"
-    ):
-        to_searcher(3, SPACE, Objective("val_loss"), 0)
-
-
-def test_a_sampler_of_optuna_is_used_as_it_is() -> None:
-    import optuna
-
-    searcher = to_searcher(optuna.samplers.RandomSampler(seed=3), SPACE, Objective("val_loss"), 0)
-    assert isinstance(searcher, OptunaSearcher)
-    with pytest.raises(InputError, match="an Optuna sampler needs a space"):
-        to_searcher(optuna.samplers.RandomSampler(seed=3), {}, Objective("val_loss"), 0)
-
-
-def test_a_sampler_with_a_seed_does_not_repeat_what_a_resumed_study_has() -> None:
-    import optuna
-
-    def sampled(earlier: int) -> Any:
-        searcher = OptunaSearcher(SPACE, optuna.samplers.TPESampler(seed=0))
-        for index in range(earlier):
-            searcher.recall(f"t{index}", first)
-        return searcher.ask("new")
-
-    first = sampled(0)
-    assert sampled(0) == first
-    assert sampled(1) != first != sampled(2)
 
 
 CONDITIONAL = parse_space(
@@ -239,37 +136,10 @@ CONDITIONAL = parse_space(
 )
 
 
-def test_optuna_is_asked_for_the_keys_of_its_branch_alone() -> None:
-    searcher = OptunaSearcher(CONDITIONAL, seed=0)
-    asked = [searcher.ask(f"t{index}") or {} for index in range(20)]
-    assert {tuple(each) for each in asked} == {
-        ("kind", "momentum", "sizes", "fixed"),
-        ("kind", "beta", "sizes", "fixed"),
-    }
-    assert {each["momentum"] for each in asked if "momentum" in each} <= {0.5, 0.6, 0.7, 0.8, 0.9}
-    assert {each["sizes"] for each in asked} == {"[64, 32]", "None"}
-    assert all(("momentum" in trial.params) == (trial.params["kind"] == "sgd") for trial in searcher._study.trials)
-
-
-def test_optuna_is_told_of_an_earlier_trial_with_the_values_of_its_branch() -> None:
-    searcher = OptunaSearcher(CONDITIONAL, seed=0, points=[{"kind": "adam", "beta": 0.5}])
-    searcher.recall("a", {"kind": "sgd", "momentum": 0.7, "beta": 0.1, "sizes": "None", "fixed": 3})
-    assert searcher._study.trials[0].params == {"kind": "sgd", "momentum": 0.7, "sizes": "None"}
-    suggested = searcher.ask("b")
-    assert suggested and (suggested["kind"], suggested["beta"]) == ("adam", 0.5), "points follow what was tried"
-
-
-def test_optuna_suggests_points_first() -> None:
-    searcher = OptunaSearcher(SPACE, seed=0, points=[{"lr": 0.5}, {"lr": 0.25, "epochs": 2, "fault": 1}])
-    first, second, third = (searcher.ask(each) or {} for each in "abc")
-    assert (first["lr"], second) == (0.5, {"lr": 0.25, "epochs": 2, "fault": 1})
-    assert third["lr"] not in (0.5, 0.25)
-
-
 def test_a_searcher_of_tune_takes_steps_and_neither_conditions_nor_points() -> None:
     stepped = parse_space({"lr": {"uniform": [0, 1], "step": 0.25}}, None, "f")
     assert told(stepped, suggests={"lr": 0.6})[0].ask("a") == {"lr": 0.5}
     with pytest.raises(InputError, match=r"search=Fixed: momentum, beta: searchers of ray\.tune know no conditions"):
         told(CONDITIONAL)
     with pytest.raises(InputError, match="search=Fixed: it takes points in its own constructor"):
-        to_searcher(told()[0]._searcher, SPACE, Objective("val_loss"), 0, [{"lr": 0.5}])
+        RaySearcher(told()[0]._searcher, SPACE, Objective("val_loss"), [{"lr": 0.5}])

@@ -39,7 +39,9 @@ CONDITIONAL: dict[str, Any] = {
         ({"space": {"model": {"lr": {"uniform": [0.1, 0.2]}}}}, "random"),
         ({"config": {"space": {"lr": 0.1}}}, "grid"),
         ({"config": [{"lr": 0.1}]}, None),
-        ({"space": {"lr": {"uniform": [0.1, 0.2]}}, "search": "optuna"}, "optuna"),
+        ({"space": {"lr": {"uniform": [0.1, 0.2]}}, "search": "optuna"}, "tpe"),
+        ({"space": {"lr": {"grid_search": [0.1, 0.2]}}}, "grid"),
+        ({"space": {"lr": {"grid_search": [0.1, 0.2]}, "fault": {"choice": [0, 1]}}}, "random"),
     ],
 )
 def test_a_space_has_a_search_that_goes_with_it(options: dict[str, Any], search: str | None) -> None:

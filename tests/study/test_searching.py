@@ -17,7 +17,9 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import UNKNOWN, StudyRecord
 from tuner.search.configurations import configurations
-from tuner.search.searchers import OptunaSearcher, State
+from tuner.search.optuna_names import make_sampler
+from tuner.search.optuna_trials import OptunaTrials, new_study
+from tuner.search.searchers import State
 from tuner.search.spaces import parse_space
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
@@ -34,17 +36,17 @@ from tuner.workloads.task import Selection
 OPTIONS: dict[str, Any] = {"data": "synthetic", "search": "random", "num_samples": 3}
 
 
-class Spy(OptunaSearcher):
+class Spy(OptunaTrials):
     """Optuna, and what it was told."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.told: dict[str, tuple[State, float | None]] = {}
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.told: dict[str, tuple[State, tuple[float | None, ...]]] = {}
         self.recalled: list[str] = []
 
-    def tell(self, trial_id: str, state: State, value: float | None) -> None:
-        self.told[trial_id] = state, value
-        super().tell(trial_id, state, value)
+    def tell(self, trial_id: str, state: State, *values: float | None) -> None:
+        self.told[trial_id] = state, values
+        super().tell(trial_id, state, *values)
 
     def recall(self, trial_id: str, values: Mapping[str, Any]) -> None:
         self.recalled.append(trial_id)
@@ -86,7 +88,7 @@ def searched(
             **settings,
         }
     )
-    spy = searcher(parse_space(space, workload.schema, "space"), seed=1)
+    spy = searcher(new_study(make_sampler("tpe", seed=1)), parse_space(space, workload.schema, "space"))
     result = run_study(
         Selected(
             [Selection(workload, lambda: None, configurations(before, workload.schema) if before else [])],
@@ -142,7 +144,7 @@ def test_a_suggestion_that_fits_no_device_is_told_and_not_run(tmp_path: Path) ->
     assert 0 < len(large) < 10
     assert {(row["status"], row["attempts"], row["epochs"]) for row in large} == {("pruned", 0, 0)}
     assert "not run: needs 13." in large[0]["error"] and "no device has more than 2.00 GB for it" in large[0]["error"]
-    assert {searcher.told[row["trial_id"]] for row in large} == {("unfit", None)}
+    assert {searcher.told[row["trial_id"]] for row in large} == {("unfit", (None,))}
     assert result.exit_code == 0
     with pytest.raises(InputError, match=r"a trial needs 13.*GB, but cpu has 2.00 GB"):
         space = {"batch_size": {"choice": [100_000]}}
@@ -181,25 +183,27 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path, monk
 
 
 def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies() -> None:
-    trials = [Trial(each, "toy", each, {"epochs": 16}, 0) for each in "abc"]
+    trials = [Trial(trial_id, "toy", trial_id, {"epochs": 16}, 0) for trial_id in "ab"]
 
     def said(trial_id: str, epoch: int, value: float | None = None) -> EpochReport:
         return EpochReport(trial_id, epoch, 16, {} if value is None else {"val_loss": value})
 
-    def new() -> Pruning:
-        return Pruning("asha", {"toy": Objective("val_loss")}, trials)
+    def new(*lines: EpochLine) -> Pruning:
+        pruning = Pruning({"toy": Objective("val_loss")}, Settings(scheduler="asha"))
+        pruning.begin(trials, epochs=lines)
+        return pruning
 
     first = new()
-    assert [first.stops(said(*each)) for each in (("a", 1, 1.0), ("b", 1, 2.0))] == [False, True]
-    lines = [
-        EpochLine(trial_id=each, attempt=1, epoch=1, at=0.0, metrics={"val_loss": value})
-        for each, value in (("a", 1.0), ("b", 2.0))
-    ]
-    second = new()
-    second.replay(lines)
+    assert [first.stops(said("a", 1, 1.0)), first.stops(said("b", 1, 2.0))] == [False, True]
+    second = new(
+        *(
+            EpochLine(trial_id=trial_id, attempt=1, epoch=1, at=0.0, metrics={"val_loss": value})
+            for trial_id, value in (("a", 1.0), ("b", 2.0))
+        )
+    )
     for pruning in (first, second):  # "b" ran out of memory, or its study ended, before it did
         assert not pruning.stops(said("b", 0)), "then it would have no metrics at all"
-        assert pruning.stops(said("b", 1, 2.0)) and pruning.stops(said("b", 2))
+        assert pruning.stops(said("b", 1, 2.0)) and pruning.stops(said("b", 2, 2.0))
         assert not pruning.stops(said("a", 16, 9.0)), "a last epoch stops nothing"
         assert not pruning.stops(said("b", 16, 9.0))
 
@@ -317,20 +321,37 @@ def test_a_mode_that_is_a_grid_is_a_space() -> None:
     (choice,), _, _ = chosen(mode="full", num_samples=5)
     assert len({tuple(each.values.items()) for each in choice.configurations}) == 5
     (choice,), label, live = chosen(mode="full", search="optuna")
-    assert (choice.configurations, label) == ([], "optuna-full")
+    assert (choice.configurations, label) == ([], "tpe-full")
     assert live and live.left == 3
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"search": "bayes"}, "search='bayes': choose one of grid, random, optuna"),
+        ({"search": "bayes"}, "search='bayes': did you mean cmaes"),
         ({"num_samples": None}, "search='random': say by num_samples how many"),
         ({"num_samples": 0}, "num_samples=0: must be at least 1"),
         ({"search": "grid"}, "num_samples=3: search='grid' tries every combination: leave it out"),
-        ({"search": "optuna", "seeds": 2}, "seeds=2: search='optuna' trains each suggestion once: leave it out"),
-        ({"search": "optuna", "limit": 2}, "limit=2: has no effect with search='optuna'"),
+        ({"search": "optuna", "seeds": 2}, "seeds=2: search='tpe' trains each suggestion once: leave it out"),
+        ({"search": "optuna", "limit": 2}, "limit=2: has no effect with search='tpe'"),
         ({"search": "optuna", "workload": ("graphsage", "gt-ssl")}, "takes one workload, not graphsage, gt-ssl"),
+        (
+            {"search": "gp", "space": {"lr": {"grid_search": [0.1, 0.2]}}},
+            "space: lr: grid_search has all combinations tried, which search='gp' does not: give {choice:",
+        ),
+        (
+            {"search": "bruteforce", "space": {"lr": {"loguniform": [0.1, 0.2]}}},
+            "space: lr: a range has no grid: give {choice:",
+        ),
+        (
+            {"search": None, "num_samples": None, "search_options": {"a": 1}},
+            r"search_options=.'a=1'.: has no effect without space or",
+        ),
+        (
+            {"search": "tpe", "search_options": {"gama": 1}},
+            "search_options='gama=1': TPESampler has no option 'gama'",
+        ),
+        ({"scheduler": "threshold"}, "scheduler='threshold': Either lower or upper must be specified"),
         ({"mode": "quick"}, "quick.yaml: a list of configurations cannot be searched: give 'space'"),
         ({"space": {"lr": {"uniform": [1, 0]}}}, "space: lr: uniform .* must rise"),
         ({"space": {"lr": 0.1}, "config": "x.yaml"}, "space and config were both given: leave one of them out"),
@@ -354,8 +375,8 @@ def test_a_space_is_not_a_list(space_file: str) -> None:
     for option in ({"points": [{"lr": 0.1}]}, {"num_samples": 3}):
         with pytest.raises(InputError, match="has no effect without space"):
             tuner.run(**option)
-    with pytest.raises(InputError, match="scheduler='hyperband': choose one of fifo, asha, median"):
-        tuner.run(scheduler="hyperband")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="scheduler='hyperban': did you mean hyperband"):
+        tuner.run(scheduler="hyperban")
 
 
 @pytest.mark.parametrize("search", ["grid", "random", "optuna"])

@@ -16,7 +16,8 @@ from tuner.placement.simulation import Schedule, simulate
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
-from tuner.records.study_record import read_study
+from tuner.records.study_record import UNKNOWN, read_study
+from tuner.search.optuna_names import UP_FRONT
 from tuner.sizing.target import imagined_gpu
 from tuner.spec.commands import PlanOptions
 from tuner.spec.options import public
@@ -24,7 +25,7 @@ from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials
 from tuner.study.planning import estimate_requests, plan_requests, to_trials
 from tuner.study.prerequisites import needed
-from tuner.study.selection import choose
+from tuner.study.searching import choose_searched, with_search
 from tuner.study.show_plan import left_out
 from tuner.study.stages import Placed, Selected, estimate, load, place
 from tuner.trial import GB, Config, ConfigValue, Device, Request, Trial, is_auto, title
@@ -79,7 +80,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
         found = () if sizes else detect_with_idle_cores(options.device)
     else:
         found = tuple(_imagined(gpus, options.device_memory_gb))
-    selections, _ = choose(settings, settings.data_seed)
+    selections, _, _ = choose_searched(_known_before(with_search(settings)), UNKNOWN)
     rows = _finished_rows(options.like, [selection.workload.name for selection in selections]) if options.like else []
     loaded = load(Selected(selections, settings))
     if sizes:
@@ -107,6 +108,12 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
         left_out=left_out(placed),
         first=_first(placed),
     )
+
+
+def _known_before(settings: Settings) -> Settings:
+    """The settings with random draws in place of suggestions that depend on results."""
+    is_live = settings.search not in (None, *UP_FRONT)
+    return settings.changed(search="random", search_options=()) if is_live else settings
 
 
 def _first(placed: Placed) -> Sequence[Request]:

@@ -21,7 +21,10 @@ COMPLETIONS = {
     "mode": complete_modes,
     **dict.fromkeys(("resume", "like", "study", "directory", "paths"), complete_studies),
 }
-SEVERAL = ("workload", "data", "overrides", "sort", "where", "config_path", "key")  # can be given again
+SEVERAL = (
+    *("workload", "data", "overrides", "sort", "where", "config_path", "key"),
+    *("search_options", "scheduler_options"),
+)  # can be given again
 
 
 class SpecifiedOption(click.Option):

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from random import Random
-from typing import Literal, TypeGuard, get_args
+from typing import TYPE_CHECKING, Literal, TypeGuard, get_args
 
 from tuner.errors import one_line
 from tuner.trial import AUTO, LARGEST_NUMBER, ConfigValue, Objects
 
+if TYPE_CHECKING:
+    from optuna import Trial
+
 Kind = Literal["choice", "uniform", "loguniform", "int", "logint"]
-KINDS: tuple[str, ...] = get_args(Kind)
+CROSSED = "grid_search"  # what a choice is called whose values are all tried with each combination of the others
+KINDS: tuple[str, ...] = (*get_args(Kind), CROSSED)
 WHOLE = ("int", "logint")
 ENDLESS = 10**30  # a range with more values is counted as having so many
 
@@ -32,6 +35,7 @@ class Domain:
     step: float | None = None  # the distance of a range's values, counted from its low end
     conditions: Mapping[str, tuple[ConfigValue, ...]] = field(default_factory=dict)  # by key, values that it needs
     objects: Mapping[str, object] = field(default_factory=dict)  # by label, what the user gave
+    crossed: bool = False  # all values of a choice are combined with those of other such choices, as Tune does it
 
     def __str__(self) -> str:
         """The domain as a file has it."""
@@ -72,20 +76,20 @@ class Domain:
         """Whether its conditions hold where the keys before it have these values."""
         return all(values.get(key) in allowed for key, allowed in self.conditions.items())
 
-    def sample(self, random: Random) -> ConfigValue:
-        """A value drawn at random."""
+    def suggested(self, trial: Trial, key: str) -> ConfigValue:
+        """A value that Optuna suggests. It knows no steps of logarithms, so these are rounded here."""
+        if self.is_constant:
+            return self.values[0]
         if self.kind == "choice":
-            return self.values[0] if self.is_constant else random.choice(self.values)
+            chosen: ConfigValue = trial.suggest_categorical(key, self.values)
+            return chosen
         low, high = self.ends
-        if self.step is not None and not self.kind.startswith("log"):
-            return self._at(random.randrange(int(self.count)))
-        if self.kind == "uniform":
-            return random.uniform(low, high)
-        if self.kind == "int":
-            return random.randint(int(low), int(high))
-        end = high + 1 if self.kind == "logint" else high
-        drawn = math.exp(random.uniform(math.log(low), math.log(end)))
-        return self.nearest(min(high, max(low, int(drawn) if self.kind == "logint" else drawn)))
+        log, step = self.scale == "log", None if self.scale == "log" else self.step
+        if step is not None:
+            high = float(self.nearest(high))  # the last step, which may end before the range does
+        if self.kind in WHOLE:
+            return self.nearest(trial.suggest_int(key, int(low), int(high), log=log, step=int(step or 1)))
+        return self.nearest(trial.suggest_float(key, low, high, log=log, step=step))
 
     def nearest(self, value: ConfigValue) -> ConfigValue:
         """The value itself, or the nearest one of a range with a step."""
@@ -114,6 +118,34 @@ class Domain:
 
 
 Space = Mapping[str, Domain]  # by key; a key stands behind those that its conditions name
+
+
+def suggested(trial: Trial, space: Space) -> dict[str, ConfigValue]:
+    """A value of each key whose conditions hold, as Optuna suggests them to a trial."""
+    values: dict[str, ConfigValue] = {}
+    for key, domain in space.items():
+        if domain.applies(values):
+            values[key] = domain.suggested(trial, key)
+    return values
+
+
+def size(space: Space) -> float:
+    """The number of configurations in a space; infinite if a domain is a range of numbers without a step."""
+    return _count(list(space), space, {})
+
+
+def _count(keys: Sequence[str], space: Space, values: Mapping[str, ConfigValue]) -> float:
+    """The number of configurations of these keys. ``values`` are of those before them that conditions name."""
+    if not keys:
+        return 1
+    key, *rest = keys
+    domain = space[key]
+    if not domain.applies(values):
+        return _count(rest, space, values)
+    named = {value for other in space.values() for value in other.conditions.get(key, ())}
+    counts = [_count(rest, space, {**values, key: value}) for value in named]
+    others = domain.count - len(named)
+    return math.fsum([*counts, others * _count(rest, space, values) if others else 0])
 
 
 def _exact(number: float) -> Fraction:

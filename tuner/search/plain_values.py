@@ -107,8 +107,6 @@ def _list(value: object) -> list[object] | None:
 
 def _plain(key: str, value: object) -> object:
     """A domain, a group or a single value of a space."""
-    if isinstance(value, Mapping) and set(value) == {"grid_search"}:
-        return {"choice": _choices(key, value["grid_search"])}
     if isinstance(value, Mapping):
         return {str(name): _inner(key, str(name), inner) for name, inner in value.items()}
     if type(value).__module__.startswith("ray.tune"):

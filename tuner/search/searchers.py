@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from tuner.errors import InputError, ParameterError, install_command, option
+from tuner.errors import InputError, option
 from tuner.search.domains import WHOLE, Domain, Space
-from tuner.trial import ConfigValue, Direction, Objective
+from tuner.trial import ConfigValue, Objective
 
 if TYPE_CHECKING:
-    import optuna
     from ray import tune
 
 # How a trial ended, for searchers. "pruned": a scheduler stopped it. "unfit": it diverged, ran out of memory or fits
@@ -30,89 +27,32 @@ class Searcher(Protocol):
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
         """Values for a new trial, or None if the searcher suggests none now."""
 
-    def report(self, trial_id: str, epoch: int, value: float) -> None:
-        """A trial's metric after an epoch."""
+    def report(self, trial_id: str, epoch: int, value: float) -> bool:
+        """Takes a trial's metric after an epoch, and returns whether the trial is to be stopped."""
 
-    def tell(self, trial_id: str, state: State, value: float | None) -> None:
-        """A trial has ended, with its metric."""
+    def tell(self, trial_id: str, state: State, *values: float | None) -> None:
+        """A trial has ended, with its metric if it has one."""
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
         """Adds a trial of an earlier process; its results follow. Unsupported searchers raise ``InputError``."""
 
 
-class OptunaSearcher:
-    """A sampler of Optuna, by default its Tree-structured Parzen Estimator. ``points`` are suggested first."""
-
-    _trials: dict[str, optuna.Trial]
-
-    def __init__(
-        self,
-        space: Space,
-        sampler: optuna.samplers.BaseSampler | None = None,
-        seed: int = 0,
-        direction: Direction = "minimize",
-        points: Sequence[Mapping[str, ConfigValue]] = (),
-    ) -> None:
-        """Uses the sampler, or TPE with this seed. If Optuna is not installed, ``InputError`` is raised."""
-        optuna = import_optuna()
-        self._begins_anew = sampler is not None  # a seed of our own follows from how many trials there are
-        # Without constant_liar it would repeatedly suggest values near those of running trials.
-        sampler = sampler or optuna.samplers.TPESampler(seed=seed, constant_liar=True)
-        self._optuna = optuna
-        self._study = optuna.create_study(direction=direction, sampler=sampler)
-        self._space = space
-        self._points = list(points)
-        self._trials = {}
-        self._epochs: dict[str, int] = {}
-
-    def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
-        """Values for a new trial."""
-        if self._points:
-            self._study.enqueue_trial(self._points.pop(0))
-        return self._asked(trial_id)
-
-    def _asked(self, trial_id: str) -> Mapping[str, ConfigValue]:
-        """Values for a new trial, of which conditions may leave out some."""
-        trial = self._trials[trial_id] = self._study.ask()
-        values: dict[str, ConfigValue] = {}
-        for key, domain in self._space.items():
-            if domain.applies(values):
-                values[key] = _suggested(trial, key, domain)
-        return values
-
-    def report(self, trial_id: str, epoch: int, value: float) -> None:
-        """A trial's metric after an epoch; if a retry repeats the epoch, the first metric counts."""
-        if epoch > self._epochs.get(trial_id, 0) and trial_id in self._trials:
-            self._epochs[trial_id] = epoch
-            self._trials[trial_id].report(value, epoch)
-
-    def tell(self, trial_id: str, state: State, value: float | None) -> None:
-        """A trial has ended."""
-        states = self._optuna.trial.TrialState
-        if state == "completed" and value is not None and math.isfinite(value):
-            self._study.tell(self._trials.pop(trial_id), value)
-        else:
-            ended = states.PRUNED if state in ("pruned", "unfit") else states.FAIL
-            self._study.tell(self._trials.pop(trial_id), state=ended)
-
-    def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
-        """Adds a trial of an earlier process, after which a sampler with a seed must not repeat its suggestions."""
-        if self._begins_anew:
-            self._begins_anew = False
-            self._study.sampler.reseed_rng()
-        self._study.enqueue_trial({key: values[key] for key in self._space if key in values})
-        self._asked(trial_id)
-
-
 class RaySearcher:
     """A ``ray.tune.search.Searcher``."""
 
-    def __init__(self, searcher: tune.search.Searcher, space: Space, objective: Objective) -> None:
-        """Sets the searcher's space. If it has its own space, too, ``InputError`` is raised."""
+    def __init__(
+        self, searcher: tune.search.Searcher, space: Space, objective: Objective, points: Sequence[object] = ()
+    ) -> None:
+        """Sets the searcher's space. If it has its own space, too, or cannot take this one, raises ``InputError``."""
+        name = type(searcher).__name__
+        if points:
+            raise InputError(
+                f"search={name}: it takes points in its own constructor: give {name}(points_to_evaluate=…)"
+            )
         if conditional := [key for key, domain in space.items() if domain.conditions]:
             raise InputError(
-                f"search={type(searcher).__name__}: {', '.join(conditional)}: searchers of ray.tune know no "
-                "conditions: leave out 'if', or use search='optuna' or 'random'"
+                f"search={name}: {', '.join(conditional)}: searchers of ray.tune know no conditions: leave out "
+                "'if', or use search='tpe' or 'random'"
             )
         self._searcher = searcher
         self._objective = objective
@@ -122,10 +62,9 @@ class RaySearcher:
         self._suggested: dict[str, str] = {}  # the searcher's name of each trial
         self._number = 0
         mode = "min" if objective.direction == "minimize" else "max"
-        domains = {key: _ray_domain(each) for key, each in space.items()}
+        domains = {key: _ray_domain(domain) for key, domain in space.items()}
         taken = searcher.set_search_properties(objective.metric, mode, domains)
         if space and not taken:
-            name = type(searcher).__name__
             raise InputError(f"search={name}: it has a space, a metric or a mode of its own: give these in one place")
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
@@ -138,23 +77,25 @@ class RaySearcher:
         values = self._searcher.suggest(self._suggested[trial_id])
         if not isinstance(values, Mapping):
             return None
-        return {key: self._space[key].nearest(each) if key in self._space else each for key, each in values.items()}
+        space = self._space
+        return {key: space[key].nearest(value) if key in space else value for key, value in values.items()}
 
-    def report(self, trial_id: str, epoch: int, value: float) -> None:
-        """A trial's metric after an epoch; if a retry repeats the epoch, the first metric counts."""
+    def report(self, trial_id: str, epoch: int, value: float) -> bool:
+        """Takes a trial's metric after an epoch; if a retry repeats the epoch, the first metric counts."""
         reports = self._reports.setdefault(trial_id, {})
-        if epoch in reports or not math.isfinite(value):
-            return
-        reports[epoch] = value
-        if trial_id not in self._recalled:
-            result = {self._objective.metric: value, "training_iteration": epoch}
-            self._searcher.on_trial_result(self._suggested[trial_id], result)
+        if epoch not in reports and math.isfinite(value):
+            reports[epoch] = value
+            if trial_id not in self._recalled:
+                result = {self._objective.metric: value, "training_iteration": epoch}
+                self._searcher.on_trial_result(self._suggested[trial_id], result)
+        return False
 
-    def tell(self, trial_id: str, state: State, value: float | None) -> None:
+    def tell(self, trial_id: str, state: State, *values: float | None) -> None:
         """A trial has ended. A pruned trial has its best value, as in Tune.
 
         For Tune's OptunaSearch, a trial without a result and without an error is pruned; others ignore it.
         """
+        (value,) = values or (None,)
         reports = list(self._reports.pop(trial_id, {}).values())
         if value is None and state == "pruned":
             value = min(reports, key=self._objective.loss, default=None)
@@ -176,8 +117,7 @@ class RaySearcher:
             inner = inner.searcher
         resume = option("resume")
         if type(inner).add_evaluated_point is TuneSearcher.add_evaluated_point:
-            name = type(inner).__name__
-            raise InputError(f"{resume}: {name} cannot take earlier trials: start a new study")
+            raise InputError(f"{resume}: {type(inner).__name__} cannot take earlier trials: start a new study")
         if not self._space:
             raise InputError(f"{resume}: a searcher needs the keys of space={{...}} for earlier trials: give it")
         self._recalled[trial_id] = {key: values[key] for key in self._space}
@@ -193,65 +133,9 @@ class RaySearcher:
         )
 
 
-def to_searcher(
-    search: object, space: Space, objective: Objective, seed: int, points: Sequence[Mapping[str, ConfigValue]] = ()
-) -> Searcher:
-    """The searcher for ``search``: "optuna", an Optuna sampler, or a searcher of Ray Tune.
-
-    ``points`` are suggested first.
-    Anything else, or a missing Optuna, raises ``InputError``.
-    """
-    if search == "optuna" or is_sampler(search):
-        if not space:
-            raise InputError(
-                f"{option('search')}: an Optuna sampler needs a space: give space={{...}} or a file with 'space:'"
-            )
-        return OptunaSearcher(space, search if is_sampler(search) else None, seed, objective.direction, points)
-    if all(hasattr(search, name) for name in ("suggest", "on_trial_complete", "set_search_properties")):
-        if points:
-            name = type(search).__name__
-            raise InputError(
-                f"search={name}: it takes points in its own constructor: give {name}(points_to_evaluate=…)"
-            )
-        return RaySearcher(search, space, objective)
-    raise InputError(
-        f"search={search!r}: give 'grid', 'random', 'optuna', an Optuna sampler or a searcher of ray.tune.search"
-    )
-
-
-def is_sampler(search: object) -> TypeGuard[optuna.samplers.BaseSampler]:
-    """Whether it is one of Optuna's samplers."""
-    return hasattr(search, "infer_relative_search_space") and hasattr(search, "sample_independent")
-
-
-def import_optuna() -> ModuleType:
-    """Imports Optuna and silences its log. If it is not installed, ``InputError`` is raised."""
-    try:
-        optuna = import_module("optuna")
-    except ImportError as error:
-        raise ParameterError("search", "optuna", "Optuna is not installed", install_command("optuna")) from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
-def _suggested(trial: optuna.Trial, key: str, domain: Domain) -> ConfigValue:
-    """A value that Optuna suggests. It knows no steps of logarithms, so these are rounded here."""
-    value: ConfigValue
-    if domain.is_constant:
-        return domain.values[0]
-    if domain.kind == "choice":
-        value = trial.suggest_categorical(key, domain.values)
-        return value
-    low, high = domain.ends
-    log, whole = domain.kind.startswith("log"), domain.kind in WHOLE
-    step = None if log else domain.step
-    if step is not None:
-        high = float(domain.nearest(high))  # the last step, which may end before the range does
-    if whole:
-        value = trial.suggest_int(key, int(low), int(high), log=log, step=int(step or 1))
-    else:
-        value = trial.suggest_float(key, low, high, log=log, step=step)
-    return domain.nearest(value)
+def is_of_tune(search: object) -> bool:
+    """Whether an object is a searcher of Ray Tune."""
+    return all(hasattr(search, name) for name in ("suggest", "on_trial_complete", "set_search_properties"))
 
 
 def _ray_domain(domain: Domain) -> tune.search.sample.Domain:

@@ -18,13 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from tuner.errors import InputError, did_you_mean
 from tuner.search.configurations import Schema, faults
-from tuner.search.domains import KINDS, WHOLE, Domain, Kind, Space, flat, is_number, to_plain
+from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, flat, is_number, to_plain
 from tuner.trial import AUTO, ConfigValue, Objects
 
 CONDITION, STEP = "if", "step"
+MOST_STEPS = 1e15  # numbers of more digits are not apart
 SAME_IF_EQUAL = (str, int, float, bool, type(None), list, tuple, dict)
 
 
@@ -111,10 +113,10 @@ def merged(*spaces: Mapping[str, object]) -> dict[str, object]:
     return {key: value for space in spaces for key, value in _entries(space)}
 
 
-def has_ranges(given: object) -> bool:
-    """Whether a space has a range of numbers, and not choices alone; False if it is no space."""
+def kinds_of(given: object) -> set[str]:
+    """The kinds of domains in a space, which need not be valid; single values have none."""
     entries = _entries(given) if isinstance(given, Mapping) else ()
-    return any(isinstance(value, Mapping) and set(value) & (set(KINDS) - {"choice"}) for _, value in entries)
+    return {kind for _, value in entries if isinstance(value, Mapping) for kind in set(value) & set(KINDS)}
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,9 @@ def _wrong(key: str, form: _Form, schema: Schema) -> list[str]:
     if not isinstance(values, (list, tuple)) or not values:
         return [f"{key}: {kind} {values!r}: expected a list that is not empty"]
     default = None if schema is None else schema[key].default
-    if kind == "choice":
+    if kind == CROSSED and form.condition is not None:
+        return [f"{key}: {kind} has no condition, as all combinations are tried: give {{choice: [...]}}"]
+    if kind in ("choice", CROSSED):
         fault = "a step belongs to a range" if form.step is not None else _same_labels(values, schema)
         found = [f"{key}: {fault}"] if fault else []
     else:
@@ -286,7 +290,9 @@ def _wrong_step(kind: str, ends: Sequence[object], step: object) -> str:
     number = "a whole number" if kind in WHOLE else "a number"
     if not is_number(step, kind in WHOLE) or step <= 0:
         return f"has step {step!r}: give {number} above 0"
-    return "" if step <= high - low else f"has step {step!r}, which is more than the range"
+    if step > high - low:
+        return f"has step {step!r}, which is more than the range"
+    return f"has step {step!r}, which is too small for its range" if (high - low) / step > MOST_STEPS else ""
 
 
 def _same_labels(values: Sequence[object], schema: Schema) -> str:
@@ -306,9 +312,10 @@ def _domain(form: _Form, own: type[int] | type[float] | type[str] | None) -> Dom
     """The domain of a form without faults. ``own`` is the hyperparameter's type if that is known."""
     assert isinstance(form.values, (list, tuple))
     assert form.step is None or isinstance(form.step, (int, float))
-    kind: Kind = form.kind  # type: ignore[assignment]
+    kind = cast("Kind", "choice" if form.kind == CROSSED else form.kind)
     values = tuple(_typed(value, form.kind, own) for value in form.values)
-    return Domain(kind, values, form.step, objects={} if own else _objects(form.values))
+    objects = {} if own else _objects(form.values)
+    return Domain(kind, values, form.step, objects=objects, crossed=form.kind == CROSSED)
 
 
 def _objects(values: Iterable[object]) -> dict[str, object]:

@@ -19,6 +19,7 @@ from tuner.spec.groups import (
     Records,
     Seed,
     SelectionOptions,
+    SpaceOptions,
     StudyOptions,
     TooLarge,
     Training,
@@ -47,7 +48,7 @@ Listed = Annotated[Sequence[str], BeforeValidator(lambda given: (given,) if isin
 PORT = 8765
 
 
-class PlanOptions(SelectionOptions, Training, PackingOptions, TooLarge):
+class PlanOptions(SelectionOptions, SpaceOptions, Training, PackingOptions, TooLarge):
     """``plan``: how a study would be packed."""
 
     title: ClassVar[str] = "What to plan for"

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ValidationInfo
 from tuner.errors import ParameterError, both_given, option
 from tuner.placement.packing import Packing
 from tuner.placement.retry import OnOom
-from tuner.search.schedulers import SchedulerName
+from tuner.search.optuna_names import FIFO, PRUNERS, SCHEDULERS, SEARCHES, canonical
 from tuner.spec.memory_groups import DeviceMemory, TrialMemory
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
 from tuner.trial import DIRECTIONS, MOST_SEED, MOST_TRIALS, Direction
@@ -24,17 +24,15 @@ if TYPE_CHECKING:
     from tuner.workloads.lookup import WorkloadsLike
 
     Search = object
+    Scheduler = object
     Space = str | Path | Mapping[str, object]
     Points = Sequence[Mapping[str, object]]
 else:  # looked over where they are used, which imports torch
     Configs = WorkloadsLike = Space = Points = object
-    Search = Annotated[object, BeforeValidator(lambda given: "optuna" if given == TPE else given)]
+    Search = Scheduler = Annotated[object, BeforeValidator(canonical)]
 
 DEFAULT_MODE = "quick"
 DEFAULT_DATA = ""  # each workload's own default
-UP_FRONT = ("grid", "random")  # searches whose configurations are known before the study begins
-SEARCHES = (*UP_FRONT, "optuna")
-TPE = "tpe"  # Optuna's default sampler, which is what "optuna" is; "TPESampler" is what study.json calls an object
 
 MpsChoice = Literal["auto", "on", "off"]
 
@@ -79,6 +77,12 @@ def _direction(given: object) -> object:
     return DIRECTIONS.get(given, given) if isinstance(given, str) else given
 
 
+def _option_texts(given: object) -> object:
+    """A dictionary of options as texts KEY=VALUE."""
+    return tuple(f"{key}={value}" for key, value in given.items()) if isinstance(given, Mapping) else given
+
+
+OptionTexts = Annotated[Texts, BeforeValidator(_option_texts)]
 DirectionText = Annotated[Direction | None, BeforeValidator(_direction)]
 
 
@@ -348,21 +352,26 @@ class Records(Options):
     )
 
 
-class SearchOptions(Options):
-    """What to try next."""
+class SpaceOptions(Options):
+    """What to try."""
 
     title: ClassVar[str] = "Search"
 
     search: Search | None = field(
         None,
-        "How to search a space, or a mode that is a grid: grid, random or optuna.",
+        f"How to search a space, or a mode that is a grid: {', '.join(SEARCHES)}. All but grid are of Optuna.",
         Terminal(
-            f"[{'|'.join(SEARCHES)}]",
+            "NAME",
             unset="a list is tried as it is, choices alone as a grid, and any other space at random",
-            choices=(*SEARCHES, TPE),
+            choices=(*SEARCHES, "optuna"),
             aliases=("--sampler", "--search-alg"),
             in_python="One of Optuna's samplers or a searcher of ray.tune.search can be given as it is.",
         ),
+    )
+    search_options: OptionTexts = field(
+        (),
+        "An option of the sampler, as KEY=VALUE: an argument of its constructor in Optuna.",
+        Terminal("KEY=VALUE", "--search-option", in_python="A dictionary of them."),
     )
     space: Space | None = field(
         None,
@@ -386,8 +395,25 @@ class SearchOptions(Options):
         ge=1,
         le=MOST_TRIALS,
     )
-    scheduler: SchedulerName = field(
-        "fifo",
-        "End trials early: asha keeps the best quarter, median those better than the median, fifo all.",
-        Terminal(aliases=("--pruner",)),
+
+
+class SearchOptions(SpaceOptions):
+    """What to try next, and what to stop."""
+
+    title: ClassVar[str] = "Search"
+
+    scheduler: Scheduler = field(
+        FIFO,
+        f"End bad trials early by one of Optuna's pruners: {', '.join(PRUNERS)}. fifo ends none.",
+        Terminal(
+            "NAME",
+            choices=(*SCHEDULERS, "successive-halving"),
+            aliases=("--pruner",),
+            in_python="One of Optuna's pruners can be given as it is.",
+        ),
+    )
+    scheduler_options: OptionTexts = field(
+        (),
+        "An option of the pruner, as KEY=VALUE: an argument of its constructor in Optuna.",
+        Terminal("KEY=VALUE", "--scheduler-option", in_python="A dictionary of them."),
     )

@@ -96,6 +96,11 @@ class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, 
         return self.search if self.search is None or isinstance(self.search, str) else type(self.search).__name__
 
     @property
+    def scheduler_name(self) -> str:
+        """What the scheduler is called: an object by its class."""
+        return self.scheduler if isinstance(self.scheduler, str) else type(self.scheduler).__name__
+
+    @property
     def most_workers(self) -> int | None:
         """The maximum number of trials at once; None for as many as fit."""
         return 1 if self.in_process else self.max_workers

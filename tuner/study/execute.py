@@ -85,14 +85,15 @@ def _run(study: Placed, folder: StudyFolder, record: StudyRecord, around: Surrou
         phase=starting(around.executor),
     )
     described = study.optuna.described if study.optuna else None
-    recorder = Recorder(folder, progress, requests, around.trackers, settings.scheduler, described)
+    recorder = Recorder(folder, progress, requests, around.trackers, settings.scheduler_name, described)
     feedback = _feedback(study.estimates, folder)
-    pruning = Pruning(settings.scheduler, study.objectives, study.tried)
-    pruning.replay(read_epochs(folder.path / EPOCHS))
+    before = ended(study.attempts, [*requests, *study.misfits])
+    pruning = Pruning(study.objectives, settings, study.live.searcher if study.live else None)
+    pruning.begin(study.tried, before, list(read_epochs(folder.path / EPOCHS)))
     steering = Steering(study, record, folder, recorder, feedback, pruning)
     decisions = _decisions(study, feedback, pruning, steering)
     if study.optuna:
-        study.optuna.begin(folder.path, ended(study.attempts, requests))
+        study.optuna.begin(folder.path, before)
         decisions = replace(decisions, answer=study.optuna.answer, ended=study.optuna.ended)
     try:
         with phases.silent(), progress, recording(folder.path / MACHINE, study.plan.devices if requests else ()):
@@ -184,8 +185,6 @@ def _decisions(study: Placed, feedback: StudyFeedback, pruning: Pruning, steerin
     def learn_report(request: Request, report: EpochReport) -> Correction | None:
         return feedback.correct if feedback.report(request.trial, report) else None
 
-    def prune(report: EpochReport) -> bool:
-        steering.reported(report)
-        return pruning.stops(report)
-
-    return Decisions(try_again, learn, steering.suggest, prune, learn_report=learn_report, ended=steering.ended)
+    return Decisions(
+        try_again, learn, steering.suggest, pruning.stops, learn_report=learn_report, ended=steering.ended
+    )

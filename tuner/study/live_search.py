@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -70,7 +71,7 @@ class LiveSearch:
                 (trial,) = to_trials([_selection(self.workload, [found])], self.settings)
             except InputError as error:
                 self.fault = str(error)
-                self.searcher.tell(trial_id, "unfit", None)
+                self.searcher.tell(trial_id, "unfit")
                 continue
             self.trials.append(replace(trial, trial_id=trial_id))
             self.fault = ""
@@ -81,7 +82,7 @@ class LiveSearch:
         """The last suggestion cannot be used either, for this reason: it is told so, and is no trial."""
         self.trials.remove(trial)
         self.fault = reason
-        self.searcher.tell(trial.trial_id, "unfit", None)
+        self.searcher.tell(trial.trial_id, "unfit")
 
     def ended_early(self) -> str:
         """A line on why there are fewer trials than it might have suggested; empty if there are not."""
@@ -94,21 +95,43 @@ class LiveSearch:
     def recall(self, trials: Sequence[Trial], ended: Mapping[str, Attempt], epochs: Iterable[EpochLine]) -> None:
         """Tells the searcher again what it suggested before this process began, and what came of it."""
         self.trials = list(trials)
-        reports: dict[str, list[EpochLine]] = {}
-        for line in epochs:
-            reports.setdefault(line.trial_id, []).append(line)
-        for trial in trials:
-            self.searcher.recall(trial.trial_id, trial.config)
-            for line in reports.get(trial.trial_id, []):
-                value = line.metrics.get(self.objective.metric)
-                if value is not None:
-                    self.searcher.report(trial.trial_id, line.epoch, value)
-            if row := ended.get(trial.trial_id):
-                self.tell(trial.trial_id, row.status, row.metrics.get(self.objective.metric))
+        replay(self.searcher, trials, ended, list(epochs), self.objective)
 
-    def tell(self, trial_id: str, status: Status, value: float | None) -> None:
-        """Tells the searcher how a trial has ended for good."""
-        self.searcher.tell(trial_id, STATES.get(status, "failed"), value)
+
+def replay(
+    searcher: Searcher,
+    trials: Sequence[Trial],
+    ended: Mapping[str, Attempt],
+    epochs: Sequence[EpochLine],
+    objective: Objective,
+) -> None:
+    """Tells a searcher of trials of an earlier process: first of those that have ended, each with its end.
+
+    What the others have reported follows, so that a pruner judges them by all that is known.
+    """
+    reports: dict[str, list[EpochLine]] = {}
+    for line in epochs:
+        reports.setdefault(line.trial_id, []).append(line)
+    for trial in trials:
+        searcher.recall(trial.trial_id, trial.config)
+        if row := ended.get(trial.trial_id):
+            for line in reports.get(trial.trial_id, []):
+                report(searcher, line.trial_id, line.epoch, line.metrics, objective)
+            searcher.tell(row.trial_id, STATES.get(row.status, "failed"), row.metrics.get(objective.metric))
+    left = {trial.trial_id for trial in trials} - ended.keys()
+    for line in epochs:
+        if line.trial_id in left:
+            report(searcher, line.trial_id, line.epoch, line.metrics, objective)
+
+
+def report(
+    searcher: Searcher, trial_id: str, epoch: int, metrics: Mapping[str, float | None], objective: Objective
+) -> bool:
+    """Tells a searcher what a trial is compared by, if it reports that; whether the trial is to be stopped."""
+    if epoch == 0 or objective.metric not in metrics:
+        return False
+    value = metrics[objective.metric]
+    return searcher.report(trial_id, epoch, math.nan if value is None else value)
 
 
 def fitting(

@@ -26,8 +26,8 @@ from tuner.workloads.task import Selection
 
 # Options of such a study, whatever those of the others are: it is one trial, needed to its end.
 ALONE: Mapping[str, object] = {
-    **{"seeds": 1, "epochs": None, "scheduler": "fifo"},
-    **{"search": None, "space": None, "points": None, "num_samples": None},
+    **{"seeds": 1, "epochs": None, "scheduler": "fifo", "scheduler_options": ()},
+    **{"search": None, "search_options": (), "space": None, "points": None, "num_samples": None},
 }
 
 

@@ -26,15 +26,15 @@ from tuner.search.configurations import (
     read_space,
 )
 from tuner.search.domains import Space
-from tuner.search.drawing import draw, grid
-from tuner.search.searchers import to_searcher
-from tuner.search.spaces import flat_keys, has_ranges, merged, parse_points, parse_space
-from tuner.spec.groups import SEARCHES, UP_FRONT
+from tuner.search.drawing import MAX_REJECTED_DRAWS, check_number, draws, grid, without_grid
+from tuner.search.optuna_names import UP_FRONT, canonical, check_choice, make_pruner, make_sampler
+from tuner.search.searchers import RaySearcher, Searcher, is_of_tune
+from tuner.search.spaces import flat_keys, kinds_of, merged, parse_points, parse_space
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch, to_configuration
 from tuner.study.selection import choose, label_of, parse_override
 from tuner.study.stored_options import to_stored
-from tuner.trial import AUTO, Configuration, ConfigValue
+from tuner.trial import AUTO, Configuration, ConfigValue, Objective
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.lookup import Finder, as_list
@@ -60,14 +60,18 @@ class SearchedSpace:
 def with_search(settings: Settings) -> Settings:
     """The settings with the search that goes with their space, if they name none.
 
-    Choices alone are a grid, unless a number of samples is asked for.
+    Choices alone are a grid, unless a number of samples is asked for. ``grid_search`` beside other domains has all of
+    its values combined, and the others drawn once for each combination, as in Ray Tune.
     """
     settings.check_selection()
-    if settings.search is not None or (settings.space is None and not _is_space(settings.config)):
-        return settings
-    given = _asked(settings)
-    ranges = given is not None and (has_ranges(given.space) or settings.num_samples is not None)
-    return settings.changed(search="random" if ranges else "grid")
+    given = _asked(settings) if settings.space is not None or _is_space(settings.config) else None
+    kinds = kinds_of(given.space) if given else set()
+    if settings.search is None and given:
+        is_grid = settings.num_samples is None and (kinds <= {"choice"} or kinds == {"grid_search"})
+        settings = settings.changed(search="grid" if is_grid else "random")
+    if "grid_search" in kinds and settings.search == "random" and settings.num_samples is None:
+        settings = settings.changed(num_samples=1)
+    return settings
 
 
 def _is_space(config: Configs | None) -> bool:
@@ -89,13 +93,15 @@ def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Select
     Raises:
         InputError: one of these cannot be used; data are not looked at.
     """
-    _check(settings)
+    check_search(settings)
     search = settings.search
+    if search is None:
+        return *choose(settings, settings.data_seed), None
     file = settings.space if isinstance(settings.space, str) else settings.config
-    label = label_of(file) or ("space" if settings.space else settings.mode)
+    label = f"{settings.search_name}-{label_of(file) or ('space' if settings.space else settings.mode)}"
     if search in UP_FRONT:
-        selections, _ = choose(settings, settings.data_seed, listing=partial(_listing, settings))
-        return selections, f"{search}-{label}", None
+        listing = partial(_listing, settings, study)
+        return choose(settings, settings.data_seed, listing=listing)[0], label, None
     one = _one_space(settings)
     workload, before = one.workload, study.configurations
     if study.options and not same_selection(study, settings, (*SELECTION, "search", "space", "points")):
@@ -103,18 +109,41 @@ def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Select
     if (settings.num_samples or 0) < len(before):
         rule = f"{settings.resume} has {len(before)} already: give no fewer"
         raise ParameterError("num_samples", settings.num_samples, rule)
-    points = [point for point in one.points if not any(point.items() <= tried.items() for tried in before)]
-    # Anew, a sampler with the same seed would begin with the same suggestions.
     objective = objective_of(workload, settings.metric, settings.direction)
-    searcher = to_searcher(search, one.space, objective, settings.seed + 1_000_003 * len(before), points)
-    live = LiveSearch(workload, searcher, one.fixed, settings, objective)
+    live = LiveSearch(workload, _searcher(settings, one, objective, before), one.fixed, settings, objective)
     tried = configurations(
         before or [_of_data(one)], workload.schema, source="study.json", finish=finish_of(workload)
     )
     asked = settings.changed(overrides=())
     selections, _ = choose(asked, settings.data_seed, workload=[workload], listing=lambda *_: {workload.name: tried})
-    selections = selections if before else [replace(each, configurations=[]) for each in selections]
-    return selections, f"{settings.search_name}-{label}", live
+    selections = selections if before else [replace(selection, configurations=[]) for selection in selections]
+    return selections, label, live
+
+
+def _searcher(
+    settings: Settings, one: SearchedSpace, objective: Objective, before: Sequence[Mapping[str, ConfigValue]]
+) -> Searcher:
+    """What suggests values: a sampler of Optuna, with the pruner in the same Optuna study, or a searcher of Tune."""
+    from tuner.search.optuna_trials import OptunaTrials, new_study
+
+    search, space = settings.search, one.space
+    points = [point for point in one.points if not any(point.items() <= tried.items() for tried in before)]
+    if is_of_tune(search):
+        return RaySearcher(search, space, objective, points)
+    if not space:
+        raise InputError(
+            f"{option('search')}: an Optuna sampler needs a space: give space={{...}} or a file with 'space:'"
+        )
+    endless = [key for key, domain in space.items() if domain.kind == "uniform" and domain.step is None]
+    endless += [key for key, domain in space.items() if domain.kind == "loguniform"]  # Optuna knows no steps of these
+    if search == "bruteforce" and endless:
+        raise without_grid(endless, one.source)
+    # Anew, a sampler with the same seed would begin with the same suggestions.
+    sampler = make_sampler(search, settings.search_options, settings.seed + 1_000_003 * len(before))
+    if before and not isinstance(search, str):
+        sampler.reseed_rng()
+    pruner = make_pruner(settings.scheduler, settings.scheduler_options)
+    return OptunaTrials(new_study(sampler, pruner, objective.direction), space, points)
 
 
 def _of_data(one: SearchedSpace) -> dict[str, ConfigValue]:
@@ -137,16 +166,20 @@ def same_selection(study: StudyRecord, settings: Settings, names: Collection[str
     """Whether these options are a study's own, as ``study.json`` has them."""
     stored = study.options
     asked = json.loads(json.dumps({name: value for name, value in to_stored(settings).items() if name in names}))
-    return stored is not None and all(asked[name] == stored.get(name) for name in names)
+    return stored is not None and all(asked[name] == canonical(stored.get(name)) for name in names)
 
 
-def _check(settings: Settings) -> None:
-    """Refuses options that do not go with a search, or with this one."""
+def check_search(settings: Settings) -> None:
+    """Refuses options that do not go with a search or a scheduler, or with this one."""
     search, number, seeds = settings.search, settings.num_samples, settings.seeds
-    if isinstance(search, type):
-        raise InputError(f"search={search.__name__}: it is a class: give an object, such as {search.__name__}()")
-    if isinstance(search, str) and search not in SEARCHES:
-        raise ParameterError("search", search, f"choose one of {', '.join(SEARCHES)}")
+    check_choice("scheduler", settings.scheduler, settings.scheduler_options)
+    if search is None:
+        for name in ("points", "num_samples", "search_options"):
+            if (value := getattr(settings, name)) not in (None, ()):
+                rule = f"has no effect without {option('space')} or {option('search')}"
+                raise ParameterError(name, value, rule)
+        return
+    check_choice("search", search, settings.search_options)
     named = option("search", settings.search_name)
     if search == "grid":
         if number is not None:
@@ -164,32 +197,59 @@ def _check(settings: Settings) -> None:
             raise ParameterError(name, value, f"has no effect with {named}: leave it out")
 
 
-def _listing(settings: Settings, names: Sequence[str], find: Finder) -> dict[str, list[Configuration]]:
-    """The configurations of a grid or of random samples."""
-    found = {}
-    for each in searched_spaces(settings, names, find):
-        workload, fixed = each.workload, each.fixed
-        if settings.search == "grid":
-            entries = [
-                {**fixed, **row, "name": name_of({key: row[key] for key in row if key in each.named})}
-                for row in grid(each.space, each.source, each.points, settings.seed)
-            ]
-        else:
-            usable = partial(_unusable, workload, fixed)
-            rows = draw(each.space, settings.num_samples or 0, settings.seed, each.source, usable, each.points)
-            # Not padded: with more samples the first are called as before.
-            entries = [{**fixed, **row, "name": f"sample-{number}"} for number, row in enumerate(rows, 1)]
-        found[workload.name] = configurations(
-            entries, workload.schema, source=each.source, finish=finish_of(workload)
-        )
+def _listing(
+    settings: Settings, study: StudyRecord, names: Sequence[str], find: Finder
+) -> dict[str, list[Configuration]]:
+    """The configurations of a grid or of random samples, of which a study that is resumed has some already."""
+    searched = searched_spaces(settings, names, find)
+    before = study.configurations if len(searched) == 1 else []
+    listed = _grid if settings.search == "grid" else partial(_random, before=before)
+    return {one.workload.name: listed(settings, one) for one in searched}
+
+
+def _grid(settings: Settings, one: SearchedSpace) -> list[Configuration]:
+    rows = grid(one.space, one.source, one.points, settings.seed)
+    entries = [
+        {**one.fixed, **row, "name": name_of({key: row[key] for key in row if key in one.named})} for row in rows
+    ]
+    workload = one.workload
+    return configurations(entries, workload.schema, source=one.source, finish=finish_of(workload))
+
+
+def _random(
+    settings: Settings, one: SearchedSpace, before: Sequence[Mapping[str, ConfigValue]]
+) -> list[Configuration]:
+    """Different random configurations, which go together; more samples keep the first ones.
+
+    A study that is resumed keeps its own, also those that an earlier version drew in another way.
+    """
+    number = check_number(one.space, settings.num_samples or 0, one.source, one.points)
+    workload = one.workload
+    finish = finish_of(workload)
+    found = configurations(before, workload.schema, source="study.json", finish=finish) if before else []
+    drawn = draws(one.space, settings.seed, one.points)
+    rejected, reason = 0, ""
+    while len(found) < number:
+        try:
+            # The names are not padded: with more samples the first are called as before.
+            made = to_configuration(workload, {**one.fixed, **next(drawn)}, f"sample-{len(found) + 1}")
+            reason = "all were drawn already" if any(made.values == known.values for known in found) else ""
+        except InputError as error:
+            reason = error.text
+        rejected = rejected + 1 if reason else 0
+        if rejected == MAX_REJECTED_DRAWS:
+            rule = f"{one.source} gave {len(found)} usable ones, and then none in {MAX_REJECTED_DRAWS} draws"
+            raise ParameterError("num_samples", number, f"{rule}; reason of the last: {reason}")
+        if not reason:
+            found.append(made)
     return found
 
 
 def _one_space(settings: Settings) -> SearchedSpace:
     """What a live search searches; a searcher of Tune's may have its own space."""
     find = Finder()
-    asked = list(dict.fromkeys(find(each).name for each in as_list(settings.workload)))
-    own = settings.search != "optuna" and settings.space is None and settings.config is None
+    asked = list(dict.fromkeys(find(workload).name for workload in as_list(settings.workload)))
+    own = is_of_tune(settings.search) and settings.space is None and settings.config is None
     if len(asked) > 1:
         raise ParameterError("search", settings.search_name, f"takes one workload, not {', '.join(asked)}")
     if own:
@@ -199,6 +259,11 @@ def _one_space(settings: Settings) -> SearchedSpace:
         raise InputError(
             f"{one.source}: {AUTO}: a batch is found for trials that are known: use another {option('search')}, "
             "random or grid"
+        )
+    if products := [key for key, domain in one.space.items() if domain.crossed]:
+        raise InputError(
+            f"{one.source}: {', '.join(products)}: grid_search has all combinations tried, which "
+            f"{option('search', settings.search_name)} does not: give {{choice: [...]}}, or search random or grid"
         )
     return one
 
@@ -214,7 +279,7 @@ def searched_spaces(
         given = [read_space(_mode_file(find(name), settings.mode)) for name in names or [DEFAULT_WORKLOAD]]
     raw = given[0].space if isinstance(given[0].space, Mapping) else {}
     named = {**given[0].defaults, **raw}.get("workload", DEFAULT_WORKLOAD)
-    return [_searched(settings, find(name), each) for name, each in zip(names or [str(named)], given, strict=True)]
+    return [_searched(settings, find(name), own) for name, own in zip(names or [str(named)], given, strict=True)]
 
 
 def _searched(settings: Settings, workload: Trainable, given: GivenSpace) -> SearchedSpace:
@@ -226,8 +291,8 @@ def _searched(settings: Settings, workload: Trainable, given: GivenSpace) -> Sea
     if not isinstance(given.space, Mapping) or not given.space:
         parse_space(given.space, workload.schema, source)
     defaults, space = (
-        {key: value for key, value in each.items() if key != "workload"}
-        for each in (given.defaults, cast("Mapping[str, object]", given.space))
+        {key: value for key, value in values.items() if key != "workload"}
+        for values in (given.defaults, cast("Mapping[str, object]", given.space))
     )
     parsed = parse_space(merged(defaults, space, own), workload.schema, source)
     if settings.points is not None and given.points is not None:
@@ -250,11 +315,3 @@ def _mode_file(workload: Trainable, mode: str) -> Path:
 def _fixed(settings: Settings) -> dict[str, ConfigValue]:
     """The values that are the same in every configuration."""
     return dict(parse_override(text) for text in settings.overrides)
-
-
-def _unusable(workload: Trainable, fixed: Mapping[str, object], values: Mapping[str, ConfigValue]) -> str:
-    try:
-        to_configuration(workload, {**fixed, **values}, "sample")
-    except InputError as error:
-        return error.text
-    return ""

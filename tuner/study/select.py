@@ -12,13 +12,21 @@ from tuner.errors import InputError, ParameterError, option
 from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study
 from tuner.search.configurations import read_configs, source_name
 from tuner.search.domains import objects_of
+from tuner.search.optuna_names import UP_FRONT
 from tuner.search.spaces import listed_objects
-from tuner.spec.groups import DEFAULT_DATA, UP_FRONT
+from tuner.spec.groups import DEFAULT_DATA
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch
 from tuner.study.repeat import command
-from tuner.study.searching import SELECTION, choose_searched, same_selection, searched_spaces, with_search
-from tuner.study.selection import choose, chosen_before
+from tuner.study.searching import (
+    SELECTION,
+    check_search,
+    choose_searched,
+    same_selection,
+    searched_spaces,
+    with_search,
+)
+from tuner.study.selection import chosen_before
 from tuner.study.stages import Selected
 from tuner.study.stored_options import CALL, is_object, is_source, plainly, resumed, to_stored
 from tuner.trial import Objects
@@ -119,25 +127,20 @@ def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selec
 
     A resumed study has its earlier selections if no others are asked for.
     """
-    if settings.search is None:
-        for name in ("points", "num_samples"):
-            if getattr(settings, name) is not None:
-                rule = f"has no effect without {option('space')} or {option('search')}"
-                raise ParameterError(name, getattr(settings, name), rule)
+    check_search(settings)
     of_list = settings.search in (None, *UP_FRONT)
     if of_list and same_selection(record, settings, (*SELECTION, "search", "space", "points", "num_samples")):
         known = record.configurations, record.workloads, settings.data, settings.data_seed, settings.skip_bad
         return chosen_before(*known, record.classes, settings.workload), settings.mode, None
-    if settings.search is not None:
-        return choose_searched(settings, record)
-    return *choose(settings, settings.data_seed), None
+    return choose_searched(settings, record)
 
 
 def _command(settings: Settings) -> str:
     """The command line of such a study, or ``CALL`` if no command can start it."""
     texts = specs_of(settings.workload)
     functions = callable(settings.memory_gb) or settings.estimate is not None or settings.points is not None
-    if texts is None or is_object(settings.search_name) or functions or not is_source(settings.data):
+    objects = is_object(settings.search_name) or is_object(settings.scheduler_name)
+    if texts is None or objects or functions or not is_source(settings.data):
         return CALL
     if not all(isinstance(value, (str, NoneType)) for value in (settings.config, settings.space)):
         return CALL

@@ -33,7 +33,7 @@ from tuner.trial import Device, Objective, Request, Trial, is_auto
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
 
 if TYPE_CHECKING:
-    from tuner.study.optuna_trials import OptunaTrials
+    from tuner.study.objective_trials import ObjectiveTrials
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Selected:
     # Suggests trials as others end; those in ``selections`` are what it suggested before.
     live: LiveSearch | None = None
     scales: Mapping[str, Scale] = field(default_factory=dict)  # of the ranges in the space, by hyperparameter
-    optuna: OptunaTrials | None = None  # of a user's own Optuna study, whose trials these are
+    optuna: ObjectiveTrials | None = None  # of a user's own Optuna study, whose trials these are
     shows_end: bool = False  # tables, advice and how to repeat the best trial are printed
     returns_table: bool = False  # the caller returns a table that a notebook shows, so that none is printed there
     from_python: bool = False  # the user called a function, so that texts name its parameters

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from tuner.estimation.feedback import StudyFeedback
+from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import StudyRecord
-from tuner.search.schedulers import Scheduler, make_scheduler
-from tuner.study.live_search import fitting, misfit_text, suggested
+from tuner.search.optuna_names import FIFO, make_pruner
+from tuner.search.searchers import RaySearcher, Searcher, State
+from tuner.spec.groups import SearchOptions
+from tuner.study.live_search import STATES, fitting, misfit_text, replay, report, suggested
 from tuner.study.recorder import Recorder
 from tuner.study.resume import listed
 from tuner.study.stages import Placed
@@ -19,53 +23,61 @@ from tuner.trial import EpochReport, Objective, Outcome, Request, Status, Trial
 
 
 class Pruning:
-    """A scheduler for each workload's trials, whose metrics are compared with each other's alone."""
+    """Tells what judges a study's trials what they report: the search, and a pruner for each workload.
 
-    def __init__(self, name: str, objectives: Mapping[str, Objective], trials: Iterable[Trial]) -> None:
-        """Begins with nothing reported."""
+    Trials of different workloads are not compared. If a sampler of Optuna searches, the pruner is that of its study.
+    """
+
+    def __init__(
+        self, objectives: Mapping[str, Objective], settings: SearchOptions, searcher: Searcher | None = None
+    ) -> None:
+        """Begins with no trials."""
         self._objectives = objectives
-        self._schedulers: dict[str, Scheduler] = {
-            workload: made for workload in objectives if (made := make_scheduler(name))
-        }
+        self._judges: list[tuple[str, Searcher]] = []  # with the workload whose trials one judges
         self._workloads: dict[str, str] = {}
-        self._epochs: dict[str, int] = {}
-        self._stopped: dict[str, int] = {}  # after which epoch
-        for trial in trials:
-            self.add(trial)
+        if searcher is not None:
+            self._judges += [(workload, searcher) for workload in objectives]
+        of_tune = isinstance(searcher, RaySearcher)
+        self._pruners = {}
+        if settings.scheduler != FIFO and (searcher is None or of_tune):
+            self._pruners = {workload: _pruner(settings, objective) for workload, objective in objectives.items()}
+        self._judges += self._pruners.items()
 
-    def add(self, trial: Trial) -> None:
-        """A search has suggested another trial."""
-        self._workloads[trial.trial_id] = trial.workload
-        self._epochs[trial.trial_id] = trial.epochs
+    def begin(
+        self,
+        trials: Sequence[Trial],
+        ended: Mapping[str, Attempt] = MappingProxyType({}),
+        epochs: Sequence[EpochLine] = (),
+    ) -> None:
+        """Adds trials, with what those of an earlier process said, and how they ended."""
+        self._workloads |= {trial.trial_id: trial.workload for trial in trials}
+        for workload, pruner in self._pruners.items():
+            own = [trial for trial in trials if trial.workload == workload]
+            replay(pruner, own, ended, epochs, self._objectives[workload])
 
-    def replay(self, epochs: Iterable[EpochLine]) -> None:
-        """Takes note of what trials said before this process began."""
-        for line in epochs:
-            self._note(line.trial_id, line.epoch, line.metrics)
+    def stops(self, said: EpochReport) -> bool:
+        """Whether a trial is to be stopped; never after its last epoch."""
+        workload = self._workloads[said.trial_id]
+        stops = [
+            report(judge, said.trial_id, said.epoch, said.metrics, self._objectives[workload])
+            for judged, judge in self._judges
+            if judged == workload
+        ]
+        return any(stops) and said.epoch < (said.epochs or math.inf)
 
-    def stops(self, report: EpochReport) -> bool:
-        """Whether a trial is to be stopped; never after its last epoch.
+    def ended(self, trial: Trial, state: State, metrics: Mapping[str, float | None]) -> None:
+        """A trial has ended for good."""
+        for workload, judge in self._judges:
+            if workload == trial.workload:
+                judge.tell(trial.trial_id, state, metrics.get(self._objectives[workload].metric))
 
-        One that was to be, and whose attempt or study ended before that, is stopped when it has come as far again.
-        """
-        self._note(report.trial_id, report.epoch, report.metrics)
-        after = self._stopped.get(report.trial_id)
-        return after is not None and after <= report.epoch < (report.epochs or math.inf)
 
-    def value(self, report: EpochReport) -> float | None:
-        """What a report says of the metric that its trial is compared by."""
-        return report.metrics.get(self._objectives[self._workloads[report.trial_id]].metric)
+def _pruner(settings: SearchOptions, objective: Objective) -> Searcher:
+    """A study of Optuna's that suggests nothing, for its pruner."""
+    from tuner.search.optuna_trials import OptunaTrials, new_study
 
-    def _note(self, trial_id: str, epoch: int, metrics: Mapping[str, float | None]) -> None:
-        workload = self._workloads.get(trial_id, "")
-        scheduler = self._schedulers.get(workload)
-        if scheduler is None or epoch == 0 or self._objectives[workload].metric not in metrics:
-            return
-        value = metrics[self._objectives[workload].metric]
-        loss = float("nan") if value is None else self._objectives[workload].loss(value)
-        stops = scheduler.stops(trial_id, epoch, loss)
-        if stops and epoch < (self._epochs[trial_id] or math.inf):
-            self._stopped.setdefault(trial_id, epoch)
+    pruner = make_pruner(settings.scheduler, settings.scheduler_options)
+    return OptunaTrials(new_study(None, pruner, objective.direction))
 
 
 class Steering:
@@ -100,7 +112,7 @@ class Steering:
             return None
         while request := suggested(live, self._study.tasks, self._study.devices):
             self._feedback.add(request.trial, live.estimates.raw[request.trial.trial_id])
-            self._pruning.add(request.trial)
+            self._pruning.begin([request.trial])
             self._folder.describe(replace(self._record, configurations=listed(live.trials, several=False)))
             if fitting([request], self._study.whole, self._study.tasks, live.settings)[0]:
                 request = self._feedback.correct(request)
@@ -111,20 +123,11 @@ class Steering:
         return None
 
     def misfit(self, request: Request) -> None:
-        """A trial fits no device: writes that down, and tells the search, if it is one."""
+        """A trial fits no device: writes that down, and tells those who judge trials."""
         status: Status = "too_large" if self._study.settings.skip_too_large else "pruned"
         self._recorder.misfit(request, misfit_text(request, self._study.whole), status)
-        if self._live:
-            self._live.searcher.tell(request.trial.trial_id, "unfit", None)
-
-    def reported(self, report: EpochReport) -> None:
-        """A trial has finished an epoch."""
-        value = self._pruning.value(report)
-        if self._live and report.epoch and value is not None:
-            self._live.searcher.report(report.trial_id, report.epoch, value)
+        self._pruning.ended(request.trial, "unfit", {})
 
     def ended(self, outcome: Outcome) -> None:
         """A trial has ended for good."""
-        if self._live:
-            value = outcome.metrics.get(self._live.objective.metric)
-            self._live.tell(outcome.trial.trial_id, outcome.status, value)
+        self._pruning.ended(outcome.trial, STATES.get(outcome.status, "failed"), outcome.metrics)

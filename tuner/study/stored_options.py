@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from tuner.errors import ParameterError
 from tuner.records.study_record import OPTUNA_CALL, StudyRecord
 from tuner.search.configurations import space_content
+from tuner.search.optuna_names import SCHEDULERS, SEARCHES, canonical
 from tuner.search.plain_values import has_objects, plain_configs, plain_points, plain_space, stored
-from tuner.spec.groups import SEARCHES, ObjectiveOptions, SelectionOptions
+from tuner.spec.groups import ObjectiveOptions, SelectionOptions
 from tuner.spec.settings import Settings
 from tuner.workloads.lookup import WorkloadLike, as_list, find_workload, texts_of
 
 CALL = "tuner.run()"  # in ``study.json``, for a study that no command can start
 FUNCTIONS = ("memory_gb", "estimate", "data")  # options that may be functions or data, of which only a mark is kept
 OBJECTS = ("space", "points", "config", *FUNCTIONS)  # options that may hold objects
+NAMED = ("search", "scheduler")  # options that are a name or an object
 MEMORY = ("auto_memory", "model_memory_gb", "memory_gb")  # of which one is given
 
 
@@ -34,7 +36,8 @@ def to_stored(settings: Settings) -> dict[str, object]:
     if not is_source(settings.data):
         values["data"] = type(settings.data)  # data may be large, and their digest is kept
     marked = {name: stored(values[name]) for name in OBJECTS}
-    return {**values, **marked, "workload": texts_of(settings.workload), "search": settings.search_name}
+    named = {"search": settings.search_name, "scheduler": settings.scheduler_name}
+    return {**values, **marked, **named, "workload": texts_of(settings.workload)}
 
 
 def how_it_runs(settings: Settings) -> dict[str, object]:
@@ -61,9 +64,9 @@ def is_source(data: object) -> bool:
     return all(isinstance(source, str) for source in named)
 
 
-def is_object(search: object) -> bool:
-    """Whether a search, or what ``study.json`` calls it, is an object that only Python can give again."""
-    return search not in (None, *SEARCHES)
+def is_object(name: object) -> bool:
+    """Whether a search or a scheduler of this name in ``study.json`` is an object that only Python gives again."""
+    return canonical(name) not in (None, *SEARCHES, *SCHEDULERS)
 
 
 def resumed(study: StudyRecord, settings: Settings) -> Settings:
@@ -124,6 +127,7 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
         replaced = (*MEMORY, *["memory_estimation"] * (not settings.estimates_memory))
         stored = {name: value for name, value in stored.items() if name not in replaced}
     own, of_one_run = from_stored(stored), {"output": None, "time_limit": None, "dry_run": False}
+    of_one_run |= {f"{name}_options": () for name in NAMED if name in given}  # those of another sampler or pruner
     return own.changed(**{**of_one_run, "threads": own.threads or study.plan.threads, **given})
 
 
@@ -131,7 +135,7 @@ def needs_objects(study: StudyRecord) -> bool:
     """Whether only Python can continue a study, as it was given objects that no text finds again."""
     options = study.options or {}
     kept = any(has_objects(options.get(name)) for name in OBJECTS)
-    return None in study.classes.values() or is_object(options.get("search")) or kept
+    return None in study.classes.values() or kept or any(is_object(options.get(name)) for name in NAMED)
 
 
 def same_call(folder: str) -> str:
@@ -143,8 +147,9 @@ def _check_given_again(study: StudyRecord, settings: Settings, left_out: Sequenc
     """Refuses to continue a study without its objects that only Python can give; ``left_out`` are some of them."""
     stored, given, folder = study.options or {}, settings.given(), str(settings.resume)
     needed = {name: name for name in OBJECTS if has_objects(stored.get(name))}
-    if is_object(search := stored.get("search")):
-        needed = {"search": f"search {search}", **needed}
+    for name in reversed(NAMED):
+        if is_object(stored.get(name)):
+            needed = {name: f"{name} {stored[name]}", **needed}
     if left := [*left_out, *(text for name, text in needed.items() if name not in given)]:
         *first, last = left
         named = f"{', '.join(first)} and {last}" if first else last

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -18,19 +17,21 @@ from optuna.trial import TrialState
 
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import Scale
+from tuner.search.optuna_trials import OptunaTrials
+from tuner.search.searchers import State
 from tuner.trial import Outcome, Question, Status, Trial
 from tuner.workloads.optuna_objective import ATTRIBUTES, CALLS, Call, OptunaObjective
 
 OWNER = "tuner"  # the user attribute that says which of our trials an unfinished one is
+STATES: Mapping[Status, State] = {"completed": "completed", "pruned": "pruned"}
 
 
-class OptunaTrials:
+class ObjectiveTrials(OptunaTrials):
     """The Optuna trial of each of our trials. A retry goes on with the same one, and so with its suggestions."""
 
     def __init__(self, study: optuna.Study, objective: OptunaObjective) -> None:
-        self._study = study
+        super().__init__(study)
         self._values = objective.values
-        self._trials: dict[str, optuna.Trial] = {}
         self._heartbeats: dict[str, Event] = {}  # by trial id; set to end one
         self._folder = ""
 
@@ -40,23 +41,21 @@ class OptunaTrials:
         Of some it had recorded the end, but was killed before it told the study: these are given, by trial id.
         """
         self._folder = str(folder.resolve())
-        for frozen in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             where, _, trial_id = str(frozen.user_attrs.get(OWNER, "")).rpartition("/")
             if where == self._folder:
-                self._keep(trial_id, optuna.Trial(self._study, frozen._trial_id))
+                self._keep(trial_id, optuna.Trial(self.study, frozen._trial_id))
         for trial_id in self._trials.keys() & ended.keys():
-            self._tell(trial_id, ended[trial_id].status, ended[trial_id].metrics)
+            self._end(trial_id, ended[trial_id].status, ended[trial_id].metrics)
 
     def answer(self, question: Question) -> object:
         """What Optuna's trial answers; raises what it raises."""
         call, trial = question.content, self._trial(question.trial_id)
         assert isinstance(call, Call)
-        if call.arguments is None:
-            if call.name not in ATTRIBUTES:
-                raise AttributeError(call.name)
-            return getattr(trial, call.name)
-        if call.name not in CALLS:
+        if call.name not in (ATTRIBUTES if call.arguments is None else CALLS):
             raise AttributeError(call.name)
+        if call.arguments is None:
+            return getattr(trial, call.name)
         # A retry repeats reports.
         if call.name == "report" and call.arguments[1] in self._frozen(trial).intermediate_values:
             return None
@@ -65,17 +64,13 @@ class OptunaTrials:
 
     def ended(self, outcome: Outcome) -> None:
         """Tells the study what a trial came to."""
-        self._tell(outcome.trial.trial_id, outcome.status, outcome.metrics)
+        self._end(outcome.trial.trial_id, outcome.status, outcome.metrics)
 
-    def _tell(self, trial_id: str, status: Status, metrics: Mapping[str, float | None]) -> None:
-        trial = self._trial(trial_id)  # one that never asked for anything has its place, too
-        self._forget(trial_id)
-        values = [metrics.get(name) for name in self._values]
-        numbers = [value for value in values if value is not None and not math.isnan(value)]
-        if status == "completed" and len(numbers) == len(values):
-            self._study.tell(trial, numbers)
-        else:
-            self._study.tell(trial, state=TrialState.PRUNED if status == "pruned" else TrialState.FAIL)
+    def tell(self, trial_id: str, state: State, *values: float | None) -> None:
+        """A trial has ended, and so does its heartbeat."""
+        if trial_id in self._heartbeats:
+            self._heartbeats.pop(trial_id).set()
+        super().tell(trial_id, state, *values)
 
     def described(self, trial: Trial) -> Trial:
         """The trial with the parameters that were suggested to it, for its row."""
@@ -86,22 +81,25 @@ class OptunaTrials:
         """The scale of each range that objectives have asked for, by parameter."""
         return {
             name: "log" if found.log else "linear"
-            for trial in self._study.get_trials(deepcopy=False)
+            for trial in self.study.get_trials(deepcopy=False)
             for name, found in trial.distributions.items()
             if isinstance(found, FloatDistribution | IntDistribution)
         }
 
     def close(self) -> None:
         """Fails the trials that have not ended, as Optuna does."""
-        for trial_id, trial in list(self._trials.items()):
-            self._forget(trial_id)
-            self._study.tell(trial, state=TrialState.FAIL)
+        for trial_id in list(self._trials):
+            self.tell(trial_id, "failed")
+
+    def _end(self, trial_id: str, status: Status, metrics: Mapping[str, float | None]) -> None:
+        self._trial(trial_id)  # one that never asked for anything has its place, too
+        self.tell(trial_id, STATES.get(status, "failed"), *(metrics.get(name) for name in self._values))
 
     def _trial(self, trial_id: str) -> optuna.Trial:
         if trial_id not in self._trials:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Heartbeat of storage")  # that only ``optimize`` has one
-                self._keep(trial_id, self._study.ask())
+                self._keep(trial_id, self.study.ask())
             self._trials[trial_id].set_user_attr(OWNER, f"{self._folder}/{trial_id}")
         return self._trials[trial_id]
 
@@ -110,18 +108,10 @@ class OptunaTrials:
 
         So other processes do not take it for one that was lost, also while a retry waits for memory.
         """
-        self._trials[trial_id], storage = trial, self._study._storage
+        self._trials[trial_id], storage = trial, self.study._storage
         if is_heartbeat_enabled(storage):
             ended = self._heartbeats[trial_id] = Event()
             Thread(target=_beat, args=(storage, trial._trial_id, ended), daemon=True, name="heartbeat").start()
-
-    def _forget(self, trial_id: str) -> None:
-        del self._trials[trial_id]
-        if trial_id in self._heartbeats:
-            self._heartbeats.pop(trial_id).set()
-
-    def _frozen(self, trial: optuna.Trial) -> Any:
-        return self._study._storage.get_trial(trial._trial_id)
 
 
 def _beat(storage: Any, number: int, ended: Event) -> None:

@@ -23,7 +23,7 @@ from tests.support.attempts import attempt
 from tuner.errors import InputError
 from tuner.records.journal import read_attempts
 from tuner.records.study_record import read_study
-from tuner.study.optuna_trials import OptunaTrials
+from tuner.study.objective_trials import ObjectiveTrials
 from tuner.study.repeat import how_to_repeat
 from tuner.trial import Question
 from tuner.workloads.optuna_objective import Call, OptunaObjective
@@ -111,7 +111,7 @@ def test_a_trial_has_its_heartbeat_from_its_first_question_to_its_end_also_betwe
             enough.set()
 
     monkeypatch.setattr(storage, "record_heartbeat", record)
-    trials = OptunaTrials(optuna.create_study(storage=storage), OptunaObjective(conditional))
+    trials = ObjectiveTrials(optuna.create_study(storage=storage), OptunaObjective(conditional))
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Heartbeat")
         assert trials.answer(Question("t001", Call("number"))) == 0
@@ -195,10 +195,10 @@ def test_an_objective_reports_to_optunas_pruner_and_keeps_its_model_in_either_or
 def test_what_was_recorded_before_a_kill_is_told_to_the_study(tmp_path: Path) -> None:
     def told(state: str, metrics: dict[str, Any]) -> TrialState:
         study = optuna.create_study()
-        before = OptunaTrials(study, objective)
+        before = ObjectiveTrials(study, objective)
         before.begin(tmp_path, {})
         before.answer(Question("t001", Call("suggest_float", ("x", 0, 1))))
-        OptunaTrials(study, objective).begin(tmp_path, {"t001": attempt(status=state, **metrics)})
+        ObjectiveTrials(study, objective).begin(tmp_path, {"t001": attempt(status=state, **metrics)})
         (trial,) = study.trials
         assert trial.value == metrics.get("value")
         return trial.state

@@ -1,0 +1,101 @@
+"""The one adapter between Optuna's studies and ours."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.samplers import BaseSampler, BruteForceSampler, GPSampler, RandomSampler
+from optuna.trial import TrialState
+
+from tuner.search.domains import Space, size, suggested
+from tuner.search.searchers import State
+from tuner.trial import ConfigValue, Direction
+
+STATES: Mapping[State, TrialState] = {"pruned": TrialState.PRUNED, "unfit": TrialState.PRUNED}
+
+
+class OptunaTrials:
+    """The trials of an Optuna study, by our ids: what is suggested to them, what they report, and how they end.
+
+    Optuna's own loop is not used. Without a space, trials get no suggestions, and the study's pruner judges them.
+    """
+
+    def __init__(
+        self, study: optuna.Study, space: Space | None = None, points: Sequence[Mapping[str, ConfigValue]] = ()
+    ) -> None:
+        """Takes the space to search, and the points in it to suggest first."""
+        self.study = study
+        self._space = space or {}
+        self._points = list(points)
+        self._most = size(self._space) if isinstance(study.sampler, BruteForceSampler) else math.inf
+        self._exhausted = False
+        self._trials: dict[str, optuna.Trial] = {}
+        self._stopped: dict[str, int] = {}  # after which epoch the pruner stopped a trial
+
+    def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
+        """Values for a new trial, of which conditions may leave out some; None if the sampler has no more."""
+        if self._exhausted or len(self.study.get_trials(deepcopy=False)) >= self._most:
+            return None
+        if self._points:
+            self.study.enqueue_trial(self._points.pop(0))
+        return self._asked(trial_id)
+
+    def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
+        """Adds a trial of an earlier process; its reports and its end follow."""
+        sampler = self.study.sampler
+        if isinstance(sampler, GPSampler):  # it would fit a model for values that are known
+            self.study.sampler = RandomSampler()
+        self.study.enqueue_trial({key: values[key] for key in self._space if key in values})
+        self._asked(trial_id)
+        self.study.sampler = sampler
+
+    def report(self, trial_id: str, epoch: int, value: float) -> bool:
+        """Takes a trial's metric after an epoch, and returns whether the pruner stops the trial.
+
+        If a retry repeats the epoch, the first metric counts. A trial that was to be stopped, and whose attempt ended
+        before that, is stopped when it has come as far again.
+        """
+        trial = self._trials.get(trial_id)
+        if trial is not None and epoch not in self._frozen(trial).intermediate_values:
+            trial.report(value, epoch)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Optuna's, about trials with different epochs
+                if trial_id not in self._stopped and trial.should_prune():
+                    self._stopped[trial_id] = epoch
+        return self._stopped.get(trial_id, math.inf) <= epoch
+
+    def tell(self, trial_id: str, state: State, *values: float | None) -> None:
+        """A trial has ended, with its metric or, of several objectives, their values."""
+        trial = self._trials.pop(trial_id)
+        numbers = [value for value in values if value is not None and not math.isnan(value)]
+        try:
+            if state == "completed" and numbers and len(numbers) == len(values):
+                self.study.tell(trial, numbers)
+            else:
+                self.study.tell(trial, state=STATES.get(state, TrialState.FAIL))
+        except RuntimeError as error:
+            if "Study.stop" not in str(error):
+                raise
+            self._exhausted = True  # the sampler wanted to end Optuna's loop, after it had stored the trial
+
+    def _asked(self, trial_id: str) -> Mapping[str, ConfigValue]:
+        trial = self._trials[trial_id] = self.study.ask()
+        return suggested(trial, self._space)
+
+    def _frozen(self, trial: optuna.Trial) -> Any:
+        return self.study._storage.get_trial(trial._trial_id)
+
+
+def new_study(
+    sampler: BaseSampler | None = None,
+    pruner: optuna.pruners.BasePruner | None = None,
+    direction: Direction = "minimize",
+) -> optuna.Study:
+    """An Optuna study in memory. Hyperband's brackets follow from its name, which is therefore always the same."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    pruner = pruner or optuna.pruners.NopPruner()  # Optuna's default is the median
+    return optuna.create_study(study_name="tuner", direction=direction, sampler=sampler, pruner=pruner)
