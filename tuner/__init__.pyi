@@ -429,9 +429,8 @@ def plan(
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         search: How to search a space, or a mode that is a grid: grid, random, tpe, gp, cmaes, qmc, nsgaii, nsgaiii,
-            bruteforce. All but grid are Optuna's samplers. One of Optuna's samplers or a searcher of ray.tune.search can
-            be given as it is. By default a list is tried as it is, choices alone as a grid, and any other space at
-            random.
+            bruteforce. All but grid are of Optuna. One of Optuna's samplers or a searcher of ray.tune.search can be given
+            as it is. By default a list is tried as it is, choices alone as a grid, and any other space at random.
         search_options: An option of the sampler, as KEY=VALUE: an argument of its constructor in Optuna. A dictionary of
             them.
         space: A file with the space to search: YAML, TOML or JSON, with the space alone or under "space:". A mapping can
@@ -632,9 +631,8 @@ def run(
         direction: Whether less of the metric is better, or more: minimize (or min), or maximize (or max). By default what
             the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
         search: How to search a space, or a mode that is a grid: grid, random, tpe, gp, cmaes, qmc, nsgaii, nsgaiii,
-            bruteforce. All but grid are Optuna's samplers. One of Optuna's samplers or a searcher of ray.tune.search can
-            be given as it is. By default a list is tried as it is, choices alone as a grid, and any other space at
-            random.
+            bruteforce. All but grid are of Optuna. One of Optuna's samplers or a searcher of ray.tune.search can be given
+            as it is. By default a list is tried as it is, choices alone as a grid, and any other space at random.
         search_options: An option of the sampler, as KEY=VALUE: an argument of its constructor in Optuna. A dictionary of
             them.
         space: A file with the space to search: YAML, TOML or JSON, with the space alone or under "space:". A mapping can

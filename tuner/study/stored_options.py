@@ -126,7 +126,8 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
     if set(MEMORY) & set(given):
         replaced = (*MEMORY, *["memory_estimation"] * (not settings.estimates_memory))
         stored = {name: value for name, value in stored.items() if name not in replaced}
-    own, of_one_run = from_stored(stored), {"output": None, "time_limit": None, "dry_run": False}
+    own = from_stored(stored)
+    of_one_run: dict[str, object] = {"output": None, "time_limit": None, "dry_run": False}
     of_one_run |= {f"{name}_options": () for name in NAMED if name in given}  # those of another sampler or pruner
     return own.changed(**{**of_one_run, "threads": own.threads or study.plan.threads, **given})
 
