@@ -108,9 +108,13 @@ def test_what_other_programs_call_an_option_is_understood_and_not_shown() -> Non
     assert "--n-trials" not in CliRunner().invoke(cli, ["--help-all"]).output
 
 
-def test_optunas_default_sampler_is_known_by_its_own_name() -> None:
-    given = chosen(cli.commands["run"].make_context("run", ["--sampler", "tpe"]), Settings)
-    assert given.search == Settings(search="tpe").search == "optuna"
+def test_samplers_and_pruners_have_one_name_in_records_and_their_options_are_spelled_alike() -> None:
+    words = "--search optuna --search-option group=true --search-option seed=3 --scheduler successive-halving".split()
+    given = chosen(cli.commands["run"].make_context("run", words), Settings)
+    assert (given.search, given.scheduler, given.search_options) == ("tpe", "asha", ("group=true", "seed=3"))
+    in_python = Settings(search="tpe", search_options={"group": "true", "seed": 3}, scheduler="asha")
+    assert in_python.given() == given.given()
+    assert " ".join(arguments(given)).startswith("--search tpe --search-option group=true --search-option seed=3 ")
 
 
 def test_an_error_names_an_option_as_it_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
