@@ -109,7 +109,7 @@ def test_what_other_programs_call_an_option_is_understood_and_not_shown() -> Non
 
 
 def test_samplers_and_pruners_have_one_name_in_records_and_their_options_are_spelled_alike() -> None:
-    words = "--search optuna --search-option group=true --search-option seed=3 --scheduler successive-halving".split()
+    words = ["--search=optuna", "--search-option=group=true", "--search-option=seed=3", "--pruner=successive-halving"]
     given = chosen(cli.commands["run"].make_context("run", words), Settings)
     assert (given.search, given.scheduler, given.search_options) == ("tpe", "asha", ("group=true", "seed=3"))
     in_python = Settings(search="tpe", search_options={"group": "true", "seed": 3}, scheduler="asha")
