@@ -99,8 +99,8 @@ def test_some_graphs_are_the_same_graphs() -> None:
     few = data.take(np.array([7, 2]))
     assert (len(few), few.train.tolist(), few.test.tolist()) == (2, [0, 1], [0, 1])
     for old, new in ((7, 0), (2, 1)):
-        rows, new_rows = (slice(*each.first[at : at + 2]) for each, at in ((data, old), (few, new)))
-        edges, new_edges = (slice(*each.first_edge[at : at + 2]) for each, at in ((data, old), (few, new)))
+        rows, new_rows = (slice(*traffic.first[at : at + 2]) for traffic, at in ((data, old), (few, new)))
+        edges, new_edges = (slice(*traffic.first_edge[at : at + 2]) for traffic, at in ((data, old), (few, new)))
         assert np.array_equal(data.features[rows], few.features[new_rows])
         assert np.array_equal(data.edge[:, edges], few.edge[:, new_edges])
         assert (data.label[old], data.recording[old]) == (few.label[new], few.recording[new])

@@ -158,20 +158,20 @@ def tables(frames: Frames) -> dict[str, Any]:
     """The same frames as tables of different types."""
     data = [bytes(row[:length]) for row, length in zip(frames.data.tolist(), LENGTHS, strict=True)]
     common = {"timestamp": frames.time, "can_id": frames.identifier, "label": frames.injected}
-    texts = {"Time": frames.time, "ID": [f"{each:#x}" for each in frames.identifier], "DLC": LENGTHS}
-    cells = {f"DATA{n}": [each[n] if n < len(each) else None for each in data] for n in range(8)}
+    texts = {"Time": frames.time, "ID": [f"{identifier:#x}" for identifier in frames.identifier], "DLC": LENGTHS}
+    cells = {f"DATA{n}": [row[n] if n < len(row) else None for row in data] for n in range(8)}
     return {
         "bytes": pa.table({**common, "data": data}),
         "texts": pa.table(
             {
                 **texts,
-                "Data": [each.hex(" ") for each in data],
+                "Data": [row.hex(" ") for row in data],
                 "Flag": [*map("RT".__getitem__, frames.injected.tolist())],
             }
         ),
-        "lists": pa.table({**common, "payload": [list(each) for each in data]}),
+        "lists": pa.table({**common, "payload": [list(row) for row in data]}),
         "columns": pa.table({**texts, **cells, "Class": frames.injected.astype(int)}),
-        "dictionary": pa.table({**common, "data": pa.array([each.hex() for each in data]).dictionary_encode()}),
+        "dictionary": pa.table({**common, "data": pa.array([row.hex() for row in data]).dictionary_encode()}),
     }
 
 

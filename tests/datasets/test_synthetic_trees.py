@@ -34,7 +34,7 @@ def test_types_differ_in_shape_and_neither_in_size_nor_in_edges() -> None:
     trees, labels, _ = synthetic_trees(80)
     lengths = [np.linalg.norm(tree.position[1:] - tree.position[tree.parent[1:]], axis=1) for tree in trees]
     reach = [np.linalg.norm(tree.position, axis=1).max() for tree in trees]
-    for values, least in (([np.median(each) for each in lengths], 0.9), ([len(tree) for tree in trees], 0.8)):
+    for values, least in (([np.median(part) for part in lengths], 0.9), ([len(tree) for tree in trees], 0.8)):
         low, high = sorted(float(np.mean(np.array(values)[labels == label])) for label in (0, 1))
         assert low / high > least
     bushy, stemmed = (float(np.mean(np.array(reach)[labels == label])) for label in (0, 1))

@@ -62,7 +62,7 @@ def test_a_configuration_chooses_its_optimizer(values: dict[str, Any], kind: typ
     optimizer.step()
     assert isinstance(optimizer, kind)
     assert (optimizer.defaults["lr"], optimizer.defaults["weight_decay"]) == (0.5, 0.25)
-    kept = {name for each in optimizer.state.values() for name, value in each.items() if value is not None}
+    kept = {name for state in optimizer.state.values() for name, value in state.items() if value is not None}
     assert kept == state
 
 
@@ -173,12 +173,12 @@ def test_a_value_without_effect_is_refused(workload: Toy, values: dict[str, Any]
         (
             "optimizer",
             lambda *_: None,
-            r"workload mine: optimizer returned None: expected a torch\.optim\.Opti",
+            r"workload mine: optimizer returned None: expected torch's Optimizer",
         ),
         (
             "lr_schedule",
             lambda *_: 0.1,
-            r"workload mine: lr_schedule returned a float: expected a torch\.optim",
+            r"workload mine: lr_schedule returned a float: expected torch's LRScheduler",
         ),
     ],
 )

@@ -48,11 +48,11 @@ def rising(config: dict[str, Any]) -> None:
 
 def test_the_best_report_counts_and_epochs_count_from_one(tmp_path: Path) -> None:
     said = events(rising, tmp_path)
-    assert [each.epoch for each in said if isinstance(each, EpochReport)] == [0, 1, 2, 3]
+    assert [report.epoch for report in said if isinstance(report, EpochReport)] == [0, 1, 2, 3]
     assert isinstance(said[-1], Fit)
     assert said[-1].metrics == {"accuracy": 0.9, "best_epoch": 2}
     assert said[-1].weights["epoch"] == 1
-    assert sorted(each.name for each in (tmp_path / "t001").iterdir()) == ["2", "3"]  # the best and the last
+    assert sorted(path.name for path in (tmp_path / "t001").iterdir()) == ["2", "3"]  # the best and the last
 
 
 def test_a_retry_has_the_last_checkpoint_and_goes_on_counting(tmp_path: Path) -> None:

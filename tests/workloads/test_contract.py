@@ -24,30 +24,34 @@ from tuner.workloads.contract import summarize
 CONFIG = complete({}, Toy.hyperparameters)
 X = torch.ones(8, 1)
 WRONG: list[tuple[str, Callable[..., Any], str]] = [
-    ("build_model", lambda *_: None, "build_model returned None: expected a torch.nn.Module"),
-    ("build_model", lambda *_: nn.Linear, "build_model returned a class: expected a torch.nn.Module"),
+    ("build_model", lambda *_: None, "build_model returned None: expected torch's Module"),
+    ("build_model", lambda *_: nn.Linear, "build_model returned a class: expected torch's Module"),
     ("build_model", lambda *_: nn.ReLU(), "build_model returned a model without parameters"),
     ("batches", lambda *_: None, "batches returned None: expected an iterable of tuples of tensors"),
     ("batches", lambda *_: [], "batches returned no batch: expected at least one in an epoch"),
     ("batches", lambda *_: "text", r"batches yielded a str: expected a tuple of tensors, such as \(x, y\)"),
-    ("batches", lambda *_: [X], "batches yielded a Tensor: expected a tuple"),
+    ("batches", lambda *_: [X], "batches yielded a Tensor of shape \\(8, 1\\): expected a tuple"),
     ("batches", lambda *_: [()], "batches yielded an empty tuple: expected a tuple"),
     ("batches", lambda *_: [{"x": X}], "batches yielded a dict: expected a tuple"),
-    ("batches", lambda *_: [(X, np.ones(8))], "batches yielded a ndarray at index 1: expected a tuple of tensors"),
-    ("loss", lambda *_: None, "loss returned None: expected a tensor with one number and a gradient$"),
-    ("loss", lambda *_: 0.5, r"loss returned a float: expected .*: leave out .item\(\) and float\(\)"),
+    (
+        "batches",
+        lambda *_: [(X, np.ones(8))],
+        "batches yielded a ndarray of shape \\(8,\\) at index 1: expected a tuple of tensors",
+    ),
+    ("loss", lambda *_: None, "loss returned None: expected a tensor with one number and a gradient"),
+    ("loss", lambda *_: 0.5, r"loss returned a float: expected .* leave out .item\(\)"),
     (
         "loss",
         lambda self, model, _: model(X)[:, 0],
-        r"loss returned a tensor of shape \(8,\): expected .*: take its mean",
+        r"loss returned a Tensor of shape \(8,\): expected .*: take its mean",
     ),
-    ("loss", lambda self, model, _: model(X).mean().detach(), r"loss returned a tensor without a gradient: .*detach"),
+    ("loss", lambda self, model, _: model(X).mean().detach(), r"loss returned a Tensor without a gradient: .*detach"),
     ("evaluate", lambda *_: None, "evaluate returned None: expected numbers by name, such as {'loss': 0.5}"),
     ("evaluate", lambda *_: {}, "evaluate returned an empty dict, but not 'loss', which metric 'val_loss'"),
     ("evaluate", lambda *_: {"error": 1}, "evaluate returned error, but not 'loss', which metric"),
     ("evaluate", lambda *_: {"loss": "good"}, "evaluate returned a str as 'loss': expected numbers"),
     ("evaluate", lambda *_: {"loss": "0.5"}, "evaluate returned a str as 'loss': expected numbers"),
-    ("evaluate", lambda *_: {"loss": X}, r"evaluate returned a tensor of shape \(8, 1\) as 'loss': expected"),
+    ("evaluate", lambda *_: {"loss": X}, r"evaluate returned a Tensor of shape \(8, 1\) as 'loss': expected"),
 ]
 
 
@@ -73,7 +77,7 @@ def test_a_largest_batch_is_looked_over_and_an_epoch_without_one_ends() -> None:
     with pytest.raises(WorkloadError, match="workload varying: batches returned no batch"):
         next(representative_batches(Varying(), CONFIG, None))
     Varying.largest_batch = lambda *_: X  # type: ignore[assignment,method-assign]
-    with pytest.raises(WorkloadError, match="largest_batch returned a Tensor: expected a tuple"):
+    with pytest.raises(WorkloadError, match=r"largest_batch returned a Tensor of shape .*: expected a tuple"):
         next(representative_batches(Varying(), CONFIG, None))
 
 

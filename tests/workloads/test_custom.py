@@ -84,7 +84,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def test_the_example_is_short_and_is_estimated_by_the_tracer(here: Path) -> None:
     assert len(CODE.splitlines()) < 60
     found = tuner.estimate(workload="digits:Digits", config="digits.yaml", device="cpu")
-    assert [(name, each.method, each.note) for name, each in found] == [
+    assert [(name, failure.method, failure.note) for name, failure in found] == [
         (f"hidden={hidden},layers={layers}", "traced", "") for hidden in (64, 2048) for layers in (1, 2)
     ]
     large = found[-1][1]
@@ -147,7 +147,7 @@ def test_objects_and_classes_are_taken_as_well_and_each_has_its_data(here: Path)
     cls = type(find_workload("digits:Digits"))
     (by_object, toy), label = chosen([cls(), "tests.support.toy:Toy"], data={"tests.support.toy:Toy": "there"})
     assert (by_object.workload.name, toy.workload.name, label) == ("digits", "toy", "default")
-    assert [each.name for each in toy.configurations] == ["default"]
+    assert [configuration.name for configuration in toy.configurations] == ["default"]
     assert toy.load_data.args == (toy.workload, "there", 0)
     assert specs_of([cls(), cls]) == ["digits:Digits"] * 2
     adjusted = cls()
@@ -158,7 +158,7 @@ def test_objects_and_classes_are_taken_as_well_and_each_has_its_data(here: Path)
     entries = [{"workload": "digits:Digits", "name": "a"}, {"workload": "digits", "name": "b"}]
     (here / "own.yaml").write_text(json.dumps({"configurations": entries}))
     (found,), _ = chosen("digits:Digits", config="own.yaml")
-    assert [each.name for each in found.configurations] == ["a", "b"]
+    assert [configuration.name for configuration in found.configurations] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ from tests.support.toy import Toy
 class Mine(Toy):
     name = "mine"
 estimates = tuner.estimate(workload=Mine(), memory_estimation="measured", calibration=False, device="cpu")
-print([(name, each.method) for name, each in estimates])
+print([(name, failure.method) for name, failure in estimates])
 """
 
 

@@ -16,13 +16,17 @@ from tuner.workloads.micro_batches import chunk_size, halved, micro_batch, sampl
 from tuner.workloads.task import Selection
 
 FIVE = {"load_data", "build_model", "batches", "loss", "evaluate"}
-OWN = [each for each in vars(protocols).values() if inspect.isclass(each) and each.__module__ == protocols.__name__]
-OPTIONAL = {name: method for each in OWN for name, method in vars(each).items() if not name.startswith("_")}
+OWN = [
+    protocol
+    for protocol in vars(protocols).values()
+    if inspect.isclass(protocol) and protocol.__module__ == protocols.__name__
+]
+OPTIONAL = {name: method for protocol in OWN for name, method in vars(protocol).items() if not name.startswith("_")}
 
 
 def test_five_methods_must_be_there_and_the_base_has_no_others() -> None:
     assert Workload.__abstractmethods__ == FIVE
-    assert {name for name, each in vars(Workload).items() if inspect.isfunction(each) and name[0] != "_"} == FIVE
+    assert {name for name, value in vars(Workload).items() if inspect.isfunction(value) and name[0] != "_"} == FIVE
 
 
 @pytest.mark.parametrize("name", OPTIONAL)

@@ -92,7 +92,7 @@ def _pairs_of_many(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """As ``_pairs``, without a score for each user and item: pairs are drawn, and drawn again instead of copies."""
     weights = (_power_law(rng, num_users, 0.7), _power_law(rng, num_items, 0.9))
-    ends = [np.exp(each.astype(np.float64)).cumsum() for each in weights]
+    ends = [np.exp(weight.astype(np.float64)).cumsum() for weight in weights]
     pairs = (np.arange(num_users)[:, None] * num_items + rng.integers(num_items, size=(num_users, 1))).ravel()[:count]
     while len(pairs) < count:
         more = round(1.3 * (count - len(pairs))) + 1000

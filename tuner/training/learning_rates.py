@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from tuner.errors import WorkloadError
 from tuner.trial import Config
@@ -32,7 +32,9 @@ class LearningRates:
         self._optimizer = optimizer
         self._epochs = int(config["epochs"])
         own = optional(workload, OwnLoop.lr_schedule)
-        self._own = contract.made_schedule(workload, own, optimizer, config) if own else None
+        self._own: LRScheduler | None = None
+        if own:
+            self._own = contract.made(workload, "lr_schedule", LRScheduler, lambda: own(optimizer, config))
         self._first = [group["lr"] for group in optimizer.param_groups]
         name, method = str(config.get("lr_schedule", "linear")), "lr_schedule(optimizer, config)"
         self._factor = None if own else contract.chosen(workload, "lr_schedule", name, FACTORS, method)

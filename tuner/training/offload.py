@@ -33,9 +33,6 @@ def offload(module: nn.Module, device: str) -> None:
 
 def values(module: nn.Module) -> list[tuple[dict[str, Tensor | None], str, Tensor]]:
     """Every parameter and buffer of a module and its submodules: (dict that holds it, its name there, tensor)."""
-    held = [
-        cast(dict[str, Tensor | None], owner)
-        for each in module.modules()
-        for owner in (each._parameters, each._buffers)
-    ]
+    owners = [owner for part in module.modules() for owner in (part._parameters, part._buffers)]
+    held = cast(list[dict[str, Tensor | None]], owners)
     return [(owner, name, value) for owner in held for name, value in owner.items() if value is not None]

@@ -55,7 +55,7 @@ OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {"adam": Adam, "adamw": Ada
 def build_optimizer(workload: Workload, model: nn.Module, config: Config) -> Optimizer:
     """The workload's own optimizer; without one the configuration's, with its ``lr`` and ``weight_decay``."""
     if own := optional(workload, OwnLoop.optimizer):
-        return contract.made_optimizer(workload, own, model, config)
+        return contract.made(workload, "optimizer", Optimizer, lambda: own(model, config))
     name = str(config.get("optimizer", "adam"))
     make = contract.chosen(workload, "optimizer", name, OPTIMIZERS, "optimizer(model, config)")
     options = {"momentum": float(config.get("momentum", 0.0))} if name == "sgd" else {}

@@ -131,7 +131,7 @@ class ProgramCheckpoints:
     def _numbers(self) -> list[int]:
         if self._path is None or not self._path.is_dir():
             return []
-        return [int(each.name) for each in self._path.iterdir() if each.name.isdigit()]
+        return [int(path.name) for path in self._path.iterdir() if path.name.isdigit()]
 
 
 def files_of(folder: Path) -> dict[str, Any]:
@@ -167,9 +167,9 @@ def _not_plain(value: object) -> object | None:
     """The first value within that a file of weights cannot hold safely; None if there is none."""
     torch = sys.modules.get("torch")
     if isinstance(value, Mapping):
-        return next((bad for each in (*value, *value.values()) if (bad := _not_plain(each)) is not None), None)
+        return next((bad for part in (*value, *value.values()) if (bad := _not_plain(part)) is not None), None)
     if isinstance(value, (list, tuple)):
-        return next((bad for each in value if (bad := _not_plain(each)) is not None), None)
+        return next((bad for part in value if (bad := _not_plain(part)) is not None), None)
     if value is None or type(value) in (bool, int, float, str, bytes) or (torch and isinstance(value, torch.Tensor)):
         return None
     return value

@@ -21,8 +21,6 @@ from tuner.workloads.session import to_number
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.optim import Optimizer
-    from torch.optim.lr_scheduler import LRScheduler
 
 T = TypeVar("T")
 NOT_THE_USERS = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -72,36 +70,59 @@ def summarize(error: BaseException, function: Callable[..., object] | None = Non
 
 def _place(error: BaseException, function: Callable[..., object] | None) -> str:
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__, -FRAMES)]
-    frames = [each for each in frames if not each[0].startswith("<frozen") and OURS not in Path(each[0]).parents]
-    own = [each for each in frames if not NOT_THE_USERS & set(Path(each[0]).parents)]
+    frames = [
+        (file, line) for file, line in frames if not file.startswith("<frozen") and OURS not in Path(file).parents
+    ]
+    own = [(file, line) for file, line in frames if not NOT_THE_USERS & set(Path(file).parents)]
     code = getattr(function, "__code__", None)
     declared = [(code.co_filename, code.co_firstlineno)] if code else []
     places = own or declared or frames
     return f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
 
 
-def load_data(workload: Trainable, source: str, seed: int, **options: ConfigValue) -> object:
-    """A workload's data; raises ``WorkloadError`` if the user's ``load_data`` fails."""
+@contextmanager
+def _own_method(workload: Trainable, call: str) -> Iterator[None]:
+    """Turns an exception of the block into a ``WorkloadError``, unless the workload is built in."""
     try:
-        return workload.load_data(source, seed, **options)
+        yield
     except TunerError:
         raise
     except (Exception, SystemExit) as error:
         if is_built_in(workload):
             raise
-        raise WorkloadError(
-            f"workload {workload.name}: load_data({source!r}, {seed}) failed: {summarize(error)}"
-        ) from error
+        raise WorkloadError(f"workload {workload.name}: {call} failed: {summarize(error)}") from error
+
+
+def load_data(workload: Trainable, source: str, seed: int, **options: ConfigValue) -> object:
+    """A workload's data; raises ``WorkloadError`` if the user's ``load_data`` fails."""
+    with _own_method(workload, f"load_data({source!r}, {seed})"):
+        return workload.load_data(source, seed, **options)
+
+
+def alternatives(workload: Trainable, config: Config, data: object) -> Mapping[str, Config]:
+    """The ways to train a configuration; empty without the method, ``WorkloadError`` if the user's fails."""
+    own = optional(workload, Alternatives.alternatives)
+    with _own_method(workload, "alternatives"):
+        return dict(own(config, data)) if own else {}
 
 
 def built(workload: Workload, config: Config, data: object) -> nn.Module:
     """A new model; raises ``WorkloadError`` if it is not a module or has no parameters."""
     from torch import nn
 
-    model = _made(workload, "build_model", nn.Module, "torch.nn.Module", lambda: workload.build_model(config, data))
+    model = made(workload, "build_model", nn.Module, lambda: workload.build_model(config, data))
     if next(model.parameters(), None) is None:
         _refuse(workload, "build_model returned a model without parameters: expected something to train")
     return model
+
+
+def made(workload: Workload, method: str, kind: type[T], make: Callable[[], object]) -> T:
+    """What a method returns; raises ``WorkloadError`` if it is not of this class of torch."""
+    with calling(workload, method):
+        found = make()
+    if not isinstance(found, kind):
+        _refuse(workload, f"{method} returned {_kind(found)}: expected torch's {kind.__name__}")
+    return found
 
 
 def chosen(workload: Workload, key: str, name: str, choices: Mapping[str, T], method: str) -> T:
@@ -110,34 +131,6 @@ def chosen(workload: Workload, key: str, name: str, choices: Mapping[str, T], me
         known = ", ".join(choices)
         _refuse(workload, f"{key} {name!r}: choose one of {known}, or give the workload a method {method}")
     return choices[name]
-
-
-def made_optimizer(
-    workload: Workload, make: Callable[[nn.Module, Config], Optimizer], model: nn.Module, config: Config
-) -> Optimizer:
-    """The workload's own optimizer; raises ``WorkloadError`` if it is none."""
-    from torch.optim import Optimizer
-
-    return _made(workload, "optimizer", Optimizer, "torch.optim.Optimizer", lambda: make(model, config))
-
-
-def made_schedule(
-    workload: Workload, make: Callable[[Optimizer, Config], LRScheduler], optimizer: Optimizer, config: Config
-) -> LRScheduler:
-    """The workload's own schedule; raises ``WorkloadError`` if it is none."""
-    from torch.optim.lr_scheduler import LRScheduler
-
-    expected = "torch.optim.lr_scheduler.LRScheduler"
-    return _made(workload, "lr_schedule", LRScheduler, expected, lambda: make(optimizer, config))
-
-
-def _made(workload: Workload, method: str, kind: type[T], expected: str, make: Callable[[], object]) -> T:
-    """What a method returns; raises ``WorkloadError`` if it is not of this kind."""
-    with calling(workload, method):
-        found = make()
-    if not isinstance(found, kind):
-        _refuse(workload, f"{method} returned {_kind(found)}: expected a {expected}")
-    return found
 
 
 def epoch(workload: Workload, config: Config, data: object) -> Iterator[Batch]:
@@ -181,14 +174,10 @@ def check_loss(workload: Workload, loss: object) -> Tensor:
     """The loss; raises ``WorkloadError`` if it is not a scalar with a gradient."""
     from torch import Tensor
 
-    wanted = "expected a tensor with one number and a gradient"
-    if not isinstance(loss, Tensor):
-        cut = ": leave out .item() and float()" if isinstance(loss, (float, int)) else ""
-        _refuse(workload, f"loss returned {_kind(loss)}: {wanted}{cut}")
-    if loss.ndim:
-        _refuse(workload, f"loss returned a tensor of shape {tuple(loss.shape)}: {wanted}: take its mean()")
-    if not loss.requires_grad:
-        _refuse(workload, f"loss returned a tensor without a gradient: {wanted}: leave out .detach() and no_grad()")
+    if not isinstance(loss, Tensor) or loss.ndim or not loss.requires_grad:
+        what = _kind(loss) + " without a gradient" * (isinstance(loss, Tensor) and not loss.ndim)
+        wanted = "expected a tensor with one number and a gradient"
+        _refuse(workload, f"loss returned {what}: {wanted}: take its mean(), and leave out .item() and .detach()")
     return loss
 
 
@@ -202,21 +191,7 @@ def constant_loss(workload: Workload, data: object) -> float:
         return math.inf
     with calling(workload, "constant_loss"):
         found: object = own(data)
-    try:
-        return to_number(found)
-    except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for more than one number
-        _refuse(workload, f"constant_loss returned {_kind(found)}: expected a number")
-
-
-def alternatives(workload: Trainable, config: Config, data: object) -> Mapping[str, Config]:
-    """The ways to train a configuration; empty without the method, ``WorkloadError`` if the user's fails."""
-    own = optional(workload, Alternatives.alternatives)
-    try:
-        return dict(own(config, data)) if own else {}
-    except Exception as error:
-        if is_built_in(workload):
-            raise
-        raise WorkloadError(f"workload {workload.name}: alternatives failed: {summarize(error)}") from error
+    return _number(workload, found, "constant_loss returned {}: expected a number")
 
 
 def evaluated(
@@ -227,38 +202,40 @@ def evaluated(
     Raises ``WorkloadError`` if ``evaluate`` does not return numbers by name, or the validation metric that trials are
     ``compared_by`` is missing; by default that is the workload's own.
     """
-    from torch import Tensor
-
     in_parts = optional(workload, ChunkedEvaluation.evaluate_in_parts) if parts > 1 else None
-    method = "evaluate_in_parts" if in_parts else "evaluate"
-    with calling(workload, method):
+    compared_by = compared_by or workload.metric
+    metric = compared_by.removeprefix("val_")
+    expected = f"expected numbers by name, such as {{{metric!r}: 0.5}}"
+    with calling(workload, "evaluate_in_parts" if in_parts else "evaluate"):
         metrics: object = in_parts(model, data, split, parts) if in_parts else workload.evaluate(model, data, split)
-        compared_by = compared_by or workload.metric
-        metric = compared_by.removeprefix("val_")
-        expected = f"expected numbers by name, such as {{{metric!r}: 0.5}}"
-        if not isinstance(metrics, Mapping):
-            _refuse(workload, f"evaluate returned {_kind(metrics)}: {expected}")
-        numbers = {}
-        for name, value in metrics.items():
-            if isinstance(value, Tensor) and value.numel() != 1:
-                _refuse(workload, f"evaluate returned a tensor of shape {tuple(value.shape)} as {name!r}: {expected}")
-            try:
-                numbers[name] = to_number(value)
-            except (TypeError, ValueError):
-                _refuse(workload, f"evaluate returned {_kind(value)} as {name!r}: {expected}")
+    if not isinstance(metrics, Mapping):
+        _refuse(workload, f"evaluate returned {_kind(metrics)}: {expected}")
+    numbers = {}
+    for name, value in metrics.items():
+        numbers[name] = _number(workload, value, f"evaluate returned {{}} as {name!r}: expected numbers by name")
     if split == "validation" and metric not in numbers:
         names = ", ".join(map(str, numbers)) or "an empty dict"
         _refuse(workload, f"evaluate returned {names}, but not {metric!r}, which metric {compared_by!r} needs")
     return numbers
 
 
+def _number(workload: Workload, value: object, text: str) -> float:
+    """The value as a number; raises ``WorkloadError`` with this text if it is none: ``{}`` stands for what it is."""
+    try:
+        return to_number(value)
+    except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for more than one number
+        _refuse(workload, text.replace("{}", _kind(value)))
+
+
 def _kind(value: object) -> str:
-    """A value's type with its article."""
+    """A value's type with its article, and the shape of a tensor with more than one number."""
     if value is None or isinstance(value, type):
         return "None" if value is None else "a class"
-    name = type(value).__name__
+    name = type(value).__name__.replace("FakeTensor", "Tensor")  # that of a trace
     empty = "empty " if isinstance(value, (tuple, list)) and not value else ""
-    return f"{'an' if (empty + name)[0].lower() in 'aeiou' else 'a'} {empty}{name}"
+    shape = getattr(value, "shape", ())
+    of = f" of shape {tuple(shape)}" if isinstance(shape, tuple) and shape else ""
+    return f"{'an' if (empty + name)[0].lower() in 'aeiou' else 'a'} {empty}{name}{of}"
 
 
 def _refuse(workload: Workload, text: str) -> NoReturn:

@@ -82,7 +82,7 @@ def _faults(workload: Trainable) -> Iterator[str]:
     if workload.direction is not None and workload.direction not in DIRECTIONS:
         yield f"direction is {workload.direction!r}: expected 'minimize' or 'maximize'"
     headline: object = workload.headline
-    if not isinstance(headline, (tuple, list)) or not all(isinstance(each, str) for each in headline):
+    if not isinstance(headline, (tuple, list)) or not all(isinstance(name, str) for name in headline):
         yield f"headline is {headline!r}: expected names of metrics from evaluate, such as ('accuracy',)"
     known = getattr(workload, "hyperparameters", None)
     if not isinstance(known, Mapping):
@@ -149,7 +149,7 @@ def in_file(name: str) -> str:
         body = ast.parse(file.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
         return ""
-    bases = {each.name: {ast.unparse(base) for base in each.bases} for each in body if isinstance(each, ast.ClassDef)}
+    bases = {node.name: {ast.unparse(base) for base in node.bases} for node in body if isinstance(node, ast.ClassDef)}
     own: list[str] = []
     for cls, derived in bases.items():
         if derived & {"Workload", "tuner.Workload", *own}:
@@ -159,7 +159,7 @@ def in_file(name: str) -> str:
 
 def _classes(module: object, wanted: str) -> str:
     """A hint at the workloads of a module."""
-    known = [name for name, each in vars(module).items() if isinstance(each, type) and issubclass(each, Workload)]
+    known = [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, Workload)]
     own = [name for name in known if name != "Workload"]
     return ": " + did_you_mean(wanted, own, f"it has {', '.join(own)}") if own else ""
 

@@ -96,13 +96,17 @@ def _takes_data(function: Callable[..., object], name: str, *, of_optuna: bool) 
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a builtin
         return False, False
-    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    needed = [each for each in positional if each.default is each.empty]
-    if not positional and not any(each.kind is each.VAR_POSITIONAL for each in parameters):
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    needed = [parameter for parameter in positional if parameter.default is parameter.empty]
+    if not positional and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
         raise InputError(f"{name} takes no configuration: define it as def {name}(config):")
     if positional and positional[0].name == "trial" and not of_optuna:
         raise InputError(_of_optuna(name))
     if len(needed) > 2:
-        missing = ", ".join(each.name for each in needed[2:])
+        missing = ", ".join(parameter.name for parameter in needed[2:])
         raise InputError(f"{name} needs {missing}, too: define it as def {name}(config) or def {name}(config, data)")
-    return len(needed) == 2 or any(each.name == "data" for each in positional[1:]), len(needed) == 2
+    return len(needed) == 2 or any(parameter.name == "data" for parameter in positional[1:]), len(needed) == 2

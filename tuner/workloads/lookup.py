@@ -56,10 +56,10 @@ def as_list(wanted: WorkloadsLike) -> list[WorkloadLike]:
 
 def specs_of(wanted: WorkloadsLike) -> Sequence[str] | str | None:
     """The workloads as texts for a file; None if one of them has no ``module:Class``."""
-    if all(isinstance(each, str) for each in as_list(wanted)):
+    if all(isinstance(workload, str) for workload in as_list(wanted)):
         return wanted  # type: ignore[return-value]
-    texts = [each if isinstance(each, str) else find_workload(each).spec for each in as_list(wanted)]
-    return None if None in texts else [str(each) for each in texts]
+    texts = [workload if isinstance(workload, str) else find_workload(workload).spec for workload in as_list(wanted)]
+    return None if None in texts else [str(text) for text in texts]
 
 
 def texts_of(wanted: WorkloadsLike) -> Sequence[str] | str:
@@ -67,12 +67,12 @@ def texts_of(wanted: WorkloadsLike) -> Sequence[str] | str:
     texts = specs_of(wanted)
     if texts is not None:
         return texts
-    return [(specs_of([each]) or [find_workload(each).name])[0] for each in as_list(wanted)]
+    return [(specs_of([workload]) or [find_workload(workload).name])[0] for workload in as_list(wanted)]
 
 
 def classes_of(workloads: Sequence[Trainable]) -> dict[str, str | None]:
     """``module:Class`` of the user's own workloads by name; None for one that has none."""
-    return {each.name: custom.spec_of(each) for each in workloads if not is_built_in(each)}
+    return {workload.name: custom.spec_of(workload) for workload in workloads if not is_built_in(workload)}
 
 
 class Finder:

@@ -73,7 +73,7 @@ class Script(Program):
 
     def check_keys(self, keys: Collection[str]) -> None:
         """Raises ``InputError`` if the arguments name another key than these, or lack one of them."""
-        named = {key for each in self.arguments for key in PLACEHOLDER.findall(each)}
+        named = {key for argument in self.arguments for key in PLACEHOLDER.findall(argument)}
         if unknown := sorted(named - set(keys)):
             known = ", ".join(keys) or "no key"
             raise InputError(f"{self.path.name}: its arguments have {{{unknown[0]}}}, but the space has {known}")
@@ -179,7 +179,7 @@ def _imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {each.name.partition(".")[0] for each in node.names}
+            found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             found.add(node.module.partition(".")[0])
     new = found - names

@@ -85,19 +85,21 @@ class Selection:
         if isinstance(self.workload, Program):  # its keys mean what its author says
             return
         key, name = self.workload.memory_scales_with, self.workload.name
-        for each in self.configurations:
-            parts = int(each.values.get(ACCUMULATION, 1))
+        for configuration in self.configurations:
+            parts = int(configuration.values.get(ACCUMULATION, 1))
             if parts > 1 and key is None:
-                raise InputError(f"{each.name}: accumulation: workload {name} has no batch size to divide")
-            if key is not None and each.values[key] != AUTO and int(each.values[key]) % parts:
-                raise InputError(f"{each.name}: accumulation {parts} does not divide {key} {each.values[key]}")
+                raise InputError(f"{configuration.name}: accumulation: workload {name} has no batch size to divide")
+            if key is not None and configuration.values[key] != AUTO and int(configuration.values[key]) % parts:
+                raise InputError(
+                    f"{configuration.name}: accumulation {parts} does not divide {key} {configuration.values[key]}"
+                )
             for option, (method, signature) in NEEDED.items():
-                given, default = each.values.get(option), LOOP_OPTIONS[option].default
+                given, default = configuration.values.get(option), LOOP_OPTIONS[option].default
                 if given not in (None, default) and not optional(self.workload, method):
                     text = f"workload {name} has no method {signature}: leave it out"
-                    raise InputError(f"{each.name}: {option} {given}: {text}")
-            if fault := _loop_fault(self.workload, each.values):
-                raise InputError(f"{each.name}: {fault}")
+                    raise InputError(f"{configuration.name}: {option} {given}: {text}")
+            if fault := _loop_fault(self.workload, configuration.values):
+                raise InputError(f"{configuration.name}: {fault}")
 
     @property
     def objective(self) -> Objective:
@@ -138,11 +140,11 @@ def _loop_fault(workload: Trainable, values: Config) -> str:
 
 def load_tasks(selections: Sequence[Selection]) -> dict[str, TrainingTask]:
     """The tasks of a study; raises the errors of ``Selection.load_checked``."""
-    return {each.workload.name: _task(each) for each in selections}
+    return {selection.workload.name: _task(selection) for selection in selections}
 
 
 def _task(selection: Selection) -> TrainingTask:
-    checkpointing = any(each.values.get(CHECKPOINTING) for each in selection.configurations)
+    checkpointing = any(configuration.values.get(CHECKPOINTING) for configuration in selection.configurations)
     return TrainingTask(
         selection.workload, selection.load_checked(), checkpointing, selection.asked, selection.last_epoch
     )
