@@ -30,7 +30,7 @@ def write(folder: Path, name: str, text: str) -> Path:
 def test_what_a_configuration_leaves_out_comes_from_the_file_then_the_schema(tmp_path: Path) -> None:
     path = write(tmp_path, "own.yaml", "defaults: {lr: 1e-3}\nconfigurations: [{name: a, width: 8}, {lr: 0.1}]")
     found = load(path, SCHEMA)
-    assert [(each.name, dict(each.values)) for each in found] == [
+    assert [(one.name, dict(one.values)) for one in found] == [
         ("a", {"width": 8, "lr": 0.001}),
         ("lr=0.1", {"width": 64, "lr": 0.1}),
     ]
@@ -46,7 +46,7 @@ def test_what_a_configuration_leaves_out_comes_from_the_file_then_the_schema(tmp
 )
 def test_a_grid_is_every_combination_in_any_format(tmp_path: Path, name: str, text: str) -> None:
     found = load(write(tmp_path, name, text), SCHEMA)
-    assert [tuple(each.values.values()) for each in found] == [(8, 0.1), (8, 0.2), (16, 0.1), (16, 0.2)]
+    assert [tuple(one.values.values()) for one in found] == [(8, 0.1), (8, 0.2), (16, 0.1), (16, 0.2)]
     assert found[0].name == "width=8,lr=0.1"
 
 
@@ -122,14 +122,14 @@ def test_every_mode_of_graphsage_is_valid(mode: str) -> None:
 
 def test_the_architecture_mode_holds_the_known_architectures() -> None:
     found = load(mode_file("graphsage", "architecture"), GraphSAGE.hyperparameters)
-    shapes = {(each.values["hidden_dim"], each.values["num_layers"]) for each in found}
+    shapes = {(one.values["hidden_dim"], one.values["num_layers"]) for one in found}
     assert shapes >= {(32, 2), (64, 2), (128, 2), (256, 2), (64, 3), (64, 4), (128, 3), (256, 4)}
 
 
 def test_one_or_the_first_few_can_be_selected() -> None:
     found = {"toy": configurations([{"name": name} for name in "abc"], SCHEMA)}
-    assert [each.name for each in select(found, limit=2)["toy"]] == ["a", "b"]
-    assert [each.name for each in select(found, only="c")["toy"]] == ["c"]
+    assert [one.name for one in select(found, limit=2)["toy"]] == ["a", "b"]
+    assert [one.name for one in select(found, only="c")["toy"]] == ["c"]
     with pytest.raises(InputError, match="called 'd': choose one of a, b, c"):
         select(found, only="d")
     with pytest.raises(InputError, match="limit=0"):

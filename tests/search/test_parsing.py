@@ -56,4 +56,4 @@ def test_no_name_has_more_characters_than_tables_and_files_take() -> None:
 
 
 def test_a_number_that_no_record_can_have_is_none() -> None:
-    assert is_number(1e300) and not any(is_number(each) for each in (10**401, float("inf"), float("nan"), 1e301))
+    assert is_number(1e300) and not any(is_number(number) for number in (10**401, float("inf"), float("nan"), 1e301))

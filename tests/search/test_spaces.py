@@ -139,7 +139,7 @@ def test_choices_of_anything_are_texts_in_records_and_objects_in_the_function() 
     labels = ("[64, 32]", "(3, 3)", "None", "True", "{'a': 1}", "Random", "square", "text", 2, 0.5)
     assert domain.values == labels
     objects = objects_of({"x": domain})
-    received = [arguments({"x": each}, objects)["x"] for each in labels]
+    received = [arguments({"x": text}, objects)["x"] for text in labels]
     assert received == choices
     assert received[0] is not choices[0], "one trial must not change the list of another"
 
@@ -197,8 +197,8 @@ def test_a_point_outside_the_space_says_why(points: Any, message: str) -> None:
 def test_what_texts_stand_for_in_a_list_of_configurations() -> None:
     listed = [{"m": {"sizes": [1, 2]}, "act": square}, {"m": {"sizes": [3]}, "act": None, "n": 1}]
     objects = listed_objects(listed, "config")
-    plain = [each.values for each in configurations(listed, None)]
+    plain = [one.values for one in configurations(listed, None)]
     assert plain == [{"m.sizes": "[1, 2]", "act": "square"}, {"m.sizes": "[3]", "act": "None", "n": 1}]
-    assert [arguments(each, objects) for each in plain] == listed
+    assert [arguments(config, objects) for config in plain] == listed
     with pytest.raises(InputError, match="config: a: two different choices are called 'None'"):
         listed_objects([{"a": None}, {"a": "None"}], "config")

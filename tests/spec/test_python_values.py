@@ -60,5 +60,5 @@ def test_arguments_by_optunas_names_are_all_named_with_what_they_are_called_here
     meant = {"n_trials": "num_samples", "sampler": "search", "pruner": "scheduler", "max_worker": "max_workers"}
     with pytest.raises(TypeError) as raised:
         tuner.run(catch=(), **dict.fromkeys(meant, 5))  # type: ignore[arg-type]
-    hints = [f"'{name}': did you mean {each}?" for name, each in meant.items()]
+    hints = [f"'{name}': did you mean {right}?" for name, right in meant.items()]
     assert str(raised.value) == "; ".join(["run() got unexpected keyword arguments 'catch'", *hints])

@@ -66,17 +66,19 @@ def test_a_study_is_as_optuna_would_leave_it(tmp_path: Path) -> None:
     ours, theirs = (optuna.create_study(sampler=optuna.samplers.TPESampler(seed=1)) for _ in range(2))
     theirs.optimize(conditional, n_trials=16)
     result = tuner.optuna.optimize(ours, conditional, 16, output=tmp_path / "out", **CALL)
-    assert [(each.params, each.state, each.value) for each in ours.trials] == [
-        (each.params, each.state, each.value) for each in theirs.trials
+    assert [(trial.params, trial.state, trial.value) for trial in ours.trials] == [
+        (trial.params, trial.state, trial.value) for trial in theirs.trials
     ]
-    assert [each.intermediate_values for each in ours.trials] == [each.intermediate_values for each in theirs.trials]
+    assert [trial.intermediate_values for trial in ours.trials] == [
+        trial.intermediate_values for trial in theirs.trials
+    ]
     assert ours.trials[0].user_attrs["double"] == theirs.trials[0].user_attrs["double"]
     assert result.best_value == pytest.approx(theirs.best_value, abs=1e-6)
     assert result.folder is not None
     assert read_study(result.folder).scales == {"x": "linear", "scale": "linear"}, "known when the trials have ended"
     again = how_to_repeat(read_study(result.folder), result.trials[0], result.folder)
     assert eval(again, {"conditional": conditional, "optuna": optuna}) == pytest.approx(ours.best_value)  # noqa: S307
-    assert {TrialState.PRUNED, TrialState.COMPLETE} == {each.state for each in ours.trials}
+    assert {TrialState.PRUNED, TrialState.COMPLETE} == {trial.state for trial in ours.trials}
     errors = {row.error for row in result.trials if row.status == "pruned"}
     assert errors <= {f"the objective pruned it after {done}" for done in ("1 epoch", "2 epochs", "3 epochs")}
 
@@ -93,7 +95,7 @@ def test_a_trial_that_ran_out_of_memory_is_the_same_trial_of_the_study(tmp_path:
 
     study = optuna.create_study(direction="maximize")
     result = tuner.optuna.optimize(study, hungry, 3, output=tmp_path / "out", **CALL)
-    assert [each.state for each in study.trials] == [TrialState.COMPLETE] * 3
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 3
     assert seen[1] == seen[2] == study.trials[1].value
     assert {row.trial_id: row.attempts for row in result.trials} == {"t001": 1, "t002": 2, "t003": 1}
 
@@ -116,7 +118,7 @@ def test_a_trial_has_its_heartbeat_from_its_first_question_to_its_end_also_betwe
         warnings.filterwarnings("error", message="Heartbeat")
         assert trials.answer(Question("t001", Call("number"))) == 0
     assert enough.wait(60)
-    (thread,) = (each for each in threading.enumerate() if each.name == "heartbeat")
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "heartbeat")
     trials.close()
     thread.join(60)
     assert not thread.is_alive() and set(beats) == {1}
@@ -129,7 +131,7 @@ def test_several_directions_and_failures_are_told(tmp_path: Path) -> None:
 
     study = optuna.create_study(directions=["minimize", "maximize"])
     result = tuner.optuna.optimize(study, two, 3, output=tmp_path / "out", **CALL)
-    assert [each.state for each in study.trials] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.COMPLETE]
+    assert [trial.state for trial in study.trials] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.COMPLETE]
     assert "two returned 1 values: expected 2" in next(row.error for row in result.trials if row.status == "failed")
     assert len(study.best_trials) >= 1
     with pytest.raises(InputError, match="must be an optuna"):
@@ -148,7 +150,7 @@ def test_a_study_that_was_killed_goes_on_with_the_trial_that_it_had_begun(tmp_pa
     first.wait()
     subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     study = optuna.load_study(study_name="mine", storage=f"sqlite:///{tmp_path}/mine.db")
-    assert [each.state for each in study.trials] == [TrialState.COMPLETE] * 4
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE] * 4
     assert len(tuner.results(tmp_path / "out")) == 4
     limits = {row.limit_gb for row in read_attempts(tmp_path / "out" / "attempts.jsonl")[0]}
     assert limits == {1.0}  # resumed with its own options

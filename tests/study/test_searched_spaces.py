@@ -56,7 +56,7 @@ def test_a_range_without_a_number_of_samples_asks_for_it() -> None:
 
 def test_a_workload_takes_its_default_where_a_condition_does_not_hold() -> None:
     (choice,), _, _ = choose_searched(Settings(workload=Toy(), space=CONDITIONAL, search="grid"), UNKNOWN)
-    found = [(each.values["fault"], each.values["weight_decay"]) for each in choice.configurations]
+    found = [(one.values["fault"], one.values["weight_decay"]) for one in choice.configurations]
     assert found == [(0, 0.0), (4, 0.1), (4, 0.2), (4, 0.3), (4, 0.4), (4, 0.5)]
     assert choice.configurations[0].name == "fault=0"
 
@@ -64,7 +64,7 @@ def test_a_workload_takes_its_default_where_a_condition_does_not_hold() -> None:
 def test_a_trainable_without_a_schema_lacks_it_there() -> None:
     settings = Settings(workload=Opened(), space={**CONDITIONAL, "m": {"act": {"choice": [None]}}}, search="grid")
     (choice,), _, _ = choose_searched(settings, UNKNOWN)
-    assert [dict(each.values) for each in choice.configurations][:2] == [
+    assert [dict(one.values) for one in choice.configurations][:2] == [
         {"fault": 0, "m.act": "None"},
         {"fault": 4, "weight_decay": 0.1, "m.act": "None"},
     ]
@@ -77,7 +77,7 @@ def test_a_condition_may_name_what_is_fixed(fixed: str) -> None:
     if fixed == "defaults":
         options = {"config": {"space": {"weight_decay": space["weight_decay"]}, "defaults": {"fault": 4}}}
     (choice,), _, _ = choose_searched(Settings(workload=Toy(), search="grid", **options), UNKNOWN)
-    assert [each.name for each in choice.configurations] == [f"weight_decay=0.{tenth}" for tenth in range(1, 6)]
+    assert [one.name for one in choice.configurations] == [f"weight_decay=0.{tenth}" for tenth in range(1, 6)]
 
 
 @pytest.mark.parametrize("bare", [True, False])
@@ -100,7 +100,7 @@ def test_points_are_tried_first_also_by_a_search_that_goes_on() -> None:
     for before, expected in (([], [0.15, 0.125]), ([{"name": "suggestion-1", "lr": 0.15}], [0.125])):
         _, _, live = choose_searched(settings, StudyRecord(workload="toy", configurations=before))
         asked = [live.searcher.ask(f"t{number}") or {} for number in range(2)] if live else []
-        assert [each["lr"] for each in asked][: len(expected)] == expected
+        assert [values["lr"] for values in asked][: len(expected)] == expected
     with pytest.raises(InputError, match="points: config has points, too: leave one of them out"):
         content = {"space": space, "points": points}
         choose_searched(Settings(workload=Toy(), config=content, points=points, search="grid"), UNKNOWN)

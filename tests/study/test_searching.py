@@ -114,7 +114,7 @@ def test_suggestions_run_until_there_are_so_many_and_their_ends_are_told(tmp_pat
     }
     assert {row["status"] for row in rows.values()} == {"completed", "diverged"}
     study = json.loads((tmp_path / "out" / "study.json").read_text())
-    assert [each["lr"] for each in study["configurations"]] == [rows[key]["config/lr"] for key in sorted(rows)]
+    assert [config["lr"] for config in study["configurations"]] == [rows[key]["config/lr"] for key in sorted(rows)]
     assert study["configurations"][0]["name"] == "suggestion-1"
 
 
@@ -130,7 +130,7 @@ def test_a_search_that_was_broken_off_goes_on_with_what_it_had(tmp_path: Path) -
     assert {row["status"] for row in result.rows} == {"completed"}
     assert {row["attempts"] for row in result.rows} == {1, 2}, "of the seventh the first was interrupted"
     lrs = {row["trial_id"]: row["config/lr"] for row in result.rows}
-    assert [lrs[f"t{number:03d}"] for number in range(1, 8)] == [each["lr"] for each in before]
+    assert [lrs[f"t{number:03d}"] for number in range(1, 8)] == [config["lr"] for config in before]
     study = json.loads((folder / "study.json").read_text())
     assert (len(study["configurations"]), study["settings"]["num_samples"]) == (12, 12)
 
@@ -271,15 +271,15 @@ def space_file(tmp_path: Path) -> str:
 
 def test_random_samples_are_configurations_with_defaults_and_overrides(space_file: str) -> None:
     (choice,), label, live = chosen(config=space_file, overrides=("lr=0.5",), num_samples=2)
-    assert (label, live, [each.name for each in choice.configurations]) == (
+    assert (label, live, [one.name for one in choice.configurations]) == (
         "random-own",
         None,
         ["sample-1", "sample-2"],
     )
-    assert {(each.values["lr"], each.values["epochs"]) for each in choice.configurations} == {(0.5, 2)}
-    assert {each.values["hidden_dim"] for each in choice.configurations} == {8, 16}, "without repeating any"
+    assert {(one.values["lr"], one.values["epochs"]) for one in choice.configurations} == {(0.5, 2)}
+    assert {one.values["hidden_dim"] for one in choice.configurations} == {8, 16}, "without repeating any"
     (grid,), _, _ = chosen(search="grid", num_samples=None, config=space_file, overrides=("lr=0.5",))
-    assert [each.name for each in grid.configurations] == ["hidden_dim=8", "hidden_dim=16"]
+    assert [one.name for one in grid.configurations] == ["hidden_dim=8", "hidden_dim=16"]
 
 
 def test_the_scales_of_a_spaces_ranges_are_known_to_the_study_and_lists_have_none(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
 
 def test_a_mode_that_is_a_grid_is_a_space() -> None:
     (choice,), _, _ = chosen(mode="full", num_samples=5)
-    assert len({tuple(each.values.items()) for each in choice.configurations}) == 5
+    assert len({tuple(one.values.items()) for one in choice.configurations}) == 5
     (choice,), label, live = chosen(mode="full", search="optuna")
     assert (choice.configurations, label) == ([], "tpe-full")
     assert live and live.left == 3

@@ -111,7 +111,7 @@ def read_space(config: Configs) -> GivenSpace:
     grid = content["grid"]
     _columns(grid, source)
     assert isinstance(grid, Mapping)
-    space = {key: {"choice": each} if isinstance(each, list) else each for key, each in grid.items()}
+    space = {key: {"choice": values} if isinstance(values, list) else values for key, values in grid.items()}
     return GivenSpace(space, source, defaults, content.get("points"))
 
 
@@ -221,10 +221,10 @@ def select(
     if limit is not None and limit < 1:
         raise ParameterError("limit", limit, "must be at least 1")
     selected = {
-        workload: [each for each in listed if only in (None, each.name)][:limit] for workload, listed in found.items()
+        workload: [made for made in listed if only in (None, made.name)][:limit] for workload, listed in found.items()
     }
     if not any(selected.values()):
-        names = dict.fromkeys(each.name for listed in found.values() for each in listed)
+        names = dict.fromkeys(made.name for listed in found.values() for made in listed)
         raise InputError(f"no configuration is called {only!r}: choose one of {', '.join(names)}")
     return {workload: listed for workload, listed in selected.items() if listed}
 
@@ -274,7 +274,7 @@ def _problem(value: object, spec: AnyHyperparameter) -> str:
     """Why a hyperparameter does not accept a value; empty if it does."""
     if isinstance(spec, TextHyperparameter):
         numbers = value if isinstance(value, list) else [value]
-        whole = spec.numbers and numbers and all(type(each) is int for each in numbers)
+        whole = spec.numbers and numbers and all(type(number) is int for number in numbers)
         if not isinstance(value, str) and not whole:
             return "is neither text nor a whole number, nor a list of these" if spec.numbers else "is not text"
         allowed = not spec.choices or value in spec.choices

@@ -103,7 +103,7 @@ class Domain:
         if self.kind == "choice":
             plain = to_plain(value)
             plain = int(plain == "True") if isinstance(value, bool) and plain not in self.values else plain
-            return next((each for each in self.values if each == plain), None)
+            return next((known for known in self.values if known == plain), None)
         low, high = self.ends
         if not is_number(value, self.kind in WHOLE) or not low <= value <= high:
             return None
@@ -172,11 +172,11 @@ def to_plain(value: object) -> ConfigValue:
 def label(value: object) -> str:
     """What records call a value: a class or a function by its name, anything else as Python writes it."""
     if isinstance(value, (list, tuple)):
-        inner = ", ".join(label(each) for each in value)
+        inner = ", ".join(label(inside) for inside in value)
         comma = "," if len(value) == 1 else ""
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{comma})"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {label(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {label(inside)}" for key, inside in value.items()) + "}"
     name = getattr(value, "__name__", None)
     return name if isinstance(name, str) else re.sub(" at 0x[0-9a-fA-F]+", "", one_line(repr(value)))
 

@@ -70,8 +70,8 @@ def _values(node: Node, known: dict[int, float]) -> float:
             _check_unique(
                 [(key.tag, key.value) for key, _ in inner if key.tag != MERGE and isinstance(key.value, str)]
             )
-            inner = [each for pair in inner for each in pair]
-        known[id(node)] = 1 + sum(_values(each, known) for each in inner)
+            inner = [part for pair in inner for part in pair]
+        known[id(node)] = 1 + sum(_values(part, known) for part in inner)
     return known[id(node)]
 
 
@@ -90,8 +90,8 @@ def _check_unique(keys: Sequence[tuple[str, str]]) -> None:
 
 def _bounded(content: object) -> object:
     """The content itself; a whole number that is larger than any other kind can be raises a ValueError."""
-    for each in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
-        _bounded(each)
+    for inside in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        _bounded(inside)
     if isinstance(content, int) and abs(content) > LARGEST_NUMBER:
         digits = int(content.bit_length() * math.log10(2)) + 1
         raise ValueError(f"a number of about {digits} digits is too large; give at most {LARGEST_NUMBER:g}")

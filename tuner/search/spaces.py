@@ -79,7 +79,7 @@ def parse_points(given: object, space: Space, source: str) -> list[dict[str, Con
         known: dict[str, ConfigValue] = {}
         for key, domain in space.items():
             if key in point and not domain.applies(known):
-                wanted = " and ".join(f"{other} = {_any_of(each)}" for other, each in domain.conditions.items())
+                wanted = " and ".join(f"{other} = {_any_of(values)}" for other, values in domain.conditions.items())
                 raise InputError(f"{where}: {key} needs {wanted}: give that as well, or leave {key} out")
             if key in point or (domain.is_constant and domain.applies(known)):
                 known[key] = point.get(key, domain.values[0])
@@ -147,7 +147,7 @@ def _entries(given: Mapping[str, object], group: str = "", condition: object = N
     for name, value in given.items():
         key = f"{group}{name}"
         if isinstance(value, Mapping) and not _is_domain(value):
-            inner = {each: inside for each, inside in value.items() if each != CONDITION}
+            inner = {name: inside for name, inside in value.items() if name != CONDITION}
             yield from _entries(inner, f"{key}.", _both(condition, value.get(CONDITION)))
         elif condition is None or isinstance(value, (list, tuple)):
             yield key, value
@@ -158,7 +158,7 @@ def _entries(given: Mapping[str, object], group: str = "", condition: object = N
 
 def _is_domain(value: Mapping[str, object]) -> bool:
     """Whether a mapping is meant as a domain, and not as a group of hyperparameters."""
-    others = [each for key, each in value.items() if key not in (CONDITION, STEP)]
+    others = [inside for key, inside in value.items() if key not in (CONDITION, STEP)]
     misspelt = len(others) == 1 and isinstance(others[0], (list, tuple))
     return misspelt or any(kind in value for kind in KINDS) or not (others or STEP in value)
 
@@ -207,23 +207,27 @@ def _conditions(key: str, given: object, space: Space) -> tuple[dict[str, tuple[
     conditions, found = {}, []
     for other, value in _located(given, space):
         if other == key or other not in space:
-            why = "it is the key itself" if other == key else _unknown(other, [each for each in space if each != key])
+            why = (
+                "it is the key itself"
+                if other == key
+                else _unknown(other, [known for known in space if known != key])
+            )
             found.append(f"{key}: {CONDITION}: {why}")
             continue
         domain = space[other]
         alone = domain.taken(value) is not None or not isinstance(value, (list, tuple))
         asked = [value] if alone else list(value)  # type: ignore[call-overload]
-        taken = [domain.taken(each) for each in asked]
+        taken = [domain.taken(wanted) for wanted in asked]
         if domain.count == float("inf"):
             found.append(f"{key}: {CONDITION}: {other} is a range of numbers: give it a step or {{choice: [...]}}")
         found += [
-            f"{key}: {CONDITION}: {other} = {each!r} is outside the space ({domain})"
-            for each, value in zip(asked, taken, strict=True)
+            f"{key}: {CONDITION}: {other} = {wanted!r} is outside the space ({domain})"
+            for wanted, value in zip(asked, taken, strict=True)
             if value is None
         ]
         if not asked:
             found.append(f"{key}: {CONDITION}: {other}: the list is empty")
-        conditions[other] = tuple(each for each in taken if each is not None)
+        conditions[other] = tuple(found for found in taken if found is not None)
     return conditions, found
 
 
@@ -232,9 +236,9 @@ def _ordered(space: Space, source: str) -> dict[str, Domain]:
     waiting = dict(space)
     ordered: dict[str, Domain] = {}
     while waiting:
-        ready = next((key for key, each in waiting.items() if set(each.conditions) <= set(ordered)), None)
+        ready = next((key for key, domain in waiting.items() if set(domain.conditions) <= set(ordered)), None)
         if ready is None:
-            circle = [key for key in waiting if any(key in each.conditions for each in waiting.values())]
+            circle = [key for key in waiting if any(key in domain.conditions for domain in waiting.values())]
             raise InputError(f"{source}: {CONDITION}: {' and '.join(circle)} depend on each other")
         ordered[ready] = waiting.pop(ready)
     return ordered
@@ -247,7 +251,7 @@ def _wrong(key: str, form: _Form, schema: Schema) -> list[str]:
     kind, values = form.kind, form.values
     if kind not in KINDS:
         shown = f"{kind!r} is no kind of domain" if kind else f"{form.given!r} is no domain"
-        remedy = f"give a value or one of {', '.join(f'{{{each}: [...]}}' for each in KINDS)}"
+        remedy = f"give a value or one of {', '.join(f'{{{known}: [...]}}' for known in KINDS)}"
         return [f"{key}: {shown}: {did_you_mean(kind, KINDS, remedy)}"]
     if form.unknown:
         hint = did_you_mean(form.unknown[0], (STEP, CONDITION), "leave it out")

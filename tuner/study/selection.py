@@ -82,8 +82,8 @@ def chosen_before(
         InputError: this version knows a workload or a hyperparameter no more.
     """
     find = Finder(classes)
-    for each in as_list(given):
-        find(each)
+    for workload in as_list(given):
+        find(workload)
     found = _by_workload(listed, names, {}, find, source="study.json")
     if isinstance(data, Mapping):  # of it, what no trial needs was left out when the study was begun, too
         data = {name: source for name, source in data.items() if {name} & {*found, *map(classes.get, found)}}
@@ -203,7 +203,7 @@ def _overridden(
     for name, listed in found.items():
         values = _of_schema(given, schemas[name], schemas.values())
         configurations([values], schemas[name], source=option("overrides"))  # a fault is told once, not for each
-        entries = [{**each.values, **values, "name": each.name} for each in listed]
+        entries = [{**configuration.values, **values, "name": configuration.name} for configuration in listed]
         finish = finish_of(find(name))
         replaced[name] = (
             configurations(entries, schemas[name], source=option("overrides"), finish=finish) if values else listed
@@ -232,7 +232,7 @@ def _sources(data: Any, names: Collection[str], find: Finder) -> dict[str, Any]:
     if all(isinstance(find(name), Program) for name in names):
         return dict.fromkeys(names, data)
     given = data if isinstance(data, Mapping) else dict.fromkeys(names, data)
-    if wrong := next((each for each in given.values() if not isinstance(each, str)), None):
+    if wrong := next((source for source in given.values() if not isinstance(source, str)), None):
         raise ParameterError(
             "data", f"a {type(wrong).__name__}", "only a function takes data", "give a name or a folder"
         )
@@ -257,7 +257,7 @@ def _choices(
     for workload in named:
         load = partial(load_data, workload, sources[workload.name], seed)
         skipping = {"skip_bad": True} if skip_bad and workload.skips_bad_files else {}
-        loading = data_values(workload, [each.values for each in found[workload.name]])
+        loading = data_values(workload, [configuration.values for configuration in found[workload.name]])
         chosen.append(Selection(workload, partial(load, **skipping, **loading), found[workload.name]))
     return chosen
 
