@@ -105,6 +105,9 @@ def test_a_plan_is_of_the_configurations_of_a_space(tmp_path: Path) -> None:
     space = {"hidden_dim": {"choice": [8, 16, 32]}}
     common: dict[str, Any] = {"space": space, "model_memory_gb": 1.0, "device": "cpu"}
     assert len(tuner.plan("graphsage", **common).requests) == 3
-    assert len(tuner.plan("graphsage", **common, search="tpe", num_samples=2).requests) == 2
+    forecast = tuner.plan("graphsage", **common, search="tpe", num_samples=2)
+    assert len(forecast.requests) == 2 and forecast.searched.startswith("tpe: planned by random points")
+    with pytest.raises(InputError, match="TPESampler has no option 'gama'"):
+        tuner.plan("graphsage", **common, search="tpe", num_samples=2, search_options={"gama": 3})
     with pytest.raises(InputError, match="num_samples=2: has no effect without space or search"):
         tuner.plan(num_samples=2)

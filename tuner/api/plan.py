@@ -25,7 +25,7 @@ from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials
 from tuner.study.planning import estimate_requests, plan_requests, to_trials
 from tuner.study.prerequisites import needed
-from tuner.study.searching import choose_searched, with_search
+from tuner.study.searching import check_search, choose_searched, with_search
 from tuner.study.show_plan import left_out
 from tuner.study.stages import Placed, Selected, estimate, load, place
 from tuner.trial import GB, Config, ConfigValue, Device, Request, Trial, is_auto, title
@@ -49,6 +49,7 @@ class Forecast:
     measured: bool  # whether the times follow from timed steps, or from trials that have run
     alternatives: Sequence[str] = ()  # how long other ways to train would take, a line for each workload with any
     left_out: Sequence[str] = ()  # a line for each trial that fits no device
+    searched: str = ""  # what the trials of a search are that depends on results; else empty
     first: Sequence[Request] = ()  # what is trained before these trials, one after another, such as a teacher
 
     def title(self, trial: Trial) -> str:
@@ -80,7 +81,11 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
         found = () if sizes else detect_with_idle_cores(options.device)
     else:
         found = tuple(_imagined(gpus, options.device_memory_gb))
-    selections, _, _ = choose_searched(_known_before(with_search(settings)), UNKNOWN)
+    settings = with_search(settings)
+    check_search(settings)
+    is_live = settings.search not in (None, *UP_FRONT)
+    known = settings.changed(search="random", search_options=()) if is_live else settings
+    selections, _, _ = choose_searched(known, UNKNOWN)
     rows = _finished_rows(options.like, [selection.workload.name for selection in selections]) if options.like else []
     loaded = load(Selected(selections, settings))
     if sizes:
@@ -106,14 +111,9 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
         measured=measured,
         alternatives=placed.alternatives,
         left_out=left_out(placed),
+        searched=f"{settings.search_name}: planned by random points, as it suggests by results" if is_live else "",
         first=_first(placed),
     )
-
-
-def _known_before(settings: Settings) -> Settings:
-    """The settings with random draws in place of suggestions that depend on results."""
-    is_live = settings.search not in (None, *UP_FRONT)
-    return settings.changed(search="random", search_options=()) if is_live else settings
 
 
 def _first(placed: Placed) -> Sequence[Request]:

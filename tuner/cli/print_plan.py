@@ -19,6 +19,7 @@ def forecast_text(forecast: Forecast) -> str:
     plan = forecast.plan
     seconds = forecast.schedule.seconds if forecast.measured else None
     lines = [plan_text(plan, forecast.requests, forecast.data, forecast.sized.text, seconds, forecast.alternatives)]
+    lines += [f"{'search':<10} {forecast.searched}"] if forecast.searched else []
     lines += forecast.left_out
     lines += [
         f"{'first':<10} {each.trial.name} is trained, once and alone: {each.need_bytes / GB:.2f} GB"
