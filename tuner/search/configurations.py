@@ -123,7 +123,7 @@ def _content(config: Configs, source: str = "") -> tuple[Mapping[str, object], M
         content = {"configurations": config}
     if not isinstance(content, Mapping):
         raise InputError(
-            f"{source}: expected a mapping with 'configurations:', 'grid:' or 'space:', not {_kind(content)}"
+            f"{source}: expected a mapping with 'configurations:', 'grid:' or 'space:', not {_shown(content)}"
         )
     unknown = [str(key) for key in content if key not in FILE_KEYS]
     if unknown or sum(key in content for key in ENTRIES) != 1:
@@ -135,7 +135,7 @@ def _content(config: Configs, source: str = "") -> tuple[Mapping[str, object], M
         raise InputError(f"{source}: 'points' belong to a space: put them first in the list of configurations")
     defaults = content.get("defaults") or {}
     if not isinstance(defaults, Mapping):
-        raise InputError(f"{source}: 'defaults' must be a mapping, not {_kind(defaults)}")
+        raise InputError(f"{source}: 'defaults' must be a mapping, not {_shown(defaults)}")
     return content, defaults
 
 
@@ -156,7 +156,7 @@ def configurations(
         InputError: the list is empty, or has unknown keys, wrong values or repeated names; the text has every fault.
     """
     if isinstance(listed, (str, Mapping)) or not isinstance(listed, Iterable):
-        raise InputError(f"{source}: expected a list of configurations, not {_kind(listed)}")
+        raise InputError(f"{source}: expected a list of configurations, not {_shown(listed)}")
     entries = list(listed)
     if not entries:
         raise InputError(f"{source}: the list of configurations is empty; give at least one")
@@ -164,7 +164,7 @@ def configurations(
     found = []
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, Mapping):
-            wrong.append(f"configuration {number}: expected a mapping, not {_kind(entry)}")
+            wrong.append(f"configuration {number}: expected a mapping, not {_shown(entry)}")
             continue
         given = {key: value for key, value in entry.items() if key != "name"}
         given = flat(given) if schema is None else given
@@ -300,18 +300,6 @@ def _bounds(spec: Hyperparameter) -> str:
         spec.high
     )
     return "".join(f" of {end}" for end in ends)
-
-
-def _kind(value: object) -> str:
-    words = {
-        type(None): "nothing",
-        dict: "a mapping",
-        list: "a list",
-        str: "text",
-        int: "a number",
-        float: "a number",
-    }
-    return words.get(type(value), f"a {type(value).__name__}")
 
 
 def _shown(value: object) -> str:

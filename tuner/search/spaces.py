@@ -79,7 +79,9 @@ def parse_points(given: object, space: Space, source: str) -> list[dict[str, Con
         known: dict[str, ConfigValue] = {}
         for key, domain in space.items():
             if key in point and not domain.applies(known):
-                wanted = " and ".join(f"{other} = {_any_of(values)}" for other, values in domain.conditions.items())
+                wanted = " and ".join(
+                    f"{other} = {' or '.join(map(str, values))}" for other, values in domain.conditions.items()
+                )
                 raise InputError(f"{where}: {key} needs {wanted}: give that as well, or leave {key} out")
             if key in point or (domain.is_constant and domain.applies(known)):
                 known[key] = point.get(key, domain.values[0])
@@ -169,11 +171,11 @@ def _both(first: object, second: object) -> object:
 
 def _ambiguous(keys: Sequence[str]) -> list[str]:
     """The faults of keys that cannot stand side by side in one configuration."""
-    inner = {key: [other for other in keys if other.startswith(f"{key}.")] for key in keys}
+    inner = {key: next((other for other in keys if other.startswith(f"{key}.")), None) for key in keys}
     return [
-        f"{key}: it is a value and, with {others[0]}, a group: rename one of them"
-        for key, others in inner.items()
-        if others
+        f"{key}: it is a value and, with {other}, a group: rename one of them"
+        for key, other in inner.items()
+        if other
     ]
 
 
@@ -190,10 +192,6 @@ def _located(given: Mapping[str, object], keys: Collection[str], group: str = ""
 def _unknown(key: str, known: Collection[str]) -> str:
     hint = did_you_mean(key, known, f"known are {', '.join(known)}" if known else "there is no other key")
     return f"unknown key {key!r} ({hint})"
-
-
-def _any_of(values: Iterable[ConfigValue]) -> str:
-    return " or ".join(map(str, values))
 
 
 def _conditions(key: str, given: object, space: Space) -> tuple[dict[str, tuple[ConfigValue, ...]], list[str]]:

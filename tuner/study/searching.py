@@ -16,7 +16,6 @@ from typing import cast
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import (
-    Configs,
     GivenSpace,
     configurations,
     given_space,
@@ -64,7 +63,8 @@ def with_search(settings: Settings) -> Settings:
     its values combined, and the others drawn once for each combination, as in Ray Tune.
     """
     settings.check_selection()
-    given = _asked(settings) if settings.space is not None or _is_space(settings.config) else None
+    has_one = settings.space is not None or (settings.config is not None and has_space(settings.config))
+    given = _asked(settings) if has_one else None
     kinds = kinds_of(given.space) if given else set()
     if settings.search is None and given:
         is_grid = settings.num_samples is None and (kinds <= {"choice"} or kinds == {"grid_search"})
@@ -72,10 +72,6 @@ def with_search(settings: Settings) -> Settings:
     if "grid_search" in kinds and settings.search == "random" and settings.num_samples is None:
         settings = settings.changed(num_samples=1)
     return settings
-
-
-def _is_space(config: Configs | None) -> bool:
-    return config is not None and has_space(config)
 
 
 def _asked(settings: Settings) -> GivenSpace | None:
