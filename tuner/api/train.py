@@ -64,7 +64,10 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     past = find_trial(_checked(options), options.trial, options.workload, options.seed)
     training = _planned(past, options)
     console = make_console(spelling)
-    print_text(console, "\n".join(_head(past, training)))
+    row = past.row
+    print_text(console, f"{'from':<10} {past.folder}: {row.trial_id} {row.name} (seed {row.seed}), {row.status}")
+    for note in training.notes:
+        print_text(console, f"note: {note}")
     selected = Selected(
         [training.selection],
         training.settings,
@@ -74,11 +77,11 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
         from_python=spelling is in_python,
     )
     result = run_study(selected)
-    here, there = _metrics(result), past.row.metrics
-    compared = not training.changes and past.row.status == "completed"
+    here, there = _metrics(result), row.metrics
+    compared = not training.changes and row.status == "completed"
     found = TrainingResult(Path(result), here, there, differing(here, there) if compared else None)
     with suppress(OSError):  # nobody reads it any more
-        console.print(figures_table(here, there, (training.settings.seed, past.row.seed)))
+        console.print(figures_table(here, there, (training.settings.seed, row.seed)))
         given = "" if past.spec else "workload=…"
         print_text(console, f"saved: {found.folder / BEST}; {load_best_call(found.folder, given)} gives the model")
     if found.differences is not None:
@@ -121,13 +124,6 @@ def _planned(past: PastTrial, options: TrainOptions) -> _Training:
     elif options.all_data:
         selection = on_all_data(selection, _last_epoch(past, options))
     return _Training(selection, settings, changes, notes)
-
-
-def _head(past: PastTrial, training: _Training) -> list[str]:
-    """The lines before the plan: which trial is trained again, and notes."""
-    lines = [f"{'from':<10} {past.folder}: {past.row.trial_id} {past.row.name}, {past.row.status}"]
-    lines += [f"{'chosen':<10} {past.chosen}"] if past.chosen else []
-    return [*lines, *(f"note: {note}" for note in training.notes)]
 
 
 def _checked(options: TrainOptions) -> Path:

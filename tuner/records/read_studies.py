@@ -31,8 +31,7 @@ from tuner.workloads.lookup import find_workload
 from tuner.workloads.objectives import is_score
 
 RESULTS_FOLDER = Path("results")  # the default parent of studies' folders
-LATER = ("peak_ram_gb",)  # earlier versions did not write it
-COLUMNS = tuple(column for column in (*BEFORE_METRICS, *AFTER_METRICS) if column not in LATER)
+COLUMNS = (*BEFORE_METRICS, *AFTER_METRICS)
 
 
 @dataclass(frozen=True)

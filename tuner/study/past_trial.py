@@ -38,7 +38,6 @@ class PastTrial:
     row: Attempt  # the trial's last attempt
     objective: Objective  # what the study compared its trials by
     workload: Trainable
-    chosen: str = ""  # which it is and why, if there was a choice
     notes: Sequence[str] = ()  # what could not be read of the study, a line each
 
     @property
@@ -110,16 +109,15 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     if not rows:
         remedy = f"continue it with {option('resume', str(folder))}"
         raise ParameterError("study", str(folder), "no trial has ended there yet", remedy)
-    found, why = _best(folder, study, rows) if wanted == BEST_TRIAL else _named(folder, rows, wanted)
-    row, which = _of_seed(study, found, seed, wanted)
-    chosen = f"configuration {row.name}{why}; {which}" if len(found) > 1 or why else ""
+    found = _best(folder, study, rows) if wanted == BEST_TRIAL else _named(folder, rows, wanted)
+    row = _of_seed(study, found, seed, wanted)
     if given is None and study.classes.get(row.workload, "") is None:
         raise InputError(
             f"{option('study', str(folder))}: its workload {row.workload} {WAS_OBJECT}: give it again, from Python: "
             f"tuner.train({str(folder)!r}, workload=…)"
         )
     trained = given or find_workload(row.workload, study.classes)
-    return PastTrial(folder, study, row, study.objectives[row.workload], trained, chosen, notes)
+    return PastTrial(folder, study, row, study.objectives[row.workload], trained, notes)
 
 
 def _check_repeatable(folder: Path, study: StudyRecord) -> None:
@@ -153,8 +151,8 @@ def _loss(study: StudyRecord, row: Attempt) -> float:
     return row.loss(study.objectives[row.workload]) if row.status == "completed" else math.inf
 
 
-def _best(folder: Path, study: StudyRecord, rows: Sequence[Attempt]) -> tuple[list[Attempt], str]:
-    """The completed trials of the configuration with the best mean, and over how many seeds that is."""
+def _best(folder: Path, study: StudyRecord, rows: Sequence[Attempt]) -> list[Attempt]:
+    """The completed trials of the configuration with the best mean."""
     completed = [row for row in rows if _loss(study, row) < math.inf]
     if not completed:
         raise InputError(
@@ -164,12 +162,10 @@ def _best(folder: Path, study: StudyRecord, rows: Sequence[Attempt]) -> tuple[li
     _check_one_workload(f"{option('trial')} best", completed)
     best = best_by_mean(completed, study.objectives[completed[0].workload])
     assert best is not None
-    seeds = f"{len(best.values)} seed{'s' * (len(best.values) != 1)}"
-    why = f", best by mean over {seeds}" if len({row.seed for row in completed}) > 1 else ""
-    return [row for row in completed if row.name == best.name], why
+    return [row for row in completed if row.name == best.name]
 
 
-def _named(folder: Path, rows: Sequence[Attempt], wanted: str) -> tuple[list[Attempt], str]:
+def _named(folder: Path, rows: Sequence[Attempt], wanted: str) -> list[Attempt]:
     """The trial with this id, else those with this name."""
     found = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
     if not found:
@@ -177,19 +173,19 @@ def _named(folder: Path, rows: Sequence[Attempt], wanted: str) -> tuple[list[Att
         hint = did_you_mean(wanted, known, f"there are {', '.join(known)}", most=3, cutoff=0.5)
         raise InputError(f"{option('trial', wanted)}: no trial in {folder} has ended that is called so; {hint}")
     _check_one_workload(option("trial", wanted), found)
-    return found, ""
+    return found
 
 
-def _of_seed(study: StudyRecord, rows: Sequence[Attempt], seed: int | None, wanted: str) -> tuple[Attempt, str]:
-    """The configuration's trial with this seed, else its best one, and which it is."""
+def _of_seed(study: StudyRecord, rows: Sequence[Attempt], seed: int | None, wanted: str) -> Attempt:
+    """The configuration's trial with this seed, else its best one."""
     if same := next((row for row in rows if row.seed == seed), None):
-        return same, f"seed {seed}"
+        return same
     best = min(rows, key=lambda row: _loss(study, row))
     if len(rows) > 1 and seed is None and _loss(study, best) == math.inf:
         seeds = ", ".join(str(row.seed) for row in rows)
         rule = f"it was trained with seeds {seeds}, and no trial of it is completed"
         raise ParameterError("trial", wanted, rule, f"choose one by {option('seed')}")
-    return best, f"seed {best.seed}" + f", the best of {len(rows)}" * (len(rows) > 1)
+    return best
 
 
 def _check_one_workload(asked: str, rows: Sequence[Attempt]) -> None:

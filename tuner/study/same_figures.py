@@ -8,7 +8,7 @@ from tuner.errors import InputError, TunerError, option
 from tuner.records.attempts import Attempt
 from tuner.study.past_trial import PastTrial
 from tuner.study.record import versions
-from tuner.trial import ACCUMULATION, Device
+from tuner.trial import Device
 
 Differences = Mapping[str, tuple[float | None, float | None]]  # the study's value and the new one, by metric
 SAME = ("python", "torch", "numpy")  # the packages that figures depend on
@@ -47,8 +47,6 @@ def _reasons(past: PastTrial, device: Device) -> list[str]:
         reasons.append(f"the study ran on {', '.join(dict.fromkeys(names))}")
     if device.kind == "cuda":
         reasons.append("on a GPU the last digits differ from run to run")
-    if past.row.attempts > 1 and ACCUMULATION in past.row.config:
-        reasons.append("its attempts may have divided batches into different parts")
     return reasons
 
 
