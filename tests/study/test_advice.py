@@ -84,12 +84,10 @@ def test_trials_that_ran_out_of_memory_and_what_was_enough() -> None:
 
 def test_trials_that_were_given_up() -> None:
     whole = row("a", status="out_of_memory", limit_gb=4.0)
-    assert advice(whole, *ALIKE[1:])[0].endswith("for 1: `--on-oom accumulate` halves their micro-batches")
+    assert advice(whole, *ALIKE[1:])[0].endswith("for 1: `--on-oom accumulate` halves them")
     assert advice(whole, *ALIKE[1:], on_oom="accumulate")[0].endswith(
         "without `--model-memory-gb` what each of them needs is estimated"
     )
-    evaluated = row("a", status="out_of_memory", limit_gb=4.0, phase="evaluation")
-    assert advice(evaluated, *ALIKE[1:])[0].endswith("halves the chunks of their evaluations, where a workload can")
     estimated = advice(whole, *ALIKE[1:], on_oom="accumulate", auto_memory=True)
     assert estimated[0].endswith("`--memory-estimation measured` measures a step of each instead")
     measured = {"auto_memory": True, "memory_estimation": "measured"}

@@ -49,34 +49,29 @@ def advise(figures: Figures) -> list[str]:
 
 def _out_of_memory(figures: Figures) -> str:
     """Advice on trials that ran out of memory: how much is enough, or how to make them smaller."""
-    ran_out = [row for row in figures.attempts if row.status == "out_of_memory"]
+    settings, ran_out = figures.settings, [row for row in figures.attempts if row.status == "out_of_memory"]
     programs = any(row.workload in figures.programs for row in ran_out)
-    if not ran_out or (programs and figures.settings.estimates_memory):  # nothing can measure a step of these
+    if not ran_out or (programs and settings.estimates_memory):  # nothing can measure a step of these
         return ""
-    settings, names = figures.settings, {row.trial_id for row in ran_out}
-    most = max(row.limit_gb or 0.0 for row in ran_out)
-    said = f"{_count(len(names), 'trial')} ran out of memory {_count(len(ran_out), 'time')}, "
-    said += f"with {most:.2f} GB at most: "
+    names, most = {row.trial_id for row in ran_out}, max(row.limit_gb or 0.0 for row in ran_out)
     last = [row for row in figures.rows if row.trial_id in names]
-    phases = {row.phase for row in last if row.status == "out_of_memory"}
     given_up = sum(row.status == "out_of_memory" for row in last)
     enough = max((row.limit_gb or 0.0 for row in last if row.status == "completed"), default=0.0)
     whole = most * GB >= 0.99 * figures.plan.largest_budget
     if given_up and whole and programs:
         return ""
     if given_up and whole and settings.on_oom != "accumulate":
-        chunks = "the chunks of their evaluations, where a workload can"
-        return (
-            said + f"a whole device was not enough for {given_up}: {figures.option('on_oom', 'accumulate')} halves "
-            f"{chunks if phases == {'evaluation'} else 'their micro-batches'}"
-        )
-    if enough and not given_up and not settings.estimates_memory:
-        return said + f"{figures.option(settings.given_by, _up(enough))} was enough in the end"
-    if not settings.estimates_memory:
-        return said + f"without {figures.option(settings.given_by)} what each of them needs is estimated"
-    if settings.memory_estimation != "measured":
-        return said + f"{figures.option('memory_estimation', 'measured')} measures a step of each instead"
-    return ""
+        remedy = f"a whole device was not enough for {given_up}: {figures.option('on_oom', 'accumulate')} halves them"
+    elif settings.estimates_memory and settings.memory_estimation == "measured":
+        return ""
+    elif settings.estimates_memory:
+        remedy = f"{figures.option('memory_estimation', 'measured')} measures a step of each instead"
+    elif enough and not given_up:
+        remedy = f"{figures.option(settings.given_by, _up(enough))} was enough in the end"
+    else:
+        remedy = f"without {figures.option(settings.given_by)} what each of them needs is estimated"
+    times = _count(len(ran_out), "time")
+    return f"{_count(len(names), 'trial')} ran out of memory {times}, with {most:.2f} GB at most: {remedy}"
 
 
 def _of_workloads(figures: Figures) -> str:
