@@ -685,7 +685,7 @@ def run(
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
-        mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto for where it can be had. Not
+        mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto if it is available. Not
             measured on a real GPU yet.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
@@ -723,16 +723,16 @@ def train(
         study: The study's folder.
         trial: Which trial: the best (over seeds by the mean), one by its id such as t003, or the best of a configuration
             by its name.
-        workload: Whose trial, where the study has several workloads. Or your own class or object, where the study cannot
-            say where that is.
-        seed: The seed of weights, batches and dropout; which trial, where there are several. The data stay split as in
-            the study. By default the trial's.
+        workload: The trial's workload, if the study has several. Or your own class or object, if the study does not know
+            where it is defined.
+        seed: The seed of weights, batches and dropout. It also chooses the trial if there are several. The data stay
+            split as in the study. By default the trial's.
         epochs: The number of epochs. The learning rate falls over all of them. By default as many as the study's trial.
         all_data: Train on training, validation and test data together. The last epoch is kept; without epochs it is the
             one that was best in the study.
         exact: Fail unless the study's figures come out again, to the last digit (CPU only).
         data: Where the data are now. By default where the study had them.
-        device: Where to train: cuda, cpu, or auto for a GPU where there is one.
+        device: Where to train: cuda, cpu, or auto for a GPU if there is one.
         threads: The number of CPU threads. By default as many as the study's trials had.
         output: A folder for the model, new or empty. By default a new one under results/.
 
@@ -839,7 +839,7 @@ def tune_hyperparameters_parallel(
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
-        mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto for where it can be had. Not
+        mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto if it is available. Not
             measured on a real GPU yet.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         output: The study's folder, new or empty. By default a new one under results/.

@@ -253,13 +253,13 @@ class TrainOptions(Options):
     )
     workload: WorkloadLike | None = field(
         None,
-        "Whose trial, where the study has several workloads.",
-        Terminal("NAME", in_python="Or your own class or object, where the study cannot say where that is."),
+        "The trial's workload, if the study has several.",
+        Terminal("NAME", in_python="Or your own class or object, if the study does not know where it is defined."),
     )
     seed: int | None = field(
         None,
-        "The seed of weights, batches and dropout; which trial, where there are several. The data stay split as in "
-        "the study.",
+        "The seed of weights, batches and dropout. It also chooses the trial if there are several. The data stay "
+        "split as in the study.",
         Terminal("N", unset="the trial's"),
         ge=0,
         le=MOST_SEED,
@@ -277,7 +277,7 @@ class TrainOptions(Options):
     )
     exact: bool = field(False, "Fail unless the study's figures come out again, to the last digit (CPU only).")
     data: str | None = field(None, "Where the data are now.", Terminal("NAME|DIR", unset="where the study had them"))
-    device: DeviceChoice = field("auto", "Where to train: cuda, cpu, or auto for a GPU where there is one.")
+    device: DeviceChoice = field("auto", "Where to train: cuda, cpu, or auto for a GPU if there is one.")
     threads: int | None = field(
         None, "The number of CPU threads.", Terminal("N", unset="as many as the study's trials had"), ge=1
     )

@@ -315,7 +315,7 @@ class StudyOptions(Training, PackingOptions, Retries, Caps):
     )
     mps: MpsChoice = field(
         "off",
-        "Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto for where it can be had. Not "
+        "Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto if it is available. Not "
         "measured on a real GPU yet.",
     )
     address: str | None = field(
