@@ -186,10 +186,6 @@ def test_all_data_leave_the_last_epoch_with_the_learning_rates_of_the_study(
     assert len(best(result.folder)["weights"]["col"]) == 2 * 1000, "every rating is an edge, in both directions"
 
 
-def test_all_data_and_epochs_train_for_those(small: Path) -> None:
-    assert tuner.train(small, trial="small", all_data=True, epochs=1).metrics["best_epoch"] == 1
-
-
 def test_a_training_on_all_data_is_itself_trained_again_on_all_data(small: Path) -> None:
     first = tuner.train(small, trial="small", all_data=True, epochs=2, output="first")
     again = tuner.train("first", exact=True, output="again")

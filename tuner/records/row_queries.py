@@ -38,7 +38,6 @@ _WHOLE = re.compile(r"[+-]?\d{1,18}")  # longer numbers are read as decimal
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
-    "==": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
     "<=": operator.le,
@@ -52,7 +51,7 @@ class Condition:
     """A condition that shown rows must meet."""
 
     column: str  # its full name
-    operator: str  # see the module's docstring
+    operator: str  # see the module's docstring; "=" stands for "==", too
     value: str  # as it was typed, without quotes
 
     def holds(self, row: Attempt) -> bool:
@@ -60,7 +59,7 @@ class Condition:
         actual = row.value(self.column)
         if actual is None or not self.value:
             same = actual is None and not self.value
-            return {"=": same, "==": same, "!=": not same}.get(self.operator, False)
+            return {"=": same, "!=": not same}.get(self.operator, False)
         if self.operator == "~":
             return self.value.casefold() in str(actual).casefold()
         value = self.value if isinstance(actual, str) else to_value(self.value)
@@ -96,7 +95,8 @@ def parse_condition(text: str, columns: Sequence[str]) -> Condition:
         raise ParameterError("where", text, rule)
     column, sign, value = match.groups()
     quoted = value[0] in "\"'"
-    return Condition(find_column(column, columns, option("where", text)), sign, value[1:-1] if quoted else value)
+    found = find_column(column, columns, option("where", text))
+    return Condition(found, "=" if sign == "==" else sign, value[1:-1] if quoted else value)
 
 
 def check_number(condition: Condition, rows: Sequence[Attempt], text: str) -> None:
