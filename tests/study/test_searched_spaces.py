@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.support.toy import Toy
+from tests.support.toy import Batched, Toy
 from tuner.errors import InputError
 from tuner.records.study_record import UNKNOWN, StudyRecord
 from tuner.spec.settings import Settings
@@ -126,3 +126,23 @@ def test_a_space_with_objects_is_resumed_by_the_same_call_alone() -> None:
         study, options=json.loads(json.dumps(to_stored(Settings(space={"act": {"choice": [None, [1]]}}))))
     )
     assert resumed(plain, Settings(resume="DIR")).space == {"act": {"choice": [None, [1]]}}
+
+
+def drawn(number: int, **options: Any) -> list[dict[str, Any]]:
+    settings = Settings(workload=Batched(), search="random", num_samples=number, **options)
+    (choice,), _, _ = choose_searched(settings, UNKNOWN)
+    return [dict(one.values) for one in choice.configurations]
+
+
+def test_more_random_samples_only_add_some_and_another_seed_draws_others() -> None:
+    space = {"epochs": {"int": [1, 3]}, "lr": {"uniform": [0, 1]}}
+    assert drawn(8, space=space)[:3] == drawn(3, space=space) != drawn(3, space=space, seed=1)
+    few = drawn(3, space={"epochs": {"int": [1, 3]}})
+    assert sorted(values["epochs"] for values in few) == [1, 2, 3], "none is drawn twice"
+
+
+def test_random_values_that_do_not_go_together_are_drawn_again() -> None:
+    found = drawn(4, space={"accumulation": {"choice": [2]}, "batch_size": {"int": [2, 9]}})
+    assert sorted(values["batch_size"] for values in found) == [2, 4, 6, 8]
+    with pytest.raises(InputError, match="none in 1000 draws; reason of the last: .*accumulation 2 does not divide"):
+        drawn(2, space={"accumulation": {"choice": [2]}, "batch_size": {"choice": [7, 9]}})

@@ -223,13 +223,14 @@ def _random(
     workload = one.workload
     finish = finish_of(workload)
     found = configurations(before, workload.schema, source="study.json", finish=finish) if before else []
+    known = {frozenset(tried.values.items()) for tried in found}
     drawn = draws(one.space, settings.seed, one.points)
     rejected, reason = 0, ""
     while len(found) < number:
         try:
             # The names are not padded: with more samples the first are called as before.
             made = to_configuration(workload, {**one.fixed, **next(drawn)}, f"sample-{len(found) + 1}")
-            reason = "all were drawn already" if any(made.values == known.values for known in found) else ""
+            reason = "all were drawn already" if frozenset(made.values.items()) in known else ""
         except InputError as error:
             reason = error.text
         rejected = rejected + 1 if reason else 0
@@ -238,6 +239,7 @@ def _random(
             raise ParameterError("num_samples", number, f"{rule}; reason of the last: {reason}")
         if not reason:
             found.append(made)
+            known.add(frozenset(made.values.items()))
     return found
 
 
