@@ -144,5 +144,5 @@ def test_more_random_samples_only_add_some_and_another_seed_draws_others() -> No
 def test_random_values_that_do_not_go_together_are_drawn_again() -> None:
     found = drawn(4, space={"accumulation": {"choice": [2]}, "batch_size": {"int": [2, 9]}})
     assert sorted(values["batch_size"] for values in found) == [2, 4, 6, 8]
-    with pytest.raises(InputError, match="none in 1000 draws; reason of the last: .*accumulation 2 does not divide"):
+    with pytest.raises(InputError, match=r"none in 1000 draws; reason of the last: .*accumulation 2 does not divide"):
         drawn(2, space={"accumulation": {"choice": [2]}, "batch_size": {"choice": [7, 9]}})

@@ -11,14 +11,14 @@ from tuner.estimation.service import memory_key
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.reporting.texts import count_text
-from tuner.search.configurations import configurations
 from tuner.search.drawing import MAX_REJECTED_DRAWS
 from tuner.search.searchers import Searcher, State
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, Whole, estimate_requests, fits, to_trials, within
+from tuner.study.selection import configurations_of
 from tuner.trial import GB, Configuration, Device, Objective, Request, Status, Trial
 from tuner.workloads.base import Trainable
-from tuner.workloads.protocols import check, finish_of, prerequisites
+from tuner.workloads.protocols import check, prerequisites
 from tuner.workloads.task import Selection, Tasks
 
 ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
@@ -212,9 +212,7 @@ def to_configuration(workload: Trainable, values: Mapping[str, object], name: st
     Raises:
         InputError: the workload does not allow them, they do not go together, or something must be trained first.
     """
-    (found,) = configurations(
-        [{**values, "name": name}], workload.schema, source="a suggestion", finish=finish_of(workload)
-    )
+    (found,) = configurations_of(workload, [{**values, "name": name}], "a suggestion")
     _selection(workload, [found])
     return found
 

@@ -17,7 +17,6 @@ from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import (
     GivenSpace,
-    configurations,
     given_space,
     has_space,
     mode_file,
@@ -31,14 +30,13 @@ from tuner.search.searchers import RaySearcher, Searcher, is_of_tune
 from tuner.search.spaces import flat_keys, kinds_of, merged, parse_points, parse_space
 from tuner.spec.settings import Settings
 from tuner.study.live_search import LiveSearch, to_configuration
-from tuner.study.selection import choose, label_of, parse_override
+from tuner.study.selection import choose, configurations_of, label_of, parse_override
 from tuner.study.stored_options import to_stored
 from tuner.trial import AUTO, Configuration, ConfigValue, Objective
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.lookup import Finder, as_list
 from tuner.workloads.objectives import objective_of
-from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection
 
 SELECTION = ("workload", "mode", "config", "only", "limit", "overrides")
@@ -107,9 +105,7 @@ def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Select
         raise ParameterError("num_samples", settings.num_samples, rule)
     objective = objective_of(workload, settings.metric, settings.direction)
     live = LiveSearch(workload, _searcher(settings, one, objective, before), one.fixed, settings, objective)
-    tried = configurations(
-        before or [_of_data(one)], workload.schema, source="study.json", finish=finish_of(workload)
-    )
+    tried = configurations_of(workload, before or [_of_data(one)], "study.json")
     asked = settings.changed(overrides=())
     selections, _ = choose(asked, settings.data_seed, workload=[workload], listing=lambda *_: {workload.name: tried})
     selections = selections if before else [replace(selection, configurations=[]) for selection in selections]
@@ -208,8 +204,7 @@ def _grid(settings: Settings, one: SearchedSpace) -> list[Configuration]:
     entries = [
         {**one.fixed, **row, "name": name_of({key: row[key] for key in row if key in one.named})} for row in rows
     ]
-    workload = one.workload
-    return configurations(entries, workload.schema, source=one.source, finish=finish_of(workload))
+    return configurations_of(one.workload, entries, one.source)
 
 
 def _random(
@@ -220,16 +215,14 @@ def _random(
     A study that is resumed keeps its own, also those that an earlier version drew in another way.
     """
     number = check_number(one.space, settings.num_samples or 0, one.source, one.points)
-    workload = one.workload
-    finish = finish_of(workload)
-    found = configurations(before, workload.schema, source="study.json", finish=finish) if before else []
+    found = configurations_of(one.workload, before, "study.json") if before else []
     known = {frozenset(tried.values.items()) for tried in found}
     drawn = draws(one.space, settings.seed, one.points)
     rejected, reason = 0, ""
     while len(found) < number:
         try:
             # The names are not padded: with more samples the first are called as before.
-            made = to_configuration(workload, {**one.fixed, **next(drawn)}, f"sample-{len(found) + 1}")
+            made = to_configuration(one.workload, {**one.fixed, **next(drawn)}, f"sample-{len(found) + 1}")
             reason = "all were drawn already" if frozenset(made.values.items()) in known else ""
         except InputError as error:
             reason = error.text

@@ -123,14 +123,22 @@ def _of_mode(mode: str, names: Sequence[str], find: Finder) -> dict[str, list[Co
                 raise ParameterError(
                     "mode", mode, f"workload {name} has no modes: give it a list by {option('config')}"
                 )
-            found[name] = configurations([{}], workload.schema, finish=finish_of(workload))
+            found[name] = configurations_of(workload, [{}])
             continue
         path = mode_file(name, mode)
         listed, defaults = read_configs(path)
-        found[name] = configurations(
-            listed, workload.schema, defaults=defaults, source=str(path), finish=finish_of(workload)
-        )
+        found[name] = configurations_of(workload, listed, str(path), defaults)
     return found
+
+
+def configurations_of(
+    workload: Trainable,
+    listed: object,
+    source: str = "configurations",
+    defaults: Mapping[str, object] | None = None,
+) -> list[Configuration]:
+    """A workload's complete configurations; see ``tuner.search.configurations.configurations``."""
+    return configurations(listed, workload.schema, defaults=defaults, source=source, finish=finish_of(workload))
 
 
 def _of_configs(config: Configs, names: Sequence[str], find: Finder) -> dict[str, list[Configuration]]:
@@ -157,9 +165,7 @@ def _by_workload(
         common = _of_schema(
             {key: defaults[key] for key in defaults if key != "workload"}, schemas[name], schemas.values()
         )
-        found[name] = configurations(
-            mine if entries else listed, schemas[name], defaults=common, source=source, finish=finish_of(named[name])
-        )
+        found[name] = configurations_of(named[name], mine if entries else listed, source, common)
     return found
 
 
@@ -204,10 +210,7 @@ def _overridden(
         values = _of_schema(given, schemas[name], schemas.values())
         configurations([values], schemas[name], source=option("overrides"))  # a fault is told once, not for each
         entries = [{**configuration.values, **values, "name": configuration.name} for configuration in listed]
-        finish = finish_of(find(name))
-        replaced[name] = (
-            configurations(entries, schemas[name], source=option("overrides"), finish=finish) if values else listed
-        )
+        replaced[name] = configurations_of(find(name), entries, option("overrides")) if values else listed
     return replaced
 
 
