@@ -96,6 +96,8 @@ def test_what_a_value_was_decides_how_it_is_written(tmp_path: Path, before: str,
     ("name", "text", "fault"),
     [
         ("a.yaml", "m: 1", "n occurs 0 times"),
+        ("a.yaml", "words", "n occurs 0 times"),
+        ("a.yaml", "", "n occurs 0 times"),
         ("a.yaml", "a: {n: 1}\nb: {n: 2}\n", r"n occurs 2 times \(a.n, b.n\): .* with key='NAME=DOTTED.PATH'"),
         ("a.toml", "[a]\nn=1\n[b]\nn=2\n", r"n occurs 2 times \(a.n, b.n\): "),
         ("a.yaml", "n: 1\nn: 2\n", r"n occurs 2 times \(n, n\)"),

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.toy import Toy
+from tests.support.toy import Batched, Toy
 from tuner.datasets.ratings import RatingData
-from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import InputError
 from tuner.estimation.service import EstimationService
 from tuner.search.configurations import complete
 from tuner.sizing.workload_sizing import Predictor, batch_bound
-from tuner.trial import GB, MB, Device
+from tuner.trial import GB, Device
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.task import TrainingTask
@@ -19,15 +18,15 @@ from tuner.workloads.task import TrainingTask
 GPU = Device("", "cuda", 0, "a GPU", GB, GB, cores=0)
 
 
-def test_one_rating_more_than_the_largest_batch_does_not_fit() -> None:
-    task = TrainingTask(GraphSAGE(), synthetic_ratings(300, 400, 60_000))
+def test_one_sample_more_than_the_largest_batch_does_not_fit() -> None:
+    task = TrainingTask(Batched(), None)
     config = complete({"accumulation": 4, "batch_size": 8}, task.workload.schema)
-    limit = 610 * MB
     predictor = Predictor(task, GPU, EstimationService(calibration=False))
+    limit = predictor.estimate(config, 300).total_bytes
     found, guess = predictor.largest(config, limit)
     assert found.stopped_by == "memory"
     assert found.need_bytes == guess.total_bytes <= limit < found.beyond_bytes
-    assert 100 < found.batch_size < len(task.data.train)
+    assert found.batch_size >= 300
 
 
 def test_the_training_set_or_the_user_bounds_the_batch(ratings: RatingData) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tomlkit
-from ruamel.yaml import YAML, MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml import YAML, CollectionNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.error import YAMLError, YAMLStreamError
 
 from tuner.errors import ExecutionError, InputError, one_line, option
@@ -68,10 +68,9 @@ def config_files(paths: Sequence[str]) -> dict[Path, bool]:
     """
     found: dict[Path, bool] = {}
     for path in map(Path, paths):
-        inside = sorted(path.rglob("*")) if path.is_dir() else []
-        shown = [file for file in inside if not any(p.startswith(".") for p in file.relative_to(path).parts)]
-        files = [path] if path.is_file() else [f for f in shown if f.is_file() and BACKUP not in f.name]
-        files = [file for file in files if file.suffix in FORMATS]
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        shown = (file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts))
+        files = [file for file in shown if file.suffix in FORMATS and file.is_file() and BACKUP not in file.name]
         if not files:
             reason = f"no file of {', '.join(FORMATS)}" if path.exists() else "there is no such file or folder"
             raise InputError(f"{option('config_path', str(path))}: {reason}")
@@ -201,13 +200,10 @@ def _places(path: Path, text: str) -> list[_Place]:
 
 
 def _yaml_places(text: str, holder: Node | None, above: str, met: set[int]) -> Iterator[_Place]:
-    entries: list[tuple[str, Node]] = []
-    if isinstance(holder, MappingNode):
-        entries = [(str(key.value), node) for key, node in holder.value]
-    elif isinstance(holder, SequenceNode):
-        entries = [(str(number), node) for number, node in enumerate(holder.value)]
-    for name, node in entries:
-        key, is_alias, end = f"{above}.{name}".lstrip("."), id(node) in met, node.end_mark.index
+    pairs = enumerate(holder.value) if isinstance(holder, SequenceNode) else holder.value if holder else ()
+    for step, node in pairs if isinstance(holder, CollectionNode) else ():
+        name, is_alias, end = str(getattr(step, "value", step)), id(node) in met, node.end_mark.index
+        key = f"{above}.{name}" if above else name
         met.add(id(node))
         quote = node.style if isinstance(node, ScalarNode) and node.style in QUOTES else ""
         old = f"{quote}{node.value}{quote}" if isinstance(node, ScalarNode) else "\n"
