@@ -95,7 +95,7 @@ LOOP_OPTIONS: Mapping[str, AnyHyperparameter] = {
 def declared(key: str, given: Declared) -> AnyHyperparameter:
     """A workload's declaration of a hyperparameter as an object.
 
-    Missing bounds of what the training loop reads are those of the loop.
+    A hyperparameter that the training loop reads takes missing bounds from the loop.
     """
     if isinstance(given, TextHyperparameter):
         return given

@@ -21,7 +21,7 @@ NO_RESULTS = ("_runtime", "_per_second", "_preparation_time")  # ends of names
 class ReportCallback(TrainerCallback):  # type: ignore[misc]
     """Reports each evaluation of ``Trainer.train``, with the checkpoint that is saved after it, if one is.
 
-    Metrics have the names that ``Trainer`` logs, such as ``eval_loss``; those of several data sets are one report.
+    Metrics have the names that ``Trainer`` logs, such as ``eval_loss``; metrics of several data sets form one report.
     With ``eval_strategy="no"`` evaluations after the training are reported in place of those in it. A report's epoch
     is the training's with ``eval_strategy="epoch"``, and the report's number otherwise.
 

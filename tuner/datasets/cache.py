@@ -24,7 +24,7 @@ UNREADABLE = (OSError, ValueError, EOFError)  # numpy raises EOFError for an emp
 
 
 def cached(kind: type[T], key: str, build: Callable[[], T]) -> T:
-    """The data set of this key from the cache, where it is built and stored first if necessary.
+    """The data set of this key from the cache. If it is not there, it is built and stored first.
 
     Arrays are ``np.memmap`` of read-only files, so that processes share their pages. If the cache cannot be written,
     the built arrays are returned. The other fields of ``kind`` are numbers, texts, tuples of texts, and

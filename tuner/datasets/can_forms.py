@@ -32,7 +32,9 @@ DELIMITERS = ",;\t"
 MARKS = ' "()[]#\r\n'  # may stand around a field
 HCRL_NAMES = ("Timestamp", "ID", "DLC", "Data", "Flag")
 
-Rest = Callable[[str], tuple[str, str]]  # from the end of a row to its bytes and its flag; an empty flag is none
+Rest = Callable[
+    [str], tuple[str, str]
+]  # splits the end of a row into bytes and flag; an empty flag means there is none
 
 
 def _bytes_alone(rest: str) -> tuple[str, str]:
@@ -119,7 +121,7 @@ def _plain(name: str) -> str:
 
 
 def _is_header(columns: Sequence[str], delimiter: str | None) -> bool:
-    """Whether these are names: one is that of an ID, or there are three with delimiters and none is a number."""
+    """Whether a first line names columns: one names the ID, or there are at least three and none is a number."""
     if any(_plain(column) in NAMES["identifier"] for column in columns):
         return True
     words = all(re.fullmatch(r"[A-Za-z][\x20-\x7e]*", column) for column in columns)

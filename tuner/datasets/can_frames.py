@@ -30,7 +30,7 @@ ROWS = 2**18  # the number of rows of a parquet file that are read at a time
 LARGEST_ID = 2**29 - 1  # of an extended frame
 MOST_BYTES = 8
 NO_BYTE = -1
-NO_FLAG = -2  # even, as those of flags of normal frames
+NO_FLAG = -2  # even, like the numbers of normal frames
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ def read_frames(path: Path) -> Frames:
 
 
 def _of_lines(lines: list[str], path: Path, first: int, form: Form) -> Frames:
-    """The frames of lines, of which blank ones are left out; ``first`` is the number of the first one."""
+    """The frames of a chunk of lines. Blank lines are skipped; ``first`` is the number of the first line."""
     rows = pa.array(lines)
     filled = compute.invert(compute.utf8_is_space(rows))
     rows, numbers = compute.utf8_rtrim(rows.filter(filled), "\n"), first + np.flatnonzero(filled)
@@ -135,7 +135,7 @@ def _check_dlc(length: NDArray[np.int64], dlc: NDArray[np.int64]) -> None:
 
 
 def read_parquet(path: Path) -> Frames:
-    """The frames of a parquet file, whose columns are found by their names as those of a text.
+    """The frames of a parquet file, whose columns are recognised by their names.
 
     Whole numbers are IDs and bytes themselves; texts have them in hexadecimal digits. Raises ``DataError`` with file
     and row if there is no frame, or a row or a column is invalid.
@@ -272,7 +272,7 @@ _dlc = partial(_number, what="DLC", largest=MOST_BYTES)
 
 
 def _byte(value: object) -> int:
-    """A byte of a column of its own; ``NO_BYTE`` if there is none."""
+    """A byte from its own column; ``NO_BYTE`` if the cell is empty."""
     return NO_BYTE if value is None or value == "" else _number(value, "byte", 255)
 
 

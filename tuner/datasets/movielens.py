@@ -133,7 +133,7 @@ def _load_csv(folder: Path) -> Parts:
 
 
 def _without_users(path: Path, separator: str, items: Entities, header: str = "") -> Parts:
-    """Ratings by users of whom nothing is known."""
+    """Ratings whose users have no data; each user gets one constant feature."""
     table = _rating_table(path, separator, header)
     users = np.unique(table.user).astype(np.int64)
     train, test = _split_test(_with_positions(table, path, users, items[0], header))
@@ -311,7 +311,7 @@ def _read_in_parts(path: Path, separator: str, header: str) -> Ratings | None:
 
 
 def _sound(table: NDArray[np.float64]) -> Ratings | None:
-    """The ratings of a table of user, item, rating and time (lines, 4); None if there is none or one is invalid."""
+    """The ratings of a table of user, item, rating and time (lines, 4); None if it is empty or a value is invalid."""
     if not len(table):
         return None
     ids, stars = table[:, :2], table[:, 2]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(what: str, total: float | None, *, shown: bool = True) -> Iterator[Callable[[float], None]]:
-    """Yields what sets the bar to so many of ``total`` bytes. Only a terminal shows it, on stderr, until the end."""
+    """Yields a function that sets the bar to a number of bytes. The bar is shown on stderr, in terminals only."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -56,10 +56,9 @@ def find_files(folder: Path) -> list[Path]:
 def read_folder(folder: Path, *, skip_bad: bool = False, label_level: int = 1) -> SwcFolder:
     """Reads and reduces every reconstruction in a folder and its sub-folders.
 
-    A tree's label is the name of the sub-folder of level ``label_level`` that it is in, whatever folders that one is
-    in: level 1 is in ``folder`` itself. Raises ``DataError`` with line and reason for the first invalid file, or for
-    a file that is in no folder of a level above 1. With ``skip_bad`` invalid files are left out, and the error is
-    raised if no file is left.
+    A tree's label is the name of its sub-folder at level ``label_level``; level 1 is directly in ``folder``. Raises
+    ``DataError`` with line and reason for the first invalid file, or for a file that is in no folder of a level above
+    1. With ``skip_bad`` invalid files are left out, and the error is raised if no file is left.
     """
     files, trees, bad, found = [], [], [], find_files(folder)
     labels = [_label(path.relative_to(folder), label_level) for path in found]

@@ -16,7 +16,7 @@ class Diverged(TunerError):
 
 
 class Pruned(TunerError):
-    """The trial was pruned before its last epoch. ``metrics`` are those of its best epoch, without the test split."""
+    """The trial was pruned before its last epoch. ``metrics`` belong to its best epoch, without the test split."""
 
     def __init__(self, metrics: Mapping[str, float]) -> None:
         super().__init__("pruned")

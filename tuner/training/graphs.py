@@ -92,7 +92,7 @@ class CudaRecorder:
         return loss, graph.replay
 
     def hidden(self, workload: Workload, model: nn.Module) -> object:
-        """What a step may change and a launched graph does not: attributes, and random numbers on the CPU."""
+        """State that an eager step may change but a graph cannot: attributes, and random generators on the CPU."""
         numbers = [random.getstate(), torch.get_rng_state().tolist(), str(np.random.get_state(legacy=False))]
         return _Attributes.of(workload, model), numbers
 
@@ -128,7 +128,7 @@ def _end_allocation(pool: Any) -> None:
 
 @dataclass(frozen=True)
 class _Attributes:
-    """What of a workload and its model a recorded step read once: numbers and texts, and which tensors they have."""
+    """The attributes of a workload and its model that a recorded step has read: numbers, texts and which tensors."""
 
     plain: list[tuple[str, float | str]]
     ids: list[int]
@@ -175,7 +175,7 @@ class GraphedSteps(Steps):
         notes: list[str] | None = None,
         recorder: CudaRecorder | None = None,
     ) -> None:
-        """As ``Steps``. ``recorder`` replaces that of CUDA."""
+        """As ``Steps``. ``recorder`` replaces ``CudaRecorder``, in traces and tests."""
         super().__init__(workload, model, optimizer, config, device)
         self._workload, self._model, self._optimizer = workload, model, optimizer
         self._notes = [] if notes is None else notes
@@ -184,7 +184,7 @@ class GraphedSteps(Steps):
         self._before = 0  # steps of that shape before the recording
         self._graph: _Recorded | None = None
         self._given_up = False
-        self._begun = False  # an epoch, of which no step was launched yet
+        self._begun = False  # an epoch has begun and no step was launched yet
         if reason := obstacle(workload, config, optimizer):
             self._give_up(reason)
         else:
@@ -218,7 +218,7 @@ class GraphedSteps(Steps):
         return graph.loss.clone()  # the next step overwrites it
 
     def begin_epoch(self) -> None:
-        """Gives the graph the learning rates of an epoch. Whatever else a schedule changes, it cannot follow."""
+        """Gives the graph the learning rates of an epoch. A graph cannot follow other changes of a schedule."""
         if self._graph is None:
             return
         if self._settings() != self._graph.settings:
@@ -229,7 +229,7 @@ class GraphedSteps(Steps):
             rate.fill_(float(group["lr"]))
 
     def end(self) -> None:
-        """Notes it if no step was recorded, as there were too few."""
+        """Adds a note if there were too few steps to record one."""
         if self._graph is None and self._before:
             self._give_up(f"only {self._before} steps had the first batch's shape")
 
@@ -241,7 +241,7 @@ class GraphedSteps(Steps):
         return loss
 
     def _warm_up(self, batch: Batch) -> Tensor:
-        """A step before the recording. What the last one changes, every later one would, too."""
+        """A step before the recording. State that the last one changes would also be changed by every later step."""
         batch = self._recorder.to_device(batch)
         self._before += 1
         last = self._before == WARM_UP_STEPS
@@ -287,7 +287,7 @@ class GraphedSteps(Steps):
                 group.update(values)
 
     def _settings(self) -> list[dict[str, Any]]:
-        """What the optimizer's kernels were launched with, beside the learning rates."""
+        """The optimizer's settings other than learning rates, which recorded kernels keep."""
         leave_out = ("params", "lr")
         groups = self._optimizer.param_groups
         return [{key: value for key, value in group.items() if key not in leave_out} for group in groups]

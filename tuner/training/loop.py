@@ -66,7 +66,7 @@ def fit(
         model, optimizer, rates, progress = _begin(workload, trial, data, device, checkpoint)
         step = steps_of(workload, model, optimizer, trial.config, device, notes)
         constant = contract.constant_loss(workload, data)
-        unchanging = constants(workload, model)  # once, as they are as large as the data
+        unchanging = constants(workload, model)  # collected once, since they are as large as the data
         if progress.weights:  # a checkpoint has them without what is no part of the state
             progress.weights |= unchanging
         yield EpochReport(trial.trial_id, progress.epoch, last)
@@ -136,7 +136,7 @@ def _begin(
 
 
 def _check(loss: float, first: float, constant: float, epoch: int, divergence_factor: float) -> None:
-    """Raises ``Diverged``. ``first`` is the first step's loss, ``constant`` that of a constant prediction."""
+    """Raises ``Diverged``. ``first`` is the loss of the first step, ``constant`` of a constant prediction."""
     if not math.isfinite(loss):
         raise Diverged(f"the training loss became {loss} in epoch {epoch}: lower lr")
     if loss > divergence_factor * max(1.0, min(abs(first), constant)):

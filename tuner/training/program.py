@@ -40,9 +40,9 @@ def run_program(
     stop_asked: Asked = lambda: False,
     prune_asked: Asked = lambda: False,
 ) -> Generator[EpochReport | Question | Fit, None, None]:
-    """Runs a trial's program; yields a report before it begins and each of its own, and at the end a ``Fit``.
+    """Runs a trial's program; yields a report before it begins, then the program's reports, and at the end a ``Fit``.
 
-    The first report is of an idle process, so that its memory is that of no trial.
+    At the first report the process is idle, so its memory is not counted as the trial's.
 
     Raises ``Pruned``, ``Stopped`` if the study ends, ``Diverged`` if the metric was never finite, ``WorkloadError``
     if it reports nothing, and what the program raises.

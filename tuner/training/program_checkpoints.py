@@ -52,7 +52,7 @@ class ProgramCheckpoints:
         self._last = max(self._numbers(), default=0)
 
     def restore(self) -> Progress:
-        """The progress at the last checkpoint; that of a beginning without one, or if it is another training's."""
+        """The progress at the last checkpoint. Without a usable one, training begins anew."""
         if self._path is None or not self._last:
             return Progress()
         try:
@@ -135,7 +135,7 @@ class ProgramCheckpoints:
 
 
 def files_of(folder: Path) -> dict[str, Any]:
-    """A folder's files as tensors of bytes, by their relative paths: what ``torch.save`` can keep beside weights."""
+    """A folder's files as tensors of bytes, by relative path, so that ``torch.save`` can store them with weights."""
     import torch
 
     return {
@@ -164,7 +164,7 @@ def _checked(checkpoint: object) -> State:
 
 
 def _not_plain(value: object) -> object | None:
-    """The first value within that a file of weights cannot hold safely; None if there is none."""
+    """The first nested value that a file of weights cannot hold safely; None if all can be held."""
     torch = sys.modules.get("torch")
     if isinstance(value, Mapping):
         return next((bad for part in (*value, *value.values()) if (bad := _not_plain(part)) is not None), None)

@@ -45,7 +45,7 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
 
 
 def constants(workload: Workload, model: nn.Module) -> dict[str, Tensor]:
-    """The workload's constants as they are, on the CPU; empty if it has none."""
+    """The workload's constants, not copied, on the CPU; empty if it has none."""
     own = optional(workload, Restorable.constants)
     return {name: value.cpu() for name, value in own(model).items()} if own else {}
 

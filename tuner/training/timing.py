@@ -16,7 +16,7 @@ from tuner.workloads.base import Workload
 from tuner.workloads.micro_batches import sample_count, training_steps
 from tuner.workloads.protocols import training_samples
 
-STEPS = 5  # so many are timed, after one that warms up
+STEPS = 5  # the number of timed steps, after the warm-up
 MOST_SECONDS = 2.0  # no further step is timed after so long
 # So many of an epoch's first steps show what launching one takes, after one that warms up. More might fill the queue
 # of the GPU, which holds about a thousand kernels: a thread that waits for room in it is busy with nothing.
@@ -26,7 +26,7 @@ LAUNCHED = 4
 class Launching:
     """The part of a CPU core that launching the kernels of an epoch's steps keeps busy.
 
-    A trial on a GPU runs ahead of it until the queue is full. The CPU time of the first steps is that of launching
+    A trial on a GPU runs ahead of it until the queue is full. The CPU time of the first steps is spent on launching
     alone; it includes the thread in which torch runs the backward pass.
     """
 

@@ -76,7 +76,7 @@ class Trainable(ABC):
     @property
     @abstractmethod
     def schema(self) -> Mapping[str, AnyHyperparameter] | None:
-        """The keys that a configuration may set; None where it may set any key to anything."""
+        """The keys that a configuration may set; None if it may set any key."""
 
     @abstractmethod
     def load_data(self, source: str, seed: int) -> Any:
@@ -179,7 +179,7 @@ class Workload(Trainable, Generic[DataT, ModelT]):
 
 
 def needs_workload(trainable: Trainable, what: str) -> Workload:
-    """The workload; raises ``InputError`` if it is none, as ``what`` needs its model and its loss."""
+    """The trainable as a workload; raises ``InputError`` if it is a program, which has no model and no loss."""
     if not isinstance(trainable, Workload):
         raise InputError(f"{trainable.name}: {what} needs a class derived from tuner.Workload")
     return trainable

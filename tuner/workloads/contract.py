@@ -62,7 +62,7 @@ def to_workload_error(error: BaseException, when: str = "") -> WorkloadError | N
 
 
 def summarize(error: BaseException, function: Callable[..., object] | None = None) -> str:
-    """An exception in one line: its type, its text, and the last line of the user's code or that of ``function``."""
+    """An exception in one line: its type, its text, and the last line in the user's code or in ``function``."""
     text = one_line(error)
     where = "" if isinstance(error, SyntaxError) else _place(error, function)  # a SyntaxError's text has the line
     return f"{type(error).__name__}{': ' * bool(text)}{text}{where}"
@@ -220,7 +220,7 @@ def evaluated(
 
 
 def _number(workload: Workload, value: object, text: str) -> float:
-    """The value as a number; raises ``WorkloadError`` with this text if it is none: ``{}`` stands for what it is."""
+    """The value as a number; else raises ``WorkloadError`` with ``text``, where ``{}`` becomes the value's type."""
     try:
         return to_number(value)
     except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for more than one number
@@ -231,7 +231,7 @@ def _kind(value: object) -> str:
     """A value's type with its article, and the shape of a tensor with more than one number."""
     if value is None or isinstance(value, type):
         return "None" if value is None else "a class"
-    name = type(value).__name__.replace("FakeTensor", "Tensor")  # that of a trace
+    name = type(value).__name__.replace("FakeTensor", "Tensor")  # used while tracing
     empty = "empty " if isinstance(value, (tuple, list)) and not value else ""
     shape = getattr(value, "shape", ())
     of = f" of shape {tuple(shape)}" if isinstance(shape, tuple) and shape else ""

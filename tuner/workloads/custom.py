@@ -27,7 +27,7 @@ MAIN = "__main__"
 def load(spec: str) -> type[Workload] | Callable[..., object]:
     """The class or function that ``package.module:name`` names. Modules are searched in the current folder, too.
 
-    Raises ``InputError`` if there is none of this name, the import fails, or it is a class that is no workload.
+    Raises ``InputError`` if the name does not exist, the import fails, or the class is not a workload.
     """
     what = f"workload {spec!r}"
     if not SPEC.fullmatch(spec):

@@ -26,7 +26,7 @@ def is_score(metric: str) -> bool:
 def objective_of(workload: Trainable, metric: str | None = None, direction: Direction | None = None) -> Objective:
     """What the trials of a workload are compared by; None stands for what the workload itself says.
 
-    The workload's direction is one of its own metric only.
+    The workload's direction applies to its own metric only.
 
     Raises:
         InputError: there is no metric, it is none of a workload's, or it must be said whether more or less of it is

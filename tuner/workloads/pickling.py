@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# Python's objects beside their pickled bytes: a float takes 32 instead of 9, a small text or integer more.
+# How much larger Python objects are than their pickled bytes: a float takes 32 instead of 9 bytes.
 UNPICKLED = 8
 LARGE = 256  # a text or bytes that are longer take their length alone
 
@@ -108,7 +108,7 @@ class _WithoutArrays(pickle.Pickler):
         self.large: dict[int, object] = {}  # by identity; kept, so that no other takes their place
 
     def persistent_id(self, value: object) -> object:
-        """A number in the place of a long text or bytes."""
+        """Replaces a long text or bytes by a number."""
         if not isinstance(value, (str, bytes, bytearray)) or len(value) <= LARGE:
             return None
         self.large[id(value)] = value

@@ -41,7 +41,7 @@ class Program(Trainable):
         return arguments(config, self.objects)
 
     def load_data(self, source: object, seed: int) -> Any:
-        """The user's ``data`` as they are."""
+        """The user's ``data``, unchanged."""
         return source
 
     def remedy(self, metric: str) -> str:
@@ -50,9 +50,9 @@ class Program(Trainable):
 
     @abstractmethod
     def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
-        """Trains until the end; returns final metrics: in place of the best report's, or beside them.
+        """Trains until the end and returns final metrics.
 
-        They take its place if the metric that is compared is one of them.
+        They replace those of the best report if the compared metric is among them, and otherwise extend them.
 
         Raises what the user's code raises, ``TrialEnd`` from a report, and ``ProgramPruned``.
         """

@@ -54,11 +54,11 @@ class DataDescription(Protocol):
         """The data with all samples in the training split. Metrics of the other splits are then meaningless."""
 
     def rehearsal(self, data: object) -> object:
-        """A part of the data whose evaluation takes as much memory as that of all data, for estimates."""
+        """A part of the data whose evaluation needs as much memory as all data, for estimates."""
 
 
 class Alternatives(Protocol):
-    """Several ways to train a configuration, of which the plan says how long an epoch takes."""
+    """Several ways to train a configuration. The plan shows how long an epoch takes with each."""
 
     def alternatives(self, config: Config, data: object) -> Mapping[str, Config]:
         """Complete configurations by the name of the way, such as "full graph" and "sampled"; with the given one."""
@@ -108,7 +108,7 @@ class ChunkedEvaluation(Protocol):
     """Evaluations that can be computed in smaller chunks, which take less memory."""
 
     def evaluate_in_parts(self, model: nn.Module, data: object, split: Split, parts: int) -> Mapping[str, float]:
-        """The metrics of ``evaluate``, with each of its chunks computed in so many parts."""
+        """The metrics of ``evaluate``, with each of its chunks split into ``parts``."""
 
 
 class Checkpointing(Protocol):
@@ -149,7 +149,7 @@ class Restorable(Protocol):
     """Models that can be built without their data."""
 
     def constants(self, model: nn.Module) -> Mapping[str, Tensor]:
-        """Tensors that ``restore_model`` needs beside the state dict and training never changes, such as a graph."""
+        """Tensors that ``restore_model`` needs besides the state dict, such as a graph. Training never changes them."""
 
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
         """The model with the state dict and the constants ``weights``."""

@@ -116,7 +116,7 @@ class Script(Program):
 
 
 def _last_line() -> str:
-    """The last line of this process's output, and the file that has all of it; empty where it goes nowhere."""
+    """The last line of this process's output and its log file; empty if the output is not kept."""
     try:
         file = Path(os.readlink("/proc/self/fd/1"))
         lines = file.read_text(errors="replace").strip().splitlines() if file.suffix == ".log" else []
@@ -175,7 +175,7 @@ class _Output(io.TextIOWrapper):
 
 
 def _imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:
-    """The packages that a script imports, also by modules beside it; without what only a running program finds."""
+    """The packages that a script and the modules in its folder import, found without running them."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -185,6 +185,6 @@ def _imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:
     new = found - names
     names |= new
     for name in new:
-        with suppress(OSError, SyntaxError, ValueError):  # no module beside the script, or one that fails there
+        with suppress(OSError, SyntaxError, ValueError):  # no such module in the folder, or one that cannot be parsed
             _imported(ast.parse((folder / f"{name}.py").read_bytes()), folder, names)
     return names

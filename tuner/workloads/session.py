@@ -15,23 +15,11 @@ from tuner.errors import WorkloadError
 State = Mapping[str, Any] | Path  # a state dict, or a folder of files
 Selected = str | Sequence[str] | Mapping[str, str] | None  # logged names, or by the names to report; None for all
 
-# The columns of results beside metrics and hyperparameters, by whose names no metric can be called.
+# Columns of results that are neither metrics nor hyperparameters; no metric may have such a name.
 RESERVED_METRICS = (
     *("trial_id", "workload", "name", "seed", "status", "attempts", "epochs", "duration_s", "device", "gpu_fraction"),
-    *(
-        "estimated_memory_gb",
-        "peak_memory_gb",
-        "peak_ram_gb",
-        "error",
-        "limit_gb",
-        "limit_ram_gb",
-        "short_of",
-        "lost",
-        "phase",
-        "started_at",
-        "ended_at",
-    ),
-    *("study", "best_epoch"),
+    *("estimated_memory_gb", "peak_memory_gb", "peak_ram_gb", "error", "limit_gb", "limit_ram_gb", "short_of"),
+    *("lost", "phase", "started_at", "ended_at", "study", "best_epoch"),
 )
 
 
