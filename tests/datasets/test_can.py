@@ -94,18 +94,6 @@ def test_each_recording_is_split_by_time() -> None:
     assert (data.validation.tolist(), data.test.tolist()) == ([6, 7, 11], [8, 9, 12])
 
 
-def test_some_graphs_are_the_same_graphs() -> None:
-    data = build(synthetic_can(500).items(), 50, "three")
-    few = data.take(np.array([7, 2]))
-    assert (len(few), few.train.tolist(), few.test.tolist()) == (2, [0, 1], [0, 1])
-    for old, new in ((7, 0), (2, 1)):
-        rows, new_rows = (slice(*traffic.first[at : at + 2]) for traffic, at in ((data, old), (few, new)))
-        edges, new_edges = (slice(*traffic.first_edge[at : at + 2]) for traffic, at in ((data, old), (few, new)))
-        assert np.array_equal(data.features[rows], few.features[new_rows])
-        assert np.array_equal(data.edge[:, edges], few.edge[:, new_edges])
-        assert (data.label[old], data.recording[old]) == (few.label[new], few.recording[new])
-
-
 # ------------------------------------------------------------------------------------------------ sources
 
 

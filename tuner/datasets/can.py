@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from tuner.datasets.cache import cached, file_key
 from tuner.datasets.can_frames import Frames, read_frames, read_parquet
 from tuner.datasets.can_graphs import window_graphs
 from tuner.datasets.faults import reading
-from tuner.datasets.spans import joined, spans, starts
+from tuner.datasets.spans import joined, starts
 from tuner.errors import DataError, InputError
 
 SUFFIXES = (".csv", ".txt", ".log", ".parquet")  # of the files that are read of a folder
@@ -58,25 +58,6 @@ class CanData:
     def __len__(self) -> int:
         """Number of graphs."""
         return len(self.label)
-
-    def take(self, graphs: NDArray[np.int64]) -> CanData:
-        """Some of the graphs, which are in all three splits."""
-        every, nodes, edges = np.arange(len(graphs)), spans(self.first, graphs), spans(self.first_edge, graphs)
-        return replace(
-            self,
-            ids=self.ids[nodes],
-            features=self.features[nodes],
-            first=starts(np.diff(self.first)[graphs]),
-            edge=self.edge[:, edges],
-            edge_count=self.edge_count[edges],
-            first_edge=starts(np.diff(self.first_edge)[graphs]),
-            label=self.label[graphs],
-            recording=self.recording[graphs],
-            attack=self.attack[graphs],
-            train=every,
-            validation=every,
-            test=every,
-        )
 
 
 def load_can(source: str, *, window: int = 100) -> CanData:

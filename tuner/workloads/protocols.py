@@ -149,7 +149,7 @@ class Restorable(Protocol):
     """Models that can be built without their data."""
 
     def constants(self, model: nn.Module) -> Mapping[str, Tensor]:
-        """Tensors that ``restore_model`` needs besides the state dict, such as a graph. Training never changes them."""
+        """Tensors, such as a graph, that ``restore_model`` needs too. Training never changes them."""
 
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> nn.Module:
         """The model with the state dict and the constants ``weights``."""
