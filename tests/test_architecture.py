@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "search": {"machine"},
     "workloads": {"datasets"},
     "training": {"machine", "workloads"},
-    "estimation": {"datasets", "machine", "training", "workloads"},
+    "estimation": {"datasets", "machine", "placement", "training", "workloads"},
     "execution": {"machine", "placement", "training", "workloads"},
     "records": {"machine", "workloads"},
     "health": {"execution", "machine"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from tuner.api.capacity import Capacity, capacity, card_sizes
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.machine.devices import detect_with_idle_cores
 from tuner.placement.packing import Plan
+from tuner.placement.seconds import Pace
 from tuner.placement.simulation import Schedule, simulate
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
@@ -47,7 +47,6 @@ class Forecast:
     one_by_one: float  # how long the trials take one after another, in the same unit
     uniform: float  # how long they take when each is given what the largest needs
     measured: bool  # whether the times follow from timed steps, or from trials that have run
-    alternatives: Sequence[str] = ()  # how long other ways to train would take, a line for each workload with any
     left_out: Sequence[str] = ()  # a line for each trial that fits no device
     searched: str = ""  # what the trials of a search are that depends on results; else empty
     first: Sequence[Request] = ()  # what is trained before these trials, one after another, such as a teacher
@@ -109,7 +108,6 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
         one_by_one=sum(map(seconds, requests)),
         uniform=simulate(requests, uniform, seconds).seconds,
         measured=measured,
-        alternatives=placed.alternatives,
         left_out=left_out(placed),
         searched=f"{settings.search_name}: planned by random points, as it suggests by results" if is_live else "",
         first=_first(placed),
@@ -143,20 +141,21 @@ def expected(request: Request) -> float:
 def speed(rows: Sequence[Attempt]) -> Seconds:
     """A function that predicts a trial's time from trials that have run.
 
-    A configuration that has run takes the same time for an epoch again. For another one it is the workload's median
-    of seconds per epoch and byte, times its bytes. If nothing has run, the median is 1 second per epoch and GB.
+    A configuration that has run takes for an epoch what it took; another one follows by its memory from those of its
+    workload that have run. Without any, an epoch takes 1 second for each GB.
     """
     known = {(row.workload, _key(row.config)): row.duration_s / row.epochs for row in rows}
-    rates: dict[str, list[float]] = {}
+    timed: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        rates.setdefault(row.workload, []).append(row.duration_s / row.epochs / row.estimated_memory_gb)
-    medians = {workload: statistics.median(found) for workload, found in rates.items()}
+        timed.setdefault(row.workload, []).append((row.estimated_memory_gb, row.duration_s / row.epochs))
+    paces = {workload: Pace(pairs) for workload, pairs in timed.items()}
 
     def seconds(request: Request) -> float:
         trial = request.trial
-        by_size = medians.get(trial.workload, 1.0) * request.estimate.total_bytes / GB
+        size = request.estimate.total_bytes / GB
+        by_size = paces[trial.workload].seconds(size) if trial.workload in paces else size
         an_epoch = known.get((trial.workload, _key(trial.config)), by_size)
-        return max(1e-9, float(trial.epochs * an_epoch))
+        return max(1e-9, float(trial.epochs * (an_epoch or 0.0)))
 
     return seconds
 

@@ -18,7 +18,7 @@ def forecast_text(forecast: Forecast) -> str:
     """The plan, what each device would do, and what the packing gains."""
     plan = forecast.plan
     seconds = forecast.schedule.seconds if forecast.measured else None
-    lines = [plan_text(plan, forecast.requests, forecast.data, forecast.sized.text, seconds, forecast.alternatives)]
+    lines = [plan_text(plan, forecast.requests, forecast.data, forecast.sized.text, seconds)]
     lines += [f"{'search':<10} {forecast.searched}"] if forecast.searched else []
     lines += forecast.left_out
     lines += [

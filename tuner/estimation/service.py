@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
 from tuner.estimation import calibration, host
 from tuner.estimation.calibration import Sample
-from tuner.estimation.epoch_times import StepTime, can_be_recorded, predicted, recorded, steps_in_epoch
+from tuner.estimation.epoch_times import can_be_recorded, predicted, step_sample, steps_in_epoch
 from tuner.estimation.registry import AUTO, Method, can_be_calibrated, check_method, estimators
 from tuner.trial import MAX_BATCH, UNNAMED, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Workload
@@ -61,7 +61,7 @@ class EstimationService:
             InputError: no method works for a configuration, or the calibration file is damaged.
         """
         found: dict[tuple[tuple[str, object], ...], MemoryEstimate] = {}
-        known: dict[str, list[StepTime]] = {}  # by the method of the estimates
+        known: dict[str, list[Sample]] = {}  # by the method of the estimates
         number = len({memory_key(configuration.values) for configuration in configurations})
         for configuration in configurations:
             key = memory_key(configuration.values)
@@ -162,17 +162,6 @@ class EstimationService:
         """Like ``learn``, for the host RAM of GPU trials."""
         calibration.record(self._key(workload, device) + IN_RAM, [host.to_sample(raw, peak) for raw, peak in peaks])
 
-    def timed(self, workload: Trainable, config: Config, data: object, device: Device) -> float | None:
-        """An epoch's seconds of one complete configuration, timed now or in an earlier study; None if neither.
-
-        Errors are as in ``estimate_all``.
-        """
-        raw = self.raw(workload, config, data, device)
-        if not can_be_recorded(raw):
-            return raw.epoch_seconds
-        known = self._step_times(workload.name, device.name, raw.method)
-        return recorded(known, raw, steps_in_epoch(workload, config, data))
-
     def learn_times(
         self, workload: Trainable, data: object, device: str, epochs: Iterable[tuple[MemoryEstimate, Config, float]]
     ) -> None:
@@ -180,14 +169,13 @@ class EstimationService:
         rows: dict[str, list[Sample]] = {}
         for raw, config, seconds in epochs:
             if can_be_recorded(raw) and seconds > 0:
-                time = StepTime.of(raw, seconds, steps_in_epoch(workload, config, data))
-                rows.setdefault(raw.method, []).append(time.to_row())
+                steps = steps_in_epoch(workload, config, data)
+                rows.setdefault(raw.method, []).append(step_sample(raw, seconds, steps))
         for method, samples in rows.items():
             calibration.record(self._key(workload.name, device) + A_STEP + method, samples, latest=True)
 
-    def _step_times(self, workload: str, device: str, method: str) -> list[StepTime]:
-        rows = calibration.load_samples(self._key(workload, device) + A_STEP + method) if self.calibration else []
-        return [StepTime.from_row(row) for row in rows]
+    def _step_times(self, workload: str, device: str, method: str) -> list[Sample]:
+        return calibration.load_samples(self._key(workload, device) + A_STEP + method) if self.calibration else []
 
     def _key(self, workload: str, device: str) -> str:
         return calibration.key(workload, device, self.expandable_segments)

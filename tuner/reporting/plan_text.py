@@ -63,14 +63,13 @@ def plan_text(
     data: str,
     batches: str = "",
     seconds: float | None = None,
-    alternatives: Sequence[str] = (),
     fewer_by: str = "max_workers",
 ) -> str:
     """The plan in a few lines: data, footprint, memory, buffer, workers, share, what bounds them, and time.
 
     ``requests`` are all trials to run. ``data`` has a line for each data set, ``batches`` one for each batch size.
-    ``seconds`` is how long all take together, if it is known. ``alternatives`` are lines below the time. ``fewer_by``
-    is the option that bounds the workers, where one does.
+    ``seconds`` is how long all take together, if it is known. ``fewer_by`` is the option that bounds the
+    workers, where one does.
     """
     lines = _labelled("data", data)
     lines.append(f"{'trials':<10} {len(requests)}{_seeds(requests)}")
@@ -93,9 +92,7 @@ def plan_text(
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
     may_be = f"; up to {sum(plan.slots)} if that turns out to be a gain" if plan.may_grow else ""
     lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {bound}{busy}{may_be}")
-    return "\n".join(
-        lines + _labelled("time", "\n".join([*time_lines(requests, seconds, plan.workers), *alternatives]))
-    )
+    return "\n".join(lines + _labelled("time", "\n".join(time_lines(requests, seconds, plan.workers))))
 
 
 def time_lines(requests: Sequence[Request], seconds: float | None, workers: int) -> list[str]:

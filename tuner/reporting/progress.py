@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Self
 
 from tuner.errors import printable
 from tuner.placement.retry import Retry
+from tuner.placement.seconds import TimeLeft
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
 from tuner.reporting.phases import frame
-from tuner.reporting.remaining import TimeLeft
 from tuner.reporting.texts import MOST_OF_ERROR, count_text, rough
 from tuner.trial import (
     ACCUMULATION,

@@ -31,7 +31,7 @@ def show_plan(console: Console, study: Placed) -> None:
     """Prints the plan and a search's part in it; if nothing is left to run, how to run trials again."""
     data, batches = describe(study.tasks), study.sized.text
     bound = "in_process" if study.settings.in_process else "max_workers"
-    lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, study.alternatives, bound)]
+    lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, bound)]
     lines += left_out(study)
     lines += _little_shared(study)
     if study.requests and (line := mps_line(study.settings.mps, study.plan)):

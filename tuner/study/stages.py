@@ -24,7 +24,6 @@ from tuner.records.study_folder import check_unused
 from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study
 from tuner.reporting import phases
 from tuner.spec.settings import Settings
-from tuner.study.alternatives import alternatives
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.live_search import LiveSearch, first_suggestions, fitting
 from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
@@ -86,7 +85,6 @@ class Placed(Estimated):
     requests: Sequence[Request] = ()  # the trials that are left to run
     misfits: Sequence[Request] = ()  # those that fit no device and are left out
     seconds: float | None = None  # how long they are expected to take together; None if unknown
-    alternatives: Sequence[str] = ()  # how long other ways to train would take, a line for each workload that has any
 
     @property
     def tried(self) -> Sequence[Trial]:
@@ -156,8 +154,8 @@ def place(estimated: Estimated) -> Placed:
     if fit:
         more = len(fit) + live.left if live else 0
         plan, served = plan_requests(tasks, fit, devices, settings, more)
-        seconds, others = expected_seconds(served, plan, more), alternatives(tasks, served, devices[0], settings)
-        return Placed(**before, plan=plan, requests=served, misfits=misfits, seconds=seconds, alternatives=others)
+        seconds = expected_seconds(served, plan, more)
+        return Placed(**before, plan=plan, requests=served, misfits=misfits, seconds=seconds)
     if misfits and not estimated.attempts:
         smallest = min(misfits, key=lambda request: request.need_bytes)
         plan_requests(tasks, [smallest], devices, settings)  # says why it does not fit

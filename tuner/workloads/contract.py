@@ -16,7 +16,7 @@ from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Batch, Split, Trainable, Workload
 from tuner.workloads.batches import is_graph
 from tuner.workloads.built_in import is_built_in
-from tuner.workloads.protocols import Alternatives, ChunkedEvaluation, DataDescription, optional
+from tuner.workloads.protocols import ChunkedEvaluation, DataDescription, optional
 from tuner.workloads.session import to_number
 
 if TYPE_CHECKING:

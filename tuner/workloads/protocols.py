@@ -57,13 +57,6 @@ class DataDescription(Protocol):
         """A part of the data whose evaluation needs as much memory as all data, for estimates."""
 
 
-class Alternatives(Protocol):
-    """Several ways to train a configuration. The plan shows how long an epoch takes with each."""
-
-    def alternatives(self, config: Config, data: object) -> Mapping[str, Config]:
-        """Complete configurations by the name of the way, such as "full graph" and "sampled"; with the given one."""
-
-
 class Curriculum(Protocol):
     """Different training data in each epoch."""
 

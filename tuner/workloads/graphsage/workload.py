@@ -102,13 +102,6 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         """The variance of the training ratings."""
         return float(_tensor(data.train.rating).var(correction=0))  # unlike numpy's, without a copy of all ratings
 
-    def alternatives(self, config: Config, data: RatingData) -> dict[str, Config]:
-        """The full graph, where a sample was chosen by the graph's size."""
-        if config.get("fanout", BY_SIZE) != BY_SIZE or not sampled(len(data.train), config):
-            return {}
-        fanout = ",".join(map(str, sampled(len(data.train), config)))
-        return {f"sampled (fanout {fanout})": config, "full graph (fanout all)": {**config, "fanout": ALL}}
-
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
         """A new model over the graph of the training ratings."""
         import numpy as np
