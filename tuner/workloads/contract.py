@@ -99,13 +99,6 @@ def load_data(workload: Trainable, source: str, seed: int, **options: ConfigValu
         return workload.load_data(source, seed, **options)
 
 
-def alternatives(workload: Trainable, config: Config, data: object) -> Mapping[str, Config]:
-    """The ways to train a configuration; empty without the method, ``WorkloadError`` if the user's fails."""
-    own = optional(workload, Alternatives.alternatives)
-    with _own_method(workload, "alternatives"):
-        return dict(own(config, data)) if own else {}
-
-
 def built(workload: Workload, config: Config, data: object) -> nn.Module:
     """A new model; raises ``WorkloadError`` if it is not a module or has no parameters."""
     from torch import nn
