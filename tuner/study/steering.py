@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -76,7 +77,7 @@ def _pruner(settings: SearchOptions, objective: Objective) -> Searcher:
     """A study of Optuna's that suggests nothing, for its pruner."""
     from tuner.search.optuna_trials import OptunaTrials, new_study
 
-    pruner = make_pruner(settings.scheduler, settings.scheduler_options)
+    pruner = deepcopy(make_pruner(settings.scheduler, settings.scheduler_options))  # some keep what one study had
     return OptunaTrials(new_study(None, pruner, objective.direction))
 
 
