@@ -151,11 +151,6 @@ PAGES = {
         ),
         see=("run", "results", "results.md"),
     ),
-    "new-workload": Page(
-        examples=(("tuner new-workload my_model", "my_model.py, with the class MyModel"),),
-        files=(("NAME.py", "the workload, in the current folder; never written over"),),
-        see=("run", "function_or_script.md"),
-    ),
     "results": Page(
         examples=(
             ("tuner results", "the study under results/ that was begun last"),
@@ -221,12 +216,6 @@ PAGES = {
             ("tuner status --json", "the same for a program"),
         ),
         see=("plan", "memory.md"),
-    ),
-    "completion": Page(
-        examples=(
-            ("tuner completion bash", "the script, for `eval` in ~/.bashrc"),
-            ("tuner completion fish", "the same, to be piped to `source`"),
-        ),
     ),
 }
 

@@ -45,14 +45,12 @@ from tuner.workloads.base import Workload as Workload
 from tuner.estimation.formulas.graphsage import auto_estimate_memory_from_configs as auto_estimate_memory_from_configs
 from tuner.api.inside_trial import checkpoint as checkpoint
 from tuner.api.compare import compare as compare
-from tuner.cli.completion import completion as completion
 from tuner.sizing.batch_size_finder.batch_size import compute_batch_size as compute_batch_size
 from tuner.health.doctor import doctor as doctor
 from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirements as estimate_gpu_memory_requirements
 from tuner.estimation.formulas.graphsage import estimate_model_memory as estimate_model_memory
 from tuner.records.weights import load_best as load_best
 from tuner.sizing.memory_state import log_memory_state as log_memory_state
-from tuner.api.new_workload import new_workload as new_workload
 from tuner.api.inside_trial import report as report
 from tuner.health.status import status as status
 
@@ -69,7 +67,6 @@ __all__ = [
     "calibrate",
     "checkpoint",
     "compare",
-    "completion",
     "compute_batch_size",
     "doctor",
     "estimate",
@@ -79,7 +76,6 @@ __all__ = [
     "load_best",
     "log_memory_state",
     "memory_aware",
-    "new_workload",
     "optimize",
     "plan",
     "report",

@@ -11,16 +11,13 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete
 
-from tuner import completion
-from tuner.cli.completion import VARIABLE
 from tuner.cli.main import cli
-from tuner.errors import InputError
 
 
 def offered(*words: str) -> list[str]:
-    """What is offered for the last of these words, behind ``tune``."""
+    """What is offered for the last of these words, behind ``tuner``."""
     *before, incomplete = words
-    found = BashComplete(cli, {}, "tune", VARIABLE).get_completions(list(before), incomplete)
+    found = BashComplete(cli, {}, "tuner", "_TUNER_COMPLETE").get_completions(list(before), incomplete)
     return [item.value for item in found if item.type == "plain"]
 
 
@@ -46,7 +43,6 @@ def test_modes_are_those_of_the_workload_that_was_named() -> None:
     assert offered("run", "--workload", "gt-ssl", "--mode", "p") == ["pretrain"]
     assert offered("estimate", "--workload", "g") == ["graphsage", "gt-ssl"]
     assert offered("plan", "--packing", "") == ["per-trial", "uniform"]
-    assert offered("completion", "b") == ["bash"]
 
 
 def test_folders_of_studies_are_offered_newest_first(studies: None) -> None:
@@ -56,28 +52,18 @@ def test_folders_of_studies_are_offered_newest_first(studies: None) -> None:
     assert offered("--resume", "results/20261120") == ["results/20261120-a"]
 
 
-def test_a_script_is_of_one_of_three_shells_and_for_both_names() -> None:
-    for shell in ("bash", "zsh", "fish"):
-        script = completion(shell)
-        assert f"{VARIABLE}={shell}_complete" in script
-        assert "_tune_completion" in script and "_tuner_completion" in script
-    with pytest.raises(InputError, match=r"^unknown shell 'csh': choose one of bash, zsh, fish$"):
-        completion("csh")
-
-
 @pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
 def test_bash_completes_with_the_script(studies: None, tmp_path: Path) -> None:
     program = tmp_path / "tuner"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tuner "$@"\n')
     program.chmod(0o755)
     ask = (
-        'eval "$(tuner completion bash)"; COMP_WORDS=(tuner --resume results/20261121); COMP_CWORD=2; '
-        '_tuner_completion tuner 2>/dev/null; echo "${COMPREPLY[@]}"; complete -p tune tuner'
+        'eval "$(_TUNER_COMPLETE=bash_source tuner)"; COMP_WORDS=(tuner --resume results/20261121); COMP_CWORD=2; '
+        '_tuner_completion tuner 2>/dev/null; echo "${COMPREPLY[@]}"; complete -p tuner'
     )
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     run = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, env={**os.environ, **path}, timeout=60)
     assert run.stdout.splitlines() == [
         "results/20261121-b",
-        "complete -o nosort -F _tune_completion tune",
         "complete -o nosort -F _tuner_completion tuner",
     ]

@@ -31,7 +31,6 @@ from tuner.study.resume import fingerprint
 from tuner.study.selection import choose, chosen_before
 from tuner.study.stages import Selected
 from tuner.study.study import run_study
-from tuner.trial import GB
 from tuner.workloads.lookup import Finder, classes_of, find_workload, specs_of
 from tuner.workloads.pickling import sent_by_value
 
@@ -318,33 +317,6 @@ def test_tensors_have_a_fingerprint_that_follows_from_their_values() -> None:
     assert fingerprint(one) != fingerprint({"x": one["x"].float()})
     with pytest.raises(InputError, match="the data cannot go to workers, as they cannot be pickled"):
         fingerprint({"x": lambda: 0})
-
-
-def test_a_new_workload_runs_as_it_is_generated(here: Path) -> None:
-    result = run("-m", "tuner", "new-workload", "my-model")
-    assert result.stdout.splitlines()[2] == "  tuner --workload my_model:MyModel"
-    assert (result.returncode, len(Path("my_model.py").read_text().splitlines()) < 60) == (0, True)
-    (row,) = study("my_model:MyModel", here / "out").rows
-    assert (row["workload"], row["status"]) == ("my-model", "completed")
-    assert row["val_error"] < 0.4
-    ((_, guess),) = tuner.estimate(workload="my_model:MyModel", device="cuda")
-    assert (guess.method, guess.total_bytes < GB) == ("traced", True)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("digits", "digits.py is there already"),
-        ("torch", "Python has a module torch already"),
-        ("3d", "expected letters, digits and _, such as my_model"),
-        ("../x", "expected letters"),
-        ("class", "class is a word of Python's own: give another name"),
-    ],
-)
-def test_a_new_workload_takes_nobodys_place(here: Path, name: str, message: str) -> None:
-    with pytest.raises(InputError, match=rf"new-workload {re.escape(name)}: {message}"):
-        tuner.new_workload(name)
-    assert [file.name for file in here.glob("*.py")] == ["digits.py"]
 
 
 def test_a_workload_is_found_once() -> None:

@@ -1,37 +1,9 @@
-"""Completion by a shell: the script that switches it on, and what options can be completed with."""
+"""What a shell can complete options with. Click's own script asks for it: ``_TUNER_COMPLETE=bash_source tuner``."""
 
 from __future__ import annotations
 
 import click
-from click.shell_completion import CompletionItem, get_completion_class
-
-from tuner.errors import InputError
-
-SHELLS = ("bash", "zsh", "fish")
-NAMES = ("tune", "tuner")  # Ray has a command of the first name, too
-VARIABLE = "_TUNE_COMPLETE"  # by which such a script asks for completions
-
-
-def completion(shell: str) -> str:
-    """The script that lets a shell complete commands, options, workloads, modes and studies' folders.
-
-    Args:
-        shell: "bash" (4.4 or newer), "zsh" or "fish".
-
-    Returns:
-        What the shell has to evaluate, for the commands ``tune`` and ``tuner``.
-    """
-    if shell not in SHELLS:
-        raise InputError(f"unknown shell {shell!r}: choose one of {', '.join(SHELLS)}")
-    made = get_completion_class(shell)
-    assert made is not None
-    each = [made(click.Command(name), {}, name, VARIABLE) for name in NAMES]  # a script says nothing of the command
-    return "\n".join(one.source_template % one.source_vars() for one in each)
-
-
-def complete_shells(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Shells that begin with what was typed."""
-    return [shell for shell in SHELLS if shell.startswith(incomplete)]
+from click.shell_completion import CompletionItem
 
 
 def complete_workloads(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -61,5 +33,5 @@ def complete_studies(ctx: click.Context, parameter: click.Parameter, incomplete:
     # First, as bash's script drops what stands before a kind of files.
     return [
         CompletionItem(incomplete, "dir"),
-        *(CompletionItem(each) for each in studies if each.startswith(incomplete)),
+        *(CompletionItem(study) for study in studies if study.startswith(incomplete)),
     ]

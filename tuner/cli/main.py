@@ -14,7 +14,6 @@ from dataclasses import asdict
 
 import click
 
-from tuner.cli.completion import VARIABLE, complete_shells
 from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand, print_all
 from tuner.cli.hints import told
 from tuner.cli.options import chosen, options
@@ -212,19 +211,6 @@ def train(ctx: click.Context, /, **_: object) -> None:
     train_again(chosen(ctx, TrainOptions), in_terminal)
 
 
-@cli.command()
-@click.argument("name", metavar="NAME")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-def new_workload(name: str) -> None:
-    """Write a workload of your own to start from.
-
-    NAME.py is written into the current folder and runs as it is. A file that is there is never overwritten.
-    """
-    from tuner.api import new_workload
-
-    _say(new_workload.commands(new_workload.new_workload(name)))
-
-
 @command(ResultsOptions, "as_json", "as_csv")
 def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> None:
     """Show and compare the results of studies, also while they run.
@@ -310,21 +296,6 @@ def status(as_json: bool) -> None:
     _say(text)
 
 
-@cli.command()
-@click.argument("shell", metavar="bash|zsh|fish", shell_complete=complete_shells)
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-def completion(shell: str) -> None:
-    """Print the script that lets a shell complete commands.
-
-    It completes options, workloads, modes and studies' folders as well. Evaluate it where the shell starts: eval
-    "$(tuner completion bash)" in ~/.bashrc, the same with zsh in ~/.zshrc, or tuner completion fish | source in
-    ~/.config/fish/config.fish.
-    """
-    from tuner.cli import completion
-
-    click.echo(completion.completion(shell), nl=False)
-
-
 def _say(text: str, err: bool = False) -> None:
     """Prints a text without what a terminal would obey."""
     click.echo(printable(text), err=err)
@@ -354,7 +325,7 @@ def main() -> None:
     except FileNotFoundError:
         _fail("the current folder has been removed: change to another", 2, debug)
     try:
-        code = cli.main(prog_name=PROGRAM, standalone_mode=False, complete_var=VARIABLE)
+        code = cli.main(prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
         _fail(told(error, cli.commands, sys.argv[1:]), error.exit_code, debug)
     except TunerError as error:
