@@ -21,7 +21,7 @@ from tuner.training.rehearsal import representative_batches
 from tuner.training.step import Steps, train_step
 from tuner.trial import ACCUMULATION, Config, EpochReport, Trial
 from tuner.workloads.base import Batch
-from tuner.workloads.graphsage.model import SAGELayer
+from tuner.workloads.graphsage.model import HiddenLayer
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.micro_batches import halved, micro_batch
 
@@ -131,15 +131,15 @@ def test_mixed_precision_computes_in_bfloat16_and_keeps_float32(
     ratings: RatingData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: set[torch.dtype] = set()
-    forward = SAGELayer.forward
+    forward = HiddenLayer.forward
 
-    def watched(self: SAGELayer, *arguments: Any) -> Tensor:
+    def watched(self: HiddenLayer, *arguments: Any) -> Tensor:
         out = forward(self, *arguments)
         seen.add(out.dtype)
         return out
 
     *_, full = sage(ratings)
-    monkeypatch.setattr(SAGELayer, "forward", watched)
+    monkeypatch.setattr(HiddenLayer, "forward", watched)
     *_, mixed = sage(ratings, amp=1)
     assert isinstance(full, Fit)
     assert isinstance(mixed, Fit)

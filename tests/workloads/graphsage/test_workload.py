@@ -10,8 +10,7 @@ import torch
 from tuner.datasets.ratings import Adjacency, RatingData, Ratings
 from tuner.errors import InputError
 from tuner.search.configurations import complete, configurations
-from tuner.workloads.graphsage.model import GraphSAGEModel, SAGELayer, dropout
-from tuner.workloads.graphsage.sparse import graph_of
+from tuner.workloads.graphsage.model import GraphSAGEModel
 from tuner.workloads.graphsage.workload import GraphSAGE
 
 CONFIG = complete({"hidden_dim": 8, "batch_size": 100}, GraphSAGE.hyperparameters)
@@ -21,36 +20,6 @@ CONFIG = complete({"hidden_dim": 8, "batch_size": 100}, GraphSAGE.hyperparameter
 def model(ratings: RatingData) -> GraphSAGEModel:
     torch.manual_seed(0)
     return GraphSAGE().build_model(CONFIG, ratings)
-
-
-def test_a_layer_agrees_with_pygs_on_the_same_weights(ratings: RatingData) -> None:
-    from torch_geometric.nn import SAGEConv
-
-    user, item = torch.from_numpy(ratings.train.user).long(), torch.from_numpy(ratings.train.item).long()
-    theirs, ours = SAGEConv(16, 8), SAGELayer(16, 8)
-    ours.load_state_dict(theirs.state_dict())
-    both_ways = torch.cat([torch.stack([user, item + 40]), torch.stack([item + 40, user])], dim=1)
-    x = torch.randn(100, 16)
-    x1, x2 = x.clone().requires_grad_(), x.clone().requires_grad_()
-    graph = graph_of(torch.from_numpy(ratings.graph.crow), torch.from_numpy(ratings.graph.col))
-    y1, y2 = theirs(x1, both_ways), ours(x2, graph)
-    weight = torch.randn_like(y1)
-    (y1 * weight).sum().backward()
-    (y2 * weight).sum().backward()
-    torch.testing.assert_close(y2, y1, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(x2.grad, x1.grad, atol=1e-5, rtol=1e-5)
-    for name, parameter in ours.named_parameters():
-        torch.testing.assert_close(parameter.grad, theirs.get_parameter(name).grad, atol=1e-5, rtol=1e-5)
-
-
-def test_dropout_keeps_the_mean_and_drops_its_share() -> None:
-    x = torch.ones(100_000, requires_grad=True)
-    y = dropout(x, 0.3)
-    y.sum().backward()
-    assert float((y == 0).float().mean()) == pytest.approx(0.3, abs=0.01)
-    assert float(y.detach().mean()) == pytest.approx(1, abs=0.01)
-    torch.testing.assert_close(x.grad, y.detach())
-    assert torch.equal(dropout(x, 0.0), x)
 
 
 def test_neither_validation_nor_test_ratings_are_edges(model: GraphSAGEModel, ratings: RatingData) -> None:
@@ -63,12 +32,10 @@ def test_neither_validation_nor_test_ratings_are_edges(model: GraphSAGEModel, ra
 
 
 def test_an_epoch_is_every_training_rating_once(ratings: RatingData) -> None:
-    user, item, rating = (torch.cat(part) for part in zip(*GraphSAGE().batches(CONFIG, ratings), strict=True))
-    seen = sorted(zip(user.tolist(), item.tolist(), rating.tolist(), strict=True))
-    expected = zip(
-        ratings.train.user.tolist(), ratings.train.item.tolist(), ratings.train.rating.tolist(), strict=True
-    )
-    assert seen == sorted(expected)
+    batches = [(batch.user, batch.item, batch.rating) for batch in GraphSAGE().batches(CONFIG, ratings)]
+    seen = zip(*(torch.cat(part).tolist() for part in zip(*batches, strict=True)), strict=True)
+    train = ratings.train
+    assert sorted(seen) == sorted(zip(*map(list, (train.user, train.item, train.rating)), strict=True))
 
 
 def test_the_rmse_is_over_the_whole_split(
@@ -107,10 +74,7 @@ def build(ratings: RatingData, **values: object) -> GraphSAGEModel:
 
 
 @pytest.mark.parametrize("pairs", [20, 200])
-def test_training_predicts_as_evaluation_does(
-    pairs: int, ratings: RatingData, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tuner.workloads.graphsage.model.ROWS", 16)
+def test_training_predicts_as_evaluation_does(pairs: int, ratings: RatingData) -> None:
     model = build(ratings, fanout="all")
     trained = predicted(model, pairs).clamp(1, 5)
     users, items = torch.arange(pairs).int() % 40, torch.arange(pairs).int() % 60

@@ -92,7 +92,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             with self:
                 return operator.decompose(*args, **kwargs)
         inputs = [*_tensors_in(args), *_tensors_in(tuple(kwargs.values()))]
-        if self.device_kind == "cuda" and any(map(is_sparse, inputs)):
+        if any(map(is_sparse, inputs)):
             return self._run_sparse(operator, args, kwargs, inputs)
         for tensor in inputs:
             self.tracker.met(tensor)
@@ -113,8 +113,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.tracker.met(part)
         if not any(isinstance(tensor, FakeTensor) for tensor in inputs):
             out = operator(*args, **kwargs)
-            made = [part for tensor in _tensors_in(out) for part in parts(tensor)]
-            self.tracker.run_kernel((), lambda: self.tracker.made_all(made))
+            self.tracker.run_kernel((), lambda: self.tracker.made_all(_tensors_in(out)))
             return out
         matrix, dense = (args[place] for place in PRODUCTS.get(operator, (0, 0)))
         if operator not in PRODUCTS or not isinstance(dense, FakeTensor) or not isinstance(matrix, Tensor):

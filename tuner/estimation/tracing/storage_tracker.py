@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tuner.estimation.allocator.caching_allocator import DEFAULT
 from tuner.estimation.allocator.replay import EMPTY_CACHE, RELEASE, USE, Event
+from tuner.estimation.tracing.corrections.sparse import parts
 from tuner.estimation.tracing.corrections.temporaries import RESULTS, Steps
 from tuner.estimation.tracing.origins import origin
 from tuner.estimation.tracing.trace import Category, DeviceKind, Origin
@@ -91,7 +92,8 @@ class StorageTracker:
     def made_all(self, tensors: Iterable[Tensor]) -> None:
         """Records an operator's results."""
         for tensor in tensors:
-            self.made(tensor)
+            for part in parts(tensor):
+                self.made(part)
 
     def made(self, tensor: Tensor, size_bytes: int | None = None) -> None:
         """Records an operator's result: a new storage, one that has grown, or a known one (a view)."""

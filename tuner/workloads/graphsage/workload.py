@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tuner.errors import InputError
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
 from tuner.trial import Config, ConfigValue
-from tuner.workloads.base import Batch, Split, Workload
+from tuner.workloads.base import Split, Workload
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor, nn
+    from torch_geometric.data import Data
 
     from tuner.datasets.ratings import RatingData, Ratings
     from tuner.workloads.graphsage.model import GraphSAGEModel
-    from tuner.workloads.graphsage.sparse import Neighbours
 
 
 ALL, BY_SIZE = "all", "by-size"
@@ -29,6 +29,7 @@ MOST_NEIGHBOURS = 10_000
 SAMPLED_NODES = 25  # for each user and item of a batch, beside the nodes between; 2 for each layer at least
 FEWEST_TO_CHOOSE_BY = 50  # validation ratings; the RMSE of fewer has a standard error of over 10 %
 FLAGS = 4  # more than a user or a film of MovieLens has
+CONSTANTS = ("user_features", "item_features", "crow", "col")
 EVALUATION_PAIRS = 2**16  # pairs that are decoded at a time, with two (2**16, hidden_dim) gathers
 
 
@@ -107,24 +108,22 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         import numpy as np
         import torch
 
-        from tuner.workloads.graphsage.sparse import graph_of
-
         rating = data.train.rating
-        users, items = (_scaled(_tensor(each)) for each in (data.user_features, data.item_features))
         scale = torch.tensor([rating.mean(dtype=np.float64), rating.min(), rating.max()], dtype=torch.float32)
-        graph = graph_of(_tensor(data.graph.crow), _tensor(data.graph.col))
-        fanout = sampled(len(rating), config)
-        return _model(config, users, items, graph, scale, fanout)
+        constants = {
+            "user_features": _scaled(_tensor(data.user_features)),
+            "item_features": _scaled(_tensor(data.item_features)),
+            "crow": _tensor(data.graph.crow),
+            "col": _tensor(data.graph.col),
+        }
+        return _model(config, constants, scale, sampled(len(rating), config))
 
     def constants(self, model: GraphSAGEModel) -> dict[str, Tensor]:
         """The graph and the features."""
-        return {name: getattr(model, name) for name in ("crow", "col", "user_features", "item_features")}
+        return {name: getattr(model, name) for name in CONSTANTS}
 
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> GraphSAGEModel:
-        from tuner.workloads.graphsage.sparse import graph_of
-
-        users, items, scale = (weights[key] for key in ("user_features", "item_features", "rating_scale"))
-        model = _model(config, users, items, graph_of(weights["crow"], weights["col"]), scale)
+        model = _model(config, {name: weights[name] for name in CONSTANTS}, weights["rating_scale"])
         model.load_state_dict({key: weights[key] for key in model.state_dict()})
         return model
 
@@ -150,23 +149,27 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         """The layers, each with its activation and dropout."""
         return model.layers
 
-    def batches(self, config: Config, data: RatingData) -> Iterator[Batch]:
-        """Users (B,), items (B,) and ratings (B,) in a new random order."""
+    def batches(self, config: Config, data: RatingData) -> Iterator[Data]:
+        """A graph's edges in a new random order: ``user`` (B,), ``item`` (B,) and ``rating`` (B,)."""
         import torch
+        from torch_geometric.data import Data
 
         user, item, rating = _tensors(data.train)
         # Half of the memory of randperm's default, of which every worker has its own.
         order, size = torch.randperm(len(rating), dtype=torch.int32), int(config["batch_size"])
         for begin in range(0, len(order), size):  # lazily, since estimates use two of up to 100,000 batches
             chosen = order[begin : begin + size]
-            yield user.index_select(0, chosen), item.index_select(0, chosen), rating.index_select(0, chosen)
+            parts = (part.index_select(0, chosen) for part in (user, item, rating))
+            yield Data(**dict(zip(("user", "item", "rating"), parts, strict=True)))
 
-    def loss(self, model: GraphSAGEModel, batch: Batch) -> Tensor:
+    def loss(self, model: GraphSAGEModel, batch: Data) -> Tensor:
         """Mean squared error of a batch's ratings."""
         from torch.nn import functional as F
 
-        user, item, rating = batch
-        return F.mse_loss(model(user, item), rating)
+        return F.mse_loss(model(batch.user, batch.item), batch.rating)
+
+    def count(self, batch: Data) -> int:
+        return len(batch.rating)
 
     def evaluate(self, model: GraphSAGEModel, data: RatingData, split: Split) -> dict[str, float]:
         """The root mean squared error, ``rmse``, of a split."""
@@ -228,19 +231,12 @@ def _scaled(features: Tensor) -> Tensor:
 
 
 def _model(
-    config: Config,
-    users: Tensor,
-    items: Tensor,
-    graph: Neighbours,
-    rating_scale: Tensor,
-    fanout: Sequence[int] = (),
+    config: Config, constants: dict[str, Tensor], rating_scale: Tensor, fanout: Sequence[int] = ()
 ) -> GraphSAGEModel:
     from tuner.workloads.graphsage.model import GraphSAGEModel
 
     return GraphSAGEModel(
-        users,
-        items,
-        graph,
+        constants,
         rating_scale,
         hidden_dim=int(config["hidden_dim"]),
         num_layers=int(config["num_layers"]),

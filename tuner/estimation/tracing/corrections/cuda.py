@@ -52,11 +52,6 @@ def _is_readable(matrix: Tensor) -> bool:
     return (down == 1 and across >= max(1, rows)) or (across == 1 and down >= max(1, columns))
 
 
-def _csr_sum(_out: Tensor, crow: Tensor, col: Tensor, *_: object) -> Steps:
-    """EmbeddingBag's bag_size, and its offset2bag, an index per entry (EmbeddingBag.cu)."""
-    return [bytes_of(crow), bytes_of(col), RESULTS]
-
-
 def _index_put(
     _out: Tensor,
     values: Tensor,
@@ -247,7 +242,6 @@ ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     aten._scaled_dot_product_flash_attention_backward.default: flash_backward,
     aten.convolution.default: convolutions.forward,
     aten.convolution_backward.default: convolutions.backward,
-    "tuner::csr_sum": _csr_sum,
 }
 
 

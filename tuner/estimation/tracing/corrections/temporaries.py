@@ -94,11 +94,6 @@ ON_EVERY_DEVICE: Mapping[Operator | str, Rule] = {
 }
 
 
-def _csr_sum(_out: Tensor, crow: Tensor, *others: Tensor) -> int:
-    """EmbeddingBag's offset2bag, and its bag_size with max_indices: an index per row; and a contiguous x."""
-    return 2 * bytes_of(crow) + copy_if_strided(others[3])
-
-
 def _index(_out: Tensor, _values: Tensor, indices: Sequence[Tensor | None], *_: object) -> int:
     """Positions in int64: of what masks select, in each dimension, and of int32 indices."""
     used = [index for index in indices if index is not None]
@@ -184,5 +179,4 @@ ON_THE_CPU: Mapping[Operator | str, Rule] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
     aten.convolution.default: _convolution,
-    "tuner::csr_sum": _csr_sum,  # by name, as it exists only once its workload's module has been imported
 }
