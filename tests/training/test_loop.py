@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from tests.support.toy import Toy
 from tuner.datasets.ratings import RatingData
@@ -167,7 +168,8 @@ def test_a_gpus_cache_is_cleared_after_so_many_steps(
 def test_gradients_of_micro_batches_count_by_their_samples(ratings: RatingData, sizes: tuple[int, ...]) -> None:
     config = complete({"dropout": 0.0}, GraphSAGE.hyperparameters)
     batch = next(GraphSAGE().batches({**config, "batch_size": sum(sizes)}, ratings))
-    parts = list(zip(*(column.split(sizes) for column in batch), strict=True))
+    columns = {name: value.split(sizes) for name, value in batch.to_dict().items()}
+    parts = [Data(**{name: column[place] for name, column in columns.items()}) for place in range(len(sizes))]
     gradients, losses = [], []
     for batches in ([batch], parts):
         torch.manual_seed(0)
@@ -181,7 +183,7 @@ def test_gradients_of_micro_batches_count_by_their_samples(ratings: RatingData, 
 def test_memory_is_judged_by_whole_batches_and_not_by_what_is_left_of_an_epoch(ratings: RatingData) -> None:
     config = complete({"batch_size": len(ratings.train) - 1}, GraphSAGE().schema)
     listed = islice(representative_batches(GraphSAGE(), config, ratings), 3)
-    assert [len(batch[0]) for batch in listed] == [len(ratings.train) - 1] * 3
+    assert [len(batch.rating) for batch in listed] == [len(ratings.train) - 1] * 3
 
 
 def test_every_micro_batch_is_halved_until_its_size_is_odd() -> None:
