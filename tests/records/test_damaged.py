@@ -70,6 +70,11 @@ OF_JOURNAL = [
 ]
 
 
+def crossed(faults: list[tuple[str, str, str]], readers: list[str]) -> list[tuple[str, str, str, str]]:
+    """Every fault by one reader, and every reader with one fault: they read by the same function."""
+    return [("results", *fault) for fault in faults] + [(reader, *faults[0]) for reader in readers[1:]]
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
@@ -90,8 +95,7 @@ def refused(reader: str, folder: Path, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize(("field", "value", "message"), OF_STUDY)
+@pytest.mark.parametrize(("reader", "field", "value", "message"), crossed(OF_STUDY, list(READERS)))
 def test_what_is_wrong_in_study_json_is_one_line(
     folder: Path, reader: str, field: str, value: str, message: str
 ) -> None:
@@ -100,8 +104,9 @@ def test_what_is_wrong_in_study_json_is_one_line(
     refused(reader, folder, rf"study\.json is damaged \({message}")
 
 
-@pytest.mark.parametrize("reader", [reader for reader in READERS if reader != "run"])
-@pytest.mark.parametrize(("field", "value", "message"), OF_JOURNAL)
+@pytest.mark.parametrize(
+    ("reader", "field", "value", "message"), crossed(OF_JOURNAL, [reader for reader in READERS if reader != "run"])
+)
 def test_what_is_wrong_in_the_journal_is_one_line(
     folder: Path, reader: str, field: str, value: str, message: str
 ) -> None:
