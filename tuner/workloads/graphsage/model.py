@@ -68,7 +68,7 @@ def adjacency(crow: Tensor, col: Tensor, sources: int) -> Tensor:
     """The (targets, sources) matrix in CSR form; its values are all ones, and take a single byte."""
     ones = torch.ones(1, dtype=torch.bool, device=col.device).expand(len(col))
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+        warnings.filterwarnings("ignore", message="Sparse (CSR tensor support|invariant checks)")
         return torch.sparse_csr_tensor(crow, col, ones, (len(crow) - 1, sources), check_invariants=False)
 
 

@@ -186,7 +186,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         z = model.encode()
         size = chunk_size(EVALUATION_PAIRS, len(rating), parts)
         squared = torch.zeros((), device=z.device)
-        for users, items, ratings in zip(*(torch.split(each, size) for each in (user, item, rating)), strict=True):
+        for users, items, ratings in zip(*(torch.split(part, size) for part in (user, item, rating)), strict=True):
             squared += (model.predict(z, users, items) - ratings).square().sum()
         return {"rmse": math.sqrt(float(squared) / len(rating))}
 
@@ -199,7 +199,7 @@ def fanouts(config: Config) -> tuple[int, ...]:
     given, layers = str(config.get("fanout", BY_SIZE)), int(config["num_layers"])
     if given in (ALL, BY_SIZE):
         return ()
-    numbers = [int(each) for each in given.split(",") if re.fullmatch(r"\s*[0-9]{1,9}\s*", each)]
+    numbers = [int(number) for number in given.split(",") if re.fullmatch(r"\s*[0-9]{1,9}\s*", number)]
     sound = len(numbers) == given.count(",") + 1 and len(numbers) in (1, layers)
     if not sound or not all(1 <= number <= MOST_NEIGHBOURS for number in numbers):
         raise InputError(
