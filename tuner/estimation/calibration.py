@@ -124,11 +124,12 @@ def to_sample(estimate: MemoryEstimate, peak_bytes: int) -> Sample:
 
 
 def key(workload: str, device: str, expandable_segments: bool = False) -> str:
-    """The key of a list of samples: workload, device, torch version and the allocator's option."""
+    """The key of a list of samples: workload, device, versions of what a worker imports, the allocator's option."""
     from importlib import metadata
 
     option = " | expandable segments" if expandable_segments else ""
-    return f"{workload} | {device} | torch {metadata.version('torch')}{option}"
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torch_geometric"))
+    return f"{workload} | {device} | {versions}{option}"
 
 
 def load(name: str, folder: Path | None = None) -> Calibration | None:

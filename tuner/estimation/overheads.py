@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ RAY_BYTES = 90 * MB  # Ray's part of a CPU worker, which a process that measures
 # torch.utils.checkpoint and torch's own optimizers import torch.compile, see ``recompute`` and ``optimizers`` in
 # ``tuner.training``.
 COMPILER_BYTES = 76 * MB
+# torch_geometric imports all of its data sets and torch.compile's machinery. A new process grows by 192 MB where
+# transformers is installed, which it imports too, and by 167 MB elsewhere. Part of that is in CONTEXT_BYTES, as other
+# trials import it later: workers with a few MB of tensors peaked at 460 to 470 MB.
+PYG, PYG_BYTES = "torch_geometric", 120 * MB
 # The gaps between smaller tensors in a worker's heap (``tuner.machine.caps``), as a share of these tensors. They were
 # 14 to 43 % at the smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP ran.
 HEAP_SLACK = 0.5
@@ -29,17 +34,26 @@ IN_EVERY_WORKER = {*sys.stdlib_module_names, "numpy", "torch", "tuner"}
 
 
 @cache
-def import_bytes(cls: type[Workload]) -> int:
-    """The bytes that importing this class takes beside torch, measured in a new process.
+def import_bytes(cls: type[Workload], *, compiler: bool = False) -> int:
+    """The bytes that a CPU worker takes for what this class imports beside torch.
 
-    This takes seconds, so a module that uses only numpy, torch and the standard library is not measured. A class that
-    cannot be imported raises ``ExecutionError``.
+    Measuring them takes seconds in a new process. So that is done only for a module that uses more than numpy, torch,
+    PyG and the standard library.
+
+    Args:
+        cls: the workload's class.
+        compiler: whether its trials import torch.compile's machinery, which PyG does as well.
+
+    Raises:
+        ExecutionError: the class cannot be imported.
     """
     module = sys.modules.get(cls.__module__)
     names = {_module(value) for value in vars(module).values()} - {cls.__module__} if module else set()
-    if {name.partition(".")[0] for name in names} <= IN_EVERY_WORKER:
-        return 0
-    return _measured(_growth, cls.__new__(cls), f"workload {cls.name}")
+    packages = {name.partition(".")[0] for name in (*names, *cls.imports)}
+    compiler_bytes = COMPILER_BYTES if compiler else 0
+    if packages <= IN_EVERY_WORKER | {PYG}:
+        return PYG_BYTES if PYG in packages else compiler_bytes
+    return _measured(_growth, cls.__new__(cls), f"workload {cls.name}") + compiler_bytes
 
 
 @cache
@@ -92,5 +106,7 @@ def _growth(content: bytes) -> int:
     from tuner.estimation.new_process import unpacked
 
     before = psutil.Process().memory_info().rss
-    unpacked(content)
+    (workload,) = unpacked(content)
+    for name in workload.imports:
+        import_module(name)
     return max(0, int(psutil.Process().memory_info().rss - before))

@@ -54,6 +54,8 @@ class Trainable(ABC):
         memory_scales_with: the key of the batch size, if memory grows with it and ``loss`` is a mean over the batch.
             Then a batch may be split into micro-batches, and the key's value may be ``AUTO``.
         default_data: the default ``source`` of ``load_data``.
+        imports: modules that its training imports and its own module does not. A worker has them before its first
+            trial, so they are in no trial's footprint.
         asks: whether its trials ask the study questions as they run.
         own_process: whether each trial needs a new process, whose main thread runs it.
         data_keys: the keys of a configuration that ``load_data`` takes by name where they are not the default. Data
@@ -67,6 +69,7 @@ class Trainable(ABC):
     headline: ClassVar[Sequence[str]] = ()
     batches_vary: ClassVar[bool] = False
     memory_scales_with: ClassVar[str | None] = None
+    imports: Sequence[str] = ()
     asks: ClassVar[bool] = False
     own_process: ClassVar[bool] = False
     skips_bad_files: ClassVar[bool] = False

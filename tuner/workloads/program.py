@@ -20,10 +20,8 @@ class Program(Trainable):
 
     Attributes:
         objects: what texts of configurations stand for; see ``tuner.trial.arguments``.
-        imports: modules that a worker imports before its first trial, so that they are in no trial's footprint.
     """
 
-    imports: tuple[str, ...] = ()
     objects: Objects = MappingProxyType({})
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tuner.estimation.cards import card_of
 from tuner.estimation.estimator import Estimator
-from tuner.estimation.overheads import COMPILER_BYTES, import_bytes
+from tuner.estimation.overheads import import_bytes
 from tuner.trial import CHECKPOINTING
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ class TracedEstimator(Estimator):
         estimate = trace_of(workload, config, data, device).to_estimate(device.kind, expandable_segments)
         if device.kind == "cuda":
             return estimate
-        compiler = config.get(CHECKPOINTING) or optional(workload, OwnLoop.optimizer)
-        imports = import_bytes(type(workload)) + (COMPILER_BYTES if compiler else 0)
+        compiler = bool(config.get(CHECKPOINTING) or optional(workload, OwnLoop.optimizer))
+        imports = import_bytes(type(workload), compiler=compiler)
         return replace(estimate, context_bytes=estimate.context_bytes + imports)
 
 

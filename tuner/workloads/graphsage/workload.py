@@ -43,6 +43,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
     name = "graphsage"
     metric = "val_rmse"
     default_data: ClassVar[str] = "synthetic"
+    imports = ("torch_geometric",)
     memory_scales_with: ClassVar[str | None] = "batch_size"
     divergence_factor: ClassVar[float] = 1e3  # no width, depth or default rate reached twice the ratings' variance
     # The defaults were chosen on the validation RMSE of MovieLens-100K.
