@@ -19,6 +19,7 @@ from tuner.records.row_queries import (
     parse_order,
     sort_rows,
     to_value,
+    varying,
 )
 from tuner.trial import Objective
 
@@ -190,3 +191,8 @@ def test_the_default_columns_are_what_came_out_and_what_differs() -> None:
     rows = [attempt(seed=1, error="x", study="a"), attempt(seed=2, attempts=2, test_rmse=1.0, study="b")]
     told = ["study", "name", "seed", "status", "attempts", "test_rmse", *came_out, "error"]
     assert default_columns(rows, columns, "val_rmse") == told
+
+
+def test_hyperparameters_with_more_than_one_value_vary_and_the_seed_does_not() -> None:
+    rows = [attempt(**{"seed": seed, "config/width": seed, "config/depth": 3}) for seed in (0, 1)]
+    assert varying(rows) == ["config/width"]

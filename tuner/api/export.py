@@ -6,27 +6,25 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.api.report import objectives_used
 from tuner.errors import InputError, ParameterError, one_line, option
-from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, JOURNAL_ONLY, Attempt
-from tuner.records.epochs import EpochLine, histories, read_epochs
+from tuner.records.attempts import CONFIG
+from tuner.records.epochs import histories, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
-from tuner.records.optuna_space import distributions, is_number
+from tuner.records.optuna_space import frozen_trials
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
-from tuner.records.study_record import StudyRecord, read_study
-from tuner.reporting.figures.axes import varying
+from tuner.records.row_queries import varying
+from tuner.records.study_record import read_study
 from tuner.reporting.texts import count_text
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
 from tuner.trial import Objective
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
 SQLITE = "sqlite:///"
@@ -82,7 +80,7 @@ def export(options: ExportOptions) -> list[Exported]:
         for workload, objective in objectives.items():
             own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]
             varied = [key.removeprefix(CONFIG) for key in varying(own)]
-            trials = _trials(own, varied, objective.metric, curves, study)
+            trials = frozen_trials(own, varied, objective.metric, curves, study)
             fixed = {key: value for row in own[:1] for key, value in row.config.items() if key not in varied}
             about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data, "fixed": fixed}
             _create(storage, names[workload], objective, about, trials)
@@ -182,59 +180,3 @@ def _counts(trials: Sequence[FrozenTrial]) -> dict[str, int]:
         state = trial.state.name.lower()
         found[state] = found.get(state, 0) + 1
     return found
-
-
-def _trials(
-    rows: Sequence[Attempt],
-    varied: Sequence[str],
-    metric: str,
-    curves: Mapping[str, Mapping[int, EpochLine]],
-    study: StudyRecord,
-) -> list[FrozenTrial]:
-    known = {name: each for name, each in distributions(rows, study.scales).items() if name in varied}
-    begun = _moment(study.started)
-    return [
-        _trial(number, row, metric, curves.get(row.trial_id, {}), known, begun) for number, row in enumerate(rows)
-    ]
-
-
-def _trial(
-    number: int,
-    row: Attempt,
-    metric: str,
-    curve: Mapping[int, EpochLine],
-    known: Mapping[str, BaseDistribution],
-    begun: datetime,
-) -> FrozenTrial:
-    """A row as Optuna's trial; one that never started began and ended when the study began."""
-    from optuna.trial import FrozenTrial, TrialState
-
-    params = {name: value for name, value in row.config.items() if name in known}
-    values = {epoch: line.metrics.get(metric) for epoch, line in curve.items()}
-    value = row.metrics.get(metric)
-    states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})
-    state = states.get(row.status, TrialState.FAIL)
-    ended = datetime.fromtimestamp(row.ended_at) if row.ended_at else begun
-    names = (*BEFORE_METRICS, *row.metrics, *AFTER_METRICS, *JOURNAL_ONLY)
-    attributes = {name: each for name in names if (each := row.value(name)) is not None}
-    return FrozenTrial(
-        number=number,
-        trial_id=number,
-        state=state,
-        value=value if state is not TrialState.FAIL else None,
-        datetime_start=datetime.fromtimestamp(row.started_at) if row.started_at else ended,
-        datetime_complete=ended,
-        params=params,
-        distributions={name: known[name] for name in params},
-        user_attrs=attributes,
-        system_attrs={},
-        intermediate_values={epoch: float(each) for epoch, each in values.items() if is_number(each)},
-    )
-
-
-def _moment(text: str) -> datetime:
-    """A time of ``study.json`` as Optuna has times, in local time without a zone; now where it is none."""
-    try:
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").astimezone().replace(tzinfo=None)
-    except ValueError:
-        return datetime.now()

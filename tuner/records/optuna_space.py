@@ -1,17 +1,20 @@
-"""What hyperparameters could have been, as Optuna's distributions."""
+"""Trials as Optuna has them, and what their hyperparameters could have been."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, TypeGuard
 
-from tuner.records.attempts import Attempt
-from tuner.records.study_record import Scale
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
+from tuner.records.epochs import EpochLine
+from tuner.records.study_record import Scale, StudyRecord
 from tuner.trial import ConfigValue
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
 # What a range spans where its values are shown on a logarithmic scale: 0.001 to 0.1, say.
 LOG_SPAN = 100
@@ -27,6 +30,66 @@ def distributions(rows: Sequence[Attempt], scales: Mapping[str, Scale]) -> dict[
         for name, value in row.config.items():
             tried.setdefault(name, []).append(value)
     return {name: _distribution(values, scales.get(name)) for name, values in tried.items()}
+
+
+def frozen_trials(
+    rows: Sequence[Attempt],
+    varied: Sequence[str],
+    metric: str,
+    curves: Mapping[str, Mapping[int, EpochLine]],
+    study: StudyRecord,
+) -> list[FrozenTrial]:
+    """Rows as Optuna's trials, numbered from 0, with the ``varied`` hyperparameters as parameters.
+
+    The value is the ``metric``. The intermediate values are those of ``curves``, by trial id and epoch.
+    """
+    known = {name: domain for name, domain in distributions(rows, study.scales).items() if name in varied}
+    begun = _moment(study.started)
+    return [
+        _trial(number, row, metric, curves.get(row.trial_id, {}), known, begun) for number, row in enumerate(rows)
+    ]
+
+
+def _trial(
+    number: int,
+    row: Attempt,
+    metric: str,
+    curve: Mapping[int, EpochLine],
+    known: Mapping[str, BaseDistribution],
+    begun: datetime,
+) -> FrozenTrial:
+    """A row as Optuna's trial; one that never started began and ended when the study began."""
+    from optuna.trial import FrozenTrial, TrialState
+
+    params = {name: value for name, value in row.config.items() if name in known}
+    values = {epoch: line.metrics.get(metric) for epoch, line in curve.items()}
+    value = row.metrics.get(metric)
+    states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})
+    state = states.get(row.status, TrialState.FAIL)
+    ended = datetime.fromtimestamp(row.ended_at) if row.ended_at else begun
+    names = (*BEFORE_METRICS, *row.metrics, *AFTER_METRICS, *JOURNAL_ONLY)
+    attributes = {name: found for name in names if (found := row.value(name)) is not None}
+    return FrozenTrial(
+        number=number,
+        trial_id=number,
+        state=state,
+        value=value if state is not TrialState.FAIL else None,
+        datetime_start=datetime.fromtimestamp(row.started_at) if row.started_at else ended,
+        datetime_complete=ended,
+        params=params,
+        distributions={name: known[name] for name in params},
+        user_attrs=attributes,
+        system_attrs={},
+        intermediate_values={epoch: float(found) for epoch, found in values.items() if is_number(found)},
+    )
+
+
+def _moment(text: str) -> datetime:
+    """A time of ``study.json`` as Optuna has times, in local time without a zone; now where it is none."""
+    try:
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").astimezone().replace(tzinfo=None)
+    except ValueError:
+        return datetime.now()
 
 
 def _distribution(values: Sequence[ConfigValue], scale: Scale | None) -> BaseDistribution:

@@ -181,6 +181,12 @@ def metric_columns(rows: Sequence[Attempt], metric: str, headline: Sequence[str]
     return [name for name in names if any(row.value(name) is not None for row in rows)]
 
 
+def varying(rows: Sequence[Attempt]) -> list[str]:
+    """The columns of the hyperparameters that have more than one value."""
+    keys = dict.fromkeys(f"{CONFIG}{key}" for row in rows for key in row.config)
+    return [key for key in keys if len({repr(row.value(key)) for row in rows}) > 1]
+
+
 def default_columns(rows: Sequence[Attempt], columns: Sequence[str], metric: str) -> list[str]:
     """The columns of one workload's rows that are shown by default: results and varying hyperparameters.
 

@@ -15,16 +15,20 @@ from tuner.records.attempts import Attempt, attempts_of
 from tuner.records.row_queries import default_columns, head
 from tuner.records.seed_statistics import best_trial
 from tuner.records.study_record import read_study
-from tuner.reporting.figures.coordinates import parallel_coordinates
-from tuner.reporting.figures.curves import learning_curves
-from tuner.reporting.figures.distribution import distribution
-from tuner.reporting.figures.effects import effects_plot
 from tuner.reporting.figures.estimates import estimate_against_peak
-from tuner.reporting.figures.history import history
 from tuner.reporting.figures.joined import one_above_another, titled
 from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.figures.machine import machine_load
-from tuner.reporting.figures.mattering import what_matters
+from tuner.reporting.figures.optuna_figures import (
+    Drawn,
+    distribution,
+    drawn,
+    history,
+    learning_curves,
+    parallel_coordinates,
+    slices,
+    what_matters,
+)
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.reporting.texts import count_text, value_text
@@ -90,46 +94,45 @@ class StudyFrame(pd.DataFrame):
         Raises:
             InputError: the study's folder cannot be read, or there is nothing to draw; as of every plot.
         """
-        return titled(learning_curves(*self._study()))
+        return titled(learning_curves(self._drawn()))
 
     def plot_parallel(self) -> Figure:
         """Parallel coordinates: a line for each trial through its hyperparameters to its metric."""
-        return titled(parallel_coordinates(*self._study()))
+        return titled(parallel_coordinates(self._drawn()))
 
     def plot_metric(self) -> Figure:
         """The metric against each hyperparameter that varies."""
-        return effects_plot(*self._study())
+        return titled(slices(self._drawn()))
 
     def plot_importance(self) -> Figure:
         """How much each hyperparameter matters, by Optuna's PED-ANOVA; needs ten completed trials."""
-        return titled(what_matters(*self._study())[0])
+        return titled(what_matters(self._drawn())[0])
 
     def plot_contour(self) -> Figure:
         """The metric over the two most important hyperparameters."""
-        return titled(what_matters(*self._study())[-1])
+        return titled(what_matters(self._drawn())[-1])
 
     def plot_history(self) -> Figure:
         """Each trial's metric in the order in which trials ended, and the best so far."""
-        return titled(history(*self._study()))
+        return titled(history({"": self._drawn()}))
 
     def plot_distribution(self) -> Figure:
-        """The share of completed trials that are at least as good as each value of the metric."""
-        study, workload = self._study()
-        return titled(distribution({study.name: study.of_workload(workload)}, study.objectives[workload]))
+        """The share of completed trials up to each value of the metric."""
+        return titled(distribution({"": self._drawn()}))
 
     def plot_machine(self) -> Figure:
         """The load of the study's machine over time: CPU, RAM and GPUs."""
-        return titled(machine_load(self._study()[0]))
+        return titled(machine_load(self._study()))
 
     def plot_timeline(self) -> Figure:
         """Every attempt on its device over time, with what it reserved and used, in GB of 2**30 bytes."""
-        charts = timelines(self._study()[0])
+        charts = timelines(self._study())
         captions = [f"{chart.title}: {chart.caption}" if len(charts) > 1 else chart.caption for chart in charts]
         return one_above_another("Timeline", "\n".join(captions), charts)
 
     def plot_memory(self) -> Figure:
         """The estimate of each completed trial's memory against its measured peak, in GB of 2**30 bytes."""
-        return titled(estimate_against_peak(self._study()[0]))
+        return titled(estimate_against_peak(self._study()))
 
     def __repr__(self) -> str:
         """The table as pandas shows it, without what a terminal would obey."""
@@ -144,12 +147,16 @@ class StudyFrame(pd.DataFrame):
         best, folder = _best_place(rows, objective), self.attrs.get(FOLDER, "")
         return _trials_html(rows, list(self.columns), objective.metric, best, folder)
 
-    def _study(self) -> tuple[StudyView, str]:
-        """The whole study, even if this table has only some of its trials, and its workload."""
+    def _drawn(self) -> Drawn:
+        study = self._study()
+        return drawn(study, next(iter(study.objectives)))
+
+    def _study(self) -> StudyView:
+        """The whole study, even if this table has only some of its trials."""
         check_plotly()
         folder = Path(self._about(FOLDER))
         objectives = read_study(folder).objectives
-        return read_study_view(folder, objectives, lambda _: ""), next(iter(objectives))
+        return read_study_view(folder, objectives, lambda _: "")
 
     def _objective(self) -> Objective:
         return Objective(self._about(METRIC), DIRECTIONS[self.attrs.get(DIRECTION, "minimize")])

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import printable
 from tuner.records.attempts import CONFIG, Attempt
-from tuner.records.row_queries import head, metric_columns
+from tuner.records.row_queries import head, metric_columns, varying
 from tuner.records.seed_statistics import Interval, averages, summary
 from tuner.reporting.columns import TextColumn, spared, table_lines
 from tuner.reporting.console import print_text
-from tuner.reporting.figures.axes import varying
 from tuner.reporting.texts import MOST_OF_ERROR, value_text
 from tuner.trial import Objective, title
 

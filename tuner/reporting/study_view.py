@@ -46,18 +46,17 @@ class StudyView:
 
     @property
     def trial_names(self) -> dict[str, str]:
-        """The name of each trial by trial id, and of each configuration by ``mean_id``."""
+        """The name of each trial, by trial id."""
         several, seeds, first = len(self.objectives) > 1, self.record.seeds, self.record.seed or 0
         planned = [
-            title("", str(each["name"]), several=False, seed=seed if seeds > 1 else None)
+            title("", str(configuration["name"]), several=False, seed=seed if seeds > 1 else None)
             for seed in range(first, first + seeds)
-            for each in self.record.configurations
+            for configuration in self.record.configurations
         ]
         width = max(3, len(str(len(planned))))
         names = {f"t{number:0{width}d}": name for number, name in enumerate(planned, 1)}
         for row in self.rows:
             names[row.trial_id] = title(row.workload, row.name, several=several, seed=row.seed if seeds > 1 else None)
-            names[mean_id(row)] = title(row.workload, row.name, several=several)
         return names
 
     def of_workload(self, workload: str) -> list[Attempt]:
@@ -67,11 +66,6 @@ class StudyView:
     def devices(self) -> list[tuple[Device, int]]:
         """The plan's devices with the bytes that they have for trials."""
         return list(zip(self.record.plan.devices, self.record.plan.budgets, strict=False))
-
-
-def mean_id(row: Attempt) -> str:
-    """The id of a trial's configuration in the page's data; it differs from every trial id."""
-    return f"{row.workload}/{row.name}"
 
 
 def read_study_view(folder: Path, objectives: Mapping[str, Objective], again: Again, where: str = "") -> StudyView:

@@ -13,10 +13,10 @@ from tuner.placement.packing import is_tight
 from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.epochs import read_epochs, seconds_per_epoch
 from tuner.records.files import EPOCHS, RESULTS
+from tuner.records.row_queries import varying
 from tuner.records.study_record import StudyRecord
 from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, print_text
-from tuner.reporting.figures.axes import varying
 from tuner.reporting.result_tables import best_text, estimate_accuracy, has_seeds, print_averages, print_trials
 from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings

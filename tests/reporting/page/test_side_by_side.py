@@ -13,7 +13,7 @@ def test_studies_have_a_column_each_and_common_plots(study: StudyView, seeded: S
     text = side_by_side_html({"forty": study, "seeded": seeded}, ["forty/report.html", ""])
     assert '<th scope="col">forty</th><th scope="col">seeded</th>' in text
     assert '<a href="forty/report.html">its page</a></td><td>not written' in text
-    assert text.count('class="plot"') == 3
+    assert text.count('class="plot"') == 2
 
 
 def test_what_differs_is_listed_and_what_is_the_same_is_not(study: StudyView) -> None:

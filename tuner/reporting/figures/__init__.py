@@ -2,5 +2,6 @@
 
     StudyView ──► Chart …  (a plotly figure with a caption that states the result)
 
-``style.py`` has the common style. ``library.py`` imports plotly when a figure is drawn.
+Optuna draws what compares trials (``optuna_figures.py``). ``style.py`` has the common style. ``library.py`` imports
+plotly when a figure is drawn.
 """

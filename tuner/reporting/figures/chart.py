@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from tuner.records.attempts import Attempt
 from tuner.trial import Objective
 
 if TYPE_CHECKING:
@@ -25,15 +24,6 @@ class Chart:
     caption: str  # what it shows, or why it cannot be drawn; screen readers read it
     plot: Plot | None = None  # a point's ``customdata`` begins with its trial's id
     minimum_width: int = 0  # in CSS pixels; a narrower page scrolls the figure sideways
-
-
-def hover(rows: Sequence[Attempt | None], metric: str, names: Names, label: str = "") -> dict[str, object]:
-    """The hover texts of points: the trial's name and its metric under the name ``label``. None is a gap."""
-    return {
-        "text": [row and plain(names[row.trial_id]) for row in rows],
-        "customdata": [row and [row.trial_id, row.number(metric)] for row in rows],
-        "hovertemplate": f"%{{text}}<br>{plain(label or metric)} %{{customdata[1]}}<extra></extra>",
-    }
 
 
 def plain(text: str) -> str:

@@ -62,6 +62,9 @@ _PAIRS = [*COLOURS.values(), *((_shade(step, 0), _shade(step, 1)) for step in ra
 DARK = {light + alpha: dark + alpha for light, dark in _PAIRS for alpha in ("", PALE)}
 
 
+SCALE = [[place, colour(name)] for place, name in ((0, "worst"), (0.5, "middle"), (1, "best"))]  # of Optuna's figures
+
+
 def series(number: int, **line: object) -> dict[str, object]:
     """The look of the lines of one of several studies: colours and dashes that can be told apart."""
     name, dash = SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
@@ -71,6 +74,16 @@ def series(number: int, **line: object) -> dict[str, object]:
 def new_plot(height: int, **layout: object) -> Plot:
     """An empty plot of this height in CSS pixels; ``layout`` is added to the common layout."""
     return empty_plot({"template": {"layout": _common_layout()}, "height": height, **layout})
+
+
+def house_style(plot: Plot, height: int, **layout: object) -> Plot:
+    """Gives a figure of Optuna's the common layout; ``layout`` is added. The title is the chart's."""
+    margin = {"l": 56, "r": 14, "t": 36, "b": 42}
+    plot.update_layout(title=None, plot_bgcolor=None, dragmode=False, margin=margin, showlegend=False)
+    for update in (plot.update_xaxes, plot.update_yaxes):
+        update(fixedrange=True, exponentformat="none")
+        update({"dtick": 1}, selector={"type": "log"})  # a tick for each power of ten
+    return plot.update_layout({"template": {"layout": _common_layout()}, "height": height, **layout})
 
 
 def _common_layout() -> dict[str, object]:

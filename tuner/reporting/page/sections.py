@@ -14,15 +14,17 @@ from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import averages, summary
 from tuner.records.study_record import OPTUNA_CALL
 from tuner.reporting.figures.attempt_bars import to_bars, without_pauses
-from tuner.reporting.figures.compared import compared
-from tuner.reporting.figures.coordinates import parallel_coordinates
-from tuner.reporting.figures.curves import learning_curves
-from tuner.reporting.figures.distribution import distribution
-from tuner.reporting.figures.effects import against_each
 from tuner.reporting.figures.estimates import estimate_against_peak
-from tuner.reporting.figures.history import history
 from tuner.reporting.figures.machine import machine_load
-from tuner.reporting.figures.mattering import what_matters
+from tuner.reporting.figures.optuna_figures import (
+    distribution,
+    drawn,
+    history,
+    learning_curves,
+    parallel_coordinates,
+    slices,
+    what_matters,
+)
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.page.parts import address, command, facts, figure, pair, section
 from tuner.reporting.page.tables import configurations_table, mean_text, trials_table, values_text
@@ -221,19 +223,12 @@ def _reason_list(heading: str, rows: Sequence[Attempt]) -> str:
 
 
 def _comparison(study: StudyView, workload: str) -> str:
-    objective = study.objectives[workload]
-    small = "".join(map(figure, against_each(study, workload)))
-    metric = compared(study, workload).metric
-    grid = f'<h3 class="grid-title">{escape(metric)} against each hyperparameter</h3><div class="grid">{small}</div>'
-    whole, curves = parallel_coordinates(study, workload), learning_curves(study, workload)
-    course = history(study, workload), distribution({study.name: study.of_workload(workload)}, objective)
+    found = drawn(study, workload)
     heading = f"Comparison: {workload}" if len(study.objectives) > 1 else "Comparison"
     name = f"compared-{list(study.objectives).index(workload)}"
-    return section(
-        heading,
-        name,
-        pair(what_matters(study, workload)) + (grid if small else "") + figure(whole) + pair(course) + figure(curves),
-    )
+    course = pair([history({study.name: found}), distribution({study.name: found})])
+    each_key = figure(slices(found)) + figure(parallel_coordinates(found))
+    return section(heading, name, pair(what_matters(found)) + each_key + course + figure(learning_curves(found)))
 
 
 def _snapshots(study: StudyView) -> str:

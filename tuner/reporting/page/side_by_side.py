@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 
-from tuner.records.attempts import CONFIG, Attempt
+from tuner.records.attempts import CONFIG
+from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import best_trial
-from tuner.reporting.figures.axes import varying
-from tuner.reporting.figures.distribution import distribution
-from tuner.reporting.figures.history import histories
-from tuner.reporting.page.parts import address, figure, pair, section
+from tuner.reporting.figures.optuna_figures import distribution, drawn, history
+from tuner.reporting.page.parts import address, figure, section
 from tuner.reporting.page.tables import values_text
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import duration, number_text
@@ -78,12 +78,9 @@ def _best(study: StudyView, workload: str) -> str:
 def _workload(named: Mapping[str, StudyView], workload: str, objective: Objective, name: str) -> str:
     """The plots of a workload with the studies that compare it by this; ``name`` is the heading's id."""
     own = {name: study for name, study in named.items() if study.objectives.get(workload) == objective}
-    rows: dict[str, Sequence[Attempt]] = {name: study.of_workload(workload) for name, study in own.items()}
-    # Time counts from the first attempt, which may not be the last one of its trial.
-    attempts = {name: [row for row in study.attempts if row.workload == workload] for name, study in own.items()}
-    charts = [histories(rows, attempts, objective, over_time=each) for each in (False, True)]
+    found = {name: drawn(replace(study, name=name), workload) for name, study in own.items()}
     heading = f"{workload} by {objective.metric}, {objective.direction}d"
-    return section(heading, name, f"{_warning(own, workload)}{pair(charts)}{figure(distribution(rows, objective))}")
+    return section(heading, name, f"{_warning(own, workload)}{figure(history(found))}{figure(distribution(found))}")
 
 
 def _warning(own: Mapping[str, StudyView], workload: str) -> str:

@@ -23,7 +23,7 @@ function filterRows() {
 
 // Shows the row of a trial or a configuration: what a click on its point in a plot does.
 function chooseTrial(id) {
-  const row = Array.from(document.querySelectorAll("tbody tr")).find((each) => each.dataset.trial === id);
+  const row = Array.from(document.querySelectorAll("tbody tr")).find((row) => row.dataset.trial === id);
   if (!row) return;
   document.querySelectorAll("tr.chosen").forEach((each) => each.classList.remove("chosen"));
   row.hidden = false;

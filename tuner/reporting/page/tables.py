@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from html import escape
 
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, Attempt, columns
-from tuner.records.row_queries import metric_columns
+from tuner.records.row_queries import metric_columns, varying
 from tuner.records.seed_statistics import Interval, averages
-from tuner.reporting.figures.axes import varying
 from tuner.reporting.result_tables import has_seeds, intervals
-from tuner.reporting.study_view import mean_id
 from tuner.reporting.texts import number_text, with_error
 from tuner.trial import Objective
 
@@ -90,7 +88,7 @@ def configurations_table(rows: Sequence[Attempt], objective: Objective, name: st
             *(_mean_cell(by_name[each.name]) for by_name in others),
             *(f"<td>{escape(values_text(own, key))}" for key in tried),
         ]
-        lines.append((mean_id(own[0]), cells))
+        lines.append(("", cells))
     caption = f"Configurations over their seeds, the best mean {metric} first; means have their 95 % intervals"
     return _sortable(name, f"Table: {title}", caption, shown, lines)
 
@@ -142,7 +140,7 @@ def _sortable(
     """A table in a scrolling box; vendor/sortable.min.js sorts it, first ascending, blank cells last.
 
     ``name`` is the table's id; screen readers read ``label`` for the box and ``caption`` for the table. Each line has
-    the id of its points in plots, and its cells.
+    the id of its trial, by which a click on a point in a plot finds it, and its cells.
     """
     heads = "".join(
         f'<th scope="col" data-column="{escape(column.key)}" class="{" ".join(column.classes)}">'

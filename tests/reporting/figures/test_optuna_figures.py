@@ -1,0 +1,170 @@
+"""The figures that Optuna draws: which trials are in them, their names, and what their captions say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.reporting.studies import points, rows_of, view_of
+from tuner.records.attempts import Attempt
+from tuner.records.epochs import EpochLine
+from tuner.reporting.figures import optuna_figures
+from tuner.reporting.figures.chart import Chart
+from tuner.reporting.figures.optuna_figures import (
+    Drawn,
+    distribution,
+    drawn,
+    history,
+    learning_curves,
+    parallel_coordinates,
+    slices,
+    subset,
+    what_matters,
+)
+from tuner.reporting.page.sections import main_html
+from tuner.reporting.study_view import StudyView
+from tuner.trial import Objective
+
+
+def of(rows: list[Attempt], direction: str = "minimize") -> Drawn:
+    return drawn(replace(view_of(rows), objectives={"toy": Objective("val_loss", direction)}), "toy")
+
+
+def every(found: Drawn) -> list[Chart]:
+    charts = [parallel_coordinates(found), slices(found), *what_matters(found), learning_curves(found)]
+    return [*charts, history({"s": found}), distribution({"s": found})]
+
+
+def test_all_figures_are_of_the_completed_trials_and_a_point_names_its_trial(study: StudyView) -> None:
+    found = drawn(study, "toy")
+    completed = {row.trial_id for row in study.rows if row.status == "completed"}
+    charts = every(found)
+    assert all(chart.plot for chart in charts) and len(charts) == 7
+    dots: Any = [trace for chart in charts if chart.plot for trace in chart.plot.data if trace.customdata is not None]
+    assert {point[0] for trace in dots for point in trace.customdata} == completed
+    first = points(history({"s": found}), "markers")
+    assert first.text[0] == study.trial_names[first.customdata[0][0]]
+
+
+def test_labels_missing_and_conditional_hyperparameters_are_drawn_and_stay_text() -> None:
+    nasty = "<b>relu"
+    rows = rows_of(
+        act=[nasty, "tanh"] * 6, flag=[True, False, True] * 4, size=[8, "all", 16, 32] * 3, lr=list(range(1, 13)),
+        val_loss=[n / 10 for n in range(12)],
+    )  # fmt: skip
+    rows[3:] = [replace(row, config={key: row.config[key] for key in row.config if key != "lr"}) for row in rows[3:]]
+    named = [replace(row, name=nasty, config={"<i>k": 1, **row.config, "<i>n": n}) for n, row in enumerate(rows)]
+    charts = every(of(named))
+    assert all(chart.plot for chart in charts if chart.title != "Learning curves")
+    texts = [chart.plot.to_json(validate=False) for chart in charts if chart.plot]
+    assert not any("<b>relu" in text or "<i>" in text for text in texts)
+    assert any("&lt;b&gt;relu" in text.replace("\\u003c", "<").replace("\\u0026", "&") for text in texts)
+
+
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_the_best_is_dark_and_what_decides_the_metric_comes_first(direction: str) -> None:
+    lr, width = [n * 7 % 40 / 40 for n in range(40)], [n * 11 % 40 for n in range(40)]
+    rows = rows_of(width=width, lr=lr, val_loss=[a + 0.0001 * b for a, b in zip(lr, width, strict=True)])
+    rows.sort(key=lambda row: row.loss(Objective("val_loss", direction)))
+    found = of(rows, direction)
+    bars, contour = what_matters(found)
+    assert "40 completed trials from all, by Optuna's PED-ANOVA: lr " in bars.caption
+    assert contour.title == "val_loss over lr and width"
+    lines = parallel_coordinates(found).plot
+    assert lines and lines.data[-1].line.color == "#08306b", "the best is drawn last"
+
+
+def test_the_history_is_in_the_order_in_which_trials_ended_and_pruned_ones_are_left_out() -> None:
+    rows = [
+        replace(row, ended_at=at) for row, at in zip(rows_of(val_loss=[1.0, 2.0, 3.0]), (30, 10, 20), strict=True)
+    ]
+    rows[2] = replace(rows[2], status="pruned")
+    chart = history({"s": of(rows)})
+    assert chart.caption == "The best val_loss, 1, came from trial 3 of 3; 1 pruned trial not drawn."
+    assert (points(chart, "markers").x, points(chart, "lines").y) == ((1, 3), (2.0, 2.0, 1.0))
+
+
+def test_several_studies_have_a_line_each() -> None:
+    both = {name: of(rows_of(val_loss=values)) for name, values in (("<a>", [1.0, 2.0]), ("b", [3.0, 4.0]))}
+    first, second = history(both), distribution(both)
+    assert first.plot and second.plot
+    assert first.caption.startswith("<a>: the best val_loss, 1, came from trial 1 of 2. b: the best val_loss, 3, ")
+    assert [trace.name for trace in second.plot.data] == ["&lt;a&gt;", "b"]
+
+
+def test_a_few_very_bad_values_do_not_flatten_the_rest() -> None:
+    low, high = of(rows_of(val_loss=[*(0.9 + n / 100 for n in range(10)), 1e6])).value_range()
+    assert 0.8 < low < 0.9 and 0.99 < high < 1.2
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([], "No trial has ended with a val_loss yet"),
+        (rows_of(width=[1], val_loss=[0.5]), "Only one trial was successful"),
+        (rows_of(width=[1, 1], val_loss=[0.5, 0.6]), "All trials have the same hyperparameters"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(rows: list[Attempt], why: str) -> None:
+    for chart in (parallel_coordinates(of(rows)), slices(of(rows))):
+        assert chart.plot is None and why in chart.caption
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (
+            rows_of(a=[*range(9)], b=[*range(9)], val_loss=[*range(9)]),
+            "9 completed trials are too few to judge",
+        ),
+        (rows_of(a=[*range(20)], val_loss=[*range(20)]), "fewer than two hyperparameters vary"),
+        (rows_of(a=[*range(10)], b=[*range(10)], val_loss=[1.0] * 10), "all completed trials have the same val_loss"),
+    ],
+)
+def test_importance_that_cannot_be_judged_says_why(rows: list[Attempt], why: str) -> None:
+    (chart,) = what_matters(of(rows))
+    assert chart.plot is None and why in chart.caption
+
+
+def test_what_optuna_raises_is_told_in_place_of_the_importance(
+    study: StudyView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(optuna_figures, "_evaluator", lambda: 1 / 0)
+    (chart,) = what_matters(drawn(study, "toy"))
+    assert "Optuna could not compute it: ZeroDivisionError" in chart.caption
+
+
+def test_lines_are_of_the_best_and_others_evenly_by_rank() -> None:
+    rows = rows_of(val_loss=[*range(1000)])
+    chosen = [row.trial_id for row in subset(rows, 60)]
+    assert (len(chosen), chosen[:11], chosen[-1]) == (60, [f"t{number}" for number in range(11)], "t980")
+    assert subset(rows[:2], 60) == rows[:2]
+
+
+def test_a_running_trial_has_a_curve_and_is_named(study: StudyView) -> None:
+    waiting = replace(study.record, configurations=[*study.record.configurations, {"name": "late <one>"}])
+    line = EpochLine(trial_id="t041", attempt=1, epoch=1, at=0.0, metrics={"val_loss": 1.0})
+    going = replace(study, record=waiting, epochs=[*study.epochs, line])
+    plot = learning_curves(drawn(going, "toy")).plot
+    assert plot and [trace.name for trace in plot.data if trace.customdata[0] == ["t041"]] == ["late &lt;one&gt;"]
+    assert "late &lt;one&gt; (after epoch 1)" in main_html(going)
+
+
+def test_a_result_that_is_not_the_best_of_its_curve_is_explained(study: StudyView) -> None:
+    best, *others = study.rows
+    own = [line.metrics.get("val_loss") for line in study.epochs if line.trial_id == best.trial_id]
+
+    def caption(value: float | None) -> str:
+        row = replace(best, metrics={**best.metrics, "val_loss": value})
+        return learning_curves(drawn(replace(study, rows=[row, *others]), "toy")).caption
+
+    assert "The table has" not in caption(min(value for value in own if value is not None))
+    assert caption(0.001).endswith(" The table has 0.001, the value that it returned at its end.")
+
+
+def test_several_seeds_are_drawn_as_single_trials_and_said_to_be_so(seeded: StudyView) -> None:
+    found = drawn(seeded, "toy")
+    assert slices(found).caption.endswith("Configurations have several seeds; each trial is drawn.")
+    assert len(found.keys) == 5, "the seed is no hyperparameter"

@@ -1,0 +1,414 @@
+"""The figures that Optuna draws: of a workload's successful trials, as a study in memory, in the house's style.
+
+Trials that failed or ran out of memory are not in them. With several seeds, a point or a line is a single trial.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from html import unescape
+from typing import TYPE_CHECKING
+
+from tuner.errors import one_line
+from tuner.records.attempts import CONFIG, Attempt
+from tuner.records.epochs import histories
+from tuner.records.optuna_space import frozen_trials, is_number
+from tuner.records.row_queries import varying
+from tuner.reporting.figures.chart import Chart, plain, usual_range
+from tuner.reporting.figures.style import SCALE, colour, house_style, series, shade
+from tuner.reporting.result_tables import has_seeds
+from tuner.reporting.study_view import StudyView
+from tuner.reporting.texts import count_text, number_text
+from tuner.trial import ConfigValue, Objective
+
+if TYPE_CHECKING:
+    from optuna.importance import BaseImportanceEvaluator
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+    from plotly.graph_objects import Scatter
+
+DRAWN = ("completed", "pruned")  # the statuses of trials that figures are of
+MOST_KEYS = 12  # hyperparameters that are drawn
+MOST_LINES = 60  # trials of figures that have a line for each; a browser is slow with more
+NAMED = 5  # the best trials, whose learning curves are in the legend
+LEAST = 10  # completed trials; with fewer, the order of hyperparameters is chance
+FEW = 30  # with fewer completed trials, importance is a hint only
+BEST_SHARE = 1 / 3  # of the trials are compared with all; below ten of them the estimate is noise
+
+
+class _Label(str):
+    """A value that is not a number: Optuna shows it by ``repr``, which is its text, without quotation marks."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A workload's successful trials as Optuna studies. All names in them are escaped."""
+
+    study: Study  # completed and pruned trials, in the order in which they ended
+    shown: Study  # with running trials, but at most MOST_LINES; the best is last
+    completed: Sequence[Attempt]  # those with the metric, the best first
+    names: Mapping[str, str]  # of trials, by trial id
+    objective: Objective
+    keys: Sequence[str]  # the hyperparameters that vary, at most MOST_KEYS
+    about: str  # a sentence about several seeds; empty with one
+
+    @property
+    def metric(self) -> str:
+        """The metric's name, escaped."""
+        return plain(self.objective.metric)
+
+    def trials(self) -> list[FrozenTrial]:
+        """The trials of ``study``, by their numbers."""
+        found: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
+        return found
+
+    def lines(self) -> list[FrozenTrial]:
+        """The completed trials of ``shown``."""
+        return [trial for trial in self.shown.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+
+    def value_range(self) -> list[float]:
+        """The range of the metric's axis, without a few very bad values."""
+        low, high = usual_range([row.number(self.objective.metric) for row in self.completed], self.objective)
+        pad = (high - low or 1) * 0.05
+        return [low - pad, high + pad]
+
+    def what_is_missing(self) -> str:
+        """Why there is nothing to compare; empty if there is something."""
+        if not self.completed:
+            return f"No trial has ended with a {self.objective.metric} yet, so there is nothing to compare."
+        if len(self.completed) == 1:
+            return "Only one trial was successful, so there is nothing to compare."
+        return "" if self.keys else "All trials have the same hyperparameters, so there is nothing to compare."
+
+
+def drawn(study: StudyView, workload: str) -> Drawn:
+    """A workload's trials for the functions of this module."""
+    objective, rows = study.objectives[workload], study.of_workload(workload)
+    rows = [row for row in rows if row.status in DRAWN and row.value(objective.metric) is not None]
+    completed = [row for row in rows if row.status == "completed"]
+    keys = [plain(key.removeprefix(CONFIG)) for key in varying(completed)]
+    record = replace(study.record, scales={plain(key): scale for key, scale in study.record.scales.items()})
+    ordered = sorted(rows, key=lambda row: (row.ended_at or 0.0, row.trial_id))
+    curves = histories(study.epochs)
+    trials = frozen_trials([_escaped(row) for row in ordered], keys, objective.metric, curves, record)
+    by_id = {row.trial_id: trial for row, trial in zip(ordered, trials, strict=True)}
+    best = [by_id[row.trial_id] for row in subset(rows, MOST_LINES)]
+    return Drawn(
+        _in_memory(study.name, objective, trials),
+        _in_memory(study.name, objective, [*_running(study, objective.metric), *reversed(best)]),
+        completed,
+        {trial_id: plain(name) for trial_id, name in study.trial_names.items()},
+        objective,
+        keys[:MOST_KEYS],
+        " Configurations have several seeds; each trial is drawn." if has_seeds(rows) else "",
+    )
+
+
+def subset(ranked: Sequence[Attempt], most: int) -> list[Attempt]:
+    """At most ``most`` rows: the best ten, and others that are evenly spaced by rank."""
+    if len(ranked) <= most:
+        return list(ranked)
+    rest, room = ranked[10:], most - 10
+    return [*ranked[:10], *(rest[number * len(rest) // room] for number in range(room))]
+
+
+def history(studies: Mapping[str, Drawn]) -> Chart:
+    """Each trial's metric in the order in which trials ended, and the best so far; of one study or several."""
+    from optuna.visualization import plot_optimization_history
+
+    title, several = "Optimisation history", len(studies) > 1
+    known = {name: found for name, found in studies.items() if found.completed}
+    if not any(several or len(found.completed) > 1 for found in known.values()):
+        return Chart(title, "Fewer than two trials have completed, so there is no history.")
+    first = next(iter(known.values()))
+    with _quiet():
+        plot = plot_optimization_history([found.study for found in known.values()], target_name=first.metric)
+    plot.data = [trace for trace in plot.data if trace.x]  # without those of infeasible trials
+    for number, (name, found) in enumerate(known.items()):
+        points, line = plot.data[2 * number : 2 * number + 2]
+        points.update(**series(number), name=plain(name) if several else "completed", marker_opacity=0.6)
+        _name_points(points, [found.trials()[place] for place in points.x], found.names)
+        line.update(**series(number, shape="hv"), name=f"best so far{f' of {plain(name)}' if several else ''}")
+        for trace in (points, line):
+            trace.x = [place + 1 for place in trace.x]
+        line.update({} if several else {"line_color": colour("ink")})
+    limits = [found.value_range() for found in known.values()]
+    span = [min(low for low, _ in limits), max(high for _, high in limits)]
+    plot.update_xaxes(title="trials in the order in which they ended", rangemode="tozero", showgrid=False)
+    plot.update_yaxes(title=first.metric, range=span)
+    text = " ".join(_when_best(f"{name}: " if several else "", found) for name, found in known.items())
+    return Chart(title, text, house_style(plot, 320, showlegend=True))
+
+
+def distribution(studies: Mapping[str, Drawn]) -> Chart:
+    """The share of completed trials up to each value of the metric; of one study or several."""
+    from optuna.visualization import plot_edf
+
+    several = len(studies) > 1
+    known = {name: found for name, found in studies.items() if len(found.completed) > 1}
+    if not known:
+        return Chart("Distribution", "Fewer than two trials have completed, so there is no distribution.")
+    first = next(iter(known.values()))
+    with _quiet():
+        plot = plot_edf([found.study for found in known.values()], target_name=first.metric)
+    for number, (name, trace) in enumerate(zip(known, plot.data, strict=True)):
+        extra = plain(name) if several else ""
+        trace.update(**series(number), name=plain(name))
+        trace.hovertemplate = f"%{{y:.0%}} are at %{{x}} or lower<extra>{extra}</extra>"
+    plot.update_yaxes(title="share of completed trials", tickformat=".0%", range=[0, 1.02])
+    text = " ".join(_half(f"{name}: " if several else "", found) for name, found in known.items())
+    return Chart(f"Distribution of {first.objective.metric}", text, house_style(plot, 320, showlegend=several))
+
+
+def parallel_coordinates(found: Drawn) -> Chart:
+    """A line for each trial through its hyperparameters and its metric."""
+    from optuna.visualization import plot_parallel_coordinate
+
+    title = f"Hyperparameters and {found.objective.metric}"
+    if why := found.what_is_missing():
+        return Chart(title, why)
+    with _quiet():
+        plot = plot_parallel_coordinate(found.shown, params=list(found.keys), target_name=found.metric)
+    plot.data = plot.data[:-1]  # without the scale of colours
+    least = found.objective.direction == "minimize"
+    for trial, line in zip(found.lines(), plot.data, strict=True):
+        place = line.y[0] if least else 1 - line.y[0]  # from 0, the best, to 1
+        about = [[trial.user_attrs["trial_id"], *text] for text in line.customdata]
+        name = found.names[trial.user_attrs["trial_id"]]
+        line.update(line_color=shade(place), opacity=0.8, customdata=about, text=[name] * len(about))
+        line.hovertemplate = "%{text}<br>%{customdata[1]} %{customdata[2]}<extra></extra>"
+    plot.update_annotations(font={"size": 11, "color": colour("ink")}, bgcolor=colour("surface"), opacity=0.88)
+    plot.update_shapes(line_color=colour("muted"))
+    plot.update_xaxes(side="top", tickfont_color=colour("ink"))
+    text = f"{_of_all(found)}, each a line. A stronger colour means a better {found.objective.metric}.{found.about}"
+    plot = house_style(plot, 380, margin={"l": 56, "r": 30, "t": 34, "b": 12})
+    return Chart(title, text, plot, minimum_width=110 * (len(found.keys) + 1))
+
+
+def slices(found: Drawn) -> Chart:
+    """The metric against each hyperparameter."""
+    from optuna.visualization import plot_slice
+
+    title = f"{found.objective.metric} against each hyperparameter"
+    if why := found.what_is_missing():
+        return Chart(title, why)
+    with _quiet():
+        plot = plot_slice(found.study, params=list(found.keys), target_name=found.metric)
+    trials = found.trials()
+    for points in plot.data:
+        _name_points(points, [trials[number] for number in points.marker.color], found.names)
+        points.marker.update(colorscale=SCALE, showscale=False, line_color=colour("surface"), size=8, opacity=0.85)
+    plot.update_yaxes(range=found.value_range())
+    text = f"A point for each completed trial; a stronger colour means a later one.{found.about}"
+    plot = house_style(plot, 300, width=None)
+    return Chart(title, text, plot, minimum_width=150 * len(found.keys))
+
+
+def what_matters(found: Drawn) -> list[Chart]:
+    """The importance of hyperparameters, and a contour of the two most important ones.
+
+    Where importance is not known there is no contour, and the one chart says why.
+    """
+    from optuna.visualization import plot_param_importances
+
+    title, count = "Importance of hyperparameters", len(found.completed)
+    if why := _not_judged(found):
+        return [Chart(title, f"Importance is not known: {why}")]
+    try:
+        with _quiet():
+            plot = plot_param_importances(
+                found.study, _evaluator(), params=list(found.keys), target_name=found.metric
+            )
+    except Exception as error:  # of numbers that Optuna cannot take; the rest of a report does not depend on it
+        why = f"Optuna could not compute it: {type(error).__name__}: {one_line(error, 200)}"
+        return [Chart(title, f"Importance is not known: {why}")]
+    (bars,) = plot.data
+    shares = dict(zip(reversed(bars.y), reversed(bars.x), strict=True))  # the most important one is first
+    bars.update(marker_color=colour("completed"), hovertemplate="%{y}: %{x:.0%}<extra></extra>")
+    plot.update_xaxes(title="share of the importance of all", tickformat=".0%", range=[0, 1.2 * max(bars.x)])
+    plot.update_yaxes(title=None, type="category", showgrid=False, tickfont_color=colour("ink"))
+    first, second, *_ = shares
+    text = f"How much each tells the best third of {count} completed trials from all, by Optuna's PED-ANOVA: "
+    text += f"{unescape(first)} {shares[first]:.0%}, {unescape(second)} {shares[second]:.0%}."
+    text += " With so few trials it is a hint only." * (count < FEW)
+    chart = Chart(title, text, house_style(plot, max(320, 70 + 30 * len(shares)), bargap=0.5))
+    return [chart, _contour(found, first, second)]
+
+
+def learning_curves(found: Drawn) -> Chart:
+    """The metric of completed, pruned and running trials after each epoch."""
+    from optuna.visualization import plot_intermediate_values
+
+    title, trials = "Learning curves", found.shown.get_trials(deepcopy=False)
+    if not any(trial.intermediate_values for trial in trials):
+        return Chart(title, f"No epoch with a {found.objective.metric} was recorded, so there are no curves.")
+    with _quiet():
+        plot = plot_intermediate_values(found.shown)
+    ranks = {row.trial_id: rank for rank, row in enumerate(found.completed[:NAMED])}
+    for line in plot.data:
+        trial_id = trials[int(line.name.removeprefix("Trial"))].user_attrs["trial_id"]
+        rank = ranks.get(trial_id)
+        look = {"color": colour("muted"), "width": 1.1}
+        if rank is not None:
+            look = {"color": shade(rank / NAMED), "width": 2.4}
+        line.update(name=found.names.get(trial_id, plain(trial_id)), line=look, marker_size=6, legendrank=rank)
+        line.update(
+            showlegend=rank is not None, opacity=0.42 if rank is None else 1, customdata=[[trial_id]] * len(line.x)
+        )
+        line.hovertemplate = "%{fullData.name}<br>epoch %{x}: %{y}<extra></extra>"
+    values = [value for trial in trials for value in trial.intermediate_values.values()]
+    low, high = usual_range(values, found.objective)
+    pad = (high - low or 1) * 0.05
+    plot.update_xaxes(title="epoch", tickformat="d", showgrid=False)
+    plot.update_yaxes(title=found.metric, range=[low - pad, high + pad])
+    text = f"{found.objective.metric} after each epoch. {_of_all(found)}.{_best_curve(found)}"
+    return Chart(title, text, house_style(plot, 380, showlegend=True))
+
+
+def _escaped(row: Attempt) -> Attempt:
+    def value_of(value: ConfigValue) -> ConfigValue:
+        return value if is_number(value) else _Label(plain(str(value)))
+
+    return replace(row, config={plain(key): value_of(value) for key, value in row.config.items()})
+
+
+def _in_memory(name: str, objective: Objective, trials: Sequence[FrozenTrial]) -> Study:
+    import optuna
+
+    with _quiet():
+        study = optuna.create_study(study_name=plain(name), direction=objective.direction)
+        study.add_trials(trials)
+    return study
+
+
+def _running(study: StudyView, metric: str) -> list[FrozenTrial]:
+    """The trials that have a curve, and no row of any workload yet."""
+    from optuna.trial import TrialState, create_trial
+
+    ended, curves = {row.trial_id for row in study.rows}, histories(study.epochs)
+    values = {
+        trial_id: {epoch: line.metrics[metric] for epoch, line in curves[trial_id].items() if metric in line.metrics}
+        for trial_id in study.running
+        if trial_id not in ended and trial_id in curves
+    }
+    return [
+        create_trial(
+            state=TrialState.RUNNING,
+            user_attrs={"trial_id": trial_id},
+            intermediate_values={epoch: float(value) for epoch, value in own.items() if is_number(value)},
+        )
+        for trial_id, own in values.items()
+    ]
+
+
+def _name_points(points: Scatter, trials: Sequence[FrozenTrial], names: Mapping[str, str]) -> None:
+    """Gives points the ids and the names of their trials; a click on one in the page shows its row."""
+    ids = [trial.user_attrs["trial_id"] for trial in trials]
+    points.update(customdata=[[trial_id] for trial_id in ids], text=[names[trial_id] for trial_id in ids])
+    points.hovertemplate = "%{text}<br>%{x}: %{y}<extra></extra>"
+
+
+def _of_all(found: Drawn) -> str:
+    """How many of the trials have a line."""
+    whole, shown = len(found.trials()), found.shown.get_trials(deepcopy=False)
+    ended = sum(trial.state.is_finished() for trial in shown)
+    if ended == whole:
+        return count_text(whole, "trial")
+    return f"{ended} of {count_text(whole, 'trial')}, the ten best and others evenly spaced by rank"
+
+
+def _when_best(who: str, found: Drawn) -> str:
+    """How soon the best value came."""
+    best = found.completed[0]
+    place = next(n for n, trial in enumerate(found.trials(), 1) if trial.user_attrs["trial_id"] == best.trial_id)
+    pruned = len(found.trials()) - len(found.completed)
+    text = f"{who}the best {found.objective.metric}, {number_text(best.number(found.objective.metric))}, came from "
+    text += f"trial {place} of {len(found.trials()):,}"
+    text += f"; {count_text(pruned, 'pruned trial')} not drawn." if pruned else "."
+    return text if who else text[0].upper() + text[1:]
+
+
+def _half(who: str, found: Drawn) -> str:
+    middle = found.completed[(len(found.completed) - 1) // 2].number(found.objective.metric)
+    better = "or lower" if found.objective.direction == "minimize" else "or higher"
+    return f"{who}{len(found.completed):,} completed trials; half have {number_text(middle)} {better}."
+
+
+def _not_judged(found: Drawn) -> str:
+    """Why the importance of hyperparameters cannot be judged; empty if it can."""
+    count, metric = len(found.completed), found.objective.metric
+    if len(found.keys) < 2:
+        return "fewer than two hyperparameters vary in the completed trials"
+    if count < LEAST:
+        return f"{count_text(count, 'completed trial')} are too few to judge, at least {LEAST} are needed"
+    same = len({row.number(metric) for row in found.completed}) == 1
+    return f"all completed trials have the same {metric}" if same else ""
+
+
+def _evaluator() -> BaseImportanceEvaluator:
+    from optuna.importance import PedAnovaImportanceEvaluator
+
+    try:
+        return PedAnovaImportanceEvaluator(target_quantile=BEST_SHARE)
+    except TypeError:  # Optuna 4 has another name for it
+        return PedAnovaImportanceEvaluator(baseline_quantile=BEST_SHARE)
+
+
+def _contour(found: Drawn, first: str, second: str) -> Chart:
+    from optuna.visualization import plot_contour
+
+    names = sorted((first, second))
+    title = f"{found.objective.metric} over {' and '.join(map(unescape, names))}"
+    points = [trial for trial in found.lines() if {*names} <= {*trial.params}]
+    if any(len({str(trial.params[name]) for trial in points}) < 2 for name in names):
+        return Chart(title, "Too few trials have different values of both, so there is no contour.")
+    with _quiet():
+        plot = plot_contour(found.shown, params=names, target_name=found.metric)
+    low, high = usual_range([row.number(found.objective.metric) for row in found.completed], found.objective)
+    area, dots, *_ = plot.data
+    area.update(colorscale=SCALE, zmin=low, zmax=high, colorbar={"thickness": 12, "outlinewidth": 0})
+    area.update(colorbar_title={"text": found.metric, "side": "right"})
+    dots.marker.update(color=colour("ink"), size=6, line={"width": 1, "color": colour("surface")})
+    _name_points(dots, points, found.names)
+    text = f"{_of_all(found)}, which are the points. A stronger colour means a better {found.objective.metric}."
+    return Chart(title, text, house_style(plot, 320))
+
+
+def _best_curve(found: Drawn) -> str:
+    """When the best trial was best, and why the table may have another value."""
+    best = found.completed[0] if found.completed else None
+    own = [trial for trial in found.lines() if best and trial.user_attrs["trial_id"] == best.trial_id]
+    if not best or not own or not own[0].intermediate_values:
+        return ""
+    points = own[0].intermediate_values
+    epoch, last = min(points, key=lambda number: found.objective.loss(points[number])), max(points)
+    text = f" The best was best at {number_text(points[epoch])} after epoch {epoch} of {last}"
+    text += "; it was still improving at its end." if epoch == last > 1 else "."
+    value = best.number(found.objective.metric)
+    if not math.isfinite(value) or number_text(value) == number_text(points[epoch]):
+        return text
+    last_one = number_text(value) == number_text(points[last])
+    why = "after the last epoch" if last_one else "that it returned at its end"
+    return f"{text} The table has {number_text(value)}, the value {why}."
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Optuna logs nothing and warns of nothing in the block."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
