@@ -20,15 +20,14 @@ from tuner.reporting.figures.joined import one_above_another, titled
 from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.figures.machine import machine_load
 from tuner.reporting.figures.optuna_figures import (
-    Drawn,
     distribution,
-    drawn,
     history,
     learning_curves,
     parallel_coordinates,
     slices,
     what_matters,
 )
+from tuner.reporting.figures.optuna_study import Drawn, drawn
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.reporting.texts import count_text, value_text

@@ -13,16 +13,14 @@ from tuner.records.epochs import EpochLine
 from tuner.reporting.figures import optuna_figures
 from tuner.reporting.figures.chart import Chart
 from tuner.reporting.figures.optuna_figures import (
-    Drawn,
     distribution,
-    drawn,
     history,
     learning_curves,
     parallel_coordinates,
     slices,
-    subset,
     what_matters,
 )
+from tuner.reporting.figures.optuna_study import Drawn, drawn, subset
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView
 from tuner.trial import Objective

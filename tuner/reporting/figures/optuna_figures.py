@@ -1,122 +1,27 @@
-"""The figures that Optuna draws: of a workload's successful trials, as a study in memory, in the house's style.
-
-Trials that failed or ran out of memory are not in them. With several seeds, a point or a line is a single trial.
-"""
+"""The figures that Optuna draws of a workload's trials, in the house's style."""
 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from html import unescape
 from typing import TYPE_CHECKING
 
 from tuner.errors import one_line
-from tuner.records.attempts import CONFIG, Attempt
-from tuner.records.epochs import histories
-from tuner.records.optuna_space import frozen_trials, is_number
-from tuner.records.row_queries import varying
 from tuner.reporting.figures.chart import Chart, plain, usual_range
+from tuner.reporting.figures.optuna_study import Drawn, quiet
 from tuner.reporting.figures.style import SCALE, colour, house_style, series, shade
-from tuner.reporting.result_tables import has_seeds
-from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, number_text
-from tuner.trial import ConfigValue, Objective
 
 if TYPE_CHECKING:
     from optuna.importance import BaseImportanceEvaluator
-    from optuna.study import Study
     from optuna.trial import FrozenTrial
     from plotly.graph_objects import Scatter
 
-DRAWN = ("completed", "pruned")  # the statuses of trials that figures are of
-MOST_KEYS = 12  # hyperparameters that are drawn
-MOST_LINES = 60  # trials of figures that have a line for each; a browser is slow with more
 NAMED = 5  # the best trials, whose learning curves are in the legend
 LEAST = 10  # completed trials; with fewer, the order of hyperparameters is chance
 FEW = 30  # with fewer completed trials, importance is a hint only
 BEST_SHARE = 1 / 3  # of the trials are compared with all; below ten of them the estimate is noise
-
-
-class _Label(str):
-    """A value that is not a number: Optuna shows it by ``repr``, which is its text, without quotation marks."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A workload's successful trials as Optuna studies. All names in them are escaped."""
-
-    study: Study  # completed and pruned trials, in the order in which they ended
-    shown: Study  # with running trials, but at most MOST_LINES; the best is last
-    completed: Sequence[Attempt]  # those with the metric, the best first
-    names: Mapping[str, str]  # of trials, by trial id
-    objective: Objective
-    keys: Sequence[str]  # the hyperparameters that vary, at most MOST_KEYS
-    about: str  # a sentence about several seeds; empty with one
-
-    @property
-    def metric(self) -> str:
-        """The metric's name, escaped."""
-        return plain(self.objective.metric)
-
-    def trials(self) -> list[FrozenTrial]:
-        """The trials of ``study``, by their numbers."""
-        found: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
-        return found
-
-    def lines(self) -> list[FrozenTrial]:
-        """The completed trials of ``shown``."""
-        return [trial for trial in self.shown.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
-
-    def value_range(self) -> list[float]:
-        """The range of the metric's axis, without a few very bad values."""
-        low, high = usual_range([row.number(self.objective.metric) for row in self.completed], self.objective)
-        pad = (high - low or 1) * 0.05
-        return [low - pad, high + pad]
-
-    def what_is_missing(self) -> str:
-        """Why there is nothing to compare; empty if there is something."""
-        if not self.completed:
-            return f"No trial has ended with a {self.objective.metric} yet, so there is nothing to compare."
-        if len(self.completed) == 1:
-            return "Only one trial was successful, so there is nothing to compare."
-        return "" if self.keys else "All trials have the same hyperparameters, so there is nothing to compare."
-
-
-def drawn(study: StudyView, workload: str) -> Drawn:
-    """A workload's trials for the functions of this module."""
-    objective, rows = study.objectives[workload], study.of_workload(workload)
-    rows = [row for row in rows if row.status in DRAWN and row.value(objective.metric) is not None]
-    completed = [row for row in rows if row.status == "completed"]
-    keys = [plain(key.removeprefix(CONFIG)) for key in varying(completed)]
-    record = replace(study.record, scales={plain(key): scale for key, scale in study.record.scales.items()})
-    ordered = sorted(rows, key=lambda row: (row.ended_at or 0.0, row.trial_id))
-    curves = histories(study.epochs)
-    trials = frozen_trials([_escaped(row) for row in ordered], keys, objective.metric, curves, record)
-    by_id = {row.trial_id: trial for row, trial in zip(ordered, trials, strict=True)}
-    best = [by_id[row.trial_id] for row in subset(rows, MOST_LINES)]
-    return Drawn(
-        _in_memory(study.name, objective, trials),
-        _in_memory(study.name, objective, [*_running(study, objective.metric), *reversed(best)]),
-        completed,
-        {trial_id: plain(name) for trial_id, name in study.trial_names.items()},
-        objective,
-        keys[:MOST_KEYS],
-        " Configurations have several seeds; each trial is drawn." if has_seeds(rows) else "",
-    )
-
-
-def subset(ranked: Sequence[Attempt], most: int) -> list[Attempt]:
-    """At most ``most`` rows: the best ten, and others that are evenly spaced by rank."""
-    if len(ranked) <= most:
-        return list(ranked)
-    rest, room = ranked[10:], most - 10
-    return [*ranked[:10], *(rest[number * len(rest) // room] for number in range(room))]
 
 
 def history(studies: Mapping[str, Drawn]) -> Chart:
@@ -128,7 +33,7 @@ def history(studies: Mapping[str, Drawn]) -> Chart:
     if not any(several or len(found.completed) > 1 for found in known.values()):
         return Chart(title, "Fewer than two trials have completed, so there is no history.")
     first = next(iter(known.values()))
-    with _quiet():
+    with quiet():
         plot = plot_optimization_history([found.study for found in known.values()], target_name=first.metric)
     plot.data = [trace for trace in plot.data if trace.x]  # without those of infeasible trials
     for number, (name, found) in enumerate(known.items()):
@@ -156,7 +61,7 @@ def distribution(studies: Mapping[str, Drawn]) -> Chart:
     if not known:
         return Chart("Distribution", "Fewer than two trials have completed, so there is no distribution.")
     first = next(iter(known.values()))
-    with _quiet():
+    with quiet():
         plot = plot_edf([found.study for found in known.values()], target_name=first.metric)
     for number, (name, trace) in enumerate(zip(known, plot.data, strict=True)):
         extra = plain(name) if several else ""
@@ -174,7 +79,7 @@ def parallel_coordinates(found: Drawn) -> Chart:
     title = f"Hyperparameters and {found.objective.metric}"
     if why := found.what_is_missing():
         return Chart(title, why)
-    with _quiet():
+    with quiet():
         plot = plot_parallel_coordinate(found.shown, params=list(found.keys), target_name=found.metric)
     plot.data = plot.data[:-1]  # without the scale of colours
     least = found.objective.direction == "minimize"
@@ -199,7 +104,7 @@ def slices(found: Drawn) -> Chart:
     title = f"{found.objective.metric} against each hyperparameter"
     if why := found.what_is_missing():
         return Chart(title, why)
-    with _quiet():
+    with quiet():
         plot = plot_slice(found.study, params=list(found.keys), target_name=found.metric)
     trials = found.trials()
     for points in plot.data:
@@ -222,7 +127,7 @@ def what_matters(found: Drawn) -> list[Chart]:
     if why := _not_judged(found):
         return [Chart(title, f"Importance is not known: {why}")]
     try:
-        with _quiet():
+        with quiet():
             plot = plot_param_importances(
                 found.study, _evaluator(), params=list(found.keys), target_name=found.metric
             )
@@ -249,7 +154,7 @@ def learning_curves(found: Drawn) -> Chart:
     title, trials = "Learning curves", found.shown.get_trials(deepcopy=False)
     if not any(trial.intermediate_values for trial in trials):
         return Chart(title, f"No epoch with a {found.objective.metric} was recorded, so there are no curves.")
-    with _quiet():
+    with quiet():
         plot = plot_intermediate_values(found.shown)
     ranks = {row.trial_id: rank for rank, row in enumerate(found.completed[:NAMED])}
     for line in plot.data:
@@ -270,42 +175,6 @@ def learning_curves(found: Drawn) -> Chart:
     plot.update_yaxes(title=found.metric, range=[low - pad, high + pad])
     text = f"{found.objective.metric} after each epoch. {_of_all(found)}.{_best_curve(found)}"
     return Chart(title, text, house_style(plot, 380, showlegend=True))
-
-
-def _escaped(row: Attempt) -> Attempt:
-    def value_of(value: ConfigValue) -> ConfigValue:
-        return value if is_number(value) else _Label(plain(str(value)))
-
-    return replace(row, config={plain(key): value_of(value) for key, value in row.config.items()})
-
-
-def _in_memory(name: str, objective: Objective, trials: Sequence[FrozenTrial]) -> Study:
-    import optuna
-
-    with _quiet():
-        study = optuna.create_study(study_name=plain(name), direction=objective.direction)
-        study.add_trials(trials)
-    return study
-
-
-def _running(study: StudyView, metric: str) -> list[FrozenTrial]:
-    """The trials that have a curve, and no row of any workload yet."""
-    from optuna.trial import TrialState, create_trial
-
-    ended, curves = {row.trial_id for row in study.rows}, histories(study.epochs)
-    values = {
-        trial_id: {epoch: line.metrics[metric] for epoch, line in curves[trial_id].items() if metric in line.metrics}
-        for trial_id in study.running
-        if trial_id not in ended and trial_id in curves
-    }
-    return [
-        create_trial(
-            state=TrialState.RUNNING,
-            user_attrs={"trial_id": trial_id},
-            intermediate_values={epoch: float(value) for epoch, value in own.items() if is_number(value)},
-        )
-        for trial_id, own in values.items()
-    ]
 
 
 def _name_points(points: Scatter, trials: Sequence[FrozenTrial], names: Mapping[str, str]) -> None:
@@ -369,7 +238,7 @@ def _contour(found: Drawn, first: str, second: str) -> Chart:
     points = [trial for trial in found.lines() if {*names} <= {*trial.params}]
     if any(len({str(trial.params[name]) for trial in points}) < 2 for name in names):
         return Chart(title, "Too few trials have different values of both, so there is no contour.")
-    with _quiet():
+    with quiet():
         plot = plot_contour(found.shown, params=names, target_name=found.metric)
     low, high = usual_range([row.number(found.objective.metric) for row in found.completed], found.objective)
     area, dots, *_ = plot.data
@@ -397,18 +266,3 @@ def _best_curve(found: Drawn) -> str:
     last_one = number_text(value) == number_text(points[last])
     why = "after the last epoch" if last_one else "that it returned at its end"
     return f"{text} The table has {number_text(value)}, the value {why}."
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Optuna logs nothing and warns of nothing in the block."""
-    import optuna
-
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        optuna.logging.set_verbosity(verbosity)

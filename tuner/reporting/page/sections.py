@@ -18,13 +18,13 @@ from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.figures.machine import machine_load
 from tuner.reporting.figures.optuna_figures import (
     distribution,
-    drawn,
     history,
     learning_curves,
     parallel_coordinates,
     slices,
     what_matters,
 )
+from tuner.reporting.figures.optuna_study import drawn
 from tuner.reporting.figures.timeline import timelines
 from tuner.reporting.page.parts import address, command, facts, figure, pair, section
 from tuner.reporting.page.tables import configurations_table, mean_text, trials_table, values_text

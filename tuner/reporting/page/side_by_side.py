@@ -11,7 +11,8 @@ from html import escape
 from tuner.records.attempts import CONFIG
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import best_trial
-from tuner.reporting.figures.optuna_figures import distribution, drawn, history
+from tuner.reporting.figures.optuna_figures import distribution, history
+from tuner.reporting.figures.optuna_study import drawn
 from tuner.reporting.page.parts import address, figure, section
 from tuner.reporting.page.tables import values_text
 from tuner.reporting.study_view import StudyView

@@ -1,0 +1,159 @@
+"""A workload's successful trials as an Optuna study in memory, of which Optuna draws figures.
+
+Trials that failed or ran out of memory are not in it. With several seeds, each trial is by itself.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tuner.records.attempts import CONFIG, Attempt
+from tuner.records.epochs import histories
+from tuner.records.optuna_space import frozen_trials, is_number
+from tuner.records.row_queries import varying
+from tuner.reporting.figures.chart import plain, usual_range
+from tuner.reporting.result_tables import has_seeds
+from tuner.reporting.study_view import StudyView
+from tuner.trial import ConfigValue, Objective
+
+if TYPE_CHECKING:
+    from optuna.study import Study
+    from optuna.trial import FrozenTrial
+
+DRAWN = ("completed", "pruned")  # the statuses of trials that figures are of
+MOST_KEYS = 12  # hyperparameters that are drawn
+MOST_LINES = 60  # trials of figures that have a line for each; a browser is slow with more
+
+
+class _Label(str):
+    """A value that is not a number: Optuna shows it by ``repr``, which is its text, without quotation marks."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A workload's successful trials as Optuna studies. All names in them are escaped."""
+
+    study: Study  # completed and pruned trials, in the order in which they ended
+    shown: Study  # with running trials, but at most MOST_LINES; the best is last
+    completed: Sequence[Attempt]  # those with the metric, the best first
+    names: Mapping[str, str]  # of trials, by trial id
+    objective: Objective
+    keys: Sequence[str]  # the hyperparameters that vary, at most MOST_KEYS
+    about: str  # a sentence about several seeds; empty with one
+
+    @property
+    def metric(self) -> str:
+        """The metric's name, escaped."""
+        return plain(self.objective.metric)
+
+    def trials(self) -> list[FrozenTrial]:
+        """The trials of ``study``, by their numbers."""
+        found: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
+        return found
+
+    def lines(self) -> list[FrozenTrial]:
+        """The completed trials of ``shown``."""
+        return [trial for trial in self.shown.get_trials(deepcopy=False) if trial.state.name == "COMPLETE"]
+
+    def value_range(self) -> list[float]:
+        """The range of the metric's axis, without a few very bad values."""
+        low, high = usual_range([row.number(self.objective.metric) for row in self.completed], self.objective)
+        pad = (high - low or 1) * 0.05
+        return [low - pad, high + pad]
+
+    def what_is_missing(self) -> str:
+        """Why there is nothing to compare; empty if there is something."""
+        if not self.completed:
+            return f"No trial has ended with a {self.objective.metric} yet, so there is nothing to compare."
+        if len(self.completed) == 1:
+            return "Only one trial was successful, so there is nothing to compare."
+        return "" if self.keys else "All trials have the same hyperparameters, so there is nothing to compare."
+
+
+def drawn(study: StudyView, workload: str) -> Drawn:
+    """A workload's trials for the functions of this module."""
+    objective, rows = study.objectives[workload], study.of_workload(workload)
+    rows = [row for row in rows if row.status in DRAWN and row.value(objective.metric) is not None]
+    completed = [row for row in rows if row.status == "completed"]
+    keys = [plain(key.removeprefix(CONFIG)) for key in varying(completed)]
+    record = replace(study.record, scales={plain(key): scale for key, scale in study.record.scales.items()})
+    ordered = sorted(rows, key=lambda row: (row.ended_at or 0.0, row.trial_id))
+    curves = histories(study.epochs)
+    trials = frozen_trials([_escaped(row) for row in ordered], keys, objective.metric, curves, record)
+    by_id = {row.trial_id: trial for row, trial in zip(ordered, trials, strict=True)}
+    best = [by_id[row.trial_id] for row in subset(rows, MOST_LINES)]
+    return Drawn(
+        _in_memory(study.name, objective, trials),
+        _in_memory(study.name, objective, [*_running(study, objective.metric), *reversed(best)]),
+        completed,
+        {trial_id: plain(name) for trial_id, name in study.trial_names.items()},
+        objective,
+        keys[:MOST_KEYS],
+        " Configurations have several seeds; each trial is drawn." if has_seeds(rows) else "",
+    )
+
+
+def subset(ranked: Sequence[Attempt], most: int) -> list[Attempt]:
+    """At most ``most`` rows: the best ten, and others that are evenly spaced by rank."""
+    if len(ranked) <= most:
+        return list(ranked)
+    rest, room = ranked[10:], most - 10
+    return [*ranked[:10], *(rest[number * len(rest) // room] for number in range(room))]
+
+
+def _escaped(row: Attempt) -> Attempt:
+    def value_of(value: ConfigValue) -> ConfigValue:
+        return value if is_number(value) else _Label(plain(str(value)))
+
+    return replace(row, config={plain(key): value_of(value) for key, value in row.config.items()})
+
+
+def _in_memory(name: str, objective: Objective, trials: Sequence[FrozenTrial]) -> Study:
+    import optuna
+
+    with quiet():
+        study = optuna.create_study(study_name=plain(name), direction=objective.direction)
+        study.add_trials(trials)
+    return study
+
+
+def _running(study: StudyView, metric: str) -> list[FrozenTrial]:
+    """The trials that have a curve, and no row of any workload yet."""
+    from optuna.trial import TrialState, create_trial
+
+    ended, curves = {row.trial_id for row in study.rows}, histories(study.epochs)
+    values = {
+        trial_id: {epoch: line.metrics[metric] for epoch, line in curves[trial_id].items() if metric in line.metrics}
+        for trial_id in study.running
+        if trial_id not in ended and trial_id in curves
+    }
+    return [
+        create_trial(
+            state=TrialState.RUNNING,
+            user_attrs={"trial_id": trial_id},
+            intermediate_values={epoch: float(value) for epoch, value in own.items() if is_number(value)},
+        )
+        for trial_id, own in values.items()
+    ]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Optuna logs nothing and warns of nothing in the block."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
