@@ -233,7 +233,7 @@ def test_a_study_ends_with_its_page_unless_it_is_left_out(tmp_path: Path, capsys
     assert f"report: {tmp_path}/with/report.html" in capsys.readouterr().out
     text = (tmp_path / "with" / "report.html").read_text()
     assert "tuner.load_best(" in text
-    assert "Timeline of cpu" in text
+    assert ">Timeline</h3>" in text
     run_toy(tmp_path / "without", {"name": "a"}, report=False)
     assert not (tmp_path / "without" / "report.html").exists()
     assert "report" not in capsys.readouterr().out

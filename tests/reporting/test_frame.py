@@ -120,7 +120,7 @@ def test_the_timeline_has_a_bar_for_each_attempt_on_each_device(study: StudyFram
     bars = [trace for trace in plot.data if trace.type == "bar" and trace.text]
     assert sum(len(bar.x) for bar in bars) == study.attempts.sum()
     assert {text.text for text in plot.layout.annotations if "cuda" in text.text} == {
-        f"Timeline of cuda:{index} (A generated GPU)" for index in range(2)
+        f"cuda:{index} (A generated GPU)" for index in range(2)
     }
 
 

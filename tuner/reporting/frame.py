@@ -16,7 +16,7 @@ from tuner.records.row_queries import default_columns, head
 from tuner.records.seed_statistics import best_trial
 from tuner.records.study_record import read_study
 from tuner.reporting.figures.estimates import estimate_against_peak
-from tuner.reporting.figures.joined import one_above_another, titled
+from tuner.reporting.figures.joined import titled
 from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.figures.machine import machine_load
 from tuner.reporting.figures.optuna_figures import (
@@ -28,7 +28,7 @@ from tuner.reporting.figures.optuna_figures import (
     what_matters,
 )
 from tuner.reporting.figures.optuna_study import Drawn, drawn
-from tuner.reporting.figures.timeline import timelines
+from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.reporting.texts import count_text, value_text
 from tuner.trial import DIRECTIONS, Objective
@@ -125,9 +125,7 @@ class StudyFrame(pd.DataFrame):
 
     def plot_timeline(self) -> Figure:
         """Every attempt on its device over time, with what it reserved and used, in GB of 2**30 bytes."""
-        charts = timelines(self._study())
-        captions = [f"{chart.title}: {chart.caption}" if len(charts) > 1 else chart.caption for chart in charts]
-        return one_above_another("Timeline", "\n".join(captions), charts)
+        return titled(timeline(self._study()))
 
     def plot_memory(self) -> Figure:
         """The estimate of each completed trial's memory against its measured peak, in GB of 2**30 bytes."""

@@ -8,8 +8,8 @@ import pytest
 
 from tests.reporting.studies import view_of
 from tests.support.attempts import attempt
-from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
-from tuner.reporting.figures.timeline import timelines
+from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, used_share, without_pauses
+from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.study_view import StudyView
 
 
@@ -35,22 +35,22 @@ def test_the_time_between_a_study_and_its_resumption_is_left_out() -> None:
 
 
 def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: StudyView) -> None:
-    charts = timelines(study)
-    assert [chart.title.split(" (")[0] for chart in charts] == ["Timeline of cuda:0", "Timeline of cuda:1"]
-    traces = [
-        trace for chart in charts if chart.plot for trace in chart.plot.data if trace.type == "bar" and trace.text
-    ]
+    chart = timeline(study)
+    assert chart.plot
+    traces = [trace for trace in chart.plot.data if trace.type == "bar" and trace.text]
     drawn = [trial_id for trace in traces for trial_id, *_ in trace.customdata]
     assert sorted(drawn) == sorted(row.trial_id for row in study.attempts)
-    bars = to_bars(study.attempts)
-    assert min(each.start for each in bars) == 0
-    assert "of the device's 14 GB were reserved at a time" in charts[0].caption
-    retried = sum(each.attempt > 1 for each in bars if each.device == "cuda:0")
-    assert f"{retried} bar" in charts[0].caption
+    shown = [trace.name for trace in chart.plot.data if trace.showlegend is not False]
+    assert len(shown) == len(set(shown)), "both devices have one legend"
+    first, second, _ = chart.caption.splitlines()
+    assert first.startswith("cuda:0 (A generated GPU): ") and second.startswith("cuda:1 ")
+    assert "of the device's 14 GB were reserved at a time" in first
+    retried = sum(row.attempts > 1 for row in study.attempts if row.device == "cuda:0")
+    assert f"{retried} bar" in first
 
 
-def test_all_devices_have_the_unit_of_time_that_suits_the_longest() -> None:
+def test_the_unit_of_time_suits_the_longest_device() -> None:
     ends = enumerate((10, 1000))
     rows = [attempt(trial_id=f"t{n}", device=f"cuda:{n}", started_at=0, ended_at=end) for n, end in ends]
-    plots = [chart.plot for chart in timelines(replace(view_of(rows), attempts=rows))]
-    assert [plot.layout.xaxis.title.text.rpartition(" ")[2] for plot in plots if plot] == ["min", "min"]
+    plot = timeline(replace(view_of(rows), attempts=rows)).plot
+    assert plot and plot.layout.xaxis4.title.text.endswith("placed, min")

@@ -175,7 +175,7 @@ def test_every_plot_is_drawn_without_an_error_and_without_the_network(
     browser.execute_script("drawAll()")
     plots = browser.find_elements(By.CLASS_NAME, "plot")
     empty = [each for each in plots if not each.find_elements(By.CLASS_NAME, "main-svg")]
-    assert (len(plots), empty) == (2 + 1 + 1 + 2 + 1 + 2 + 1, [])
+    assert (len(plots), empty) == (2 + 1 + 1 + 2 + 1 + 1 + 1, [])
     bars = browser.execute_script("return document.querySelectorAll('.plot .bars .point').length")
     attempts = len((hundred / "attempts.jsonl").read_text().splitlines())
     assert bars >= attempts

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
 from tuner.reporting.figures.chart import Chart, Names, plain
+from tuner.reporting.figures.library import subplots
 from tuner.reporting.figures.style import PALE, colour, new_plot
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, duration, number_text
@@ -20,70 +21,91 @@ Pauses = Sequence[tuple[float, float]]  # the time and length of each, in second
 Unit = tuple[str, int]  # the unit's name and its seconds
 
 
-def timelines(study: StudyView) -> list[Chart]:
-    """A chart for each device: its attempts over time, and the memory that they reserved and used."""
+def timeline(study: StudyView) -> Chart:
+    """The attempts of each device over time, and below them the memory that they reserved and used."""
     title = "Timeline"
     bars = to_bars(study.attempts)
     if not bars:
         placed = any(row.device for row in study.attempts)
         why = "an earlier version ran it and did not record times" if placed else "no attempt has ended yet"
-        return [Chart(title, f"There is no timeline: {why}.")]
+        return Chart(title, f"There is no timeline: {why}.")
     bars, pauses = without_pauses(bars)
-    budgets = {device.label: (device, budget) for device, budget in study.devices()}
+    known = {device.label: (device.name, budget / GB) for device, budget in study.devices()}
     labels = sorted({bar.device for bar in bars})
-    end, names = max(bar.end for bar in bars), study.trial_names
-    unit = ("s", 1) if end < 300 else ("min", 60) if end < 3 * 3600 else ("h", 3600)
-    charts = []
-    for label in labels[:DEVICES]:
-        device, budget = budgets.get(label, (None, 0))
-        lanes = in_lanes([bar for bar in bars if bar.device == label])
-        name = f"Timeline of {label}" + (f" ({device.name})" if device and device.name else "")
-        plot = _draw(lanes, budget / GB, pauses, unit, names)
-        charts.append(Chart(name, _finding(lanes, budget / GB, pauses), plot))
+    lanes = {label: in_lanes([bar for bar in bars if bar.device == label]) for label in labels[:DEVICES]}
+    budgets = {label: known.get(label, ("", 0.0))[1] for label in lanes}
+    heads = [label + (f" ({known[label][0]})" if label in known and known[label][0] else "") for label in lanes]
+    texts = [_finding(own, budgets[label], pauses) for label, own in lanes.items()]
+    lines = [f"{head}: {text}" for head, text in zip(heads, texts, strict=True)]
     if len(labels) > DEVICES:
-        left = len(labels) - DEVICES
-        charts.append(Chart(title, f"{count_text(left, 'more device')} are not drawn."))
-    return charts
+        lines.append(f"{count_text(len(labels) - DEVICES, 'more device')} are not drawn.")
+    lines.append("The solid part of a bar is the share of its reserved memory that it used.")
+    end = max(bar.end for bar in bars)
+    unit = ("s", 1) if end < 300 else ("min", 60) if end < 3 * 3600 else ("h", 3600)
+    heights = [340 + min(_lanes(own), 16) * (26 if _lanes(own) <= 8 else 16) for own in lanes.values()]
+    plot = _rows(heights, heads)
+    for number, (label, own) in enumerate(lanes.items()):
+        _draw(plot, 2 * number + 1, own, budgets[label], pauses, unit, study.trial_names)
+    plot.update_xaxes(title=f"time since the first trial was placed, {unit[0]}", row=2 * len(lanes))
+    return Chart(title, "\n".join(lines), plot)
 
 
-def _draw(bars: Sequence[Bar], budget_gb: float, pauses: Pauses, unit: Unit, names: Names) -> Plot:
-    """Draws the attempts on their lanes, and the memory below them."""
-    lanes, (word, seconds) = _lanes(bars), unit
-    height = 340 + min(lanes, 16) * (26 if lanes <= 8 else 16)
-    plot = new_plot(height, barmode="overlay", showlegend=True, margin={"l": 56, "r": 14, "t": 40, "b": 42})
-    plot.update_layout(
-        xaxis={"title": f"time since the first trial was placed, {word}", "anchor": "y2", "rangemode": "tozero"},
-        yaxis={"title": "trials", "domain": [0.44, 1], "range": [lanes - 0.4, -0.6], "showgrid": False},
-        yaxis2={"title": "GB", "domain": [0, 0.37], "rangemode": "tozero", "nticks": 5},
+def _rows(heights: Sequence[int], heads: Sequence[str]) -> Plot:
+    """An empty plot with two rows for each device, of these heights together."""
+    whole = sum(heights)
+    legend = {"y": 1 + 30 / whole}
+    plot = new_plot(
+        whole, barmode="overlay", showlegend=True, margin={"l": 56, "r": 14, "t": 66, "b": 42}, legend=legend
     )
-    plot.update_yaxes(fixedrange=True).update_layout(yaxis_showticklabels=False)
+    return subplots(
+        plot,
+        rows=2 * len(heights),
+        row_heights=[share * height / whole for height in heights for share in (0.6, 0.4)],
+        vertical_spacing=0.16 / len(heights),
+        shared_xaxes="all",
+        subplot_titles=[text for head in heads for text in (plain(head), "")],
+    )
+
+
+def _draw(
+    plot: Plot, row: int, bars: Sequence[Bar], budget_gb: float, pauses: Pauses, unit: Unit, names: Names
+) -> None:
+    """Draws the attempts of a device on their lanes, in this row, and the memory in the row below."""
+    lanes, (_, seconds) = _lanes(bars), unit
+    plot.update_yaxes(title="trials", range=[lanes - 0.4, -0.6], showgrid=False, showticklabels=False, row=row)
+    plot.update_yaxes(title="GB", rangemode="tozero", nticks=5, row=row + 1)
+    plot.update_xaxes(rangemode="tozero").update_yaxes(fixedrange=True)
     for status in get_args(Status):
         if own := [bar for bar in bars if bar.status == status]:
-            _add_bars(plot, status, own, 0.84 if lanes <= 24 else 1.0, unit, names)
-    _add_memory(plot, bars, budget_gb, seconds)
+            _add_bars(plot, row, status, own, 0.84 if lanes <= 24 else 1.0, unit, names)
+    _add_memory(plot, row + 1, bars, budget_gb, seconds)
     line = {"color": colour("muted"), "dash": "dot", "width": 1.5}
     for at, length in [(at / seconds, length) for at, length in pauses]:
-        for axis in ("y", "y2"):
-            plot.add_shape(type="line", x0=at, x1=at, y0=0, y1=1, yref=f"{axis} domain", line=line)
-        plot.add_annotation(x=at, y=0, yref="y domain", yanchor="top", text=f"paused {duration(length)}")
-    return plot
+        for part in (row, row + 1):
+            plot.add_vline(x=at, line=line, row=part, col=1)
+        text = f"paused {duration(length)}"
+        plot.add_annotation(x=at, y=0, yref="y domain", yanchor="top", text=text, row=row, col=1)
 
 
 def _lanes(bars: Sequence[Bar]) -> int:
     return 1 + max(bar.lane for bar in bars)
 
 
-def _add_bars(plot: Plot, status: str, bars: Sequence[Bar], height: float, unit: Unit, names: Names) -> None:
+def _add_bars(
+    plot: Plot, row: int, status: str, bars: Sequence[Bar], height: float, unit: Unit, names: Names
+) -> None:
     """Adds a pale bar for each attempt, and in it a solid one with the height of the used share of its memory."""
-    (word, seconds), full, surface = unit, colour(status), colour("surface")
+    (word, seconds), full, surface, name = unit, colour(status), colour("surface"), status.replace("_", " ")
     shares = [min(1.0, (bar.used_gb or 0.0) / bar.reserved_gb) if bar.reserved_gb else 0.0 for bar in bars]
     stripes = ["/" if bar.attempt > 1 else "" for bar in bars]
     common = {
+        "row": row,
+        "col": 1,
         "orientation": "h",
         "x": [round((bar.end - bar.start) / seconds, 4) for bar in bars],
         "base": [round(bar.start / seconds, 4) for bar in bars],
         "legendgroup": status,
-        "name": status.replace("_", " "),
+        "name": name,
     }
     plot.add_bar(
         **common,
@@ -106,6 +128,7 @@ def _add_bars(plot: Plot, status: str, bars: Sequence[Bar], height: float, unit:
         y=[round(bar.lane + height * (1 - share) / 2, 4) for bar, share in zip(bars, shares, strict=True)],
         width=[round(height * share, 4) for share in shares],
         hoverinfo="skip",
+        showlegend=not _named(plot, name),
         marker={
             "color": full,
             "line": {"width": 0},
@@ -114,16 +137,22 @@ def _add_bars(plot: Plot, status: str, bars: Sequence[Bar], height: float, unit:
     )
 
 
+def _named(plot: Plot, name: str) -> bool:
+    """Whether the legend has this name already, of another device."""
+    return any(trace.name == name and trace.showlegend is not False for trace in plot.data)
+
+
 def _memory(bar: Bar) -> str:
     used = "peak not known" if bar.used_gb is None else f"used {number_text(bar.used_gb)} GB"
     return f"{number_text(bar.reserved_gb)} GB, {used}"
 
 
-def _add_memory(plot: Plot, bars: Sequence[Bar], budget_gb: float, seconds: int) -> None:
+def _add_memory(plot: Plot, row: int, bars: Sequence[Bar], budget_gb: float, seconds: int) -> None:
     """Adds the memory that running attempts reserved and used over time, and the device's memory for trials."""
     steps = memory_over_time(bars)
     times, accent = [round(at / seconds, 4) for at, _, _ in steps], colour("accent")
-    common = {"mode": "lines", "yaxis": "y2", "hovertemplate": "%{y:.2f} GB<extra>%{fullData.name}</extra>"}
+    common = {"mode": "lines", "hovertemplate": "%{y:.2f} GB<extra>%{fullData.name}</extra>", "row": row, "col": 1}
+    common["showlegend"] = not _named(plot, "reserved")
     filled = {**common, "x": times, "fill": "tozeroy"}
     line = {"shape": "hv", "width": 1, "color": accent}
     plot.add_scatter(**filled, y=[step[1] for step in steps], name="reserved", fillcolor=accent + PALE, line=line)
@@ -135,7 +164,8 @@ def _add_memory(plot: Plot, bars: Sequence[Bar], budget_gb: float, seconds: int)
         )
     elif budget_gb:  # it would flatten everything else
         text = f"{number_text(budget_gb)} GB for trials, far above this scale"
-        plot.add_annotation(x=1, xref="x domain", xanchor="right", y=1, yref="y2 domain", yanchor="bottom", text=text)
+        place = {"xref": "x domain", "yref": "y domain", "row": row, "col": 1}
+        plot.add_annotation(x=1, xanchor="right", y=1, yanchor="bottom", text=text, **place)
 
 
 def _finding(bars: Sequence[Bar], budget_gb: float, pauses: Pauses) -> str:
@@ -152,4 +182,4 @@ def _finding(bars: Sequence[Bar], budget_gb: float, pauses: Pauses) -> str:
     text += f"{count_text(retried, 'bar')} with stripes: a further attempt. " if retried else "No trial was retried. "
     text += f"{count_text(short, 'attempt')} ran out of memory. " if short else ""
     text += f"{count_text(len(pauses), 'pause')} in which nothing ran left out (dotted). " if pauses else ""
-    return text + "The solid part of a bar is the share of its reserved memory that it used."
+    return text.rstrip()

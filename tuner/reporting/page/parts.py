@@ -36,7 +36,8 @@ def command(label: str, text: str) -> str:
 
 def figure(chart: Chart) -> str:
     """A chart's HTML, with its plotly figure as JSON; page.js shows it."""
-    heading, caption = f"<h3>{escape(chart.title)}</h3>", f"<p>{escape(chart.caption)}</p>"
+    heading = f"<h3>{escape(chart.title)}</h3>"
+    caption = "".join(f"<p>{escape(line)}</p>" for line in chart.caption.splitlines())
     if chart.plot is None:
         return f'<div class="figure empty">{heading}{caption}</div>'
     narrow = f"min-width:{chart.minimum_width}px;" if chart.minimum_width else ""

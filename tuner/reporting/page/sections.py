@@ -25,7 +25,7 @@ from tuner.reporting.figures.optuna_figures import (
     what_matters,
 )
 from tuner.reporting.figures.optuna_study import drawn
-from tuner.reporting.figures.timeline import timelines
+from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.page.parts import address, command, facts, figure, pair, section
 from tuner.reporting.page.tables import configurations_table, mean_text, trials_table, values_text
 from tuner.reporting.result_tables import has_seeds, intervals
@@ -40,7 +40,7 @@ REASONS, DEVICES, RUNNING = 8, 8, 12
 
 def main_html(study: StudyView) -> str:
     """The part of the page that changes while the study runs, without styles and scripts."""
-    memory = [*timelines(study), machine_load(study), estimate_against_peak(study)]
+    memory = [timeline(study), machine_load(study), estimate_against_peak(study)]
     body = [
         _head(study),
         *(_best(study, workload) for workload in study.objectives),
