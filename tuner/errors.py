@@ -72,7 +72,7 @@ def printable(text: str, most: int | None = None) -> str:
 
     Names and errors come from files of others: an escape in them could set a title, or hide what was printed before.
     """
-    clean = "".join(each if each.isprintable() or each in "\n\t" else "?" for each in text)
+    clean = "".join(character if character.isprintable() or character in "\n\t" else "?" for character in text)
     return clean if most is None or len(clean) <= most else f"{clean[: most - 1]}…"
 
 

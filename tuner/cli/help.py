@@ -12,6 +12,7 @@ from tuner.workloads.custom import SPEC
 
 PROGRAM = "tuner"  # also called tune, as which Ray installs a script of its own
 DEFAULT_COMMAND = "run"
+FIRST_CLAUSE = re.compile(r"[.:;](?:\s|$)")
 
 
 class GroupedCommand(click.Command):
@@ -33,9 +34,9 @@ class CommandGroup(click.Group):
     """A group in which ``tuner`` alone means ``tuner run``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Puts the default command in front of arguments that name none; not where the first is to be completed.
+        """Adds the default command where none is named, unless the shell is completing the first word.
 
-        ``module:name`` alone is its workload.
+        ``module:name`` alone is the workload of the default command.
         """
         first = ctx.resilient_parsing and not args
         if not first and (not args or args[0] not in (*self.commands, "--help", "--help-all", "--version")):
@@ -52,30 +53,14 @@ class CommandGroup(click.Group):
         return list({item.value: item for item in found}.values())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Shows the default command's common options first: they are what most people look for."""
-        write_common(self.commands[DEFAULT_COMMAND], ctx, formatter)
-        write_commands(self, formatter)
-        with formatter.section("More"):
-            formatter.write_dl([record for each in self.get_params(ctx) if (record := each.get_help_record(ctx))])
-
-
-def write_common(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    """Writes the common options of a command, each with the beginning of what its help says."""
-    common = [param for param in command.params if getattr(param, "common", False)]
-    records = [record for param in common if (record := param.get_help_record(ctx))]
-    with formatter.section(f"Common options of {command.name}, the default command"):
-        formatter.write_dl([(names, beginning(text)) for names, text in records])
-
-
-def beginning(text: str) -> str:
-    """The first clause of a text."""
-    return re.split(r"[.:;](?:\s|$)", text, maxsplit=1)[0]
-
-
-def write_commands(group: click.Group, formatter: click.HelpFormatter) -> None:
-    """Writes each command with the first sentence of its help."""
-    with formatter.section("Commands"):
-        formatter.write_dl([(name, beginning(each.help or "")) for name, each in sorted(group.commands.items())])
+        """Shows the common options of the default command first, as most people look for these."""
+        default = self.commands[DEFAULT_COMMAND]
+        common = [param for param in default.params if getattr(param, "common", False)]
+        records = [record for param in common if (record := param.get_help_record(ctx))]
+        with formatter.section(f"Common options of {DEFAULT_COMMAND}, the default command"):
+            formatter.write_dl([(names, FIRST_CLAUSE.split(text)[0]) for names, text in records])
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
 
 
 def print_all(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
@@ -86,6 +71,6 @@ def print_all(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
     formatter = ctx.make_formatter()
     command = group.commands[DEFAULT_COMMAND]
     command.format_help(click.Context(command, parent=ctx, info_name=DEFAULT_COMMAND), formatter)
-    write_commands(group, formatter)
+    group.format_commands(ctx, formatter)
     click.echo(formatter.getvalue().rstrip("\n"))
     ctx.exit()

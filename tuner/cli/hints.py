@@ -54,7 +54,7 @@ def _option_meant(error: click.NoSuchOption, ctx: click.Context, words: Sequence
 
     A function or a script may have any hyperparameter.
     """
-    alike = " or ".join(_alike(error.option_name, ctx.command))
+    alike = " or ".join(_alike(error, ctx.command))
     key, value = error.option_name.lstrip("-").replace("-", "_"), _value_of(error.option_name, words)
     if not key.isidentifier() or not value or not _takes(ctx, "overrides"):
         return alike
@@ -66,15 +66,11 @@ def _option_meant(error: click.NoSuchOption, ctx: click.Context, words: Sequence
     return in_terminal("overrides", shlex.quote(f"{key}={value}")) if known else alike
 
 
-def _alike(word: str, command: click.Command) -> list[str]:
-    """The options that are spelled alike, also by another name; each as it is documented."""
-    names: dict[str, str] = {}
-    for param in command.params:
-        if isinstance(param, click.Option):
-            names |= {name: name for name in (*param.opts, *param.secondary_opts)}
-            names |= dict.fromkeys(getattr(param, "aliases", ()), param.opts[0])
-    close = difflib.get_close_matches(word, names, n=2, cutoff=ALIKE)
-    return list(dict.fromkeys(names[name] for name in close))
+def _alike(error: click.NoSuchOption, command: click.Command) -> list[str]:
+    """The options that are spelled alike, by their documented names."""
+    documented = {alias: param.opts[0] for param in command.params for alias in getattr(param, "aliases", ())}
+    close = difflib.get_close_matches(error.option_name, error.possibilities or (), n=2, cutoff=ALIKE)
+    return list(dict.fromkeys(documented.get(name, name) for name in close))
 
 
 def _schema(workload: str) -> Collection[str] | None:

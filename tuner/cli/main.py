@@ -237,7 +237,7 @@ def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> 
 
 @command(ReportOptions)
 def report(ctx: click.Context, /, **_: object) -> None:
-    """Write a study as one HTML page: a table, plots, and what memory did.
+    """Write a study as one HTML page: table, plots and memory.
 
     DIR is the study's folder; by default the newest one under results/.
     """

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tuner.api.results import Comparison, again
-from tuner.errors import printable
 from tuner.records.attempts import Attempt
 from tuner.records.row_queries import default_columns, head, is_metric
-from tuner.reporting.columns import TextColumn, spared, table_lines
+from tuner.reporting.columns import table_lines
 from tuner.reporting.console import line_width
-from tuner.reporting.result_tables import ELSEWHERE, LEFT, has_seeds, print_averages, print_lines, spared_order
-from tuner.reporting.texts import MOST_OF_ERROR, value_text
+from tuner.reporting.result_tables import ELSEWHERE, has_seeds, print_averages, print_lines, row_columns, spared_order
 from tuner.trial import title
 
 if TYPE_CHECKING:
@@ -36,30 +34,14 @@ def print_results(console: Console, found: Comparison) -> None:
             if found.chosen
             else spared_order(rows, [each for each in columns if is_metric(each) and each != objective.metric])
         )
-        print_lines(console, table_lines(_columns(rows, columns, found.columns, order), width, elsewhere))
+        heads = {column: head(column, found.columns) for column in columns}
+        print_lines(console, table_lines(row_columns(rows, heads, order), width, elsewhere))
         for group in found.to_average(workload) if objective.metric else []:
             if len({row.name for row in group}) < len(group):
                 print_averages(console, group, objective)
     if not found.shown:
         console.out(f"no trial of {len(found.rows)} meets what --where asks for", highlight=False)
     console.out("\n".join([*study_lines(found), *best_lines(found)]), highlight=False)
-
-
-def _columns(
-    rows: Sequence[Attempt], columns: Sequence[str], known: Sequence[str], order: Sequence[str]
-) -> list[TextColumn]:
-    """The columns of a table; ``order`` is that in which they are left out."""
-    return [
-        TextColumn(
-            head(column, known),
-            [printable(value_text(column, row.value(column)), MOST_OF_ERROR) for row in rows],
-            left=column in LEFT,
-            spared=spared(order)(column),
-            may_be_cut=column == "error",
-            names=column in ("study", "name"),
-        )
-        for column in columns
-    ]
 
 
 def study_lines(found: Comparison) -> list[str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from os.path import commonprefix
 
 from rich.cells import cell_len, set_cell_size
@@ -42,29 +43,30 @@ class TextColumn:
         return [text + gap if self.left else gap + text for text, gap in gaps]
 
     def cut(self, size: int) -> TextColumn:
-        """The same with texts of at most this width."""
+        """This column with its texts shortened to this width."""
         texts = [text if cell_len(text) <= size else f"{set_cell_size(text, size - 1)}…" for text in self.texts]
         return replace(self, texts=texts)
 
 
 def table_lines(columns: Sequence[TextColumn], width: int | None = None, elsewhere: str = "") -> list[str]:
-    """A head, a line for each row, the same for further blocks, and a line that names what was left out.
+    """The lines of a table: its head and rows, further blocks alike, and the names of columns that were left out.
 
     Args:
         columns: in their order; their heads differ.
         width: of the terminal; None for lines of any length.
         elsewhere: what shows the columns that were left out.
     """
-    names, others = [each for each in columns if each.names], [each for each in columns if not each.names]
-    order = {each.head: number for number, each in enumerate(columns)}
+    names = [column for column in columns if column.names]
+    others = [column for column in columns if not column.names]
+    order = {column.head: number for number, column in enumerate(columns)}
     left_out: list[str] = []
 
     def fits() -> bool:
         return width is None or _width([*names, *others]) <= width
 
     if not fits():
-        names = [replace(each, texts=without_common_beginning(each.texts)) for each in names]
-    for column in sorted((each for each in others if each.spared), key=lambda each: each.spared):
+        names = [replace(column, texts=without_common_beginning(column.texts)) for column in names]
+    for column in sorted(filter(attrgetter("spared"), others), key=attrgetter("spared")):
         if fits():
             break
         place = others.index(column)
@@ -74,7 +76,7 @@ def table_lines(columns: Sequence[TextColumn], width: int | None = None, elsewhe
         else:
             del others[place]
             left_out.append(column.head)
-    kept = sorted([*names, *others], key=lambda each: order[each.head])
+    kept = sorted([*names, *others], key=lambda column: order[column.head])
     blocks = [kept] if fits() else _blocks(names, others, width)
     lines = [line for block in blocks for line in _joined(block)]
     if left_out:
@@ -86,23 +88,18 @@ def table_lines(columns: Sequence[TextColumn], width: int | None = None, elsewhe
 
 
 def without_common_beginning(names: Sequence[str]) -> list[str]:
-    """Names without the words that all of them begin with; as they are where that spares nothing."""
+    """Names without the words that all of them begin with; unchanged if that saves nothing."""
     found = SEPARATED.match(commonprefix(names))  # noqa: RUF071 - of any texts, not of paths
     common = len(found[0]) if found else 0
     return [f"…{name[common:]}" for name in names] if common > 1 and len(set(names)) > 1 else list(names)
 
 
-def spared(order: Sequence[str]) -> Callable[[str], int]:
-    """Numbers columns by the order in which they are left out; 0 for those that are not in it."""
-    return lambda column: order.index(column) + 1 if column in order else 0
-
-
 def _width(columns: Sequence[TextColumn]) -> int:
-    return sum(each.size for each in columns) + len(GAP) * (len(columns) - 1)
+    return sum(column.size for column in columns) + len(GAP) * (len(columns) - 1)
 
 
 def _blocks(names: Sequence[TextColumn], others: Sequence[TextColumn], width: int | None) -> list[list[TextColumn]]:
-    """The columns in blocks that are no wider than the terminal, as far as names and one column are not."""
+    """The columns in blocks that fit the terminal. Each block has the names and at least one other column."""
     blocks = [[*names]]
     for column in others:
         if width is not None and len(blocks[-1]) > len(names) and _width([*blocks[-1], column]) > width:

@@ -8,7 +8,6 @@ from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import Spelling, in_python, printable, spelled
-from tuner.reporting.phases import is_dumb
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +23,11 @@ def in_notebook() -> bool:
     return hasattr(shell, "kernel")  # a terminal's IPython has none
 
 
+def is_dumb() -> bool:
+    """Whether the terminal ignores control codes, as that of a shell in Emacs does."""
+    return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+
+
 def make_console(spelling: Spelling = in_python) -> Console:
     """A console for the terminal or for plain lines of any length; ``spelling`` is how texts name parameters."""
     from rich.console import Console
@@ -34,7 +38,7 @@ def make_console(spelling: Spelling = in_python) -> Console:
         def print(self, *objects: object, **options: Any) -> None:
             """Prints texts with their parameters spelled."""
             super().print(
-                *(printable(spelled(each, spelling)) if isinstance(each, str) else each for each in objects),
+                *(printable(spelled(item, spelling)) if isinstance(item, str) else item for item in objects),
                 **options,
             )
 

@@ -86,7 +86,7 @@ def plan_text(
         lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
     lines += _ram_lines(plan)
     threads = f"{count_text(plan.threads, 'thread')} each"
-    cores, free = (sum(each) for each in zip(*((one.cores, one.free_cores) for one in plan.devices), strict=True))
+    cores, free = (sum(getattr(device, name) for device in plan.devices) for name in ("cores", "free_cores"))
     busy = f"; {cores - free} of {count_text(cores, 'core')} busy with other work" if free < cores else ""
     bound = option(fewer_by) if plan.bound == "max_workers" else plan.bound
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
@@ -98,7 +98,7 @@ def plan_text(
 def time_lines(requests: Sequence[Request], seconds: float | None, workers: int) -> list[str]:
     """How long an epoch and the longest trial of each workload take, and all trials together."""
     workloads = dict.fromkeys(request.trial.workload for request in requests)
-    lines = [_time([each for each in requests if each.trial.workload == name]) for name in workloads]
+    lines = [_time([request for request in requests if request.trial.workload == name]) for name in workloads]
     together = f"{rough(seconds)} in all with {count_text(workers, 'worker')}" if seconds else ""
     if len(lines) > 1:
         lines = [f"{name}: {line}" for name, line in zip(workloads, lines, strict=True)]
@@ -110,12 +110,12 @@ def _time(requests: Sequence[Request]) -> str:
     """How long an epoch and the longest of one workload's trials take."""
     known = [request for request in requests if request.seconds]
     if not known:
-        can_be_timed = any(each.estimate.method.startswith(("traced", "static")) for each in requests)
+        can_be_timed = any(request.estimate.method.startswith(("traced", "static")) for request in requests)
         sooner = f"; {option('memory_estimation', 'measured')} times a step of each" if can_be_timed else ""
         return f"unknown until the first epochs{sooner}"
-    an_epoch = _span([rough(size) for size in sorted(each.estimate.epoch_seconds or 0.0 for each in known)])
-    epochs = _span([f"{number:,}" for number in sorted(each.trial.epochs for each in known)])
-    longest = rough(max(each.seconds or 0.0 for each in known))
+    an_epoch = _span([rough(size) for size in sorted(request.estimate.epoch_seconds or 0.0 for request in known)])
+    epochs = _span([f"{number:,}" for number in sorted(request.trial.epochs for request in known)])
+    longest = rough(max(request.seconds or 0.0 for request in known))
     whose = f" for the longest of {len(known)} trials" if len(known) > 1 else ""
     others = f"; unknown for {len(requests) - len(known)} of {len(requests)} trials" if requests != known else ""
     return f"about {an_epoch} an epoch, {epochs} epoch{'s' * (epochs != '1')}: {longest}{whose}{others}"
@@ -136,7 +136,7 @@ def _tight(requests: Sequence[Request]) -> list[str]:
     tight = [request.estimate for request in requests if is_tight(request.estimate, request.need_bytes)]
     if not tight:
         return []
-    most, least = max(each.total_bytes for each in tight), max(each.least_bytes for each in tight)
+    most, least = max(guess.total_bytes for guess in tight), max(guess.least_bytes for guess in tight)
     return [
         f"{len(tight)} of them would take up to {most / GB:.2f} GB, which no device has for trials; with a whole one",
         f"they run in {least / GB:.2f} GB, as the allocator then gives back what it caches",
@@ -147,8 +147,9 @@ def _seeds(requests: Sequence[Request]) -> str:
     seeds = sorted({request.trial.seed for request in requests})
     if len(seeds) < 2:
         return ""
-    configurations = count_text(len({(each.trial.workload, each.trial.name) for each in requests}), "configuration")
-    return f", of {configurations} with seeds {seeds[0]} to {seeds[-1]}; the data are split alike for all"
+    configurations = {(request.trial.workload, request.trial.name) for request in requests}
+    number = count_text(len(configurations), "configuration")
+    return f", of {number} with seeds {seeds[0]} to {seeds[-1]}; the data are split alike for all"
 
 
 def _labelled(label: str, text: str) -> list[str]:
@@ -200,6 +201,6 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     sum_ += f" + {guess.headroom_bytes / GB:.2f} headroom" if guess.headroom_bytes else ""
     if need_bytes(guess) != plan.footprint_bytes:
         sum_ += f", given {plan.footprint_bytes / GB:.2f}"
-    each = "; each has what it needs" if differ else ""
+    own = "; each has what it needs" if differ else ""
     name = title(largest.trial.workload, largest.trial.name, several=several)
-    return f"{need}{sum_} of {name}, the largest ({guess.method}){each}"
+    return f"{need}{sum_} of {name}, the largest ({guess.method}){own}"

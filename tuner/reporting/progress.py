@@ -13,7 +13,6 @@ from tuner.placement.retry import Retry
 from tuner.placement.seconds import TimeLeft
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
-from tuner.reporting.phases import frame
 from tuner.reporting.texts import MOST_OF_ERROR, count_text, rough
 from tuner.trial import (
     ACCUMULATION,
@@ -102,10 +101,9 @@ class StudyProgress:
         objective = self.objectives[trial.workload]
         value = outcome.metrics.get(objective.metric)
         if value is not None:
-            name = title(trial.workload, trial.name, several=False, seed=self._seed(trial))
-            best = self._best.setdefault(trial.workload, (value, name))
+            best = self._best.setdefault(trial.workload, (value, self._name(trial)))
             if objective.better(value, than=best[0]):
-                self._best[trial.workload] = value, name
+                self._best[trial.workload] = value, self._name(trial)
         result = f"{objective.metric} {value:.4f}" if value is not None else _reason(outcome)
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
         if self._has_line(outcome):
@@ -142,10 +140,10 @@ class StudyProgress:
         return True
 
     def _title(self, trial: Trial) -> str:
-        return title(trial.workload, trial.name, several=len(self.objectives) > 1, seed=self._seed(trial))
+        return self._name(trial, several=len(self.objectives) > 1)
 
-    def _seed(self, trial: Trial) -> int | None:
-        return trial.seed if self.several_seeds else None
+    def _name(self, trial: Trial, *, several: bool = False) -> str:
+        return title(trial.workload, trial.name, several=several, seed=trial.seed if self.several_seeds else None)
 
     def _render(self) -> RenderableType:
         """The live table: a line about the study, then a row for each running trial."""
@@ -161,9 +159,10 @@ class StudyProgress:
 
     def _table(self, running: Running) -> list[str]:
         """A line for each running trial, below a head."""
-        metrics = " or ".join(dict.fromkeys(each.metric for each in self.objectives.values()))
+        metrics = " or ".join(dict.fromkeys(objective.metric for objective in self.objectives.values()))
+        names = [printable(self._title(placement.trial)) for placement, _ in running]
         columns = [
-            TextColumn("trial", [printable(self._title(each.trial)) for each, _ in running], left=True, names=True),
+            TextColumn("trial", names, left=True, names=True),
             TextColumn("device", [placement.device.label for placement, _ in running], left=True, spared=2),
             TextColumn("memory", [f"{placement.limit_bytes / GB:.2f} GB" for placement, _ in running], spared=1),
             TextColumn("epoch", [_epochs(report) for _, report in running]),
@@ -178,8 +177,7 @@ class StudyProgress:
     def _summary(self, running: Running, *, named: bool = False) -> str:
         """A line about the study; with the names of running trials if they are not in a table below it."""
         if not self._done and not any(report for _, report in running):
-            elapsed = self.clock() - self._began
-            return f"{frame(elapsed) + ' ' if self.console.is_terminal else ''}{self.phase}, {elapsed:.0f} s so far"
+            return f"{self.phase}, {self.clock() - self._began:.0f} s so far"
         reserved = sum(placement.limit_bytes for placement, _ in running)
         names = [
             " ".join(filter(None, [self._title(placement.trial), _epochs(report), self._value(placement, report)]))
@@ -204,11 +202,9 @@ class StudyProgress:
             value = report.metrics.get(objective.metric) if report else None
             known = bests.get(placement.trial.workload)
             if report and value is not None and objective.better(value, than=known[0] if known else objective.worst):
-                name = title(
-                    placement.trial.workload, placement.trial.name, several=False, seed=self._seed(placement.trial)
-                )
-                bests[placement.trial.workload] = value, f"{name}, epoch {report.epoch}"
-        texts = [f"{self.objectives[each].metric} {value:.4f} ({name})" for each, (value, name) in bests.items()]
+                whose = f"{self._name(placement.trial)}, epoch {report.epoch}"
+                bests[placement.trial.workload] = value, whose
+        texts = [f"{self.objectives[key].metric} {value:.4f} ({name})" for key, (value, name) in bests.items()]
         so_far = " so far" * (self._done < self.trials)
         return f"best{so_far} {', '.join(texts)}" if texts else "no result yet"
 

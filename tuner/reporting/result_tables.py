@@ -11,7 +11,7 @@ from tuner.errors import printable
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import head, metric_columns, varying
 from tuner.records.seed_statistics import Interval, averages, summary
-from tuner.reporting.columns import TextColumn, spared, table_lines
+from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
 from tuner.reporting.texts import MOST_OF_ERROR, value_text
 from tuner.trial import Objective, title
@@ -82,22 +82,33 @@ def trial_columns(
         *["error"] * any(row.error for row in rows),
     ]
     order = spared_order(rows, metrics[:0:-1])
+    heads = {column: HEADS.get(column, head(column, shown)) for column in shown}
+    return row_columns(rows, heads, order, unit=" GB")
+
+
+def row_columns(
+    rows: Sequence[Attempt], heads: Mapping[str, str], order: Sequence[str], unit: str = ""
+) -> list[TextColumn]:
+    """Columns of rows, by their heads.
+
+    ``order`` names those that are left out first; others stay. ``unit`` stands behind sizes of memory.
+    """
+
+    def text(column: str, row: Attempt) -> str:
+        shown = printable(value_text(column, row.value(column)), MOST_OF_ERROR)
+        return f"{shown}{unit}" if shown and column.endswith("_gb") else shown
+
     return [
         TextColumn(
-            printable(HEADS.get(column, head(column, shown))),
-            [_text(column, row) for row in rows],
+            printable(shown_as),
+            [text(column, row) for row in rows],
             left=column in LEFT,
-            spared=spared(order)(column),
+            spared=order.index(column) + 1 if column in order else 0,
             may_be_cut=column == "error",
-            names=column == "name",
+            names=column in ("study", "name"),
         )
-        for column in shown
+        for column, shown_as in heads.items()
     ]
-
-
-def _text(column: str, row: Attempt) -> str:
-    text = printable(value_text(column, row.value(column)), MOST_OF_ERROR)
-    return f"{text} GB" if text and column.endswith("_gb") else text
 
 
 def print_averages(
@@ -122,27 +133,25 @@ def average_columns(
     """A row for each configuration of a workload: means with 95 % intervals, the verdict, and hyperparameters."""
     metric, listed = objective.metric, averages(rows, objective)
     first = {row.name: row for row in reversed(rows)}
+    tried = {key: key.removeprefix(CONFIG) for key in hyperparameters}
     others = {name: intervals(rows, name) for name in metric_columns(rows, metric, headline) if name != metric}
     return [
-        TextColumn("name", [printable(each.name) for each in listed], left=True, names=True),
-        TextColumn(f"mean {metric}", [interval_text(each.interval) for each in listed]),
+        TextColumn("name", [printable(average.name) for average in listed], left=True, names=True),
+        TextColumn(f"mean {metric}", [interval_text(average.interval) for average in listed]),
         *(
-            TextColumn(f"mean {name}", [interval_text(by_name[each.name]) for each in listed], spared=3)
+            TextColumn(f"mean {name}", [interval_text(by_name[average.name]) for average in listed], spared=3)
             for name, by_name in others.items()
         ),
-        TextColumn("seeds", [f"{len(each.values)}/{each.seeds}" for each in listed], spared=1),
-        TextColumn("to the best", [interval_text(each.difference, signed=True) for each in listed], spared=2),
-        TextColumn("verdict", [each.verdict for each in listed], left=True),
-        *(
-            TextColumn(key.removeprefix(CONFIG), [value_text(key, first[each.name].value(key)) for each in listed])
-            for key in hyperparameters
-        ),
+        TextColumn("seeds", [f"{len(average.values)}/{average.seeds}" for average in listed], spared=1),
+        TextColumn("to the best", [interval_text(average.difference, signed=True) for average in listed], spared=2),
+        TextColumn("verdict", [average.verdict for average in listed], left=True),
+        *row_columns([first[average.name] for average in listed], tried, ()),
     ]
 
 
 def intervals(rows: Sequence[Attempt], metric: str) -> Mapping[str, Interval | None]:
     """The mean of a metric for each configuration of a workload, by name; None if no trial is completed."""
-    return {each.name: each.interval for each in averages(rows, Objective(metric))}
+    return {average.name: average.interval for average in averages(rows, Objective(metric))}
 
 
 def interval_text(interval: Interval | None, *, signed: bool = False) -> str:

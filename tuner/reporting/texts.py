@@ -25,8 +25,7 @@ def value_text(column: str, value: object) -> str:
     if isinstance(value, float):
         digits = 4 if is_metric(column) else DIGITS.get(column)
         return f"{value:.6g}" if digits is None else f"{value:.{digits}f}"
-    text = str(value)
-    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
+    return "".join(character if character.isprintable() else "?" for character in str(value))
 
 
 def number_text(value: object) -> str:
@@ -74,7 +73,7 @@ def duration(seconds: float) -> str:
 
 
 def rough(seconds: float) -> str:
-    """Seconds that are known about: ``0.04 s``, ``3 s``, ``36 s``, ``2 min``, ``1.5 h``, with two digits at most."""
+    """An estimate of seconds with at most two digits: ``0.04 s``, ``3 s``, ``36 s``, ``2 min``, ``1.5 h``."""
     for size, unit in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 1.5 * size:
             return f"{float(f'{seconds / size:.2g}'):g} {unit}"

@@ -44,7 +44,7 @@ def memory_aware(options: MemoryAwareOptions) -> type:
         given_estimate(estimate)
     devices = _devices(settings.device)
     if settings.device_memory_gb is not None:
-        devices = [limited(each, int(settings.device_memory_gb * GB)) for each in devices]
+        devices = [limited(device, int(settings.device_memory_gb * GB)) for device in devices]
     spec = TrainableSpec(base.__name__, estimate, devices, settings)
     if not callable(estimate) and (refusal := spec.refusal(given_estimate(estimate))):
         raise InputError(refusal)
