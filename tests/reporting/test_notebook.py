@@ -41,16 +41,18 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outputs]:
 
 
 def printed(outputs: Outputs) -> str:
-    return "".join(each.text for cell in outputs.values() for each in cell if each.output_type == "stream")
+    return "".join(output.text for cell in outputs.values() for output in cell if output.output_type == "stream")
 
 
 @pytest.mark.ray
 def test_a_notebook_run_prints_no_banner_no_log_and_no_traceback(outputs: Outputs) -> None:
-    everything = [each for cell in outputs.values() for each in cell]
-    assert [each.text for each in everything if each.get("name") == "stderr"] == []
+    everything = [output for cell in outputs.values() for output in cell]
+    assert [output.text for output in everything if output.get("name") == "stderr"] == []
     text = printed(outputs)
     assert not re.search(r"traceback|\bray\b|raylet|dashboard|warning|\bINFO\b|\x1b", text, re.IGNORECASE)
-    assert [each.ename for each in everything if each.output_type == "error"] == ["InputError"], "the bad cell's own"
+    assert [output.ename for output in everything if output.output_type == "error"] == ["InputError"], (
+        "the bad cell's own"
+    )
 
 
 @pytest.mark.ray
@@ -63,7 +65,7 @@ def test_a_failing_trial_shows_its_reason_in_one_line(outputs: Outputs) -> None:
 @pytest.mark.ray
 def test_a_notebook_run_is_a_few_lines_and_a_bar(outputs: Outputs) -> None:
     cell = outputs["configurations = ["]
-    bar = next(each.data for each in cell if each.output_type == "display_data")
+    bar = next(output.data for output in cell if output.output_type == "display_data")
     assert bar["text/plain"].startswith("4/4 trials ended · best val_rmse ")
     assert '<progress max="1" value="1.0000"' in bar["text/html"]
     before, _, after = printed(outputs).partition("too-fast")
@@ -94,7 +96,7 @@ def test_the_example_is_stored_with_what_it_shows_and_an_image_of_each_plot() ->
     """``scripts/benchmark notebook`` stores it; GitHub shows no plotly figures."""
     cells = [cell for cell in nbformat.read(EXAMPLE, as_version=4).cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    plots = [each.data for cell in cells for each in cell.outputs if PLOT in each.get("data", {})]
+    plots = [output.data for cell in cells for output in cell.outputs if PLOT in output.get("data", {})]
     assert len(plots) == 2
     assert all(base64.b64decode(data["image/png"]).startswith(b"\x89PNG") for data in plots)
     assert EXAMPLE.stat().st_size < 1e6

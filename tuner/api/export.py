@@ -75,7 +75,7 @@ def export(options: ExportOptions) -> list[Exported]:
     base = options.study_name or folder.resolve().name
     made: list[Exported] = []
     with _storage(url) as storage:
-        names = {each: f"{base}-{each}" if len(objectives) > 1 else base for each in objectives}
+        names = {workload: f"{base}-{workload}" if len(objectives) > 1 else base for workload in objectives}
         _check_names(storage, names.values(), url)
         for workload, objective in objectives.items():
             own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]

@@ -19,7 +19,7 @@ def bar(start: float, end: float, reserved: float = 1.0, used: float | None = 0.
 
 def test_there_are_as_many_lanes_as_ran_at_once() -> None:
     placed = in_lanes([bar(0, 4), bar(1, 2), bar(2, 5), bar(3, 6), bar(4, 5)])
-    assert [each.lane for each in placed] == [0, 1, 1, 2, 0]
+    assert [placed_bar.lane for placed_bar in placed] == [0, 1, 1, 2, 0]
 
 
 def test_memory_is_summed_over_what_runs() -> None:
@@ -30,7 +30,7 @@ def test_memory_is_summed_over_what_runs() -> None:
 
 def test_the_time_between_a_study_and_its_resumption_is_left_out() -> None:
     moved, pauses = without_pauses([bar(0, 10), bar(11, 20), bar(3620, 3630), bar(7230, 7240)])
-    assert [(each.start, each.end) for each in moved] == [(0, 10), (11, 20), (20, 30), (30, 40)]
+    assert [(moved_bar.start, moved_bar.end) for moved_bar in moved] == [(0, 10), (11, 20), (20, 30), (30, 40)]
     assert pauses == [(20, 3600), (30, 3600)]
 
 

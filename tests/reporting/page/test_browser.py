@@ -112,7 +112,7 @@ def press(browser: webdriver.Chrome, column: str, key: str = Keys.ENTER) -> str:
 def network(browser: webdriver.Chrome) -> list[str]:
     """The addresses that the page asked for, itself and the plotting library beside it apart."""
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    sent = [each["params"]["request"]["url"] for each in events if each["method"] == "Network.requestWillBeSent"]
+    sent = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
     known = re.compile(r"data:.*|file:///.*/(report\.html|plotly-[\d.]+\.min\.js)")
     return [url for url in sent if not known.fullmatch(url)]
 
@@ -174,12 +174,12 @@ def test_every_plot_is_drawn_without_an_error_and_without_the_network(
     open_page(browser, hundred)
     browser.execute_script("drawAll()")
     plots = browser.find_elements(By.CLASS_NAME, "plot")
-    empty = [each for each in plots if not each.find_elements(By.CLASS_NAME, "main-svg")]
+    empty = [plot for plot in plots if not plot.find_elements(By.CLASS_NAME, "main-svg")]
     assert (len(plots), empty) == (2 + 1 + 1 + 2 + 1 + 1 + 1, [])
     bars = browser.execute_script("return document.querySelectorAll('.plot .bars .point').length")
     attempts = len((hundred / "attempts.jsonl").read_text().splitlines())
     assert bars >= attempts
-    assert [each for each in browser.get_log("browser") if each["level"] in ("SEVERE", "WARNING")] == []
+    assert [line for line in browser.get_log("browser") if line["level"] in ("SEVERE", "WARNING")] == []
     assert network(browser) == []
 
 
@@ -198,7 +198,7 @@ def test_a_click_on_a_point_shows_its_trial_and_on_the_memory_nothing(
     browser.execute_script("drawAll()")
     plots = browser.find_elements(By.CLASS_NAME, "plot")
     assert browser.execute_script(CLICK, plots[0], False) is None
-    shown = [each for plot in plots if (each := browser.execute_script(CLICK, plot, True))]
+    shown = [chosen for plot in plots if (chosen := browser.execute_script(CLICK, plot, True))]
     assert len(set(shown)) > 1 and {*shown} <= {*cells(browser, "trial_id")}
 
 
@@ -225,8 +225,8 @@ def grave_faults(browser: webdriver.Chrome) -> list[tuple[str, str]]:
         browser.execute_script(resources.files("axe_core_python").joinpath("axe.min.js").read_text())
     found = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
     assert len(found["passes"]) > 10
-    grave = [each for each in found["violations"] if each["impact"] in ("serious", "critical")]
-    return [(each["id"], each["nodes"][0]["html"]) for each in grave]
+    grave = [fault for fault in found["violations"] if fault["impact"] in ("serious", "critical")]
+    return [(fault["id"], fault["nodes"][0]["html"]) for fault in grave]
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (375, "light")])
@@ -247,8 +247,8 @@ def test_names_of_users_stay_text(browser: webdriver.Chrome, small: Path) -> Non
     browser.execute_script("drawAll()")
     assert NASTY in cells(browser, "name")[0]
     assert browser.find_elements(By.TAG_NAME, "img") == []
-    assert any(NASTY in each.text for each in browser.find_elements(By.CSS_SELECTOR, ".legendtext"))
-    assert [each for each in browser.get_log("browser") if each["level"] == "SEVERE"] == []
+    assert any(NASTY in text.text for text in browser.find_elements(By.CSS_SELECTOR, ".legendtext"))
+    assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
 
 
 def test_a_theme_is_chosen_by_button_and_the_plots_follow(browser: webdriver.Chrome, small: Path) -> None:

@@ -95,13 +95,13 @@ def test_a_broken_library_is_written_again_and_a_link_is_not_followed(tmp_path: 
     (tmp_path / javascript_name()).write_text(javascript()[:-1])
     write_page(Page("s", ""), tmp_path / "report.html", tmp_path / javascript_name())
     assert (tmp_path / javascript_name()).read_text() == javascript()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["mine", javascript_name(), "report.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", javascript_name(), "report.html"]
 
 
 def test_a_single_file_has_the_library_and_asks_for_no_other(tmp_path: Path) -> None:
     write_page(Page("s", ""), tmp_path / "report.html")
     assert javascript() in (tmp_path / "report.html").read_text()
-    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_the_librarys_file_is_let_in_by_a_word_that_no_text_in_the_page_can_hold() -> None:

@@ -87,5 +87,5 @@ def test_traces_in_the_folder_are_linked_with_how_to_look_at_them(study: StudyVi
 def test_more_seeds_are_advised_only_where_a_study_takes_them(study: StudyView) -> None:
     own = replace(study, record=replace(study.record, command=OPTUNA_CALL))
     suggested = replace(study, record=replace(study.record, settings={"search": "optuna"}))
-    said = [main_html(each).count("Resume the study with --seeds 3") for each in (study, own, suggested)]
+    said = [main_html(view).count("Resume the study with --seeds 3") for view in (study, own, suggested)]
     assert said == [1, 0, 0]

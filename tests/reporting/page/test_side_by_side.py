@@ -24,7 +24,9 @@ def test_what_differs_is_listed_and_what_is_the_same_is_not(study: StudyView) ->
 
 
 def test_studies_of_other_data_are_to_be_compared_with_care(study: StudyView) -> None:
-    first, other = (replace(study, record=replace(study.record, fingerprint=each)) for each in ("a", "b"))
+    first, other = (
+        replace(study, record=replace(study.record, fingerprint=fingerprint)) for fingerprint in ("a", "b")
+    )
     assert "Compare with care: the data, or their split, differ" in side_by_side_html(
         {"a": first, "b": other}, ["", ""]
     )

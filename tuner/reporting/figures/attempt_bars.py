@@ -75,7 +75,9 @@ def without_pauses(bars: Sequence[Bar]) -> tuple[list[Bar], list[tuple[float, fl
     for bar in ordered:
         back = sum(length for at, length in long if at < bar.start)
         moved.append(replace(bar, start=round(bar.start - back, 3), end=round(bar.end - back, 3)))
-    return moved, [(round(at - sum(each for _, each in long[:i]), 3), length) for i, (at, length) in enumerate(long)]
+    return moved, [
+        (round(at - sum(before for _, before in long[:i]), 3), length) for i, (at, length) in enumerate(long)
+    ]
 
 
 def memory_over_time(bars: Sequence[Bar]) -> list[tuple[float, float, float]]:

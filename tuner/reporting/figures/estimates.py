@@ -55,8 +55,8 @@ def _draw(rows: Sequence[Attempt], names: Names) -> Plot:
         marker={
             "size": 6 if len(rows) > MANY else 9,
             "opacity": 0.8,
-            "color": [colour("out_of_memory" if each else "completed") for each in over],
-            "symbol": ["triangle-up" if each else "circle" for each in over],
+            "color": [colour("out_of_memory" if above else "completed") for above in over],
+            "symbol": ["triangle-up" if above else "circle" for above in over],
         },
     )
     plot.add_annotation(x=at, y=at, text="as estimated", xanchor="right", yanchor="bottom", xshift=-6)

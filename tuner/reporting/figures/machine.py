@@ -30,7 +30,7 @@ def machine_load(study: StudyView) -> Chart:
     lines = thinned(lines)
     began = lines[0].at
     length = lines[-1].at - began
-    unit, seconds = next(each for each in reversed(UNITS) if length >= 3 * each[1] or each[1] == 1)
+    unit, seconds = next(unit for unit in reversed(UNITS) if length >= 3 * unit[1] or unit[1] == 1)
     times = [round((line.at - began) / seconds, 4) for line in lines]
     plot = new_plot(380, showlegend=True, margin={"l": 56, "r": 14, "t": 36, "b": 42}, dragmode=False)
     plot.update_layout(
@@ -44,13 +44,13 @@ def machine_load(study: StudyView) -> Chart:
         common = {"mode": "lines", "x": times, "legendgroup": name, **series(number, width=1.6)}
         plot.add_scatter(
             **common,
-            y=[each and each[0] for each in busy],
+            y=[load and load[0] for load in busy],
             name=plain("CPU, RAM" if name == "CPU" else name),
             hovertemplate=f"{plain(name)} %{{y:.0%}} busy at %{{x}} {unit}<extra></extra>",
         )
         plot.add_scatter(
             **common,
-            y=[each and each[1] for each in busy],
+            y=[load and load[1] for load in busy],
             yaxis="y2",
             showlegend=False,
             hovertemplate=f"{plain(memory)} %{{y:.2f}} GB at %{{x}} {unit}<extra></extra>",
@@ -90,7 +90,7 @@ def _of(line: MachineLine, name: str) -> tuple[float | None, float] | None:
 def _finding(name: str, lines: Sequence[MachineLine]) -> str:
     """The mean load, each line counting for the time since the line before, and the most memory in use."""
     passed = [SECONDS, *(max(SECONDS, line.at - before.at) for before, line in pairwise(lines))]
-    known = [(*each, seconds) for line, seconds in zip(lines, passed, strict=True) if (each := _of(line, name))]
+    known = [(*found, seconds) for line, seconds in zip(lines, passed, strict=True) if (found := _of(line, name))]
     loads = [(load, seconds) for load, _, seconds in known if load is not None]
     busy = f"busy {statistics.fmean(*zip(*loads, strict=True)):.0%} of the time on average, " if loads else ""
     memory = "RAM" if name == "CPU" else "memory"

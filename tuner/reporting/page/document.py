@@ -55,7 +55,7 @@ def library_file(folder: Path, page: Path) -> Path:
     """
     folder, name = folder.resolve(), javascript_name()
     places = [*([folder.parent] if folder.parent.name == RESULTS else []), folder, page.parent.resolve()]
-    usable = (each for each in places if os.access(each, os.W_OK) and _of_nobody_else(each / name))
+    usable = (place for place in places if os.access(place, os.W_OK) and _of_nobody_else(place / name))
     return next(usable, places[-1]) / name
 
 
@@ -137,7 +137,7 @@ def _policy(scripts: Sequence[str], nonce: str, live: bool) -> str:
 
     A file is let in by a nonce, as browsers compute no hashes of scripts that a local page loads.
     """
-    allowed = [f"'sha256-{_digest(each)}'" for each in scripts] + [f"'nonce-{nonce}'"] * bool(nonce)
+    allowed = [f"'sha256-{_digest(script)}'" for script in scripts] + [f"'nonce-{nonce}'"] * bool(nonce)
     connect = "'self'" if live else "'none'"
     return (
         f"default-src 'none'; script-src {' '.join(allowed)}; style-src 'unsafe-inline'; img-src data:; "

@@ -74,7 +74,7 @@ function startCopying() {
 // Replaces what the study shows; sorting, filter, place and focus stay.
 async function replaceMain() {
   const focused = document.activeElement?.id;
-  const inputs = Array.from(document.querySelectorAll(".controls input, .controls select"), (each) => [each.id, each.value, each.checked]);
+  const inputs = Array.from(document.querySelectorAll(".controls input, .controls select"), (input) => [input.id, input.value, input.checked]);
   const sorted = Array.from(document.querySelectorAll("th[aria-sort]"), (head) => [head.closest("table").id, head.dataset.column, head.ariaSort]);
   const places = Array.from(document.querySelectorAll("table"), (table) => [table.id, table.parentElement.scrollLeft, table.parentElement.scrollTop]);
   const answer = await fetch("main");
@@ -85,7 +85,7 @@ async function replaceMain() {
   for (const [id, value, checked] of inputs) restoreInput(document.getElementById(id), value, checked);
   filterRows();
   for (const [id, column, order] of sorted) {
-    const head = Array.from(document.querySelectorAll(`#${id} th`)).find((each) => each.dataset.column === column);
+    const head = Array.from(document.querySelectorAll(`#${id} th`)).find((other) => other.dataset.column === column);
     for (let clicks = order === "descending" ? 2 : 1; head && clicks; clicks--) head.click();
   }
   startPlots();

@@ -63,7 +63,9 @@ def _head(study: StudyView) -> str:
         more = f" and {len(tight) - RUNNING} more" if len(tight) > RUNNING else ""
         why = "each has a whole device, and runs as the allocator gives back what it caches"
         known.append(("Tight", f"{', '.join(tight[:RUNNING])}{more}: {why}"))
-    compared_by = dict.fromkeys(f"{each.metric}, {each.direction}d" for each in study.objectives.values())
+    compared_by = dict.fromkeys(
+        f"{objective.metric}, {objective.direction}d" for objective in study.objectives.values()
+    )
     known += [("Compared by", "; ".join(compared_by))] if compared_by else []
     if study.record.data:
         known.append(("Data", study.record.data))
@@ -109,7 +111,11 @@ def _bar(study: StudyView) -> str:
 def _running(study: StudyView) -> str:
     names = study.trial_names
     ended = {row.trial_id for row in study.rows if row.status != "interrupted"}
-    lines = [(names.get(each, each), line.epoch) for each, line in study.running.items() if each not in ended]
+    lines = [
+        (names.get(trial_id, trial_id), line.epoch)
+        for trial_id, line in study.running.items()
+        if trial_id not in ended
+    ]
     if not lines or len(study.rows) >= study.total:
         return ""
     shown = ", ".join(f"{name} (after epoch {epoch})" for name, epoch in lines[:RUNNING])
@@ -155,7 +161,7 @@ def _more_seeds(study: StudyView) -> str:
 def _best_configuration(rows: Sequence[Attempt], objective: Objective) -> str:
     """The best configuration according to ``averages``, and how the others compare."""
     found = averages(rows, objective)
-    best = next(each for each in found if each.verdict == "best")
+    best = next(average for average in found if average.verdict == "best")
     own = [row for row in rows if row.name == best.name]
     means = [
         (f"mean {key}", mean_text(intervals(own, key)[best.name])) for key in metric_columns(own, objective.metric)

@@ -30,7 +30,10 @@ def side_by_side_html(named: Mapping[str, StudyView], links: Sequence[str]) -> s
         f'<header><p class="kicker">tuner studies side by side</p><h1>{escape(" · ".join(named))}</h1>'
         f"{''.join(f'<p>Note: {escape(note)}</p>' for note in notes)}</header>",
         section("At a glance", "all", _table("At a glance", _glance(named, links), list(named))),
-        *(_workload(named, *each, f"common-{number}") for number, each in enumerate(_common(list(named.values())))),
+        *(
+            _workload(named, *common, f"common-{number}")
+            for number, common in enumerate(_common(list(named.values())))
+        ),
         section("What differs", "differs", _table("What differs", _differences(named), list(named))),
     ]
     return f'<main id="main">{"".join(body)}</main>'
@@ -38,7 +41,7 @@ def side_by_side_html(named: Mapping[str, StudyView], links: Sequence[str]) -> s
 
 def _common(studies: Sequence[StudyView]) -> list[tuple[str, Objective]]:
     """The workloads that at least two studies have, with what they compare them by."""
-    counts = Counter((workload, each) for study in studies for workload, each in study.objectives.items())
+    counts = Counter((workload, objective) for study in studies for workload, objective in study.objectives.items())
     return [key for key, count in counts.items() if count > 1]
 
 
@@ -96,8 +99,8 @@ def _warning(own: Mapping[str, StudyView], workload: str) -> str:
 def _differences(named: Mapping[str, StudyView]) -> list[tuple[str, list[str]]]:
     """The settings, versions and other facts that are not the same in all studies."""
     facts = [_facts(study) for study in named.values()]
-    keys = dict.fromkeys(key for each in facts for key in each)
-    rows = [(key, [each.get(key, "–") for each in facts]) for key in keys]
+    keys = dict.fromkeys(key for known in facts for key in known)
+    rows = [(key, [known.get(key, "–") for known in facts]) for key in keys]
     return [(key, list(map(escape, texts))) for key, texts in rows if len(set(texts)) > 1]
 
 

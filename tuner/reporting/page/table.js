@@ -25,7 +25,7 @@ function filterRows() {
 function chooseTrial(id) {
   const row = Array.from(document.querySelectorAll("tbody tr")).find((row) => row.dataset.trial === id);
   if (!row) return;
-  document.querySelectorAll("tr.chosen").forEach((each) => each.classList.remove("chosen"));
+  document.querySelectorAll("tr.chosen").forEach((row) => row.classList.remove("chosen"));
   row.hidden = false;
   row.classList.add("chosen");
   row.scrollIntoView({ block: "center" });

@@ -56,7 +56,7 @@ def ordered_columns(rows: Sequence[Attempt], objectives: Mapping[str, Objective]
     So a phone shows the results without scrolling. If there are several seeds, the seed is next to the name.
     """
     all_ = columns(rows)
-    metrics = [each.metric for each in objectives.values()]
+    metrics = [objective.metric for objective in objectives.values()]
     tests = [key.replace("val_", "test_") for key in metrics if key.startswith("val_")]
     tests = [key for key in tests if key not in (*BEFORE_METRICS, *AFTER_METRICS)]
     seed = ["seed"] if has_seeds(rows) else []
@@ -77,15 +77,15 @@ def configurations_table(rows: Sequence[Attempt], objective: Objective, name: st
     shown = [Column("name", "name"), means[0], Column("verdict", "verdict")]
     shown += [Column("to the best", "to the best", numbers), Column("seeds", "seeds", numbers), *means[1:], *words]
     lines = []
-    for each in averages(rows, objective):
-        own = [row for row in rows if row.name == each.name]
+    for average in averages(rows, objective):
+        own = [row for row in rows if row.name == average.name]
         cells = [
-            _name_cell(each.name),
-            _mean_cell(each.interval),
-            f'<td class="words">{escape(VERDICTS.get(each.verdict, each.verdict))}',
-            _mean_cell(each.difference, signed=True),
-            f'<td data-sort="{len(each.values)}">{len(each.values)}/{each.seeds}',
-            *(_mean_cell(by_name[each.name]) for by_name in others),
+            _name_cell(average.name),
+            _mean_cell(average.interval),
+            f'<td class="words">{escape(VERDICTS.get(average.verdict, average.verdict))}',
+            _mean_cell(average.difference, signed=True),
+            f'<td data-sort="{len(average.values)}">{len(average.values)}/{average.seeds}',
+            *(_mean_cell(by_name[average.name]) for by_name in others),
             *(f"<td>{escape(values_text(own, key))}" for key in tried),
         ]
         lines.append(("", cells))
@@ -150,7 +150,7 @@ def _sortable(
     body = "\n".join(f'<tr data-trial="{escape(trial)}">{"".join(cells)}</tr>' for trial, cells in lines)
     # A class in every cell would make the page of a long study 10 % larger.
     places = {
-        each: [place for place, column in enumerate(shown, 1) if each in column.classes] for each in (NUMBERS, SAME)
+        kind: [place for place, column in enumerate(shown, 1) if kind in column.classes] for kind in (NUMBERS, SAME)
     }
     right = ",".join(f"#{name} td:nth-child({place})" for place in places[NUMBERS])
     hidden = ",".join(f"#{name}:not(.every) td:nth-child({place})" for place in places[SAME])
