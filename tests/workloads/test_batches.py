@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,3 +89,16 @@ def test_a_step_on_graphs_is_recorded_as_a_cuda_graph() -> None:
         for batch in InGraphs().batches(config, None):
             graphed(Data(x=batch.x, y=batch.y))
     assert (recorder.launched, notes) == (5, [])
+
+
+def test_pyg_leaves_no_file_for_the_layers_of_a_model(tmp_path: Path) -> None:
+    code = (
+        "from tuner.workloads.contract import built; from tuner.workloads.lookup import find_workload\n"
+        "from tuner.datasets.synthetic import synthetic_ratings; from tuner.search.configurations import complete\n"
+        "workload = find_workload('graphsage')\n"
+        "print(type(built(workload, complete({}, workload.schema), synthetic_ratings(40, 60, 1000))).__name__)"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (run.stdout, run.stderr) == ("GraphSAGEModel\n", "")
+    assert [path.name for path in tmp_path.rglob("*.py")] == []

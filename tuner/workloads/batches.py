@@ -1,10 +1,12 @@
-"""The two forms of a batch: a tuple of tensors, and a graph of PyTorch Geometric."""
+"""The two forms of a batch: a tuple of tensors, and a graph of PyTorch Geometric; and the files that PyG leaves."""
 
 from __future__ import annotations
 
 import copy
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 from tuner.workloads.base import Batch
@@ -52,3 +54,17 @@ def changed(batch: Batch, change: Callable[[Any], Any]) -> Batch:
     if is_graph(batch):
         return copy.copy(batch).apply(change)
     return tuple(changed(part, change) if is_graph(part) else change(part) for part in batch)
+
+
+def remove_templates() -> None:
+    """Removes the files that PyG has written for the classes of layers (``torch_geometric/template.py``).
+
+    It writes a module into the temporary folder for each class, imports it, and leaves the file there.
+    """
+    if "torch_geometric" not in sys.modules:
+        return
+    folder = Path(tempfile.gettempdir())
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "")
+        if path.parent == folder and path.name.startswith(f"{name}_"):
+            path.unlink(missing_ok=True)

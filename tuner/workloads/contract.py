@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Batch, Split, Trainable, Workload
-from tuner.workloads.batches import is_graph
+from tuner.workloads.batches import is_graph, remove_templates
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.protocols import ChunkedEvaluation, DataDescription, optional
 from tuner.workloads.session import to_number
@@ -103,7 +103,10 @@ def built(workload: Workload, config: Config, data: object) -> nn.Module:
     """A new model; raises ``WorkloadError`` if it is not a module or has no parameters."""
     from torch import nn
 
-    model = made(workload, "build_model", nn.Module, lambda: workload.build_model(config, data))
+    try:
+        model = made(workload, "build_model", nn.Module, lambda: workload.build_model(config, data))
+    finally:
+        remove_templates()
     if next(model.parameters(), None) is None:
         _refuse(workload, "build_model returned a model without parameters: expected something to train")
     return model
