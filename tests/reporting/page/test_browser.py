@@ -229,7 +229,7 @@ def grave_faults(browser: webdriver.Chrome) -> list[tuple[str, str]]:
     return [(fault["id"], fault["nodes"][0]["html"]) for fault in grave]
 
 
-@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1280, "dark"), (375, "light")])
+@pytest.mark.parametrize(("width", "theme"), [(1280, "dark"), (375, "light")])
 def test_nothing_serious_for_those_who_cannot_see_or_use_a_mouse_and_no_sideways_scroll(
     browser: webdriver.Chrome, small: Path, width: int, theme: str
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.support.generated_study import OBJECTIVES
 from tuner.records.seed_statistics import averages, summary
 from tuner.records.study_record import OPTUNA_CALL
@@ -12,6 +14,12 @@ from tuner.reporting.page.sections import main_html
 from tuner.reporting.page.tables import mean_text
 from tuner.reporting.study_view import StudyView
 from tuner.trial import Objective
+
+
+@pytest.fixture
+def few(study: StudyView) -> StudyView:
+    """A study of two trials, of which little is drawn."""
+    return replace(study, rows=study.rows[:2], epochs=[])
 
 
 def test_an_older_study_gives_a_page_that_says_what_was_not_kept(study: StudyView) -> None:
@@ -69,23 +77,23 @@ def test_seeds_of_one_configuration_are_not_compared(seeded: StudyView) -> None:
     assert "cannot be told from the best" not in text
 
 
-def test_trials_that_have_a_whole_device_but_less_than_they_would_cache_are_named(study: StudyView) -> None:
-    plan = replace(study.record.plan, tight=["wide", "<b>"])
-    text = main_html(replace(study, record=replace(study.record, plan=plan)))
+def test_trials_that_have_a_whole_device_but_less_than_they_would_cache_are_named(few: StudyView) -> None:
+    plan = replace(few.record.plan, tight=["wide", "<b>"])
+    text = main_html(replace(few, record=replace(few.record, plan=plan)))
     assert "wide, &lt;b&gt;: each has a whole device, and runs as the allocator gives back what it caches" in text
-    assert "Tight" not in main_html(study)
+    assert "Tight" not in main_html(few)
 
 
-def test_traces_in_the_folder_are_linked_with_how_to_look_at_them(study: StudyView) -> None:
-    text = main_html(replace(study, snapshots=["wide.pickle", '<a"b>.pickle']))
+def test_traces_in_the_folder_are_linked_with_how_to_look_at_them(few: StudyView) -> None:
+    text = main_html(replace(few, snapshots=["wide.pickle", '<a"b>.pickle']))
     assert '<a href="wide.pickle" download>wide.pickle</a>' in text
     assert '<a href="%3Ca%22b%3E.pickle" download>&lt;a&quot;b&gt;.pickle</a>' in text
     assert "https://docs.pytorch.org/memory_viz" in text
-    assert "memory_viz" not in main_html(study)
+    assert "memory_viz" not in main_html(few)
 
 
-def test_more_seeds_are_advised_only_where_a_study_takes_them(study: StudyView) -> None:
-    own = replace(study, record=replace(study.record, command=OPTUNA_CALL))
-    suggested = replace(study, record=replace(study.record, settings={"search": "optuna"}))
-    said = [main_html(view).count("Resume the study with --seeds 3") for view in (study, own, suggested)]
+def test_more_seeds_are_advised_only_where_a_study_takes_them(few: StudyView) -> None:
+    own = replace(few, record=replace(few.record, command=OPTUNA_CALL))
+    suggested = replace(few, record=replace(few.record, settings={"search": "optuna"}))
+    said = [main_html(view).count("Resume the study with --seeds 3") for view in (few, own, suggested)]
     assert said == [1, 0, 0]
