@@ -68,7 +68,7 @@ def one_line(error: object, most: int | None = None) -> str:
 
 
 def printable(text: str, most: int | None = None) -> str:
-    """A text that a terminal shows and does not obey, of at most this many characters.
+    """A text without control characters, cut to ``most`` characters.
 
     Names and errors come from files of others: an escape in them could set a title, or hide what was printed before.
     """
@@ -77,7 +77,7 @@ def printable(text: str, most: int | None = None) -> str:
 
 
 def with_text(error: Exception) -> Exception:
-    """An exception that can go to another process: itself, or its text if it cannot be pickled."""
+    """An exception that can be sent to another process: itself, or one with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
     except Exception:
@@ -122,12 +122,12 @@ class TunerError(Exception):
         return self.told()
 
     def told(self, spelling: Spelling = in_python) -> str:
-        """The text, with parameters spelled for whoever reads it, and without what a terminal would obey."""
+        """The text for a reader: parameters as they spell them, and no control characters."""
         return printable(spelled(self.text, spelling))
 
     @property
     def text(self) -> str:
-        """The text with its parameters not spelled yet, to be part of another error's."""
+        """The raw text with marked parameters, for use in another error's text."""
         return Exception.__str__(self)
 
     def _render_traceback_(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The program and its commands, and what their ``--help`` prints: common options, commands, and options in groups."""
+"""The program's commands, and what their ``--help`` shows beyond click's own: groups of options, and common ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class GroupedCommand(click.Command):
     """A command whose help has its options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes a section for each group, in the order in which the options were declared."""
+        """Writes a section for each group of options, in the order of declaration."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -31,7 +31,7 @@ class GroupedCommand(click.Command):
 
 
 class CommandGroup(click.Group):
-    """A group in which ``tuner`` alone means ``tuner run``."""
+    """A group with a default command: ``tuner`` alone means ``tuner run``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Adds the default command where none is named, unless the shell is completing the first word.
@@ -46,7 +46,7 @@ class CommandGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
-        """Completes commands, and the default command's options as well as its own."""
+        """Completes commands, and the options of the default command beside the program's own."""
         found = super().shell_complete(ctx, incomplete)
         default = self.commands[DEFAULT_COMMAND]
         found += default.shell_complete(click.Context(default, parent=ctx, info_name=DEFAULT_COMMAND), incomplete)

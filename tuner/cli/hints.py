@@ -1,4 +1,4 @@
-"""What a word on the command line was most likely meant for."""
+"""Suggests what a wrong word on the command line was most likely meant for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 
 
 def told(error: click.ClickException, commands: Collection[str], words: Sequence[str]) -> str:
-    """An error in one line, with what was most likely meant, else where help is; ``words`` is the command line."""
+    """An error in one line, with a suggestion or where to find help; ``words`` is the command line."""
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption):
@@ -34,7 +34,7 @@ def told(error: click.ClickException, commands: Collection[str], words: Sequence
 
 
 def _argument_meant(message: str, ctx: click.Context, commands: Collection[str]) -> str:
-    """What an argument too many was meant for."""
+    """What an unexpected argument was meant for; empty if unknown."""
     extra = re.fullmatch(r"Got unexpected extra argument \((.*)\)", message)
     word, command = extra[1] if extra else "", ctx.info_name
     close = difflib.get_close_matches(word, commands, n=1) if command == DEFAULT_COMMAND else []
@@ -50,40 +50,35 @@ def _argument_meant(message: str, ctx: click.Context, commands: Collection[str])
 
 
 def _option_meant(error: click.NoSuchOption, ctx: click.Context, words: Sequence[str]) -> str:
-    """A hyperparameter of the workload by ``--set``, or an option that is spelled alike.
+    """What an unknown option was meant for: a hyperparameter of the workload, or an option with a similar name.
 
-    A function or a script may have any hyperparameter.
+    Functions and scripts of users may have any hyperparameter.
     """
+    from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD
+    from tuner.workloads.lookup import find_workload
+
     alike = " or ".join(_alike(error, ctx.command))
     key, value = error.option_name.lstrip("-").replace("-", "_"), _value_of(error.option_name, words)
     if not key.isidentifier() or not value or not _takes(ctx, "overrides"):
         return alike
     if ctx.info_name == "script" and not alike:
         return f"-- {error.option_name} {{{key}}}, as the script's arguments stand behind --"
-    own = any(map(SPEC.fullmatch, words))
-    schema = None if own else _schema(_value_of(in_terminal("workload"), words))
+    workload = _value_of(in_terminal("workload"), words) or DEFAULT_WORKLOAD
+    own = workload not in BUILT_IN or any(map(SPEC.fullmatch, words))
+    schema = None if own else find_workload(workload).schema
     known = not alike if schema is None else key in schema
     return in_terminal("overrides", shlex.quote(f"{key}={value}")) if known else alike
 
 
 def _alike(error: click.NoSuchOption, command: click.Command) -> list[str]:
-    """The options that are spelled alike, by their documented names."""
+    """Options with similar names. Synonyms are replaced by the documented name."""
     documented = {alias: param.opts[0] for param in command.params for alias in getattr(param, "aliases", ())}
     close = difflib.get_close_matches(error.option_name, error.possibilities or (), n=2, cutoff=ALIKE)
     return list(dict.fromkeys(documented.get(name, name) for name in close))
 
 
-def _schema(workload: str) -> Collection[str] | None:
-    """The hyperparameters of a built-in workload; None for any of one's own."""
-    from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD
-    from tuner.workloads.lookup import find_workload
-
-    name = workload or DEFAULT_WORKLOAD
-    return find_workload(name).schema if name in BUILT_IN else None
-
-
 def _value_of(option: str, words: Sequence[str]) -> str:
-    """What stands behind an option on the command line; empty if nothing does."""
+    """The value of an option on the command line; empty if it has none."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word == option:
             return "" if following.startswith("--") else following

@@ -1,4 +1,4 @@
-"""How long an epoch takes, by the steps of earlier studies on the device, as ``placement/seconds.py`` judges them.
+"""Predicts the seconds of an epoch from steps of earlier studies on the device, with ``placement/seconds.py``.
 
 Steps are samples of the calibration's file, with microseconds in place of a peak. The seconds of a step are those of
 an epoch over its steps, evaluation included.
@@ -15,17 +15,17 @@ from tuner.trial import Config, MemoryEstimate
 from tuner.workloads.base import Trainable
 from tuner.workloads.protocols import training_samples
 
-MOST_BEYOND = 2.0  # by which activations may be beyond all that were timed
+MOST_BEYOND = 2.0  # the factor by which activations may lie outside the range of those timed
 MICROSECOND = 1e-6
 
 
 def can_be_recorded(raw: MemoryEstimate) -> bool:
-    """Whether an uncalibrated estimate is the same each time, so that it tells configurations apart."""
+    """Whether an uncalibrated estimate is deterministic, so that it identifies a configuration."""
     return raw.method in ("traced", "static")
 
 
 def steps_in_epoch(workload: Trainable, config: Config, data: object) -> int:
-    """Training samples over the batch size; 1 where either is unknown."""
+    """The number of steps in an epoch: training samples over batch size; 1 if either is unknown."""
     size = config.get(workload.memory_scales_with or "")
     samples = training_samples(workload, data)
     return math.ceil(samples / size) if samples and isinstance(size, int) and size > 0 else 1
@@ -37,7 +37,10 @@ def step_sample(raw: MemoryEstimate, epoch_seconds: float, steps: int) -> Sample
 
 
 def predicted(samples: Sequence[Sample], raw: MemoryEstimate, steps: int) -> float | None:
-    """The seconds of an epoch of a configuration: what it took, or by its activations; None if those are far off."""
+    """The seconds of a configuration's epoch: as measured, or else predicted by its activations.
+
+    None if its activations lie far outside the range of those timed.
+    """
     asked, size = to_sample(raw, 0), to_sample(raw, 0).activation_bytes
     for sample in samples:
         if (sample.exact_bytes, sample.activation_bytes) == (asked.exact_bytes, size):

@@ -65,11 +65,10 @@ def plan_text(
     seconds: float | None = None,
     fewer_by: str = "max_workers",
 ) -> str:
-    """The plan in a few lines: data, footprint, memory, buffer, workers, share, what bounds them, and time.
+    """The plan in a few lines: data, footprint, memory, workers and what limits their number, and time.
 
     ``requests`` are all trials to run. ``data`` has a line for each data set, ``batches`` one for each batch size.
-    ``seconds`` is how long all take together, if it is known. ``fewer_by`` is the option that bounds the
-    workers, where one does.
+    ``seconds`` is the estimated time of the whole study. ``fewer_by`` is the option that limits the workers.
     """
     lines = _labelled("data", data)
     lines.append(f"{'trials':<10} {len(requests)}{_seeds(requests)}")
@@ -86,7 +85,7 @@ def plan_text(
         lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
     lines += _ram_lines(plan)
     threads = f"{count_text(plan.threads, 'thread')} each"
-    cores, free = (sum(getattr(device, name) for device in plan.devices) for name in ("cores", "free_cores"))
+    cores, free = sum(device.cores for device in plan.devices), sum(device.free_cores for device in plan.devices)
     busy = f"; {cores - free} of {count_text(cores, 'core')} busy with other work" if free < cores else ""
     bound = option(fewer_by) if plan.bound == "max_workers" else plan.bound
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
@@ -96,7 +95,7 @@ def plan_text(
 
 
 def time_lines(requests: Sequence[Request], seconds: float | None, workers: int) -> list[str]:
-    """How long an epoch and the longest trial of each workload take, and all trials together."""
+    """Estimated times of an epoch and the longest trial of each workload, and of the whole study."""
     workloads = dict.fromkeys(request.trial.workload for request in requests)
     lines = [_time([request for request in requests if request.trial.workload == name]) for name in workloads]
     together = f"{rough(seconds)} in all with {count_text(workers, 'worker')}" if seconds else ""
@@ -107,7 +106,7 @@ def time_lines(requests: Sequence[Request], seconds: float | None, workers: int)
 
 
 def _time(requests: Sequence[Request]) -> str:
-    """How long an epoch and the longest of one workload's trials take."""
+    """Estimated times of an epoch and the longest trial of one workload."""
     known = [request for request in requests if request.seconds]
     if not known:
         can_be_timed = any(request.estimate.method.startswith(("traced", "static")) for request in requests)
@@ -132,7 +131,7 @@ def monitoring_text(plan: Plan) -> str:
 
 
 def _tight(requests: Sequence[Request]) -> list[str]:
-    """What is said of trials that fit a device only as the allocator gives back what it caches."""
+    """Lines about trials that fit a device only because the allocator releases its cache."""
     tight = [request.estimate for request in requests if is_tight(request.estimate, request.need_bytes)]
     if not tight:
         return []
@@ -169,7 +168,7 @@ def _device_lines(plan: Plan, index: int) -> list[str]:
 
 
 def _ram_lines(plan: Plan) -> list[str]:
-    """A line for the RAM of each host of GPUs, with how many trials it has room for."""
+    """A line for the RAM of each GPU host, and the number of trials that fit in it."""
     fits, lines = plan.ram_fits, []
     hosts = {device.node_id: device for device in plan.devices if device.node_id in fits}
     for node, device in list(hosts.items())[:DEVICES]:

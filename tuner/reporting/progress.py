@@ -1,4 +1,4 @@
-"""The progress of a study: a live table, or without a terminal a line now and then; and a line as an attempt ends."""
+"""The progress of a study: a live table on a terminal, an occasional line elsewhere, and a line for each attempt."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 
-# After so long without a line, what is not a terminal gets one about the study: a share of the time so far.
+# A pipe or file gets a line about the study after this share of the time so far, within these bounds in seconds.
 QUIET_SHARE, QUIET_LEAST, QUIET_MOST = 0.05, 10.0, 300.0
-NAMED = 4  # so many running trials are named in it
+NAMED = 4  # the maximum number of running trials that this line names
 
 Running = Sequence[tuple[Placement, EpochReport | None]]  # running trials with their last reports
 
@@ -93,7 +93,7 @@ class StudyProgress:
         self._running[report.trial_id] = (placement, report)
 
     def finished(self, outcome: Outcome, retry: Retry | None) -> None:
-        """An attempt has ended: prints its line, with its retry if there is one."""
+        """An attempt has ended. Prints its result, and its retry if there is one."""
         trial = outcome.trial
         self._running.pop(trial.trial_id, None)
         self._left.finished(outcome, retry.request if retry else None, self.clock())
@@ -116,7 +116,7 @@ class StudyProgress:
         self.note(f"{event.device.label} is lost: {event.reason}")
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
-        """The study ends: running trials have this time to write checkpoints, or cannot because of ``fault``."""
+        """The study is ending. Running trials have ``seconds`` to write checkpoints, unless ``fault`` prevents it."""
         if fault:
             self.note(f"ending: running trials cannot be asked for checkpoints: {fault}")
             return
@@ -124,7 +124,7 @@ class StudyProgress:
         self.note(f"ending: {whose} {seconds:g} s to write checkpoints; an interrupt (Ctrl-C) does not wait for that")
 
     def tick(self) -> None:
-        """Time has passed: prints a line about the study if none was printed for long and there is no live table."""
+        """Time has passed. Without a live table, prints a line about the study if the last line is long ago."""
         quiet = min(max(QUIET_SHARE * (self.clock() - self._began), QUIET_LEAST), QUIET_MOST)
         if self._running and not self.console.is_terminal and self.clock() - self._printed >= quiet:
             self.note(self._summary(list(self._running.values()), named=True))
@@ -175,7 +175,7 @@ class StudyProgress:
         return "" if value is None else f"{value:.4f}"
 
     def _summary(self, running: Running, *, named: bool = False) -> str:
-        """A line about the study; with the names of running trials if they are not in a table below it."""
+        """A line about the study; ``named`` adds the running trials, for where no table shows them."""
         if not self._done and not any(report for _, report in running):
             return f"{self.phase}, {self.clock() - self._began:.0f} s so far"
         reserved = sum(placement.limit_bytes for placement, _ in running)
@@ -195,7 +195,7 @@ class StudyProgress:
         return line if len(line) <= self.console.width or named else " · ".join(parts[:-1])
 
     def _best_text(self, running: Running) -> str:
-        """The best value so far of each workload, and whose it is; a running trial's with its epoch."""
+        """Each workload's best value so far with its trial's name, and the epoch if that trial is still running."""
         bests = dict(self._best)
         for placement, report in running:
             objective = self.objectives[placement.trial.workload]
@@ -209,12 +209,12 @@ class StudyProgress:
         return f"best{so_far} {', '.join(texts)}" if texts else "no result yet"
 
     def _share_done(self, running: Running) -> float:
-        """The share of the trials that is done, from 0 to 1; of a running one that of its epochs."""
+        """The completed share of the study, from 0 to 1. Running trials count by their epochs."""
         begun = sum(report.epoch / report.epochs for _, report in running if report and report.epochs)
         return min(1.0, (self._done + begun) / max(1, self.trials))
 
     def _time_left(self) -> str:
-        """The remaining time; the time so far as long as it is unknown."""
+        """The remaining time, or the elapsed time while the former is unknown."""
         left = self._left.seconds(self.clock())
         if left is None:
             return f"{self.clock() - self._began:.0f} s so far"
@@ -232,7 +232,7 @@ def _reason(outcome: Outcome) -> str:
 
 
 def _what_follows(outcome: Outcome, retry: Retry | None) -> str:
-    """A text about the retry of an attempt, or about giving up if it ran out of memory; else empty."""
+    """What happens after an attempt: its retry, or giving up when it ran out of memory; else empty."""
     if not retry:
         if outcome.status != "out_of_memory" or not outcome.placement:
             return ""

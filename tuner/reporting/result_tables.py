@@ -26,13 +26,13 @@ HEADS = {
     "peak_memory_gb": "peak",
 }
 LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
-# What is left out first where a terminal is narrow; then metrics other than the objective.
+# The columns that a narrow terminal omits first. Metrics other than the objective follow.
 SPARED = ("error", *HEADS, "epochs", "attempts")
 ELSEWHERE = "a wider terminal or results.csv"  # what shows the columns that are left out
 
 
 def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> str:
-    """The value of the best of these rows, and its hyperparameters that vary between them."""
+    """The best row's value, and those of its hyperparameters that vary between the rows."""
     known = {key: best.value(key) for key in varying(rows)}
     values = [
         f"{key.removeprefix(CONFIG)}={value_text(key, value)}" for key, value in known.items() if value is not None
@@ -49,7 +49,7 @@ def print_trials(
 
 
 def spared_order(rows: Sequence[Attempt], metrics: Sequence[str]) -> tuple[str, ...]:
-    """The order in which columns are left out; ``metrics`` are those other than the objective.
+    """The order in which a narrow terminal omits columns; ``metrics`` are those other than the objective.
 
     The column status goes first where all trials are completed. Otherwise it stays, as rows are sorted by it, too.
     """
@@ -118,7 +118,7 @@ def print_averages(
     hyperparameters: Sequence[str] = (),
     headline: Sequence[str] = (),
 ) -> None:
-    """Prints a workload's configurations over their seeds, and which ones cannot be told from the best."""
+    """Prints a workload's configurations over their seeds, and which do not differ significantly from the best."""
     print_lines(console, table_lines(average_columns(rows, objective, hyperparameters, headline), console.width))
     if finding := summary(averages(rows, objective)):
         print_text(console, finding)
@@ -150,7 +150,7 @@ def average_columns(
 
 
 def intervals(rows: Sequence[Attempt], metric: str) -> Mapping[str, Interval | None]:
-    """The mean of a metric for each configuration of a workload, by name; None if no trial is completed."""
+    """Each configuration's mean of a metric, by name; None for those without a completed trial."""
     return {average.name: average.interval for average in averages(rows, Objective(metric))}
 
 
@@ -177,7 +177,7 @@ def measured_rows(rows: Sequence[Attempt], first_shares_gb: Sequence[float]) -> 
 
 
 def estimate_accuracy(rows: Sequence[Attempt], first_shares_gb: Sequence[float]) -> str:
-    """The errors of estimates, and the trials that exceeded their shares; empty without ``measured_rows``."""
+    """Summarises the errors of estimates and names trials that exceeded their shares; empty without any."""
     measured = [(row, row.number("peak_memory_gb")) for row in measured_rows(rows, first_shares_gb)]
     if not measured:
         return ""

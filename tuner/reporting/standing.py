@@ -1,4 +1,4 @@
-"""How sure the first place is, as far as one seed can tell."""
+"""How certain the best trial of a study with one seed is."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tuner.records.attempts import Attempt
 from tuner.reporting.texts import count_text, number_text
 from tuner.trial import Objective
 
-FEW = 4  # with fewer trials, the second is the median trial, or half of the median
+FEW = 4  # with fewer trials, the second best is the median trial or half of it
 NEAR = 0.05  # of the distance from the best to the median trial
 MANY = 10  # trials, of which the best is likely to have been lucky
 
 
 def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, caution: str = "") -> list[str]:
-    """By how much the best of a workload's trials leads, and what is not known of it; empty for a single trial.
+    """The lead of a workload's best trial, and what remains uncertain about it; empty for a single trial.
 
     Args:
         rows: trials of one seed, the best first.
@@ -45,7 +45,7 @@ def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, cau
 
 
 def _lead(second: str, lead: float, spread: float, near: int, within: float) -> str:
-    """The lead, beside that over the median trial if ``spread`` is not 0, and how many are near."""
+    """The lead over the second best and, unless ``spread`` is 0, the median trial; and how many trials are near."""
     if lead == 0:
         return f"It is as good as {second}."
     text = f"It is {number_text(lead)} better than {second}, the second best"

@@ -1,4 +1,4 @@
-"""The figures of a trial that was trained again."""
+"""Compares the metrics of a trial that was trained again with those in the study."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def figures_table(
     here: Mapping[str, float | None], study: Mapping[str, float | None], seeds: tuple[int, int]
 ) -> Table:
-    """The metrics of a training beside those of the study's trial; the heads have the seeds if they differ."""
+    """A table of the metrics here and in the study. Its heads name the seeds if these differ."""
     heads = ("here", "in the study")
     if len(set(seeds)) > 1:
         heads = (f"here (seed {seeds[0]})", f"in the study (seed {seeds[1]})")
