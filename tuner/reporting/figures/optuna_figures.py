@@ -224,10 +224,7 @@ def _not_judged(found: Drawn) -> str:
 def _evaluator() -> BaseImportanceEvaluator:
     from optuna.importance import PedAnovaImportanceEvaluator
 
-    try:
-        return PedAnovaImportanceEvaluator(target_quantile=BEST_SHARE)
-    except TypeError:  # Optuna 4 has another name for it
-        return PedAnovaImportanceEvaluator(baseline_quantile=BEST_SHARE)
+    return PedAnovaImportanceEvaluator(target_quantile=BEST_SHARE)
 
 
 def _contour(found: Drawn, first: str, second: str) -> Chart:
