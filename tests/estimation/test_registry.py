@@ -1,44 +1,41 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.toy import Toy
-from tuner.errors import ParameterError
-from tuner.estimation import estimators as package
-from tuner.estimation.registry import can_be_calibrated, estimators, methods
+from tuner.errors import InputError, ParameterError
+from tuner.estimation.estimator import Estimator
+from tuner.estimation.registry import ESTIMATORS, can_be_calibrated, methods
 from tuner.estimation.service import EstimationService
 from tuner.search.configurations import complete
-from tuner.trial import GB, Device, MemoryEstimate
+from tuner.trial import GB, Config, Device, MemoryEstimate
 
 CPU = Device("", "cpu", 0, "a machine", 16 * GB, 16 * GB, cores=2)
-FIFTH = """
-from tuner.errors import InputError
-from tuner.estimation.estimator import Estimator
-from tuner.trial import MemoryEstimate
+
 
 class Guess(Estimator):
+    """Serves configurations of more than one epoch."""
+
     name = "guessed"
-    order = 0
     can_be_calibrated = True
 
-    def estimate(self, workload, config, data, device, *, expandable_segments):
+    def estimate(
+        self, workload: Any, config: Config, data: object, device: Device, **options: bool
+    ) -> MemoryEstimate:
+        """A GB of activations."""
         if config["epochs"] == 1:
             raise InputError("one epoch is too few")
-        return MemoryEstimate("guessed", activation_bytes=2**30)
-"""
+        return MemoryEstimate("guessed", activation_bytes=GB)
 
 
 @pytest.fixture
-def fifth_estimator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A file more in the folder of estimators."""
-    (tmp_path / "a_fifth.py").write_text(FIFTH)
-    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
-    estimators.cache_clear()
-    yield
-    estimators.cache_clear()
+def fifth_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row more in the table of estimators, the first one."""
+    rows = {"guessed": Guess(), **ESTIMATORS}
+    for module in ("registry", "service"):
+        monkeypatch.setattr(f"tuner.estimation.{module}.ESTIMATORS", rows)
 
 
 def test_there_are_four_estimators_and_auto() -> None:
@@ -46,7 +43,7 @@ def test_there_are_four_estimators_and_auto() -> None:
 
 
 @pytest.mark.usefixtures("fifth_estimator")
-def test_a_file_more_is_an_estimator_more() -> None:
+def test_a_row_more_is_an_estimator_more() -> None:
     assert methods() == ("auto", "guessed", "traced", "measured", "static", "learned")
     config = complete({}, Toy.hyperparameters)
     assert EstimationService("guessed").raw(Toy(), config, None, CPU).method == "guessed"

@@ -19,7 +19,6 @@ class Estimator(ABC):
     """
 
     name: ClassVar[str]  # the value of ``memory_estimation``, and of an estimate's ``method``
-    order: ClassVar[int]  # estimators are tried in this order
     # Measured peaks correct its error: for every configuration the same parts are exact, and the same factor fits
     # the others.
     can_be_calibrated: ClassVar[bool] = False

@@ -1,16 +1,16 @@
-"""The registry of estimators. A new file in ``tuner.estimation.estimators`` is found without further changes."""
+"""The table of estimators."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import TypeAlias
 
 from tuner.errors import ParameterError
-from tuner.estimation import estimators as package
 from tuner.estimation.estimator import Estimator
+from tuner.estimation.estimators.learned import LearnedEstimator
+from tuner.estimation.estimators.measured import MeasuredEstimator
+from tuner.estimation.estimators.static import StaticEstimator
+from tuner.estimation.estimators.traced import TracedEstimator
 from tuner.trial import MemoryEstimate
 
 Method: TypeAlias = str
@@ -18,22 +18,16 @@ Method: TypeAlias = str
 AUTO: Method = "auto"
 
 
-@cache
-def estimators() -> Mapping[str, Estimator]:
-    """All estimators by name, in the order in which they are tried."""
-    modules = [import_module(f"{package.__name__}.{module.name}") for module in iter_modules(package.__path__)]
-    classes = [
-        value
-        for module in modules
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Estimator) and value.__module__ == module.__name__
-    ]
-    return {cls.name: cls() for cls in sorted(classes, key=lambda cls: cls.order)}
+ESTIMATORS: Mapping[str, Estimator] = {
+    estimator.name: estimator
+    for estimator in (TracedEstimator(), MeasuredEstimator(), StaticEstimator(), LearnedEstimator())
+}
+"""By name, in the order in which they are tried."""
 
 
 def methods() -> tuple[Method, ...]:
     """The values of ``memory_estimation``."""
-    return (AUTO, *estimators())
+    return (AUTO, *ESTIMATORS)
 
 
 def check_method(method: Method) -> None:
@@ -44,5 +38,5 @@ def check_method(method: Method) -> None:
 
 def can_be_calibrated(estimate: MemoryEstimate) -> bool:
     """Whether measured peaks correct this estimate. A calibrated estimate is not corrected again."""
-    estimator = estimators().get(estimate.method)
+    estimator = ESTIMATORS.get(estimate.method)
     return estimator is not None and estimator.can_be_calibrated

@@ -11,7 +11,7 @@ from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
 from tuner.estimation import calibration, host
 from tuner.estimation.calibration import Sample
 from tuner.estimation.epoch_times import can_be_recorded, predicted, step_sample, steps_in_epoch
-from tuner.estimation.registry import AUTO, Method, can_be_calibrated, check_method, estimators
+from tuner.estimation.registry import AUTO, ESTIMATORS, Method, can_be_calibrated, check_method
 from tuner.trial import MAX_BATCH, UNNAMED, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Workload
 
@@ -43,7 +43,7 @@ class EstimatePair(NamedTuple):
 class EstimationService:
     """Estimates the memory of configurations, and calibrates by peaks of earlier trials on the device."""
 
-    method: Method = AUTO  # if it does not work, the registry's next does, and the estimate's ``note`` says so
+    method: Method = AUTO  # if it does not work, the next does, and the estimate's ``note`` says so
     calibration: bool = True
     expandable_segments: bool = False  # the option of PyTorch's CUDA allocator
     build: Build | None = None  # model, optimizer and loss of a function's configuration, to be traced
@@ -93,9 +93,8 @@ class EstimationService:
             InputError: no method works; the text gives each one's reason.
             WorkloadError: the workload itself fails.
         """
-        known = estimators()
-        chosen = [] if self.method == AUTO else [known[self.method]]
-        serving = [estimator for estimator in known.values() if estimator.serves(workload)]
+        chosen = [] if self.method == AUTO else [ESTIMATORS[self.method]]
+        serving = [estimator for estimator in ESTIMATORS.values() if estimator.serves(workload)]
         causes: list[TunerError] = []
         reasons: list[str] = []
         if self.build is not None and not isinstance(workload, Workload):

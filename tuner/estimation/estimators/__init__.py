@@ -1,1 +1,1 @@
-"""The estimators, a file each, which ``tuner.estimation.registry`` finds."""
+"""The estimators, a file each; ``tuner.estimation.registry`` lists them."""

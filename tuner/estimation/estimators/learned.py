@@ -21,7 +21,6 @@ class LearnedEstimator(Estimator):
     """Gives a trial ample memory, until ``LearnedFeedback`` predicts its need."""
 
     name = LEARNED
-    order = 4
 
     def serves(self, workload: Trainable) -> bool:
         """Whether nothing else can estimate it."""

@@ -17,7 +17,6 @@ class MeasuredEstimator(Estimator):
     """Measures the first steps and the evaluations on the device, in a new process."""
 
     name = "measured"
-    order = 2
     takes_real_step = True
 
     def estimate(

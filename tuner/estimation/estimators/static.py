@@ -21,7 +21,6 @@ class StaticEstimator(Estimator):
     """Uses GraphSAGE's closed formula, which takes milliseconds and overestimates."""
 
     name = "static"
-    order = 3
 
     def estimate(
         self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool

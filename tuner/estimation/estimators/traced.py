@@ -22,7 +22,6 @@ class TracedEstimator(Estimator):
     """Traces the first steps and the evaluations on fake tensors; for CUDA, the trace is replayed in an allocator."""
 
     name = "traced"
-    order = 1
     can_be_calibrated = True
 
     def estimate(
