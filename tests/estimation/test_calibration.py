@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import InputError
-from tuner.estimation.calibration import Calibration, Sample, apply, fit, key, load, record, to_sample, with_headroom
+from tuner.estimation.calibration import (
+    Calibration,
+    Sample,
+    apply,
+    fit,
+    key,
+    load_samples,
+    record,
+    to_sample,
+    with_headroom,
+)
 from tuner.placement.packing import need_bytes
 from tuner.trial import GB, MB, MemoryEstimate
 
@@ -97,13 +107,11 @@ def test_the_headroom_of_a_cpu_trial_stays(activation_mb: int, headroom_mb: int)
 
 def test_what_is_recorded_comes_back_under_its_own_key_only(tmp_path: Path) -> None:
     name = key("toy", "a GPU")
-    assert load(name, tmp_path) is None
+    assert load_samples(name, tmp_path) == []
     record(name, [to_sample(TRACED, 2 * GB)], tmp_path)
     record(name, samples(3), tmp_path)
-    found = load(name, tmp_path)
-    assert found is not None
-    assert found.samples == 4
-    assert load(key("toy", "another GPU"), tmp_path) is None
+    assert len(load_samples(name, tmp_path)) == 4
+    assert load_samples(key("toy", "another GPU"), tmp_path) == []
 
 
 def test_the_latest_samples_are_kept_and_of_one_footprint_the_largest(tmp_path: Path) -> None:
@@ -124,4 +132,4 @@ DEEP = "[" * 100_000
 def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "calibration.json").write_text(text)
     with pytest.raises(InputError, match=r"calibration.json is damaged .*: delete it"):
-        load("k", tmp_path)
+        load_samples("k", tmp_path)

@@ -8,7 +8,7 @@ import torch
 
 from tuner.estimation.feedback import StudyFeedback
 from tuner.estimation.host import WORKER_BYTES, corrected, with_host
-from tuner.estimation.service import EstimationService
+from tuner.estimation.service import IN_RAM, EstimationService
 from tuner.placement.packing import host_need_bytes, need_bytes
 from tuner.trial import GB, MB, AttemptResult, EpochReport, History, MemoryEstimate, Request, Trial
 from tuner.workloads.pickling import own_bytes
@@ -101,6 +101,6 @@ def test_a_trial_that_ran_out_of_ram_says_that_others_need_more_of_it_and_nothin
 def test_the_next_study_knows_what_this_ones_trials_took() -> None:
     service, raw = EstimationService(), MemoryEstimate("traced", host_bytes=GB)
     service.learn_in_ram("toy", "H100", [(raw, GB // 2), (raw, GB // 4)])
-    assert corrected(GB, service.samples_in_ram("toy", "H100")) == GB // 2
+    assert corrected(GB, service.samples("toy", "H100", IN_RAM)) == GB // 2
     assert service.samples("toy", "H100") == [], "they are not those of its memory"
-    assert corrected(GB, service.samples_in_ram("toy", "A100")) == GB
+    assert corrected(GB, service.samples("toy", "A100", IN_RAM)) == GB

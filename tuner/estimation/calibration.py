@@ -132,12 +132,6 @@ def key(workload: str, device: str, expandable_segments: bool = False) -> str:
     return f"{workload} | {device} | {versions}{option}"
 
 
-def load(name: str, folder: Path | None = None) -> Calibration | None:
-    """The calibration of a key, or None. A damaged file raises ``InputError``."""
-    samples = load_samples(name, folder)
-    return fit(samples) if samples else None
-
-
 def load_samples(name: str, folder: Path | None = None) -> list[Sample]:
     """The samples of a key, the latest last. A damaged file raises ``InputError``."""
     return _read(_path(folder)).get(name, [])

@@ -75,7 +75,7 @@ class EstimationService:
                     raise kind(f"{named}{error.text}") from error
                 if can_be_recorded(estimate):
                     if estimate.method not in known:
-                        known[estimate.method] = self._step_times(workload.name, device.name, estimate.method)
+                        known[estimate.method] = self.samples(workload.name, device.name, A_STEP + estimate.method)
                     steps = steps_in_epoch(workload, configuration.values, data)
                     estimate = replace(estimate, epoch_seconds=predicted(known[estimate.method], estimate, steps))
                 found[key] = estimate
@@ -137,25 +137,25 @@ class EstimationService:
 
     def calibrated(self, estimates: Sequence[MemoryEstimate], workload: str, device: str) -> list[MemoryEstimate]:
         """The estimates, calibrated where possible. A damaged calibration file raises ``InputError``."""
-        known = calibration.load(self._key(workload, device)) if self.calibration else None
+        samples = self.samples(workload, device)
+        known = calibration.fit(samples) if samples else None
         return [
             calibration.apply(estimate, known) if known and can_be_calibrated(estimate) else estimate
             for estimate in estimates
         ]
 
-    def samples(self, workload: str, device: str) -> list[Sample]:
-        """The calibration's samples; empty without calibration. A damaged file raises ``InputError``."""
-        return calibration.load_samples(self._key(workload, device)) if self.calibration else []
+    def samples(self, workload: str, device: str, kind: str = "") -> list[Sample]:
+        """The calibration's samples; empty without calibration. A damaged file raises ``InputError``.
+
+        ``kind`` is empty for the memory of the device, or ``IN_RAM``, or ``A_STEP`` with a method.
+        """
+        return calibration.load_samples(self._key(workload, device) + kind) if self.calibration else []
 
     def learn(self, workload: str, device: str, peaks: Iterable[tuple[MemoryEstimate, int]]) -> None:
         """Records uncalibrated estimates with their measured peaks in bytes; errors are ``calibration.record``'s."""
         samples = [calibration.to_sample(raw, peak) for raw, peak in peaks if can_be_calibrated(raw)]
         if samples:
             calibration.record(self._key(workload, device), samples)
-
-    def samples_in_ram(self, workload: str, device: str) -> list[Sample]:
-        """Like ``samples``, for the host RAM of GPU trials."""
-        return calibration.load_samples(self._key(workload, device) + IN_RAM) if self.calibration else []
 
     def learn_in_ram(self, workload: str, device: str, peaks: Iterable[tuple[MemoryEstimate, int]]) -> None:
         """Like ``learn``, for the host RAM of GPU trials."""
@@ -172,9 +172,6 @@ class EstimationService:
                 rows.setdefault(raw.method, []).append(step_sample(raw, seconds, steps))
         for method, samples in rows.items():
             calibration.record(self._key(workload.name, device) + A_STEP + method, samples, latest=True)
-
-    def _step_times(self, workload: str, device: str, method: str) -> list[Sample]:
-        return calibration.load_samples(self._key(workload, device) + A_STEP + method) if self.calibration else []
 
     def _key(self, workload: str, device: str) -> str:
         return calibration.key(workload, device, self.expandable_segments)

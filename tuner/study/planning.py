@@ -11,7 +11,7 @@ from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.estimation.calibration import Sample
 from tuner.estimation.estimators.learned import first_share, with_room
 from tuner.estimation.host import corrected, with_host
-from tuner.estimation.service import EstimatePair, EstimationService
+from tuner.estimation.service import IN_RAM, EstimatePair, EstimationService
 from tuner.machine.leases import with_leased
 from tuner.placement.capacity import largest_ram, limited, ram_budgets, ram_buffer_bytes
 from tuner.placement.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
@@ -90,7 +90,7 @@ def with_host_needs(found: Estimates, tasks: Tasks, devices: Sequence[Device], s
     if not gpus:
         return found
     service, requests = estimation_service(settings), list[Request]()
-    known = {name: [sample for gpu in gpus for sample in service.samples_in_ram(name, gpu)] for name in tasks}
+    known = {name: [sample for gpu in gpus for sample in service.samples(name, gpu, IN_RAM)] for name in tasks}
     raw: dict[str, MemoryEstimate] = {}
     for request in found.requests:
         trial_id, task, samples = request.trial.trial_id, tasks[request.trial.workload], known[request.trial.workload]
