@@ -52,17 +52,17 @@ def study(folder: str, trials: int, mb: int, seconds: float) -> None:
     tuner.run(hold, space=space, metric="loss", direction="minimize", output=folder, **options)  # type: ignore[arg-type]
 
 
-def hog(mb: int, seconds: float) -> None:
-    """Another program, which takes ``mb`` MiB, its context included, and then ends."""
+def hog(mb: int, released: str) -> None:
+    """Another program, which holds ``mb`` MiB, its context included, until the file ``released`` exists."""
     held = torch.empty((mb - 500) * MB, dtype=torch.uint8, device="cuda:0")
-    print("held", flush=True)
-    time.sleep(seconds)
+    while not Path(released).exists():
+        time.sleep(0.1)
     del held
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "hog":
-        hog(int(sys.argv[2]), float(sys.argv[3]))
+        hog(int(sys.argv[2]), sys.argv[3])
     elif sys.argv[1] == "meet":
         study_of_meeting(sys.argv[2])
     else:

@@ -19,9 +19,20 @@ CARD = {"sizes": [3000]}
 
 
 def start(folder: Path, *arguments: object) -> subprocess.Popen[str]:
-    environment = on_cards(folder / "cards", XDG_CACHE_HOME=str(folder), HELD=str(folder / "held"), **CARD)
+    environment = on_cards(
+        folder / "cards", XDG_CACHE_HOME=str(folder), HELD=str(folder / "held"), PYTHONUNBUFFERED="1", **CARD
+    )
     command = [sys.executable, sharing.__file__, *map(str, arguments)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def read_until(process: subprocess.Popen[str], word: str) -> str:
+    """What a process has printed up to the first line with this word; all of it without one."""
+    said = ""
+    assert process.stdout is not None
+    while word not in said and (line := process.stdout.readline()):
+        said += line
+    return said
 
 
 def at_once_gb(lines: list[Line]) -> float:
@@ -58,8 +69,10 @@ def test_what_another_program_takes_after_the_plan_costs_time_alone(tmp_path: Pa
     process = start(tmp_path, "study", study.folder, 6, 300, 3)
     while not (study.folder / "study.json").exists():  # the plan is made
         time.sleep(0.05)
-    hog = start(tmp_path, "hog", 2450, 12)
-    said = ended(process)
+    hog = start(tmp_path, "hog", 2450, tmp_path / "released")
+    said = read_until(process, f"process {hog.pid}")  # a trial waits for the memory
+    (tmp_path / "released").touch()
+    ended(process)
     ended(hog)
     lines = study.attempts
     assert {line["trial_id"] for line in lines if line["status"] == "completed"} == {f"t00{n}" for n in range(1, 7)}
@@ -73,7 +86,10 @@ def test_a_trial_whose_memory_another_program_takes_has_the_same_share_again(tmp
     process = start(tmp_path, "study", study.folder, 2, 300, 12)
     while not (tmp_path / "held").exists():  # a trial has half of its memory
         time.sleep(0.05)
-    hog = start(tmp_path, "hog", 3000 - 2 * 716 - 50, 18)  # 66 of them may be left of a worker's first step
+    # 66 MiB may be left of a worker's first step.
+    hog = start(tmp_path, "hog", 3000 - 2 * 716 - 50, tmp_path / "released")
+    read_until(process, "the attempt does not count")
+    (tmp_path / "released").touch()
     ended(process)
     ended(hog)
     starved = [line for line in study.attempts if line["status"] == "out_of_memory"]
