@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tuner
 from scripts import command_docs
-from tuner.spec.stub import stub
+from scripts.stub import stub
 
 STUB = Path(tuner.__file__).with_suffix(".pyi")
 REMEDY = "run scripts/generate and commit what it writes"

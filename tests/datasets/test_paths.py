@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import tuner
-from tuner.datasets.paths import random_spanning_tree, third_order_paths
+from tuner.datasets.paths import third_order_paths
 from tuner.datasets.swc import find_files, read_swc
 from tuner.errors import InputError
 
@@ -95,45 +95,8 @@ def test_raw_reconstructions_have_as_many_paths_as_the_formula_says() -> None:
 
 def test_too_many_paths_are_refused_before_they_are_made() -> None:
     edges = np.array(np.triu_indices(1000, 1))  # all of them would take 32 TB
-    with pytest.raises(
-        InputError, match=r"995,007,996,000 .* more than 50,000,000: reduce it by random_spanning_tree"
-    ):
+    with pytest.raises(InputError, match=r"995,007,996,000 .* more than 50,000,000: reduce it to a spanning tree"):
         third_order_paths(edges, 1000)
     with pytest.raises(InputError, match="raise max_paths"):
         third_order_paths(np.array([[0, 1, 2], [1, 2, 3]]), 4, max_paths=1)
     assert third_order_paths(np.array([[0, 1, 2], [1, 2, 3]]), 4, max_paths=2).shape[1] == 2 + 4
-
-
-def components(edges: NDArray[Any], nodes: int) -> int:
-    label = np.arange(nodes)
-    for a, b in edges.T.tolist():
-        label[label == label[a]] = label[b]
-    return len(np.unique(label))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_spanning_tree_spans_and_is_a_tree(seed: int) -> None:
-    edges = random_graph(40, seed, density=0.2)
-    tree = random_spanning_tree(edges, 40, seed)
-    assert components(tree, 40) == components(edges, 40)
-    assert tree.shape[1] == 40 - components(edges, 40)
-    assert set(map(tuple, tree.T.tolist())) <= set(map(tuple, edges.T.tolist()))
-
-
-def test_a_spanning_tree_depends_on_the_seed_alone() -> None:
-    edges = random_graph(40, 0)
-    first, again, other = (random_spanning_tree(edges, 40, seed) for seed in (1, 1, 2))
-    assert (first == again).all()
-    assert (first != other).any()
-
-
-def test_a_graph_that_is_not_connected_gets_a_forest() -> None:
-    edges = np.array([[0, 1, 2, 3], [1, 2, 0, 4]])
-    assert random_spanning_tree(edges, 6, 0).shape[1] == 3
-    assert random_spanning_tree(edges[:, :0], 6, 0).shape == (2, 0)
-
-
-def test_a_spanning_tree_makes_a_dense_graph_small() -> None:
-    edges = np.array(np.triu_indices(30, 1))
-    tree = random_spanning_tree(edges, 30, 0)
-    assert third_order_paths(tree, 30).shape[1] < third_order_paths(edges, 30).shape[1] / 1000

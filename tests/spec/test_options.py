@@ -12,18 +12,15 @@ from tuner.spec.options import Options, Terminal, Texts, field, public
 from tuner.spec.settings import Settings
 
 
-class Common(Options):
+class Common(Options, title="Common"):
     """A group."""
-
-    title: ClassVar[str] = "Common"
 
     seed: int = field(0, "The seed.", Terminal("N"), ge=0)
 
 
-class Example(Common):
+class Example(Common, title="Own"):
     """A command."""
 
-    title: ClassVar[str] = "Own"
     positional: ClassVar[tuple[str, ...]] = ("labels",)
 
     labels: Texts = field((), "Names.", Terminal("NAME", unset=f"those of {option('seed')}"))

@@ -58,7 +58,7 @@ class Forecast:
         return title(trial.workload, trial.name, several=several, seed=trial.seed if len(seeds) > 1 else None)
 
 
-@public(PlanOptions, decided_by="gpu")
+@public(PlanOptions)
 def plan(options: PlanOptions) -> Forecast | Capacity:
     """Shows the packing of a study without running it: what ``tuner plan`` prints.
 

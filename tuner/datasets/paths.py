@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import InputError
 
 Index = NDArray[np.int64]
-IntT = TypeVar("IntT", bound=np.integer)
 MAX_PATHS = 50_000_000  # 1.6 GB of indices; a dense graph of a thousand nodes has a thousand times as many paths
 
 
@@ -29,8 +26,8 @@ def third_order_paths(edges: NDArray[np.integer], num_nodes: int, *, max_paths: 
     counts = (degree[j] - 1) * (degree[k] - 1)
     if (total := int(counts.sum())) > max_paths:
         raise InputError(
-            f"the graph has {total:,} third-order paths, more than {max_paths:,}: reduce it by "
-            "random_spanning_tree, or raise max_paths"
+            f"the graph has {total:,} third-order paths, more than {max_paths:,}: reduce it to a spanning tree, or "
+            "raise max_paths"
         )
     reverse = np.lexsort((j, k))  # the position of (k, j): pairs sorted by their second node, then their first
     middle = np.repeat(np.arange(len(j)), counts)
@@ -51,26 +48,3 @@ def k_th(first: Index, rank: Index, left_out: Index) -> Index:
     position = first + rank
     shifted: Index = position + (position >= left_out)
     return shifted
-
-
-def random_spanning_tree(edges: NDArray[IntT], num_nodes: int, seed: int) -> NDArray[IntT]:
-    """The edges (2, …) of a random spanning tree (a forest if the graph is not connected), in their order.
-
-    It is the minimum spanning tree for random weights (Kruskal). SGMP (Zhang and Zhao, NeurIPS 2021) reduces general
-    graphs by such trees, whose number of paths is linear, not cubic, in the number of nodes.
-    """
-    parent = list(range(num_nodes))
-
-    def find(node: int) -> int:
-        while parent[node] != node:
-            parent[node] = parent[parent[node]]
-            node = parent[node]
-        return node
-
-    kept = []
-    for edge in np.random.default_rng(seed).permutation(edges.shape[1]):
-        a, b = find(int(edges[0, edge])), find(int(edges[1, edge]))
-        if a != b:
-            parent[a] = b
-            kept.append(edge)
-    return edges[:, np.sort(np.array(kept, dtype=np.int64))]

@@ -48,10 +48,8 @@ Listed = Annotated[Sequence[str], BeforeValidator(lambda given: (given,) if isin
 PORT = 8765
 
 
-class PlanOptions(SelectionOptions, SpaceOptions, Training, PackingOptions, TooLarge):
+class PlanOptions(SelectionOptions, SpaceOptions, Training, PackingOptions, TooLarge, title="What to plan for"):
     """``plan``: how a study would be packed."""
-
-    title: ClassVar[str] = "What to plan for"
 
     gpus: int | None = field(
         None,
@@ -74,10 +72,8 @@ class PlanOptions(SelectionOptions, SpaceOptions, Training, PackingOptions, TooL
     )
 
 
-class TransformerOptions(Options):
+class TransformerOptions(Options, title="A transformer"):
     """The sizes of a GPT-style transformer."""
-
-    title: ClassVar[str] = "A transformer"
 
     model_embd: int | None = field(None, "A transformer's width.", Terminal("N"))
     model_layer: int | None = field(None, "A transformer's number of blocks.", Terminal("N"))
@@ -112,10 +108,9 @@ class TransformerOptions(Options):
     )
 
 
-class EstimateOptions(SelectionOptions, Seed, Estimation, TransformerOptions):
+class EstimateOptions(SelectionOptions, Seed, Estimation, TransformerOptions, title="What to estimate"):
     """``estimate``: what training will take."""
 
-    title: ClassVar[str] = "What to estimate"
     positional: ClassVar[tuple[str, ...]] = ("model",)
 
     model: Model | None = field(
@@ -139,14 +134,13 @@ class EstimateOptions(SelectionOptions, Seed, Estimation, TransformerOptions):
     )
 
 
-class CalibrateOptions(SelectionOptions, Seed, DeviceOptions):
+class CalibrateOptions(SelectionOptions, Seed, DeviceOptions, title="What to size"):
     """``calibrate``: what configurations take, measured."""
 
 
 class OptimizeOptions(SelectionOptions, Seed, Estimation):
     """``optimize``: the largest batch that fits."""
 
-    title: ClassVar[str] = "What to size"
     positional: ClassVar[tuple[str, ...]] = ("workload",)
 
     footprint: PathText | None = field(

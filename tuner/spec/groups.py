@@ -86,10 +86,9 @@ OptionTexts = Annotated[Texts, BeforeValidator(_option_texts)]
 DirectionText = Annotated[Direction | None, BeforeValidator(_direction)]
 
 
-class SelectionOptions(Options):
+class SelectionOptions(Options, title="Configurations and data"):
     """What to train, on which data."""
 
-    title: ClassVar[str] = "Configurations and data"
     positional: ClassVar[tuple[str, ...]] = ("workload",)
 
     workload: WorkloadsLike = field(
@@ -156,10 +155,8 @@ class SelectionOptions(Options):
             raise both_given("config", "mode")
 
 
-class ObjectiveOptions(Options):
+class ObjectiveOptions(Options, title="Configurations and data"):
     """What trials are compared by."""
-
-    title: ClassVar[str] = "Configurations and data"
 
     metric: str | None = field(
         None,
@@ -178,20 +175,16 @@ class ObjectiveOptions(Options):
     )
 
 
-class Seed(Options):
+class Seed(Options, title="Training"):
     """The first seed."""
-
-    title: ClassVar[str] = "Training"
 
     seed: int = field(
         0, "The seed of the validation split, weights, batches and dropout.", Terminal("N"), ge=0, le=MOST_SEED
     )
 
 
-class Training(Seed):
+class Training(Seed, title="Training"):
     """How long, and how often."""
-
-    title: ClassVar[str] = "Training"
 
     epochs: int | None = field(
         None, "Train every configuration for N epochs.", Terminal("N", unset="each configuration's own number"), ge=1
@@ -208,10 +201,8 @@ class Training(Seed):
     )
 
 
-class PackingOptions(TrialMemory, DeviceMemory):
+class PackingOptions(TrialMemory, DeviceMemory, title="Packing"):
     """How trials share devices."""
-
-    title: ClassVar[str] = "Packing"
 
     packing: Packing | None = field(
         None,
@@ -237,20 +228,16 @@ class PackingOptions(TrialMemory, DeviceMemory):
     )
 
 
-class TooLarge(Options):
+class TooLarge(Options, title="Packing"):
     """What happens to a configuration that fits no device."""
-
-    title: ClassVar[str] = "Packing"
 
     skip_too_large: bool = field(
         False, "Leave out configurations that fit on no device, and list them as too_large, instead of refusing all."
     )
 
 
-class OutOfMemory(Options):
+class OutOfMemory(Options, title="Retries and checkpoints"):
     """What follows a trial that runs out of memory."""
-
-    title: ClassVar[str] = "Retries and checkpoints"
 
     max_attempts: int = field(
         4, "The maximum number of attempts for a trial that runs out of memory.", Terminal("N"), ge=1
@@ -272,10 +259,8 @@ class OutOfMemory(Options):
     )
 
 
-class Retries(OutOfMemory):
+class Retries(OutOfMemory, title="Retries and checkpoints"):
     """What follows a trial that fails."""
-
-    title: ClassVar[str] = "Retries and checkpoints"
 
     max_failures: int = field(
         0, "The maximum number of retries of a trial that raised another error.", Terminal("N"), ge=0
@@ -291,18 +276,14 @@ class Retries(OutOfMemory):
     )
 
 
-class Caps(Options):
+class Caps(Options, title="Execution"):
     """What keeps a trial within its share."""
-
-    title: ClassVar[str] = "Execution"
 
     caps: bool = field(True, "End a trial that takes more than its share, before it takes memory from the others.")
 
 
-class StudyOptions(Training, PackingOptions, Retries, Caps):
+class StudyOptions(Training, PackingOptions, Retries, Caps, title="Execution"):
     """The options of every study."""
-
-    title: ClassVar[str] = "Execution"
 
     time_limit: Time = field(
         None,
@@ -323,10 +304,8 @@ class StudyOptions(Training, PackingOptions, Retries, Caps):
     )
 
 
-class Records(Options):
+class Records(Options, title="Results"):
     """Where results go."""
-
-    title: ClassVar[str] = "Results"
 
     output: PathText | None = field(
         None,
@@ -352,10 +331,8 @@ class Records(Options):
     )
 
 
-class SpaceOptions(Options):
+class SpaceOptions(Options, title="Search"):
     """What to try."""
-
-    title: ClassVar[str] = "Search"
 
     search: Search | None = field(
         None,
@@ -397,10 +374,8 @@ class SpaceOptions(Options):
     )
 
 
-class SearchOptions(SpaceOptions):
+class SearchOptions(SpaceOptions, title="Search"):
     """What to try next, and what to stop."""
-
-    title: ClassVar[str] = "Search"
 
     scheduler: Scheduler = field(
         FIFO,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator
 
@@ -48,28 +48,22 @@ def _method(given: str) -> str:
 EstimationMethod = Annotated[Method, AfterValidator(_method)]
 
 
-class DeviceSelection(Options):
+class DeviceSelection(Options, title="Execution"):
     """Where to train."""
-
-    title: ClassVar[str] = "Execution"
 
     device: DeviceChoice = field("auto", "Where to train: cuda, cpu, or auto for GPUs where there are any.")
 
 
-class DeviceOptions(DeviceSelection):
+class DeviceOptions(DeviceSelection, title="Execution"):
     """Where to train, and with which allocator."""
-
-    title: ClassVar[str] = "Execution"
 
     expandable_segments: bool = field(
         False, "Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation."
     )
 
 
-class Estimation(DeviceOptions):
+class Estimation(DeviceOptions, title="Memory"):
     """How memory is estimated."""
-
-    title: ClassVar[str] = "Memory"
 
     memory_estimation: EstimationMethod = field(
         "auto",
@@ -83,10 +77,8 @@ class Estimation(DeviceOptions):
     )
 
 
-class TrialMemory(Estimation):
+class TrialMemory(Estimation, title="Memory"):
     """The memory that each trial gets."""
-
-    title: ClassVar[str] = "Memory"
 
     auto_memory: bool = field(
         True, f"Estimate the memory of each configuration. {option('model_memory_gb')} gives it instead."
@@ -116,10 +108,8 @@ class TrialMemory(Estimation):
     )
 
 
-class DeviceMemory(Options):
+class DeviceMemory(Options, title="Memory"):
     """The memory of each device that trials may use."""
-
-    title: ClassVar[str] = "Memory"
 
     gpu_memory_buffer_gb: float = field(
         2.0,

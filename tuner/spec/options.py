@@ -2,7 +2,7 @@
 
 A class of ``Options`` has a field for each option of a command and of the public function of the same name. A field
 is the only place where its name, type, default, bounds and description stand. ``tuner.cli.options`` makes the command
-line of it, ``public`` the function that people call, and ``tuner.spec.stub`` the types that editors and mypy see.
+line of it, ``public`` the function that people call, and ``scripts/generate`` the types that editors and mypy see.
 """
 
 from __future__ import annotations
@@ -96,18 +96,16 @@ def required(doc: str, terminal: Terminal = Terminal()) -> Any:
 class Options(BaseModel):
     """The options of a command: each is a field, checked as an object is made.
 
-    A class that other classes are put together from is a group; the help of the command line shows it under its
-    title.
+    A class that other classes are put together from is a group; the help of the command line shows the fields that it
+    declares under its ``title``.
 
     Attributes:
-        title: what the help calls the group of the fields that a class declares.
         positional: the fields that Python takes by position as well, in this order.
     """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False, defer_build=True
     )
-    title: ClassVar[str] = "Options"
     positional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, **values: object) -> None:
@@ -148,7 +146,12 @@ class Options(BaseModel):
     @classmethod
     def titles(cls) -> dict[str, str]:
         """The title of each option's group, by the option's name."""
-        return {name: group.title for group in cls.groups() for name in group.declared() if name in cls.model_fields}
+        return {
+            name: str(group.model_config.get("title") or "Options")
+            for group in cls.groups()
+            for name in group.declared()
+            if name in cls.model_fields
+        }
 
     @classmethod
     def declared(cls) -> Mapping[str, str]:
@@ -244,15 +247,10 @@ class Public(Protocol[Given, R]):
         """Takes each option by its name."""
 
 
-def public(options: type[Given], *, decided_by: str = "") -> Callable[[Callable[[Given], R]], Public[Given, R]]:
+def public(options: type[Given]) -> Callable[[Callable[[Given], R]], Public[Given, R]]:
     """Makes a function of one ``Options`` object the public one that takes each option by its name.
 
     Its docstring has the options' ``Args:`` before ``Returns:`` or ``Raises:``.
-
-    Args:
-        options: the class of the object.
-        decided_by: the option, None by default, without which the first of the two types that the function returns
-            comes back, and with which the second.
     """
 
     def decorate(function: Callable[[Given], R]) -> Public[Given, R]:
@@ -269,9 +267,7 @@ def public(options: type[Given], *, decided_by: str = "") -> Callable[[Callable[
             return function(options(**given))
 
         returns = inspect.signature(function).return_annotation
-        vars(called).update(
-            of=function, decided_by=decided_by, __signature__=signature.replace(return_annotation=returns)
-        )
+        vars(called).update(of=function, __signature__=signature.replace(return_annotation=returns))
         called.__doc__ = docstring(function.__doc__ or "", options)
         called.__annotations__ = {}
         return cast("Public[Given, R]", called)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import ClassVar
 
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.placement.packing import Packing
@@ -23,10 +22,8 @@ from tuner.spec.options import field
 from tuner.trial import GB
 
 
-class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, TooLarge, Records):
+class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, TooLarge, Records, title="Execution"):
     """The specification of a study: what ``tuner run`` and ``tuner.run`` take."""
-
-    title: ClassVar[str] = "Execution"
 
     dry_run: bool = field(False, "Stop after the plan.")
 

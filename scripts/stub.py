@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any, overload
 '''
 
+# Of functions that return one of two types, the option without which the first comes back, and with which the second.
+DECIDED_BY = {"plan": "gpu"}
+
 
 def stub(modules: Mapping[str, Sequence[str]], names: Sequence[str]) -> str:
     """The text of the stub."""
@@ -35,10 +38,9 @@ def _function(name: str, function: Callable[..., object]) -> str:
     """A function's types and docstring; an overload for each type that it returns, where an option decides that."""
     signature = inspect.signature(function)
     text = textwrap.indent(f'"""{inspect.cleandoc(function.__doc__ or "")}\n"""', "    ")
-    option: str = vars(function)["decided_by"]
-    if not option:
+    if name not in DECIDED_BY:
         return f"{_head(name, signature)}\n{text}"
-    decisive = signature.parameters[option]
+    decisive = signature.parameters[DECIDED_BY[name]]
     without, given = str(signature.return_annotation).split(" | ")
     absent = decisive.replace(annotation="None")
     present = decisive.replace(
@@ -68,10 +70,11 @@ def _head(name: str, signature: inspect.Signature) -> str:
 def _imports(function: Callable[..., object]) -> list[str]:
     """Imports of the types in a function's signature, as its module and those of its options have them."""
     signature = inspect.signature(function)
-    texts = [signature.return_annotation, *(each.annotation for each in signature.parameters.values())]
+    texts = [signature.return_annotation, *(parameter.annotation for parameter in signature.parameters.values())]
     words = {word for text in texts for word in re.findall(r"[A-Za-z_]\w*(?:\.\w+)*", str(text))}
     modules = [function.__module__, "tuner.spec.groups", "tuner.spec.memory_groups", "tuner.spec.commands"]
-    sources = "\n".join(inspect.getsource(importlib.import_module(module)) for module in modules)
+    texts_of = {module: inspect.getsource(importlib.import_module(module)) for module in modules}
+    sources = "\n".join(texts_of.values())
     lines = []
     for word in sorted(words):
         if word.startswith("pd."):
@@ -81,11 +84,9 @@ def _imports(function: Callable[..., object]) -> list[str]:
         ):
             lines.append(f"from {found[1]} import {found[2] or word} as {word}")
         elif declared := [
-            each
-            for each in modules
-            if re.search(
-                rf"^ *(?:class )?{word}\b *[=:(]", inspect.getsource(importlib.import_module(each)), re.MULTILINE
-            )
+            module
+            for module, source in texts_of.items()
+            if re.search(rf"^ *(?:class )?{word}\b *[=:(]", source, re.MULTILINE)
         ]:
             lines.append(f"from {declared[0]} import {word} as {word}")
     return lines
