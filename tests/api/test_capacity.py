@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -149,23 +150,10 @@ def test_a_given_footprint_that_does_not_fit_has_no_change() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "message"),
-    [
-        ("0", "gpu='0': must be a finite number of GB above 0"),
-        ([8, -1], "gpu=-1: must be a finite number"),
-        ("8,inf", "gpu='inf': must be a finite number"),
-        ("8,1e300", "gpu='1e300': must be at most 1,000,000 GB"),
-        ([10**400], "must be a number of GB"),
-        ("eight", "gpu='eight': must be a number of GB"),
-        ([True], "gpu=True: must be a number of GB"),
-        ("8,,9", "gpu='': must be a number of GB"),
-        ("", "gpu='': expected sizes in GB with commas between them"),
-        ([], r"gpu=\[\]: expected sizes in GB"),
-        (8, "gpu=8: expected sizes in GB"),
-    ],
+    "gpu", ["0", [8, -1], "8,inf", "8,1e300", [10**400], "eight", [True], [float("nan")], "8,,9", "", [], 8]
 )
-def test_sizes_that_are_none_are_refused(gpu: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+def test_sizes_that_are_none_are_refused(gpu: Any) -> None:
+    with pytest.raises(InputError, match=f"gpu={re.escape(repr(gpu))[:9]}.*: must be sizes in GB above 0"):
         card_sizes(gpu)
 
 

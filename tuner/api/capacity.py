@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.errors import InputError, option
+from tuner.errors import InputError, ParameterError
 from tuner.estimation.service import memory_key
 from tuner.placement.capacity import UNBOUNDED
 from tuner.placement.packing import Packing, budget_bytes
@@ -87,27 +87,17 @@ def card_sizes(gpu: str | Sequence[float]) -> list[int]:
     """The cards' sizes in bytes, from GB: numbers, or a text of numbers with commas between them.
 
     Raises:
-        InputError: there is none, or one of them is no number above 0 and up to ``MOST_GB``.
+        ParameterError: there is none, or one of them is no number above 0 and up to ``MOST_GB``.
     """
-    listed: object = gpu.split(",") if isinstance(gpu, str) else gpu
-    if not isinstance(listed, Sequence) or not listed or listed == [""]:
-        raise InputError(f"{option('gpu', gpu)}: expected sizes in GB with commas between them, such as 8,16,24")
-    return [_size(size) for size in listed]
-
-
-def _size(given: Any) -> int:
     try:
-        size = math.nan if isinstance(given, bool) else float(given)
+        listed: Sequence[Any] = gpu.split(",") if isinstance(gpu, str) else list(gpu)
+        sizes = [math.nan if isinstance(size, bool) else float(size) for size in listed]
     except (TypeError, ValueError, OverflowError):
-        size = math.nan
-    text = given.strip() if isinstance(given, str) else given
-    if math.isnan(size):
-        raise InputError(f"{option('gpu', text)}: must be a number of GB, such as 8,16,24")
-    if not 0 < size < math.inf:
-        raise InputError(f"{option('gpu', text)}: must be a finite number of GB above 0")
-    if size > MOST_GB:
-        raise InputError(f"{option('gpu', text)}: must be at most {MOST_GB:,} GB")
-    return int(size * GB)
+        sizes = []
+    if not sizes or not all(0 < size <= MOST_GB for size in sizes):
+        rule = f"must be sizes in GB above 0 and at most {MOST_GB:,}, such as 8,16,24"
+        raise ParameterError("gpu", gpu, rule)
+    return [int(size * GB) for size in sizes]
 
 
 def capacity(tasks: Tasks, trials: Sequence[Trial], sizes: Sequence[int], settings: Settings) -> Capacity:

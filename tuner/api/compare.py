@@ -113,23 +113,23 @@ def _records(
     several = len({row.study for row in rows}) > 1
     for group in by_data(own, {label: data_print(study, workload) for label, study in studies.items()}):
         names = {name_in_study(row): (row.study, row.name) for row in group}
-        for each in averages([replace(row, name=name_in_study(row)) for row in group], by):
-            study, name = names[each.name]
-            yield {**({STUDY: study} if several else {}), **_record(workload, name, each)}
+        for average in averages([replace(row, name=name_in_study(row)) for row in group], by):
+            study, name = names[average.name]
+            yield {**({STUDY: study} if several else {}), **_record(workload, name, average)}
 
 
-def _record(workload: str, name: str, each: Average) -> dict[str, object]:
+def _record(workload: str, name: str, average: Average) -> dict[str, object]:
     nothing = Interval(float("nan"), None, 0)
-    mean, difference = each.interval or nothing, each.difference or nothing
+    mean, difference = average.interval or nothing, average.difference or nothing
     return {
         "workload": workload,
         "name": name,
-        "seeds": each.seeds,
-        "completed": len(each.values),
+        "seeds": average.seeds,
+        "completed": len(average.values),
         "mean": mean.mean,
         "half_width": float("nan") if mean.half_width is None else mean.half_width,
         "difference": difference.mean,
         "difference_half_width": float("nan") if difference.half_width is None else difference.half_width,
         "common_seeds": difference.count,
-        "verdict": each.verdict,
+        "verdict": average.verdict,
     }

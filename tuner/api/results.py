@@ -58,10 +58,9 @@ class Comparison:
     def notes(self) -> list[str]:
         """What could not be read, and what should not be compared, a line each."""
         others = [
-            f"{name}: these studies were of other metrics or directions: all are ranked by {each.metric}, "
-            f"{each.direction}d"
-            for name, each in self.objectives.items()
-            if any(study.record.objectives.get(name, each) != each for study in self.studies.values())
+            f"{name}: these studies were of other metrics or directions: all rank by {by.metric}, {by.direction}d"
+            for name, by in self.objectives.items()
+            if any(study.record.objectives.get(name, by) != by for study in self.studies.values())
         ]
         return [
             *self.unread,
@@ -149,7 +148,7 @@ def again(found: Comparison, row: Attempt) -> str:
     """How to have a row's configuration again: a command, a call, or the values as options of ``tuner run``."""
     study, name = found.studies[row.study], row.workload
     if study.record.known and name in (*BUILT_IN, *study.record.classes):
-        own = [each for each in found.rows if each.study == row.study]
+        own = [other for other in found.rows if other.study == row.study]
         kept = row is found.best(own, name) and row.weights_kept
         at_hand = study.record.options is not None and study.record.classes.get(name, "") is not None
         if kept or at_hand:

@@ -128,9 +128,9 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
     asked = chosen(ctx, EstimateOptions)
     found = estimate.estimate.of(asked)
     if as_json:
-        click.echo(json.dumps([estimate.to_record(*each) for each in found], indent=2))
+        click.echo(json.dumps([estimate.to_record(*one) for one in found], indent=2))
     elif as_csv:
-        _write_csv([estimate.to_record(*each) for each in found])
+        _write_csv([estimate.to_record(*one) for one in found])
     else:
         from tuner.reporting.plan_text import estimates_text
 
@@ -292,7 +292,7 @@ def status(as_json: bool) -> None:
     from tuner.health import status as health
 
     found = health.status()
-    text = json.dumps([asdict(each) for each in found], indent=2) if as_json else health.status_text(found)
+    text = json.dumps([asdict(machine) for machine in found], indent=2) if as_json else health.status_text(found)
     _say(text)
 
 
@@ -345,6 +345,6 @@ def main() -> None:
 def _fail(message: str, code: int, debug: bool) -> None:
     if debug:
         _say(traceback.format_exc().rstrip(), err=True)
-    line = " ".join(each.strip() for each in message.splitlines() if each.strip())  # others' texts may have several
+    line = " ".join(line.strip() for line in message.splitlines() if line.strip())  # others' texts may have several
     _say(printable(f"error: {line}", MOST_OF_ERROR), err=True)
     sys.exit(code)

@@ -26,6 +26,8 @@ SEVERAL = (
     *("search_options", "scheduler_options"),
 )  # can be given again
 
+KINDS = {bool: click.BOOL, str: click.STRING, int: click.INT, float: click.FLOAT}  # the first that a type allows
+
 
 class SpecifiedOption(click.Option):
     """An option that knows its group, whether it is common, and other names, which the help does not show."""
@@ -117,18 +119,9 @@ def _is_listed(spec: type[Options], name: str) -> bool:
 
 def _kind(spec: type[Options], name: str) -> click.ParamType[object]:
     """The type of an option's value."""
-    if spec.terminal(name).choices:
-        return click.Choice(spec.terminal(name).choices)
     annotation = spec.model_fields[name].annotation
     kinds = [annotation, *get_args(annotation)]
-    for kind in kinds:
-        if get_origin(kind) is Literal:
-            return click.Choice(get_args(kind))
-    return next(
-        (
-            made
-            for kind, made in ((bool, click.BOOL), (str, click.STRING), (int, click.INT), (float, click.FLOAT))
-            if kind in kinds
-        ),
-        click.STRING,
-    )
+    literal = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
+    if choices := spec.terminal(name).choices or literal:
+        return click.Choice(choices)
+    return next((known for kind, known in KINDS.items() if kind in kinds), click.STRING)

@@ -22,8 +22,8 @@ def forecast_text(forecast: Forecast) -> str:
     lines += [f"{'search':<10} {forecast.searched}"] if forecast.searched else []
     lines += forecast.left_out
     lines += [
-        f"{'first':<10} {each.trial.name} is trained, once and alone: {each.need_bytes / GB:.2f} GB"
-        for each in forecast.first
+        f"{'first':<10} {request.trial.name} is trained, once and alone: {request.need_bytes / GB:.2f} GB"
+        for request in forecast.first
     ]
     busy = [_device_line(forecast, device) for device in plan.devices[:DEVICES]]
     lines += [f"{'schedule':<10}{line.removeprefix(' ' * 10)}" if line is busy[0] else line for line in busy]

@@ -29,11 +29,8 @@ def print_results(console: Console, found: Comparison) -> None:
             console.print(workload, style="bold", markup=False)
         of_workload = [row for row in found.rows if row.workload == workload]
         columns = found.chosen or default_columns(of_workload, found.columns, objective.metric)
-        order = (
-            ()
-            if found.chosen
-            else spared_order(rows, [each for each in columns if is_metric(each) and each != objective.metric])
-        )
+        other_metrics = [name for name in columns if is_metric(name) and name != objective.metric]
+        order = () if found.chosen else spared_order(rows, other_metrics)
         heads = {column: head(column, found.columns) for column in columns}
         print_lines(console, table_lines(row_columns(rows, heads, order), width, elsewhere))
         for group in found.to_average(workload) if objective.metric else []:
@@ -93,4 +90,4 @@ def _named(found: Comparison, row: Attempt) -> str:
 def _has_seeds(found: Comparison, row: Attempt) -> bool:
     """Whether a row's study has several seeds of its workload."""
     key = (row.study, row.workload)
-    return has_seeds([each for each in found.rows if (each.study, each.workload) == key])
+    return has_seeds([row for row in found.rows if (row.study, row.workload) == key])

@@ -29,7 +29,7 @@ def as_typed(words: Sequence[str]) -> Spelling:
 
     def spelling(parameter: str, value: object = NOT_GIVEN) -> str:
         aliases = Settings.terminal(parameter).aliases if parameter in Settings.model_fields else ()
-        alias = next((each for each in aliases if each in typed), flag(parameter))
+        alias = next((alias for alias in aliases if alias in typed), flag(parameter))
         return in_terminal(parameter, value).replace(flag(parameter), alias, 1)
 
     return spelling
@@ -60,7 +60,5 @@ def arguments(options: Options) -> list[str]:
 def _texts(value: object) -> list[str]:
     """What stands behind an option, each time that it is given."""
     if isinstance(value, Mapping):
-        return [f"{key}={each}" for key, each in value.items()]
-    return (
-        [str(each) for each in value] if isinstance(value, Sequence) and not isinstance(value, str) else [str(value)]
-    )
+        return [f"{key}={text}" for key, text in value.items()]
+    return [str(value)] if isinstance(value, str) or not isinstance(value, Sequence) else list(map(str, value))
