@@ -43,6 +43,8 @@ from sklearn.metrics import f1_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
+from torch_geometric.data import Batch
+from torch_geometric.nn import global_max_pool
 
 from tuner.datasets.can import CanData, load_can
 from tuner.errors import InputError
@@ -52,11 +54,10 @@ from tuner.search.configurations import configurations
 from tuner.training.loop import Fit, fit
 from tuner.training.step import evaluate
 from tuner.trial import Configuration, Trial
-from tuner.workloads.kd_gat.batches import CanBatch, collate
+from tuner.workloads.kd_gat.batches import collate, graphs_of, usable
 from tuner.workloads.kd_gat.evaluation import anomalies, attack_metrics
-from tuner.workloads.kd_gat.graphs import tested, usable
 from tuner.workloads.kd_gat.model import Distilled
-from tuner.workloads.kd_gat.networks import GAT, graph_mean
+from tuner.workloads.kd_gat.networks import GAT, edges_of, graph_mean
 from tuner.workloads.kd_gat.workload import KDGAT
 from tuner.workloads.protocols import finish_of
 
@@ -107,16 +108,12 @@ class WideGAT(GAT):
         self.register_buffer("beside", beside, persistent=False)
         self.output = torch.nn.Linear(2 * self.output.in_features + beside.shape[1], 2)
 
-    def forward(self, batch: CanBatch) -> Tensor:
+    def forward(self, batch: Batch) -> Tensor:
         """As a GAT's."""
-        h, feature, read = self.input(batch), batch.edge_count.log1p(), [self.beside[batch.graph]]
+        h, edges, read = self.input(batch), edges_of(batch), [self.beside[batch.graph]]
         for layer in self.layers:
-            h = layer(h, batch.edge, feature)
-            most = h.new_zeros(len(batch.graph), h.shape[1])  # after ReLU no value is below 0
-            read += [
-                graph_mean(h, batch),
-                most.scatter_reduce(0, batch.node_graph[:, None].expand_as(h), h, "amax"),
-            ]
+            h = layer(h, *edges)
+            read += [graph_mean(h, batch), global_max_pool(h, batch.batch, batch.num_graphs)]
         logits: Tensor = self.output(torch.cat(read, dim=1))
         return logits
 
@@ -179,10 +176,10 @@ def told(metrics: Mapping[str, float]) -> Metrics:
 @torch.no_grad()
 def either(data: CanData, classifier: Distilled, autoencoder: Distilled) -> Metrics:
     """Of two models together, on the classifier's test: an attack is what one of them takes for one."""
-    graphs = tested(data, stage="classifier", held_out=classifier.held_out)
+    graphs = graphs_of(data, "test", stage="classifier", held_out=classifier.held_out)
     batch = collate(data, graphs)
     score, bar = anomalies(autoencoder, data, graphs)
-    found = attack_metrics(classifier.student(batch).argmax(1) | (score > bar), batch.label)
+    found = attack_metrics(classifier.student(batch).argmax(1) | (score > bar), batch.y)
     return {key: found[key] for key in ("f1", "recall")}
 
 
@@ -237,7 +234,7 @@ def checked(source: str) -> CanData:
 
 def rule(data: CanData, test: Test) -> float:
     """F1 of: an attack is where an ID is that attack-free traffic does not have. Hidden IDs tell nothing."""
-    graphs = tested(data, stage="classifier", held_out=test.held_out)
+    graphs = graphs_of(data, "test", stage="classifier", held_out=test.held_out)
     unseen = np.zeros(len(data), np.int64)
     if test.use_id:
         np.maximum.at(unseen, np.repeat(np.arange(len(data)), np.diff(data.first)), data.ids == 0)
@@ -247,7 +244,7 @@ def rule(data: CanData, test: Test) -> float:
 def logistic(data: CanData, test: Test, x: NDArray[np.floating]) -> float:
     """F1 of a logistic regression on (G, F) of a graph, standardised."""
     trained = usable(data, data.train, stage="classifier", held_out=test.held_out)
-    graphs = tested(data, stage="classifier", held_out=test.held_out)
+    graphs = graphs_of(data, "test", stage="classifier", held_out=test.held_out)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000)).fit(x[trained], data.label[trained])
     return float(f1_score(data.label[graphs], model.predict(x[graphs]), zero_division=0))
 
@@ -278,7 +275,7 @@ def normal_range(data: CanData, x: NDArray[np.floating], test: Test) -> float:
     autoencoder.
     """
     trained, later = (usable(data, part, stage="autoencoder") for part in (data.train, data.validation))
-    graphs = tested(data, stage="classifier", held_out=test.held_out)
+    graphs = graphs_of(data, "test", stage="classifier", held_out=test.held_out)
     low, high = x[trained].min(0), x[trained].max(0)
     outside = np.maximum((x - high) / np.maximum(high - low, 1e-9), (low - x) / np.maximum(high - low, 1e-9)).max(1)
     return float(f1_score(data.label[graphs], outside[graphs] > 2 * max(0.0, outside[later].max()), zero_division=0))

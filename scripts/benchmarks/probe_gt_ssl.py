@@ -39,8 +39,7 @@ from tuner.trial import Trial
 from tuner.workloads.gt_ssl.batches import Limits, batches
 from tuner.workloads.gt_ssl.evaluation import READOUTS, Readout, embed, probe_accuracy, ridge
 from tuner.workloads.gt_ssl.model import Encoder, GtSsl
-from tuner.workloads.gt_ssl.sizes import EVALUATION_TREES
-from tuner.workloads.gt_ssl.workload import GTSSL
+from tuner.workloads.gt_ssl.workload import EVALUATION_TREES, GTSSL
 
 PARTITIONS = 10
 Trees = NDArray[np.int64]
@@ -112,8 +111,7 @@ def fine_tuned_accuracy(encoder: Encoder, data: TreeData, config: Mapping[str, A
         order = random.permutation(trees).tolist()
         for place, batch in enumerate(batches(data, order, limits, random)):
             chosen = order[place * limits.trees :][: limits.trees]
-            h = encoder(batch.features, batch.position, batch.path, batch.weight)
-            rows = torch.stack([readout(part) for part in h.split(np.diff(data.first)[chosen].tolist())])
+            rows = readout(encoder.embed(batch), batch.batch)
             optimizer.zero_grad()
             F.cross_entropy(head((rows - center) / scale), label[chosen]).backward()
             optimizer.step()

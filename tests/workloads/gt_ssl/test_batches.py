@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.random import Generator
+from torch_geometric.data import Batch
 
 from tuner.datasets.swc import Tree
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build
 from tuner.workloads.gt_ssl.batches import Limits, ancestor_chains, batches, collate, largest, negative_pairs
-from tuner.workloads.gt_ssl.model import TreeBatch
 
 ALL = Limits(trees=100, paths=10**9, positives=0, negatives=16)
 
@@ -81,53 +81,43 @@ def test_chains_go_from_a_node_to_its_great_grandparent() -> None:
 
 def test_nodes_are_counted_over_the_batch(trees: TreeData) -> None:
     both, one, other = (collate(trees, which, ALL._replace(negatives=0), random()) for which in ([3, 5], [3], [5]))
-    nodes = len(one.features)
-    for name in ("path", "chain", "edge", "positive"):
+    nodes = len(one.x)
+    for name in ("path_index", "chain_index", "edge_index", "positive_index"):
         expected = torch.cat([getattr(one, name), getattr(other, name) + nodes], dim=1)
         assert torch.equal(getattr(both, name), expected), name
-    assert torch.equal(both.position, torch.cat([one.position, other.position]))
-    assert len(both.graph) == 2
-
-
-def test_weights_make_every_tree_count_alike(trees: TreeData) -> None:
-    batch = collate(trees, [0, 1, 2], ALL, random())
-    for weight in (batch.growth_weight, batch.positive_weight, batch.negative_weight):
-        assert float(weight.sum()) == pytest.approx(1, rel=1e-5)
-    nodes = np.diff(trees.first[:4]).tolist()
-    assert [float(part.sum()) for part in torch.split(batch.growth_weight, nodes)] == pytest.approx([1 / 3] * 3)
-    assert torch.equal(batch.growth_weight > 0, torch.isin(torch.arange(sum(nodes)), batch.edge[0]))
+    assert torch.equal(both.pos, torch.cat([one.pos, other.pos]))
+    assert both.num_graphs == 2
 
 
 def test_positive_pairs_are_all_edges_or_so_many_of_them(trees: TreeData) -> None:
     every, some = (collate(trees, [0], ALL._replace(positives=count), random()) for count in (0, 5))
-    assert torch.equal(every.positive, every.edge)
-    assert some.positive.shape == (2, 5)
-    assert set(zip(*some.positive.tolist(), strict=True)) < set(zip(*every.edge.tolist(), strict=True))
-    assert torch.equal(some.positive_weight, torch.full((5,), 0.2))
-    assert collate(trees, [0], ALL._replace(positives=10**6), random()).positive.shape == every.edge.shape
+    assert torch.equal(every.positive_index, every.edge_index)
+    assert some.positive_index.shape == (2, 5)
+    assert set(zip(*some.positive_index.tolist(), strict=True)) < set(zip(*every.edge_index.tolist(), strict=True))
+    assert collate(trees, [0], ALL._replace(positives=10**6), random()).positive_index.shape == every.edge_index.shape
 
 
 def test_a_tree_within_the_limit_has_all_its_paths(trees: TreeData) -> None:
     batch = collate(trees, [0], ALL._replace(paths=paths_of(trees, 0)), random())
-    assert batch.path.shape[1] == paths_of(trees, 0)
-    assert torch.equal(batch.weight, torch.ones(len(batch.features), 1))
+    assert batch.path_index.shape[1] == paths_of(trees, 0)
+    assert batch.path_weight.tolist() == [1]
 
 
 @pytest.mark.parametrize("limit", [16, 200])
 def test_of_a_larger_tree_paths_are_drawn_and_stand_for_all(trees: TreeData, limit: int) -> None:
     batch = collate(trees, [0], ALL._replace(paths=limit), random())
-    every = collate(trees, [0], ALL, random()).path
-    assert batch.path.shape[1] == limit
-    assert len(set(zip(*batch.path.tolist(), strict=True)) & set(zip(*every.tolist(), strict=True))) == limit
-    assert float(batch.weight[0]) == pytest.approx(every.shape[1] / limit)
+    every = collate(trees, [0], ALL, random()).path_index
+    assert batch.path_index.shape[1] == limit
+    assert len(set(zip(*batch.path_index.tolist(), strict=True)) & set(zip(*every.tolist(), strict=True))) == limit
+    assert float(batch.path_weight[0]) == pytest.approx(every.shape[1] / limit)
 
 
 def test_what_drawn_paths_stand_for_is_right_on_average(trees: TreeData) -> None:
-    every = collate(trees, [0], ALL, random()).path[0].bincount(minlength=int(trees.first[1])).double()
+    every = collate(trees, [0], ALL, random()).path_index[0].bincount(minlength=int(trees.first[1])).double()
     draws, found = random(), torch.zeros_like(every)
     for _ in range(400):
         batch = collate(trees, [0], ALL._replace(paths=100), draws)
-        found += batch.weight[0, 0] * batch.path[0].bincount(minlength=len(every)) / 400
+        found += batch.path_weight[0] * batch.path_index[0].bincount(minlength=len(every)) / 400
     torch.testing.assert_close(found, every, rtol=0.2, atol=0.6)
 
 
@@ -138,10 +128,10 @@ def test_the_largest_batch_has_more_paths_than_any_other_where_the_limit_binds()
     for limit in (int(sizes.max()) + 1, int(1.5 * sizes.max()), int(2.2 * sizes.max())):
         limits = Limits(3, limit, 0, 0)
         most = max(
-            sum(sizes[list(each)])
+            sum(sizes[list(trees)])
             for count in (1, 2, 3)
-            for each in combinations(range(12), count)
-            if sum(sizes[list(each)]) <= limit
+            for trees in combinations(range(12), count)
+            if sum(sizes[list(trees)]) <= limit
         )
         assert sum(sizes[largest(data, np.arange(12), limits)]) >= most
 
@@ -149,8 +139,7 @@ def test_the_largest_batch_has_more_paths_than_any_other_where_the_limit_binds()
 def test_a_tree_of_one_node_is_a_batch() -> None:
     dot = build([star(0)], np.zeros(1, dtype=np.int64), "dot", ("",))
     batch = collate(dot, [0], ALL, random())
-    assert (len(batch.features), batch.path.tolist(), batch.edge.shape) == (1, [[0]] * 4, (2, 0))
-    assert float(batch.growth_weight.sum()) == 0
+    assert (len(batch.x), batch.path_index.tolist(), batch.edge_index.shape) == (1, [[0]] * 4, (2, 0))
 
 
 # ------------------------------------------------------------------------------------------------ an epoch
@@ -160,16 +149,16 @@ def test_a_tree_of_one_node_is_a_batch() -> None:
 def test_every_tree_is_in_one_batch_within_the_limits(most: int, paths: int, trees: TreeData) -> None:
     order = list(reversed(range(len(trees))))
     found = list(batches(trees, order, Limits(most, paths, 0, 0), random()))
-    assert all(len(batch.graph) <= most and batch.path.shape[1] <= paths for batch in found)
+    assert all(batch.num_graphs <= most and batch.path_index.shape[1] <= paths for batch in found)
     expected = np.concatenate([np.arange(trees.first[tree], trees.first[tree + 1]) for tree in order])
-    assert torch.equal(torch.cat([batch.features for batch in found]), torch.from_numpy(trees.features[expected]))
+    assert torch.equal(torch.cat([batch.x for batch in found]), torch.from_numpy(trees.features[expected]))
 
 
 def test_batches_are_as_full_as_the_limits_allow(trees: TreeData) -> None:
     found = list(batches(trees, range(12), ALL._replace(trees=5), random()))
-    assert [len(batch.graph) for batch in found] == [5, 5, 2]
+    assert [batch.num_graphs for batch in found] == [5, 5, 2]
     limit = 2000
-    filled = [len(batch.graph) for batch in batches(trees, range(12), ALL._replace(paths=limit), random())]
+    filled = [batch.num_graphs for batch in batches(trees, range(12), ALL._replace(paths=limit), random())]
     after = np.cumsum(filled)[:-1].tolist()
     for count, end in zip(filled, after, strict=False):
         assert sum(paths_of(trees, tree) for tree in range(end - count, end + 1)) > limit
@@ -201,9 +190,9 @@ def test_no_batch_of_an_epoch_is_larger(limits: Limits, slack: float, trees: Tre
             assert size(batch) <= most
 
 
-def size(batch: TreeBatch) -> int:
+def size(batch: Batch) -> int:
     """What a batch's memory goes by: the rows of messages."""
-    return batch.path.shape[1] + batch.chain.shape[1]
+    return batch.path_index.shape[1] + batch.chain_index.shape[1]
 
 
 def test_of_trees_over_the_limit_that_of_most_nodes_is_the_largest() -> None:

@@ -33,7 +33,7 @@ def test_a_probe_of_few_labels_is_tested_on_the_other_trees() -> None:
 
 def test_frozen_and_fine_tuned_encoders_are_compared_on_the_same_draws(trees: TreeData) -> None:
     small = {"hidden_channels": 4, "num_interactions": 1, "num_rbf_centers": 4, "epochs": 1}
-    config = {key: each.default for key, each in GTSSL().schema.items()} | small
+    config = {key: option.default for key, option in GTSSL().schema.items()} | small
     found = few_of_seed(trees, config, Few("sum", (2,), draws=2, fine_tuned=1, epochs=1), 0)
     assert set(found) == {2} and len(found[2]) == 6
     assert all(0 <= value <= 100 for value in found[2].values())

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Batch
+from torch_geometric.nn import global_add_pool
+from torch_geometric.nn.models.schnet import GaussianSmearing
 
+from tests.support.changed_batch import changed
 from tuner.datasets.swc import Tree
 from tuner.datasets.trees import TreeData, build, split
 from tuner.estimation.tracing.tracer import trace_workload
@@ -19,6 +24,7 @@ from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import representative_batches
 from tuner.training.step import evaluate, train_step
 from tuner.trial import EVALUATION_PARTS, EpochReport, Trial
+from tuner.workloads.batches import tensors_of
 from tuner.workloads.gt_ssl import model as model_module
 from tuner.workloads.gt_ssl.batches import Limits, collate
 from tuner.workloads.gt_ssl.evaluation import embed
@@ -26,8 +32,6 @@ from tuner.workloads.gt_ssl.model import (
     Encoder,
     GtSsl,
     Interaction,
-    RadialBasis,
-    TreeBatch,
     dihedral,
     growth_target,
     violation,
@@ -48,11 +52,9 @@ class SGMP(nn.Module):
             nn.Linear(hidden_channels, hidden_channels // 2), nn.ReLU(), nn.Linear(hidden_channels // 2, num_outputs)
         )
 
-    def forward(self, batch: TreeBatch, tree: Tensor) -> Tensor:
-        """A batch and each node's tree (N,) → (B, num_outputs)."""
-        h = self.encoder(batch.features, batch.position, batch.path, batch.weight)
-        total = h.new_zeros(len(batch.graph), h.shape[1]).index_add(0, tree, h)
-        result: Tensor = self.readout(total)
+    def forward(self, batch: Batch) -> Tensor:
+        """(B, num_outputs)."""
+        result: Tensor = self.readout(global_add_pool(self.encoder.embed(batch), batch.batch))
         return result
 
 
@@ -65,7 +67,7 @@ def model_of(data: TreeData, **values: Any) -> GtSsl:
     return GTSSL().build_model(config(**values), data)
 
 
-def batch_of(data: TreeData, *trees: int, negatives: int = 0) -> TreeBatch:
+def batch_of(data: TreeData, *trees: int, negatives: int = 0) -> Batch:
     return collate(data, trees, Limits(100, 10**9, 0, negatives), np.random.default_rng(0))
 
 
@@ -75,7 +77,7 @@ def model(trees: TreeData) -> GtSsl:
 
 
 @pytest.fixture
-def batch(trees: TreeData) -> TreeBatch:
+def batch(trees: TreeData) -> Batch:
     return batch_of(trees, 0, 1, negatives=16)
 
 
@@ -107,21 +109,20 @@ def orthogonal(seed: int, determinant: int) -> Tensor:
     return torch.from_numpy(q)
 
 
-def moved(batch: TreeBatch, seed: int, *, mirrored: bool = False) -> TreeBatch:
+def moved(batch: Batch, seed: int, *, mirrored: bool = False) -> Batch:
     """The same trees turned, and shifted as a whole."""
-    turned = batch.position.double() @ orthogonal(seed, -1 if mirrored else 1).T
+    turned = batch.pos.double() @ orthogonal(seed, -1 if mirrored else 1).T
     shift = torch.from_numpy(np.random.default_rng(seed).normal(scale=5, size=3))
-    return batch._replace(position=(turned + shift).float())
+    return changed(batch, pos=(turned + shift).float())
 
 
 @torch.no_grad()
-def embedded(encoder: Encoder, batch: TreeBatch) -> Tensor:
-    h: Tensor = encoder(batch.features, batch.position, batch.path, batch.weight)
-    return h
+def embedded(encoder: Encoder, batch: Batch) -> Tensor:
+    return encoder.embed(batch)
 
 
 @torch.no_grad()
-def change(encoder: Encoder, one: TreeBatch, other: TreeBatch) -> float:
+def change(encoder: Encoder, one: Batch, other: Batch) -> float:
     return float((embedded(encoder, one) - embedded(encoder, other)).abs().max())
 
 
@@ -131,24 +132,20 @@ FLATTENED = {"as it is": [1.0, 1.0, 1.0], "flat": [1.0, 1.0, 0.0], "in a line": 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("shape", FLATTENED)
 def test_embeddings_do_not_change_by_rotation_and_translation(
-    shape: str, seed: int, encoder: Encoder, batch: TreeBatch
+    shape: str, seed: int, encoder: Encoder, batch: Batch
 ) -> None:
-    batch = batch._replace(position=batch.position * torch.tensor(FLATTENED[shape]))
+    batch = changed(batch, pos=batch.pos * torch.tensor(FLATTENED[shape]))
     assert change(encoder, batch, moved(batch, seed)) < 1e-4
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_nor_where_nodes_are_on_a_grid(seed: int, encoder: Encoder, batch: TreeBatch) -> None:
-    batch = batch._replace(
-        position=batch.position.round()
-    )  # many right angles, straight paths and nodes in one place
+def test_nor_where_nodes_are_on_a_grid(seed: int, encoder: Encoder, batch: Batch) -> None:
+    batch = changed(batch, pos=batch.pos.round())  # many right angles, straight paths and nodes in one place
     assert change(encoder, batch, moved(batch, seed)) < 1e-4
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_mirror_changes_embeddings_by_the_dihedrals_sign_alone(
-    seed: int, encoder: Encoder, batch: TreeBatch
-) -> None:
+def test_a_mirror_changes_embeddings_by_the_dihedrals_sign_alone(seed: int, encoder: Encoder, batch: Batch) -> None:
     mirrored = moved(batch, seed, mirrored=True)
     assert change(encoder, batch, mirrored) > 1e-2
     encoder.geometry.dihedral = Blind(encoder.geometry.dihedral)  # type: ignore[assignment]
@@ -157,23 +154,21 @@ def test_a_mirror_changes_embeddings_by_the_dihedrals_sign_alone(
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("shape", ["flat", "in a line"])
-def test_flat_trees_are_their_own_mirror_images(shape: str, seed: int, encoder: Encoder, batch: TreeBatch) -> None:
-    batch = batch._replace(position=batch.position * torch.tensor(FLATTENED[shape]))
+def test_flat_trees_are_their_own_mirror_images(shape: str, seed: int, encoder: Encoder, batch: Batch) -> None:
+    batch = changed(batch, pos=batch.pos * torch.tensor(FLATTENED[shape]))
     assert change(encoder, batch, moved(batch, seed, mirrored=True)) < 1e-4
 
 
-def test_other_shapes_have_other_embeddings(encoder: Encoder, batch: TreeBatch) -> None:
-    assert change(encoder, batch, batch._replace(position=batch.position * 1.1)) > 1e-2
-    assert change(encoder, batch, batch._replace(position=batch.position + 0.1)) < 1e-4
+def test_other_shapes_have_other_embeddings(encoder: Encoder, batch: Batch) -> None:
+    assert change(encoder, batch, changed(batch, pos=batch.pos * 1.1)) > 1e-2
+    assert change(encoder, batch, changed(batch, pos=batch.pos + 0.1)) < 1e-4
 
 
-def test_renaming_nodes_renames_their_embeddings(encoder: Encoder, batch: TreeBatch) -> None:
-    order = torch.randperm(len(batch.features), generator=torch.Generator().manual_seed(0))
+def test_renaming_nodes_renames_their_embeddings(encoder: Encoder, batch: Batch) -> None:
+    order = torch.randperm(len(batch.x), generator=torch.Generator().manual_seed(0))
     name = order.argsort()  # node v is now called name[v]
-    shuffled = torch.randperm(batch.path.shape[1], generator=torch.Generator().manual_seed(1))
-    renamed = batch._replace(
-        features=batch.features[order], position=batch.position[order], path=name[batch.path][:, shuffled]
-    )
+    shuffled = torch.randperm(batch.path_index.shape[1], generator=torch.Generator().manual_seed(1))
+    renamed = changed(batch, x=batch.x[order], pos=batch.pos[order], path_index=name[batch.path_index][:, shuffled])
     torch.testing.assert_close(embedded(encoder, renamed), embedded(encoder, batch)[order], atol=1e-5, rtol=1e-5)
 
 
@@ -196,9 +191,7 @@ def test_sizes_are_those_of_the_paper() -> None:
 def test_the_readout_sums_each_trees_nodes(trees: TreeData) -> None:
     sgmp = SGMP(model_of(trees).encoder, 8, 2)
     both, alone = batch_of(trees, 0, 1), [batch_of(trees, tree) for tree in (0, 1)]
-    tree = torch.repeat_interleave(torch.arange(2), torch.tensor([len(each.features) for each in alone]))
-    expected = torch.cat([sgmp(each, torch.zeros(len(each.features), dtype=torch.int64)) for each in alone])
-    torch.testing.assert_close(sgmp(both, tree), expected)
+    torch.testing.assert_close(sgmp(both), torch.cat([sgmp(tree) for tree in alone]))
 
 
 # ------------------------------------------------------------------------------------------------ no leak
@@ -208,18 +201,18 @@ def subtree(data: TreeData, node: int) -> list[int]:
     return list(range(node, int(data.end[node])))
 
 
-def perturbed(batch: TreeBatch, nodes: Sequence[int]) -> TreeBatch:
+def perturbed(batch: Batch, nodes: Sequence[int]) -> Batch:
     """Some nodes elsewhere, and all that features tell of them with them."""
-    position, features = batch.position.clone(), batch.features.clone()
+    position, features = batch.pos.clone(), batch.x.clone()
     position[nodes] += 3
     features[nodes] += 1
-    return batch._replace(position=position, features=features)
+    return changed(batch, pos=position, x=features)
 
 
 def test_a_growth_prediction_knows_nothing_of_what_is_below(model: GtSsl, trees: TreeData) -> None:
     batch = batch_of(trees, 0)
     before = model.growth_prediction(batch)
-    for parent, child in batch.edge.T.tolist():
+    for parent, child in batch.edge_index.T.tolist():
         after = model.growth_prediction(perturbed(batch, subtree(trees, child)))
         outside = [node for node in range(len(before)) if node not in subtree(trees, child)]
         assert torch.equal(after[outside], before[outside])
@@ -232,7 +225,7 @@ def test_nor_whether_there_is_anything_below(model: GtSsl) -> None:
     kept = [0, 1, 2, 3, 4]  # a line, of which all that hangs on it is gone
     batch = batch_of(data, 0)
     line = collate(_cut(data, kept), [0], Limits(1, 10**9, 0, 0), np.random.default_rng(0))
-    assert torch.equal(line.features, batch.features[kept])
+    assert torch.equal(line.x, batch.x[kept])
     torch.testing.assert_close(model.growth_prediction(line), model.growth_prediction(batch)[kept])
 
 
@@ -246,17 +239,17 @@ def _cut(data: TreeData, kept: list[int]) -> TreeData:
 
 def test_it_does_know_the_node_and_its_ancestors(model: GtSsl, trees: TreeData) -> None:
     batch = batch_of(trees, 0)
-    chain = batch.chain[:, 0].tolist()
+    chain = batch.chain_index[:, 0].tolist()
     before = model.growth_prediction(batch)[chain[0]]
     for node in chain:
-        position = batch.position.clone()
+        position = batch.pos.clone()
         position[node] += 0.5
-        assert not torch.equal(model.growth_prediction(batch._replace(position=position))[chain[0]], before)
+        assert not torch.equal(model.growth_prediction(changed(batch, pos=position))[chain[0]], before)
 
 
 def test_embeddings_do_know_what_is_below(model: GtSsl, trees: TreeData) -> None:
     batch = batch_of(trees, 0)
-    before, after = (embedded(model.encoder, each) for each in (batch, perturbed(batch, subtree(trees, 1))))
+    before, after = (embedded(model.encoder, given) for given in (batch, perturbed(batch, subtree(trees, 1))))
     assert not torch.equal(before[0], after[0])
 
 
@@ -265,16 +258,19 @@ def test_embeddings_do_know_what_is_below(model: GtSsl, trees: TreeData) -> None
 
 def test_growth_targets_sum_to_one_where_there_are_children(trees: TreeData) -> None:
     batch = batch_of(trees, 0, 1)
-    for basis in (RadialBasis(0, 10, 20), RadialBasis(0, 0.1, 50)):  # nearly all edges are beyond the latter
+    for basis in (
+        GaussianSmearing(0, 10, 20),
+        GaussianSmearing(0, 0.1, 50),
+    ):  # nearly all edges are beyond the latter
         total = growth_target(basis, batch).sum(1)
-        inner = torch.isin(torch.arange(len(total)), batch.edge[0])
+        inner = torch.isin(torch.arange(len(total)), batch.edge_index[0])
         torch.testing.assert_close(total, inner.float())
 
 
 def test_a_growth_target_is_where_the_children_are() -> None:
     tree = Tree(np.array([[0.0, 0, 0], [2, 0, 0], [0, 6, 0], [0, 6, 40]]), np.ones(4), np.array([-1, 0, 0, 2]))
     batch = batch_of(build([tree], np.zeros(1, dtype=np.int64), "", ("",)), 0)
-    target = growth_target(RadialBasis(0, 1, 9), batch._replace(position=batch.position * 2))
+    target = growth_target(GaussianSmearing(0, 1, 9), changed(batch, pos=batch.pos * 2))
     near, far = 4 / 16, 12 / 16  # the mean edge is 16
     assert target[0].topk(2).indices.sort().values.tolist() == [near * 8, far * 8]
     assert target[2].argmax() == 8
@@ -286,18 +282,18 @@ def test_the_growth_loss_is_the_earth_movers_distance(model: GtSsl, trees: TreeD
     predicted = model.growth_prediction(batch).detach()
     torch.testing.assert_close(predicted.sum(1), torch.ones(len(predicted)))
     target = growth_target(model.encoder.geometry.distance, batch)
-    inner = sorted(set(batch.edge[0].tolist()))
+    inner = sorted(set(batch.edge_index[0].tolist()))
     distances = [
         sum(abs(float(predicted[node, : end + 1].sum() - target[node, : end + 1].sum())) for end in range(6))
         for node in inner
     ]
-    spacing = model.encoder.geometry.distance.spacing
-    assert model.growth_loss(batch).item() == pytest.approx(spacing * np.mean(distances), rel=1e-4)
+    near, far = model.encoder.geometry.distance.offset[:2].tolist()
+    assert model.growth_loss(batch).item() == pytest.approx((far - near) * np.mean(distances), rel=1e-4)
 
 
 def test_ordered_embeddings_have_no_order_loss(model: GtSsl, trees: TreeData) -> None:
     batch = batch_of(trees, 0, negatives=500)
-    nodes = torch.arange(len(batch.features))
+    nodes = torch.arange(len(batch.x))
     below = (nodes >= nodes[:, None]) & (nodes < torch.from_numpy(trees.end[nodes.numpy()])[:, None])
     assert float(model.order_loss(batch, below.float())) == 0  # each node's set holds those of its descendants
     assert float(model.order_loss(batch, -below.float())) > 1
@@ -319,7 +315,7 @@ def test_the_order_loss_counts_by_its_weight(trees: TreeData) -> None:
 
 
 def test_micro_batches_have_the_gradients_of_the_whole(trees: TreeData) -> None:
-    def gradients(*batches: TreeBatch) -> tuple[Tensor, list[Tensor]]:
+    def gradients(*batches: Batch) -> tuple[Tensor, list[Tensor]]:
         model = model_of(trees)
         loss = train_step(GTSSL(), model, build_optimizer(GTSSL(), model, config(weight_decay=0.0)), *batches)
         return loss, [p.grad for p in model.parameters() if p.grad is not None]
@@ -344,9 +340,9 @@ def test_subsampled_paths_stand_for_all(trees: TreeData) -> None:
 
 def test_an_epoch_is_every_training_tree_once_in_a_new_order(trees: TreeData) -> None:
     torch.manual_seed(0)
-    epochs = [[TreeBatch(*batch) for batch in GTSSL().batches(config(batch_size=3), trees)] for _ in range(2)]
-    assert [[len(batch.graph) for batch in epoch] for epoch in epochs] == [[3, 3, 2]] * 2
-    one, other = (torch.cat([batch.features for batch in epoch]) for epoch in epochs)
+    epochs = [list(GTSSL().batches(config(batch_size=3), trees)) for _ in range(2)]
+    assert [[batch.num_graphs for batch in epoch] for epoch in epochs] == [[3, 3, 2]] * 2
+    one, other = (torch.cat([batch.x for batch in epoch]) for epoch in epochs)
     assert len(one) == sum(int(trees.first[tree + 1] - trees.first[tree]) for tree in trees.train)
     assert not torch.equal(one, other)
     assert torch.equal(one.sort(0).values, other.sort(0).values)
@@ -358,7 +354,7 @@ def test_the_same_generator_gives_the_same_batches(trees: TreeData) -> None:
         torch.manual_seed(7)
         drawn.append(list(GTSSL().batches(config(n_negatives=8), trees)))
     for one, other in zip(*drawn, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        assert all(map(torch.equal, tensors_of(one), tensors_of(other)))
 
 
 def test_evaluation_is_the_same_every_time(model: GtSsl, trees: TreeData) -> None:
@@ -470,8 +466,19 @@ def traced(data: TreeData, **values: Any) -> int:
 
 def test_a_trace_is_of_the_largest_batch(trees: TreeData) -> None:
     chosen = config(batch_size=3)
-    batch = TreeBatch(*next(iter(representative_batches(GTSSL(), chosen, trees))))
+    batch = next(iter(representative_batches(GTSSL(), chosen, trees)))
     paths = np.diff(trees.first_path)[trees.train]
-    assert batch.path.shape[1] == np.sort(paths)[-3:].sum()
+    assert batch.path_index.shape[1] == np.sort(paths)[-3:].sum()
     one, eight = (traced(trees, batch_size=size) for size in (1, 8))
     assert eight > 1.5 * one
+
+
+def test_weights_of_earlier_versions_give_the_same_losses(model: GtSsl, batch: Batch) -> None:
+    def old(name: str) -> str:
+        name = name.replace("mlp.", "message.").replace("offset", "centers")
+        return re.sub(r"lins\.(\d)\.", lambda place: f"{2 * int(place[1])}.", name)
+
+    weights = {old(name): value for name, value in model.state_dict().items()}
+    assert {"encoder.input.0.weight", "encoder.interactions.0.message.4.bias"} <= weights.keys()
+    again = GTSSL().restore_model(config(), weights)
+    assert torch.equal(torch.stack(again(batch)), torch.stack(model(batch)))

@@ -5,24 +5,23 @@ import pytest
 import torch
 
 from tuner.datasets.can import CanData
-from tuner.workloads.kd_gat.batches import collate, parts
-from tuner.workloads.kd_gat.graphs import largest
+from tuner.workloads.kd_gat.batches import collate, largest, parts
 
 
 def test_a_batch_holds_its_graphs_one_after_another(traffic: CanData) -> None:
     graphs = np.array([41, 3, 17])
     batch = collate(traffic, graphs)
     assert batch.graph.tolist() == graphs.tolist()
-    assert batch.label.tolist() == traffic.label[graphs].tolist()
+    assert batch.y.tolist() == traffic.label[graphs].tolist()
     begin = 0
     for place, graph in enumerate(graphs.tolist()):
         nodes, edges = (slice(*first[graph : graph + 2]) for first in (traffic.first, traffic.first_edge))
-        own = batch.node_graph == place
+        own = batch.batch == place
         assert batch.ids[own].tolist() == traffic.ids[nodes].tolist()
-        assert torch.equal(batch.features[own], torch.tensor(np.array(traffic.features[nodes])))
-        of_graph = batch.node_graph[batch.edge[0]] == place
-        assert (batch.edge[:, of_graph] - begin).tolist() == traffic.edge[:, edges].tolist()
-        assert batch.edge_count[of_graph, 0].tolist() == traffic.edge_count[edges].tolist()
+        assert torch.equal(batch.x[own], torch.tensor(np.array(traffic.features[nodes])))
+        of_graph = batch.batch[batch.edge_index[0]] == place
+        assert (batch.edge_index[:, of_graph] - begin).tolist() == traffic.edge[:, edges].tolist()
+        assert batch.edge_attr[of_graph, 0].tolist() == traffic.edge_count[edges].tolist()
         begin += int(own.sum())
     assert begin == len(batch.ids)
 
@@ -35,7 +34,8 @@ def test_a_batchs_parts_are_batches_of_its_graphs(count: int, traffic: CanData) 
     expected = [collate(traffic, graphs[begin : begin + size]) for begin in range(0, 7, size)]
     assert len(found) == len(expected) <= count
     for one, other in zip(found, expected, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        assert {"x", "ids", "edge_index", "edge_attr", "batch", "ptr"} == set(one.keys())
+        assert all(torch.equal(one[name], other[name]) for name in one.keys())  # noqa: SIM118
 
 
 def test_the_largest_graphs_are_those_of_the_most_edges_and_nodes(traffic: CanData) -> None:

@@ -13,8 +13,7 @@ from tuner.datasets.can import CanData
 from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.trial import Configuration
-from tuner.workloads.kd_gat import graphs
-from tuner.workloads.kd_gat.graphs import usable
+from tuner.workloads.kd_gat.batches import graphs_of, usable
 from tuner.workloads.kd_gat.workload import KDGAT
 
 
@@ -34,7 +33,7 @@ def refused(reason: str, data: CanData, *listed: dict[str, Any]) -> None:
 def test_an_autoencoder_uses_normal_graphs_only(traffic: CanData) -> None:
     found = usable(traffic, traffic.train, stage="autoencoder")
     assert found.tolist() == [graph for graph in traffic.train.tolist() if traffic.label[graph] == 0]
-    assert len(graphs.tested(traffic, stage="autoencoder")) == int((traffic.label[traffic.test] == 0).sum())
+    assert len(graphs_of(traffic, "test", stage="autoencoder")) == int((traffic.label[traffic.test] == 0).sum())
 
 
 def test_a_held_out_attack_is_tested_and_not_trained_on(traffic: CanData) -> None:
@@ -42,8 +41,8 @@ def test_a_held_out_attack_is_tested_and_not_trained_on(traffic: CanData) -> Non
     used = usable(traffic, traffic.train, stage="classifier", held_out="dos")
     assert dos not in traffic.attack[used]
     assert dos in traffic.attack[traffic.train]
-    assert set(traffic.attack[graphs.tested(traffic, stage="classifier", held_out="dos")].tolist()) == {0, dos}
-    assert graphs.tested(traffic, stage="classifier").tolist() == traffic.test.tolist()
+    assert set(traffic.attack[graphs_of(traffic, "test", stage="classifier", held_out="dos")].tolist()) == {0, dos}
+    assert graphs_of(traffic, "test", stage="classifier").tolist() == traffic.test.tolist()
 
 
 # ------------------------------------------------------------------------------------------- what is refused

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch_geometric.data import Batch
 
-from tests.support.can_graphs import NUM_IDS, joined, random_batch, random_graphs
-from tuner.workloads.kd_gat.batches import CanBatch
+from tests.support.can_graphs import NUM_IDS, random_batch, random_graphs
+from tests.support.changed_batch import changed
 from tuner.workloads.kd_gat.distillation import (
     distilled_gat_loss,
     distilled_vgae_loss,
@@ -19,7 +20,7 @@ from tuner.workloads.kd_gat.distillation import (
 from tuner.workloads.kd_gat.networks import VGAE, VgaeOutput
 
 
-def output_of(batch: CanBatch, *, ids: bool = True) -> VgaeOutput:
+def output_of(batch: Batch, *, ids: bool = True) -> VgaeOutput:
     torch.manual_seed(0)
     nodes = len(batch.ids)
     logits = torch.randn(2, nodes, NUM_IDS)
@@ -28,10 +29,10 @@ def output_of(batch: CanBatch, *, ids: bool = True) -> VgaeOutput:
     return VgaeOutput(torch.rand(nodes, 10), *of_ids, mean, log_variance, mean)
 
 
-def equal_sizes() -> CanBatch:
+def equal_sizes() -> Batch:
     """Graphs of as many nodes each, so that means over graphs are means over nodes."""
     graphs = [graph for graph in random_graphs(30) if len(graph.ids) == NUM_IDS]
-    return joined(graphs[:4])
+    return Batch.from_data_list(graphs[:4])
 
 
 @pytest.mark.parametrize("ids", [True, False])
@@ -40,10 +41,10 @@ def test_a_vgaes_loss_is_that_of_the_paper(ids: bool) -> None:
     output = output_of(batch, ids=ids)
     normal = torch.distributions.Normal(output.mean, (0.5 * output.log_variance).exp())
     divergence = torch.distributions.kl_divergence(normal, torch.distributions.Normal(0.0, 1.0)).mean()
-    expected = F.mse_loss(output.features, batch.features) + 0.01 * divergence
+    expected = F.mse_loss(output.features, batch.x) + 0.01 * divergence
     if output.ids is not None and output.neighbours is not None:
         target = torch.zeros(len(batch.ids), NUM_IDS)
-        for before, after in batch.edge.T.tolist():
+        for before, after in batch.edge_index.T.tolist():
             target[after, batch.ids[before]] = target[before, batch.ids[after]] = 1.0
         expected += 0.1 * F.cross_entropy(output.ids, batch.ids)
         expected += 0.05 * F.binary_cross_entropy_with_logits(output.neighbours, target)
@@ -52,17 +53,20 @@ def test_a_vgaes_loss_is_that_of_the_paper(ids: bool) -> None:
 
 def test_losses_of_halves_add_up_to_that_of_the_whole() -> None:
     graphs = [*random_graphs(2, frames=4), *random_graphs(2, frames=30)]
-    halves = [joined(graphs[:2]), joined(graphs[2:])]
+    halves = [Batch.from_data_list(graphs[:2]), Batch.from_data_list(graphs[2:])]
     torch.manual_seed(0)
     model = VGAE(NUM_IDS, hidden_channels=8, latent_channels=4, heads=1, dropout=0.0).eval()
     assert len(halves[0].ids) < len(halves[1].ids)
-    whole = vgae_loss(model(joined(graphs)), joined(graphs))
+    whole = vgae_loss(model(Batch.from_data_list(graphs)), Batch.from_data_list(graphs))
     torch.testing.assert_close(sum(vgae_loss(model(half), half) for half in halves) / 2, whole)
 
 
 def test_neighbours_are_those_before_and_after_and_a_node_itself_only_if_it_was_seen_twice_in_a_row() -> None:
-    batch = random_batch(1)._replace(
-        ids=torch.tensor([3, 0, 5]), edge=torch.tensor([[0, 1, 1], [1, 1, 2]]), features=torch.zeros(3, 10)
+    batch = changed(
+        random_batch(1),
+        ids=torch.tensor([3, 0, 5]),
+        edge_index=torch.tensor([[0, 1, 1], [1, 1, 2]]),
+        x=torch.zeros(3, 10),
     )
     found = neighbour_ids(torch.zeros(3, 6), batch)
     assert [row.nonzero().flatten().tolist() for row in found] == [[0], [0, 3, 5], [0]]
@@ -81,7 +85,7 @@ def test_a_gat_learns_from_its_teachers_softened_classes() -> None:
     p, q = (teacher / 4).exp(), (student / 4).exp()
     p, q = p / p.sum(1, keepdim=True), q / q.sum(1, keepdim=True)
     divergence = float((p * (p / q).log()).sum() / 3)
-    expected = 0.7 * 16 * divergence + 0.3 * float(F.cross_entropy(student, batch.label))
+    expected = 0.7 * 16 * divergence + 0.3 * float(F.cross_entropy(student, batch.y))
     assert math.isclose(float(distilled_gat_loss(student, batch, teacher)), expected, rel_tol=1e-5)
     assert float(distilled_gat_loss(student, batch, teacher, weight=0.0)) == float(gat_loss(student, batch))
     softer = distilled_gat_loss(student, batch, teacher, weight=1.0, temperature=8.0)

@@ -10,10 +10,9 @@ from tests.support.kd_gat_models import config, model_of
 from tuner.datasets.can import CanData
 from tuner.training.step import evaluate
 from tuner.trial import EVALUATION_PARTS
-from tuner.workloads.kd_gat.batches import collate
+from tuner.workloads.kd_gat.batches import collate, usable
 from tuner.workloads.kd_gat.distillation import vgae_loss
 from tuner.workloads.kd_gat.evaluation import attack_metrics, auroc, largest_errors
-from tuner.workloads.kd_gat.graphs import usable
 from tuner.workloads.kd_gat.workload import KDGAT
 
 
@@ -51,9 +50,9 @@ def test_the_largest_error_of_a_graphs_nodes_is_its_error(traffic: CanData) -> N
     batch = collate(traffic, traffic.train[:4])
     with torch.no_grad():
         output, found = model(batch), largest_errors(model, batch)
-    errors = (output.features - batch.features).square()
+    errors = (output.features - batch.x).square()
     for graph in range(4):
-        torch.testing.assert_close(found[graph, :10], errors[batch.node_graph == graph].amax(0))
+        torch.testing.assert_close(found[graph, :10], errors[batch.batch == graph].amax(0))
     assert found.shape == (4, 11)
 
 
@@ -78,7 +77,7 @@ def test_an_autoencoders_loss_is_the_mean_over_normal_graphs(traffic: CanData) -
 def test_evaluation_in_parts_is_evaluation_at_once(stage: str, traffic: CanData) -> None:
     model, sizes = model_of(traffic, stage), []
     whole = evaluate(KDGAT(), model, traffic, "test")
-    with model.student.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0].graph))):
+    with model.student.register_forward_pre_hook(lambda _, given: sizes.append(given[0].num_graphs)):
         parts = evaluate(KDGAT(), model, traffic, "test", config={EVALUATION_PARTS: 3})
     assert parts == pytest.approx(whole, rel=1e-5)
     assert sizes[:3] == [4, 4, 4] if stage == "classifier" else max(sizes) < len(traffic.test)

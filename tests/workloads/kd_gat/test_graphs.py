@@ -5,7 +5,7 @@ import pytest
 
 from tests.support.kd_gat_models import config, model_of
 from tuner.datasets.can import CanData
-from tuner.workloads.kd_gat.graphs import select
+from tuner.workloads.kd_gat.batches import select
 from tuner.workloads.kd_gat.workload import KDGAT
 
 # Twenty normal graphs, graph k with difficulty k, and two attacks.

@@ -16,7 +16,6 @@ from tuner.training.endings import Fit
 from tuner.training.loop import fit
 from tuner.training.step import evaluate
 from tuner.trial import AUTO, MAX_BATCH, Trial
-from tuner.workloads.kd_gat.batches import CanBatch
 from tuner.workloads.kd_gat.sizes import CHUNK
 from tuner.workloads.kd_gat.workload import KDGAT
 from tuner.workloads.lookup import find_workload
@@ -122,7 +121,7 @@ def test_with_paths_nothing_is_needed() -> None:
 
 def test_an_epoch_is_every_graph_once_in_a_new_order(traffic: CanData) -> None:
     torch.manual_seed(0)
-    epochs = [[CanBatch(*each) for each in KDGAT().batches(config(), traffic)] for _ in range(2)]
+    epochs = [list(KDGAT().batches(config(), traffic)) for _ in range(2)]
     assert [[len(batch.graph) for batch in epoch] for epoch in epochs] == [[8, 8, 8, 8, 4]] * 2
     one, other = (torch.cat([batch.graph for batch in epoch]).tolist() for epoch in epochs)
     assert one != other

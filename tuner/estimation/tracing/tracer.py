@@ -214,16 +214,19 @@ def _watch(tracker: StorageTracker, optimizer: torch.optim.Optimizer) -> ExitSta
 
 
 def _batches(tracker: StorageTracker, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """The batches, each marked as data. Drawing them is the host's work."""
-    while True:
-        with tracker.paused(tracker.on_gpu):
-            batch = next(batches, None)
-            if batch is None:
-                return
-            batch = _moved(batch) if tracker.on_gpu else batch
+    """The batches, each marked as data. None is held here, as an evaluation would then be traced with it."""
+    return iter(partial(_draw, tracker, batches), None)
+
+
+def _draw(tracker: StorageTracker, batches: Iterator[Batch]) -> Batch | None:
+    """The next batch, marked as data, or None at the end. Drawing it is the host's work."""
+    with tracker.paused(tracker.on_gpu):
+        batch = next(batches, None)
+        if batch is not None and tracker.on_gpu:
+            batch = _moved(batch)
+    if batch is not None:
         tracker.mark(parts_of(batch), "data")
-        yield batch
-        del batch
+    return batch
 
 
 def _moved(batch: Batch) -> Batch:

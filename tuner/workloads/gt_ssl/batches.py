@@ -1,6 +1,16 @@
-"""Makes batches from shared tree arrays: selects trees, their paths, and pairs to order.
+"""Makes batches of PyG from shared tree arrays: selects trees, their paths, and pairs to order.
 
-All of this is NumPy on the CPU, so that only a batch's structure takes memory of a GPU.
+All of this is NumPy on the CPU, so that only a batch's structure takes memory of a GPU. A tree with N nodes and P
+paths is a ``torch_geometric.data.Data``. Nodes in its indices are numbered over a batch, by PyG's rule for names with
+"index".
+
+- ``x`` (N, 5) and ``pos`` (N, 3): features and positions of ``TreeData``
+- ``path_index`` (4, P): i, j, k, p
+- ``path_weight`` (1,): the weight of the messages; above 1 if only some of the tree's paths were drawn
+- ``chain_index`` (4, C): node, parent, grandparent, great-grandparent; and (v, v, v, v) for each node
+- ``edge_index`` (2, E): parent and child
+- ``positive_index`` (2, M): pairs of a parent and its child
+- ``negative_index`` (2, K): pairs whose first node is not an ancestor of the second
 """
 
 from __future__ import annotations
@@ -12,12 +22,11 @@ import numpy as np
 import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
+from torch_geometric.data import Batch, Data
 
 from tuner.datasets.trees import FEATURES, TreeData
-from tuner.workloads.gt_ssl.model import TreeBatch
 
 Index = NDArray[np.int64]
-Array = NDArray[np.int64] | NDArray[np.float32]
 
 
 class Limits(NamedTuple):
@@ -45,7 +54,7 @@ def group_trees(data: TreeData, trees: Sequence[int], limits: Limits) -> Iterato
         yield chosen
 
 
-def batches(data: TreeData, trees: Sequence[int], limits: Limits, random: Generator) -> Iterator[TreeBatch]:
+def batches(data: TreeData, trees: Sequence[int], limits: Limits, random: Generator) -> Iterator[Batch]:
     """Batches of the trees, grouped by ``group_trees``."""
     for chosen in group_trees(data, trees, limits):
         yield collate(data, chosen, limits, random)
@@ -82,17 +91,34 @@ def _chains(data: TreeData) -> Index:
     return np.diff(data.first) + np.diff(deep[data.first])
 
 
-def collate(data: TreeData, trees: Sequence[int], limits: Limits, random: Generator) -> TreeBatch:
+def collate(data: TreeData, trees: Sequence[int], limits: Limits, random: Generator) -> Batch:
     """A batch of these trees (at least one). ``random`` draws paths and pairs within the limits."""
-    parts = []
-    nodes = 0
-    for tree in trees:
-        part = _one(data, tree, limits, len(trees), random)
-        parts.append({name: value + nodes if _is_index(value) else value for name, value in part.items()})
-        nodes += len(part["features"])
-    arrays = {name: [part[name] for part in parts] for name in parts[0]}
-    joined = {name: np.concatenate(each, axis=-1 if _is_index(each[0]) else 0) for name, each in arrays.items()}
-    return TreeBatch(**{name: torch.from_numpy(value) for name, value in joined.items()})
+    return Batch.from_data_list([tree_graph(data, tree, limits, random) for tree in trees])
+
+
+def tree_graph(data: TreeData, tree: int, limits: Limits, random: Generator) -> Data:
+    """A tree with its paths and pairs."""
+    rows = slice(int(data.first[tree]), int(data.first[tree + 1]))
+    parent = data.parent[rows].astype(np.int64)
+    edge = positive = np.stack([parent[1:], np.arange(1, len(parent))])
+    path = data.path[:, int(data.first_path[tree]) : int(data.first_path[tree + 1])].astype(np.int64)
+    weight = 1.0
+    if path.shape[1] > limits.paths:
+        weight = path.shape[1] / limits.paths
+        path = path[:, random.permutation(path.shape[1])[: limits.paths]]
+    if 0 < limits.positives < edge.shape[1]:
+        positive = edge[:, random.permutation(edge.shape[1])[: limits.positives]]
+    arrays = {
+        "x": data.features[rows],
+        "pos": data.position[rows],
+        "path_index": path,
+        "path_weight": np.array([weight], dtype=np.float32),
+        "chain_index": ancestor_chains(parent),
+        "edge_index": edge,
+        "positive_index": positive,
+        "negative_index": negative_pairs(data.end[rows], limits.negatives, random),
+    }
+    return Data(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
 
 def negative_pairs(end: NDArray[np.integer], count: int, random: Generator) -> Index:
@@ -121,46 +147,3 @@ def ancestor_chains(parent: NDArray[np.integer]) -> Index:
         chain.append(np.where(chain[-1] < 0, -1, parent[chain[-1]]))
     stacked = np.stack(chain)
     return np.concatenate([stacked[:, stacked[3] >= 0], np.tile(node, (4, 1))], axis=1).astype(np.int64)
-
-
-def _one(data: TreeData, tree: int, limits: Limits, trees: int, random: Generator) -> dict[str, Array]:
-    rows = slice(int(data.first[tree]), int(data.first[tree + 1]))
-    parent, end = data.parent[rows].astype(np.int64), data.end[rows]
-    path, weight = _paths(data, tree, limits.paths, random)
-    edge = np.stack([parent[1:], np.arange(1, len(parent))])
-    inner = np.bincount(parent[1:], minlength=len(parent)) > 0
-    positive = edge
-    if 0 < limits.positives < edge.shape[1]:
-        positive = edge[:, random.permutation(edge.shape[1])[: limits.positives]]
-    negative = negative_pairs(end, limits.negatives, random)
-    return {
-        "graph": np.ones(1, dtype=np.float32),
-        "features": data.features[rows],
-        "position": data.position[rows],
-        "path": path,
-        "weight": np.full((len(parent), 1), weight, dtype=np.float32),
-        "chain": ancestor_chains(parent),
-        "edge": edge,
-        "growth_weight": (inner / (max(1, inner.sum()) * trees)).astype(np.float32),
-        "positive": positive,
-        "positive_weight": _equal(positive, trees),
-        "negative": negative,
-        "negative_weight": _equal(negative, trees),
-    }
-
-
-def _paths(data: TreeData, tree: int, most: int, random: Generator) -> tuple[Index, float]:
-    """A tree's paths and their weight. If there are too many, some are drawn at random and weighted for all."""
-    path = data.path[:, int(data.first_path[tree]) : int(data.first_path[tree + 1])].astype(np.int64)
-    count = path.shape[1]
-    if count <= most:
-        return path, 1.0
-    return path[:, random.permutation(count)[:most]], count / most
-
-
-def _equal(pairs: Index, trees: int) -> NDArray[np.float32]:
-    return np.full(pairs.shape[1], 1 / max(1, pairs.shape[1] * trees), dtype=np.float32)
-
-
-def _is_index(array: Array) -> bool:
-    return array.dtype == np.int64

@@ -14,19 +14,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
+from torch_geometric.data import Batch
+from torch_geometric.nn import global_add_pool, global_mean_pool
 
 from tuner.datasets.trees import TreeData
 from tuner.workloads.gt_ssl.batches import Limits, batches
-from tuner.workloads.gt_ssl.model import Encoder, GtSsl, TreeBatch
+from tuner.workloads.gt_ssl.model import Encoder, GtSsl
 
 Labels = NDArray[np.integer]
 FOLDS = 10
 STRENGTHS = tuple(10.0 ** (power / 2) for power in range(-4, 9))  # candidates of the penalty
 Readout = Literal["moments", "sum"]
-READOUTS: dict[Readout, Callable[[Tensor], Tensor]] = {
-    "moments": lambda h: torch.cat([h.mean(0), h.std(0, correction=0)]),
-    "sum": lambda h: h.sum(0),
-}
+
+
+def moments(h: Tensor, batch: Tensor) -> Tensor:
+    """The mean and the standard deviation over a tree's nodes: (N, H) → (B, 2H)."""
+    mean = global_mean_pool(h, batch)
+    variance = global_mean_pool((h - mean[batch]).square(), batch)
+    return torch.cat([mean, variance.sqrt()], dim=1)
+
+
+READOUTS: dict[Readout, Callable[[Tensor, Tensor], Tensor]] = {"moments": moments, "sum": global_add_pool}
 
 
 def losses(model: GtSsl, data: TreeData, trees: Sequence[int], batch_trees: int, negatives: int) -> dict[str, float]:
@@ -34,7 +42,7 @@ def losses(model: GtSsl, data: TreeData, trees: Sequence[int], batch_trees: int,
     growth, order = (torch.zeros((), device=_device(model)) for _ in range(2))
     for batch in _all_paths(model, data, trees, batch_trees, negatives):
         parts = model(batch)
-        growth, order = growth + parts[0] * len(batch.graph), order + parts[1] * len(batch.graph)
+        growth, order = growth + parts[0] * batch.num_graphs, order + parts[1] * batch.num_graphs
     growth, order = growth / len(trees), order / len(trees)
     named = {"loss": model.total(growth, order), "growth_loss": growth, "order_loss": order}
     return {name: float(value) for name, value in named.items()}
@@ -46,12 +54,8 @@ def embed(encoder: Encoder, data: TreeData, batch_trees: int, readout: Readout =
     The readout is "moments", mean and standard deviation over a tree's nodes, (T, 2H), or SGMP's "sum", (T, H), which
     mainly reflects a tree's size.
     """
-    rows: list[Tensor] = []
-    for batch in _all_paths(encoder, data, range(len(data)), batch_trees, 0):
-        h = encoder(batch.features, batch.position, batch.path, batch.weight).cpu()
-        sizes = np.diff(data.first[len(rows) : len(rows) + len(batch.graph) + 1])
-        rows += [READOUTS[readout](part) for part in h.split(sizes.tolist())]
-    return torch.stack(rows)
+    found = _all_paths(encoder, data, range(len(data)), batch_trees, 0)
+    return torch.cat([READOUTS[readout](encoder.embed(batch).cpu(), batch.batch.cpu()) for batch in found])
 
 
 def probe(encoder: Encoder, data: TreeData, batch_trees: int) -> dict[str, float]:
@@ -62,10 +66,10 @@ def probe(encoder: Encoder, data: TreeData, batch_trees: int) -> dict[str, float
 
 def _all_paths(
     module: torch.nn.Module, data: TreeData, trees: Sequence[int], batch_trees: int, negatives: int
-) -> Iterator[TreeBatch]:
+) -> Iterator[Batch]:
     limits = Limits(batch_trees, sys.maxsize, 0, negatives)
     for batch in batches(data, trees, limits, np.random.default_rng(0)):
-        yield TreeBatch(*(part.to(_device(module)) for part in batch))
+        yield batch.to(_device(module))
 
 
 def _device(module: torch.nn.Module) -> torch.device:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, ClassVar
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter
 from tuner.trial import ACCUMULATION, Config
 from tuner.workloads.base import Batch, Split, Workload
-from tuner.workloads.gt_ssl.sizes import EVALUATION_NEGATIVES, EVALUATION_TREES
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from tuner.workloads.gt_ssl.model import GtSsl
 
 
+EVALUATION_TREES = 8  # the number of trees in a batch of an evaluation
+EVALUATION_NEGATIVES = 64
 MOST_CLASSES = 10  # that a plan lists
 
 
@@ -81,11 +82,11 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
 
     def build_model(self, config: Config, data: TreeData) -> GtSsl:
         """A new encoder with the two tasks' heads."""
-        return _model(config, data.features.shape[1])
+        return _model(config)
 
     def restore_model(self, config: Config, weights: Mapping[str, Tensor]) -> GtSsl:
         """The model with these weights; its ``encoder`` is the pretrained part."""
-        model = _model(config, weights["encoder.input.0.weight"].shape[1])
+        model = _model(config)
         model.load_state_dict(dict(weights))
         return model
 
@@ -94,7 +95,7 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
         return model.encoder.interactions
 
     def batches(self, config: Config, data: TreeData) -> Iterator[Batch]:
-        """A ``TreeBatch`` at a time of the training trees, in a new random order."""
+        """A ``torch_geometric.data.Batch`` at a time of the training trees, in a new random order."""
         return (batch for (batch,) in self.training_steps({**config, ACCUMULATION: 1}, data))
 
     def training_steps(self, config: Config, data: TreeData) -> Iterator[list[Batch]]:
@@ -128,9 +129,7 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
 
     def loss(self, model: GtSsl, batch: Batch) -> Tensor:
         """Growth + λ · order, the mean over a batch's trees."""
-        from tuner.workloads.gt_ssl.model import TreeBatch
-
-        return model.total(*model(TreeBatch(*batch)))
+        return model.total(*model(batch))
 
     def evaluate(self, model: GtSsl, data: TreeData, split: Split) -> dict[str, float]:
         """``loss``, ``growth_loss`` and ``order_loss`` of a split; for the test split also ``probe_accuracy``.
@@ -155,17 +154,18 @@ def _classes(data: TreeData) -> str:
     import numpy as np
 
     counts = np.bincount(data.label, minlength=len(data.classes)).tolist()
-    listed = sorted(zip(data.classes, counts, strict=True), key=lambda each: -each[1])
+    listed = sorted(zip(data.classes, counts, strict=True), key=lambda of_class: -of_class[1])
     shown = ", ".join(f"{name or 'in no folder'} {count:,}" for name, count in listed[:MOST_CLASSES])
     return shown + (f" and {len(listed) - MOST_CLASSES} more" if len(listed) > MOST_CLASSES else "")
 
 
-def _model(config: Config, num_features: int) -> GtSsl:
+def _model(config: Config) -> GtSsl:
+    from tuner.datasets.trees import FEATURES
     from tuner.workloads.gt_ssl.model import Encoder, GtSsl
 
     hidden = int(config["hidden_channels"])
     encoder = Encoder(
-        num_features,
+        len(FEATURES),
         hidden_channels=hidden,
         num_interactions=int(config["num_interactions"]),
         num_rbf_centers=int(config["num_rbf_centers"]),

@@ -8,7 +8,7 @@ from pathlib import Path
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
 from tuner.trial import Config, Configuration
-from tuner.workloads.kd_gat.graphs import graphs_of
+from tuner.workloads.kd_gat.batches import graphs_of
 from tuner.workloads.kd_gat.model import check_shape, load_teacher
 from tuner.workloads.kd_gat.sizes import SHARED
 
@@ -19,15 +19,15 @@ def check(configurations: Sequence[Configuration], data: CanData) -> None:
     Reasons are several stages in one study, a missing attack, a split without attacks or without normal graphs, and a
     teacher that does not fit.
     """
-    if len(stages := {str(each.values["stage"]) for each in configurations}) > 1:
+    if len(stages := {str(configuration.values["stage"]) for configuration in configurations}) > 1:
         raise InputError(
             f"stages {' and '.join(sorted(stages))} in one study: their losses cannot be compared: run one for each"
         )
-    for each in configurations:
+    for configuration in configurations:
         try:
-            _check_one(each.values, data)
+            _check_one(configuration.values, data)
         except InputError as error:
-            raise InputError(f"{each.name}: {error.text}") from error
+            raise InputError(f"{configuration.name}: {error.text}") from error
 
 
 def _check_one(config: Config, data: CanData) -> None:

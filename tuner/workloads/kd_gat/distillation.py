@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch_geometric.data import Batch
 
-from tuner.workloads.kd_gat.batches import CanBatch
 from tuner.workloads.kd_gat.networks import VGAE, VgaeOutput, graph_mean
 
 ID_WEIGHT = 0.1
@@ -22,7 +22,7 @@ TEACHER_WEIGHT = 0.7
 TEMPERATURE = 4.0
 
 
-def vgae_loss(output: VgaeOutput, batch: CanBatch) -> Tensor:
+def vgae_loss(output: VgaeOutput, batch: Batch) -> Tensor:
     """MSE + 0.1 · CE(id) + 0.05 · BCE(neighbours) + 0.01 · KL, a scalar; without IDs only MSE and KL."""
     node = _reconstruction(output, batch) + KL_WEIGHT * _divergence(output)
     if output.neighbours is not None:
@@ -34,7 +34,7 @@ def vgae_loss(output: VgaeOutput, batch: CanBatch) -> Tensor:
 
 def distilled_vgae_loss(
     output: VgaeOutput,
-    batch: CanBatch,
+    batch: Batch,
     teacher_z: Tensor,
     teacher_features: Tensor,
     projection: nn.Module,
@@ -51,14 +51,14 @@ def distilled_vgae_loss(
     return weight * taught + (1 - weight) * vgae_loss(output, batch)
 
 
-def gat_loss(logits: Tensor, batch: CanBatch) -> Tensor:
+def gat_loss(logits: Tensor, batch: Batch) -> Tensor:
     """Cross entropy with the labels, a scalar."""
-    return F.cross_entropy(logits, batch.label)
+    return F.cross_entropy(logits, batch.y)
 
 
 def distilled_gat_loss(
     logits: Tensor,
-    batch: CanBatch,
+    batch: Batch,
     teacher_logits: Tensor,
     *,
     weight: float = TEACHER_WEIGHT,
@@ -75,34 +75,23 @@ def distilled_gat_loss(
 
 
 @torch.no_grad()
-def difficulty(model: VGAE, batch: CanBatch) -> Tensor:
-    """MSE + 0.1 · CE(id) of each graph, (B,), with z at its mean; the model's mode is restored afterwards."""
-    training = model.training
-    try:
-        return graph_mean(_reconstruction(model.eval()(batch), batch), batch)
-    finally:
-        model.train(training)
+def difficulty(model: VGAE, batches: Iterable[Batch]) -> Tensor:
+    """MSE + 0.1 · CE(id) of each graph, in order and on the CPU, by a model in evaluation mode."""
+    return torch.cat([graph_mean(_reconstruction(model(batch), batch), batch).cpu() for batch in batches])
 
 
-def score(model: VGAE, batches: Iterable[CanBatch]) -> Tensor:
-    """The difficulty of all graphs in their order, on the CPU."""
-    device = next(model.parameters()).device
-    chunks = (CanBatch(*(part.to(device) for part in batch)) for batch in batches)
-    return torch.cat([torch.empty(0), *(difficulty(model, chunk).cpu() for chunk in chunks)])
-
-
-def neighbour_ids(logits: Tensor, batch: CanBatch) -> Tensor:
+def neighbour_ids(logits: Tensor, batch: Batch) -> Tensor:
     """(N, V): 1 where a predecessor or successor of the node has this ID, otherwise 0; like the logits."""
-    source, target = batch.edge
+    source, target = batch.edge_index
     neighbours = torch.zeros_like(logits)
     neighbours[target, batch.ids[source]] = 1.0
     neighbours[source, batch.ids[target]] = 1.0
     return neighbours
 
 
-def _reconstruction(output: VgaeOutput, batch: CanBatch) -> Tensor:
+def _reconstruction(output: VgaeOutput, batch: Batch) -> Tensor:
     """(N,): MSE + 0.1 · CE(id)."""
-    error = (output.features - batch.features).square().mean(1)
+    error: Tensor = (output.features - batch.x).square().mean(1)
     if output.ids is None:
         return error
     return error + ID_WEIGHT * F.cross_entropy(output.ids, batch.ids, reduction="none")

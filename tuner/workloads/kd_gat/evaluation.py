@@ -9,12 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
+from torch_geometric.data import Batch
+from torch_geometric.nn import global_max_pool
 
 from tuner.datasets.can import CanData
 from tuner.workloads.base import Split
-from tuner.workloads.kd_gat.batches import CanBatch, chunks
+from tuner.workloads.kd_gat.batches import Index, chunks, graphs_of
 from tuner.workloads.kd_gat.distillation import vgae_loss
-from tuner.workloads.kd_gat.graphs import Index, graphs_of, tested
 from tuner.workloads.kd_gat.model import Distilled
 from tuner.workloads.kd_gat.networks import GAT, VGAE
 from tuner.workloads.kd_gat.sizes import CHUNK
@@ -34,7 +35,7 @@ def evaluate(model: Distilled, data: CanData, split: Split, parts: int = 1) -> d
         return {**found, **_auroc((logits[:, 1] - logits[:, 0]).cpu(), label.cpu())}
     total = torch.zeros((), device=model.device)
     for batch in _chunks(model, data, graphs, parts):
-        total += vgae_loss(model.student(batch), batch) * len(batch.graph)
+        total += vgae_loss(model.student(batch), batch) * batch.num_graphs
     loss = {"loss": float(total / len(graphs))}
     return {**loss, **_detection(model, data, parts)} if split == "test" else loss
 
@@ -54,18 +55,17 @@ def attack_metrics(predicted: Tensor, label: Tensor) -> dict[str, float]:
     }
 
 
-def largest_errors(model: VGAE, batch: CanBatch) -> Tensor:
+def largest_errors(model: VGAE, batch: Batch) -> Tensor:
     """The largest squared error of each feature among a graph's nodes, (B, 10); with IDs (B, 11), the last CE(id).
 
     Means would hide a single node that floods the bus, and a feature with small errors.
     """
     output = model(batch)
-    error = (output.features - batch.features).square()
+    error = (output.features - batch.x).square()
     if output.ids is not None:
         error = torch.cat([error, F.cross_entropy(output.ids, batch.ids, reduction="none")[:, None]], dim=1)
-    index = batch.node_graph[:, None].expand_as(error)
-    none: Tensor = error.new_zeros(len(batch.graph), error.shape[1])
-    return none.scatter_reduce(0, index, error, "amax")
+    largest: Tensor = global_max_pool(error, batch.batch, batch.num_graphs)
+    return largest
 
 
 def anomalies(model: Distilled, data: CanData, graphs: Index, parts: int = 1) -> tuple[Tensor, Tensor]:
@@ -81,8 +81,8 @@ def anomalies(model: Distilled, data: CanData, graphs: Index, parts: int = 1) ->
         graphs_of(data, split, stage=model.stage, held_out=model.held_out) for split in ("train", "validation")
     )
     trained_errors, later_errors, seen = (
-        torch.cat([largest_errors(autoencoder, batch).cpu() for batch in _chunks(model, data, each, parts)])
-        for each in (trained, later, graphs)
+        torch.cat([largest_errors(autoencoder, batch).cpu() for batch in _chunks(model, data, some, parts)])
+        for some in (trained, later, graphs)
     )
     largest = trained_errors.amax(0).clamp(min=1e-12)
     drift = (later_errors / largest).amax().clamp(min=1.0)
@@ -91,7 +91,7 @@ def anomalies(model: Distilled, data: CanData, graphs: Index, parts: int = 1) ->
 
 def _detection(model: Distilled, data: CanData, parts: int) -> dict[str, float]:
     """How well a VGAE, trained without attacks, detects those of the test split; empty if it has none."""
-    graphs = tested(data, stage="classifier", held_out=model.held_out)
+    graphs = graphs_of(data, "test", stage="classifier", held_out=model.held_out)
     label = _labels(data, graphs)
     if not label.any() or label.all():
         return {}
@@ -99,7 +99,7 @@ def _detection(model: Distilled, data: CanData, parts: int) -> dict[str, float]:
     return {**attack_metrics((score > bar).long(), label), **_auroc(score, label)}
 
 
-def _chunks(model: Distilled, data: CanData, graphs: Index, parts: int) -> Iterator[CanBatch]:
+def _chunks(model: Distilled, data: CanData, graphs: Index, parts: int) -> Iterator[Batch]:
     return chunks(data, graphs, model.device, chunk_size(CHUNK, len(graphs), parts))
 
 
@@ -118,6 +118,6 @@ def auroc(score: NDArray[np.floating], label: NDArray[np.integer]) -> float:
     Labels are 1 for an attack. Both classes must be present.
     """
     values, place = np.unique(score, return_inverse=True)
-    normal, attack = (np.bincount(place[label == each], minlength=len(values)) for each in (0, 1))
+    normal, attack = (np.bincount(place[label == kind], minlength=len(values)) for kind in (0, 1))
     pairs = attack @ (np.cumsum(normal) - 0.5 * normal)
     return float(pairs / (normal.sum() * attack.sum()))

@@ -11,13 +11,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch_geometric.data import Batch
 
 from tuner.datasets.can import CanData
 from tuner.errors import InputError, one_line
 from tuner.trial import ACCUMULATION, Config
-from tuner.workloads.kd_gat.batches import CanBatch, chunks
-from tuner.workloads.kd_gat.distillation import distilled_gat_loss, distilled_vgae_loss, gat_loss, score, vgae_loss
-from tuner.workloads.kd_gat.graphs import graphs_of, largest
+from tuner.workloads.kd_gat.batches import chunks, graphs_of, largest
+from tuner.workloads.kd_gat.distillation import (
+    difficulty,
+    distilled_gat_loss,
+    distilled_vgae_loss,
+    gat_loss,
+    vgae_loss,
+)
 from tuner.workloads.kd_gat.networks import GAT, VGAE
 from tuner.workloads.kd_gat.sizes import CHUNK, SIZES
 from tuner.workloads.kd_gat.teacher import KeptOutputs, outputs, width_ratio
@@ -83,7 +89,7 @@ class Distilled(nn.Module):
         graphs = largest(data, graphs, CHUNK) if rehearsal else graphs
         if isinstance(scorer := self._guests["scorer"], VGAE):
             self.difficulty = np.zeros(len(data), np.float32)
-            self.difficulty[graphs] = score(scorer, chunks(data, graphs, self.device)).numpy()
+            self.difficulty[graphs] = difficulty(scorer, chunks(data, graphs, self.device)).numpy()
             self._guests["scorer"] = None
         if (teacher := self._guests["teacher"]) is not None and self._config["use_teacher_cache"]:
             kept = KeptOutputs(teacher, data, self.device)
@@ -93,7 +99,7 @@ class Distilled(nn.Module):
                 kept.put(batch, outputs(teacher, batch, self._passes))
             self.kept, self._guests["teacher"] = kept, None
 
-    def loss(self, batch: CanBatch) -> Tensor:
+    def loss(self, batch: Batch) -> Tensor:
         """The student's loss of a batch, a scalar."""
         targets = self._targets(batch)  # first, so that the teacher's memory is freed before the student runs
         output = self.student(batch)
@@ -106,7 +112,7 @@ class Distilled(nn.Module):
         assert self.projection is not None
         return distilled_vgae_loss(output, batch, targets[0], targets[1], self.projection, weight=weight)
 
-    def _targets(self, batch: CanBatch) -> tuple[Tensor, ...] | None:
+    def _targets(self, batch: Batch) -> tuple[Tensor, ...] | None:
         """The teacher's cached or computed outputs for a batch; None without a teacher."""
         if self.kept is not None:
             return self.kept.get(batch)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-FEATURES = 10  # the number of a node's features
-ID_CHANNELS = 16  # the size of a CAN ID's embedding
-PART = 4096  # the number of edges whose messages are computed at a time
 CHUNK = 500  # the number of graphs in a batch of an evaluation, a teacher or a scorer
 # The sizes by stage and role, for values of 0 in a configuration.
 SIZES: Mapping[tuple[str, str], Mapping[str, int]] = {

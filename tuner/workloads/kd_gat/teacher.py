@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Batch
 
 from tuner.datasets.can import CanData
 from tuner.workloads.kd_gat.attention import GraphAttention
-from tuner.workloads.kd_gat.batches import CanBatch, parts
-from tuner.workloads.kd_gat.networks import GAT, VGAE
-from tuner.workloads.kd_gat.sizes import FEATURES
+from tuner.workloads.kd_gat.batches import parts
+from tuner.workloads.kd_gat.networks import GAT, NUM_FEATURES, VGAE
 
 
 class KeptOutputs(nn.Module):
@@ -29,50 +31,43 @@ class KeptOutputs(nn.Module):
         start = np.zeros(len(data), np.int64)
         start[data.train] = np.cumsum(sizes) - sizes
         self.register_buffer("start", torch.from_numpy(start).to(device), persistent=False)
-        widths = (teacher.mean.out_features, FEATURES) if isinstance(teacher, VGAE) else (2,)
+        widths = (teacher.mean.out_features, NUM_FEATURES) if isinstance(teacher, VGAE) else (2,)
         self._names = [f"rows{place}" for place in range(len(widths))]
         for name, width in zip(self._names, widths, strict=True):
             self.register_buffer(name, torch.zeros(int(sizes.sum()), width, device=device), persistent=False)
-
-    @property
-    def nbytes(self) -> int:
-        """Their memory on the device."""
-        return sum(buffer.nbytes for buffer in self.buffers())
 
     @property
     def rows(self) -> list[Tensor]:
         """A tensor for each output."""
         return [self.get_buffer(name) for name in self._names]
 
-    def put(self, batch: CanBatch, outputs: tuple[Tensor, ...]) -> None:
+    def put(self, batch: Batch, outputs: tuple[Tensor, ...]) -> None:
         """Stores the outputs for a batch."""
         place = self._place(batch)
         for rows, values in zip(self.rows, outputs, strict=True):
             rows[place] = values
 
-    def get(self, batch: CanBatch) -> tuple[Tensor, ...]:
+    def get(self, batch: Batch) -> tuple[Tensor, ...]:
         """The outputs for a batch."""
         place = self._place(batch)
         return tuple(rows[place] for rows in self.rows)
 
-    def _place(self, batch: CanBatch) -> Tensor:
+    def _place(self, batch: Batch) -> Tensor:
         start = self.start[batch.graph]
         if not self._of_nodes:
             return start
-        size = torch.zeros_like(batch.graph).index_add(0, batch.node_graph, torch.ones_like(batch.node_graph))
-        first = (size.cumsum(0) - size)[batch.node_graph]
-        within = torch.arange(len(batch.node_graph), device=first.device) - first
-        return start[batch.node_graph] + within
+        place: Tensor = (start - batch.ptr[:-1])[batch.batch] + torch.arange(batch.num_nodes, device=start.device)
+        return place
 
 
-def outputs(teacher: VGAE | GAT, batch: CanBatch, times: int = 1) -> tuple[Tensor, ...]:
+def outputs(teacher: VGAE | GAT, batch: Batch, times: int = 1) -> tuple[Tensor, ...]:
     """A student's targets: a GAT's logits, or a VGAE's latent means and reconstruction.
 
     The teacher, in evaluation mode, processes the batch in ``times`` parts.
     """
     passes = [teacher(part) for part in parts(batch, times)]
-    rows = [(each,) if isinstance(each, Tensor) else (each.mean, each.features) for each in passes]
-    return tuple(torch.cat(each) for each in zip(*rows, strict=True))
+    rows = [(output,) if isinstance(output, Tensor) else (output.mean, output.features) for output in passes]
+    return tuple(map(torch.cat, zip(*rows, strict=True)))
 
 
 def width_ratio(teacher: VGAE | GAT, student: VGAE | GAT) -> int:
@@ -82,7 +77,7 @@ def width_ratio(teacher: VGAE | GAT, student: VGAE | GAT) -> int:
     offloading its weights would save nothing. In this number of parts it takes less.
     """
     of_teacher, of_student = (
-        sum(each.linear.out_features for each in model.modules() if isinstance(each, GraphAttention))
+        sum(int(layer.lin.out_channels) for layer in model.modules() if isinstance(layer, GraphAttention))
         for model in (teacher, student)
     )
-    return -(-of_teacher // of_student)
+    return math.ceil(of_teacher / of_student)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tuner.datasets.can import CanData
-    from tuner.workloads.kd_gat.graphs import Index
+    from tuner.workloads.kd_gat.batches import Index
     from tuner.workloads.kd_gat.model import Distilled
 
 STAGES = ("autoencoder", "classifier")
@@ -148,7 +148,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
 
     def epoch_data(self, model: Distilled, config: Config, data: CanData, epoch: int) -> CanData:
         """The graphs of the curriculum in this epoch; all training graphs without a curriculum."""
-        from tuner.workloads.kd_gat.graphs import select
+        from tuner.workloads.kd_gat.batches import select
 
         scores = model.difficulty
         if scores is None:
@@ -157,7 +157,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return replace(data, train=select(self._graphs(config, data), data.label, scores, progress))
 
     def batches(self, config: Config, data: CanData) -> Iterator[Batch]:
-        """A ``CanBatch`` at a time of the training graphs, in a new random order."""
+        """A ``torch_geometric.data.Batch`` at a time of the training graphs, in a new random order."""
         import torch
 
         from tuner.workloads.kd_gat.batches import collate
@@ -169,23 +169,20 @@ class KDGAT(Workload["CanData", "Distilled"]):
 
     def largest_batch(self, config: Config, data: CanData) -> Batch:
         """The training graphs with the most edges and nodes."""
-        from tuner.workloads.kd_gat.batches import collate
-        from tuner.workloads.kd_gat.graphs import largest
+        from tuner.workloads.kd_gat.batches import collate, largest
 
         return collate(data, largest(data, self._graphs(config, data), int(config["batch_size"])))
 
     def rehearsal(self, data: CanData) -> CanData:
         """One chunk of the largest graphs of each split."""
-        from tuner.workloads.kd_gat.graphs import largest
+        from tuner.workloads.kd_gat.batches import largest
 
         train, validation, test = (largest(data, part, CHUNK) for part in (data.train, data.validation, data.test))
         return replace(data, train=train, validation=validation, test=test)
 
     def loss(self, model: Distilled, batch: Batch) -> Tensor:
         """The student's loss, with or without a teacher; the mean over a batch's graphs."""
-        from tuner.workloads.kd_gat.batches import CanBatch
-
-        return model.loss(CanBatch(*batch))
+        return model.loss(batch)
 
     def evaluate(self, model: Distilled, data: CanData, split: Split) -> dict[str, float]:
         """``loss``; for a classifier also ``accuracy``, and ``f1``, ``precision``, ``recall``, ``auroc`` of attacks.
@@ -215,7 +212,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return ""
 
     def _graphs(self, config: Config, data: CanData) -> Index:
-        from tuner.workloads.kd_gat.graphs import graphs_of
+        from tuner.workloads.kd_gat.batches import graphs_of
 
         return graphs_of(data, "train", stage=str(config["stage"]), held_out=str(config["held_out"]))
 
