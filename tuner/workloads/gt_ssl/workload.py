@@ -34,6 +34,7 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
     metric = "val_loss"
     headline: ClassVar[Sequence[str]] = ("probe_accuracy",)
     default_data: ClassVar[str] = "synthetic"
+    imports = ("torch_geometric",)
     memory_scales_with: ClassVar[str | None] = "batch_size"
     batches_vary: ClassVar[bool] = True
     skips_bad_files: ClassVar[bool] = True

@@ -40,6 +40,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
     metric = "val_loss"
     headline: ClassVar[Sequence[str]] = ("f1", "auroc")
     default_data: ClassVar[str] = "synthetic"
+    imports = ("torch_geometric",)
     memory_scales_with: ClassVar[str | None] = "batch_size"
     batches_vary: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
