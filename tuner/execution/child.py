@@ -15,10 +15,11 @@ from pathlib import Path
 from pickle import dumps, loads
 from typing import cast
 
+from tuner.execution.lost_trials import at_cap, lost_outcome
 from tuner.execution.mapped_arrays import pack
 from tuner.execution.nodes import oom_kills
 from tuner.execution.shared_tensors import Files, close_shared
-from tuner.execution.worker import TrialOptions, WeightsLost, WorkerEvent, at_cap, lost_outcome
+from tuner.execution.worker import TrialOptions, WeightsLost, WorkerEvent
 from tuner.machine.caps import worker_environment
 from tuner.machine.logs import open_log
 from tuner.machine.peak import resident_bytes

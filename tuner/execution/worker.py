@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import ExecutionError, TunerError, one_line
 from tuner.execution.nodes import oom_kills
@@ -25,7 +25,6 @@ from tuner.machine.caps import (
     lack_of_memory,
     lacks_shared_memory,
     lost_loader,
-    near_cap,
 )
 from tuner.machine.mps import denied_by_limit
 from tuner.machine.oom_texts import LackOfMemory
@@ -145,32 +144,6 @@ def weights_of(event: WorkerEvent | None) -> bytes:
     if isinstance(event, bytes):
         return event
     raise ExecutionError(event.reason if isinstance(event, WeightsLost) else "the worker ended before it sent them")
-
-
-def lost_outcome(
-    placement: Placement, report: EpochReport | None, started: float, status: Status, error: str, **known: Any
-) -> Outcome:
-    """The outcome of a trial whose process cannot report any more, after its last report; ``known`` are more fields.
-
-    ``started`` is by the monotonic clock.
-    """
-    return Outcome(
-        placement.trial,
-        status,
-        placement,
-        epochs=report.epoch if report else 0,
-        seconds=time.monotonic() - started,
-        error=error,
-        phase="training" if report else "start",
-        reusable=False,
-        **known,
-    )
-
-
-def at_cap(placement: Placement, report: EpochReport | None) -> bool:
-    """Whether a trial's last reported peak in RAM was almost its whole share."""
-    peak = report.memory_bytes if report else None
-    return placement.device.kind == "cpu" and near_cap(peak, placement.limit_bytes)
 
 
 @dataclass

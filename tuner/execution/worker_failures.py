@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from tuner.execution.lost_trials import at_cap, lost_outcome
 from tuner.execution.nodes import NodeWatch, on_node, oom_kills, post_mortem
 from tuner.execution.pool import WorkerPool
 from tuner.execution.ray_api import ObjectRef, WorkerHandle
@@ -19,7 +20,6 @@ from tuner.execution.ray_errors import (
     raised_in_worker,
     ran_out_of_ram,
 )
-from tuner.execution.worker import at_cap, lost_outcome
 from tuner.machine.process_exits import ProcessExit
 from tuner.machine.process_trees import end_tree
 from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, ShortOf, Status
