@@ -58,7 +58,8 @@ class Comparison:
     def notes(self) -> list[str]:
         """What could not be read, and what should not be compared, a line each."""
         others = [
-            f"{name}: these studies were of other metrics or directions: all rank by {by.metric}, {by.direction}d"
+            f"{name}: these studies were of other metrics or directions: all are ranked by {by.metric}, "
+            f"{by.direction}d"
             for name, by in self.objectives.items()
             if any(study.record.objectives.get(name, by) != by for study in self.studies.values())
         ]
