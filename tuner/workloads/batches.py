@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 from tuner.workloads.base import Batch
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -54,6 +57,15 @@ def changed(batch: Batch, change: Callable[[Any], Any]) -> Batch:
     if is_graph(batch):
         return copy.copy(batch).apply(change)
     return tuple(changed(part, change) if is_graph(part) else change(part) for part in batch)
+
+
+def to_tensor(array: NDArray[np.generic]) -> Tensor:
+    """The array as a tensor over the same memory, to which nothing may write: in Ray's store it is read-only."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 def remove_templates() -> None:

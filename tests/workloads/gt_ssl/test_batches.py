@@ -198,3 +198,11 @@ def size(batch: Batch) -> int:
 def test_of_trees_over_the_limit_that_of_most_nodes_is_the_largest() -> None:
     data = build([star(30), star(80), star(50)], np.zeros(3, dtype=np.int64), "stars", ("",))
     assert largest(data, np.arange(3), Limits(1, 20, 0, 0)) == [1]
+
+
+def test_trees_that_are_mapped_for_reading_alone_become_batches_without_a_warning() -> None:
+    data = build([star(3), star(4)], np.zeros(2, dtype=np.int64), "two", ("",))
+    for array in (data.features, data.position):
+        array.flags.writeable = False
+    (batch,) = batches(data, range(2), Limits(trees=2, paths=10**9, positives=0, negatives=4), random())
+    assert batch.x.shape[0] == 9

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,10 +11,9 @@ from tuner.errors import InputError
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
 from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Split, Workload
+from tuner.workloads.batches import to_tensor
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor, nn
     from torch_geometric.data import Data
 
@@ -102,7 +100,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
 
     def constant_loss(self, data: RatingData) -> float:
         """The variance of the training ratings."""
-        return float(_tensor(data.train.rating).var(correction=0))  # unlike numpy's, without a copy of all ratings
+        return float(to_tensor(data.train.rating).var(correction=0))  # unlike numpy's, without a copy of all ratings
 
     def build_model(self, config: Config, data: RatingData) -> GraphSAGEModel:
         """A new model over the graph of the training ratings."""
@@ -112,10 +110,10 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         rating = data.train.rating
         scale = torch.tensor([rating.mean(dtype=np.float64), rating.min(), rating.max()], dtype=torch.float32)
         constants = {
-            "user_features": _scaled(_tensor(data.user_features)),
-            "item_features": _scaled(_tensor(data.item_features)),
-            "crow": _tensor(data.graph.crow),
-            "col": _tensor(data.graph.col),
+            "user_features": _scaled(to_tensor(data.user_features)),
+            "item_features": _scaled(to_tensor(data.item_features)),
+            "crow": to_tensor(data.graph.crow),
+            "col": to_tensor(data.graph.col),
         }
         return _model(config, constants, scale, sampled(len(rating), config))
 
@@ -247,13 +245,4 @@ def _model(
 
 
 def _tensors(ratings: Ratings) -> tuple[Tensor, Tensor, Tensor]:
-    return _tensor(ratings.user), _tensor(ratings.item), _tensor(ratings.rating)
-
-
-def _tensor(array: NDArray[np.number]) -> Tensor:
-    """The array as a tensor over the same memory, which is read-only in Ray's store. Nothing writes to the tensor."""
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+    return to_tensor(ratings.user), to_tensor(ratings.item), to_tensor(ratings.rating)

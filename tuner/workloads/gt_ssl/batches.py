@@ -16,15 +16,15 @@ paths is a ``torch_geometric.data.Data``. Nodes in its indices are numbered over
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
 from tuner.datasets.trees import FEATURES, TreeData
+from tuner.workloads.batches import to_tensor
 
 Index = NDArray[np.int64]
 
@@ -108,7 +108,7 @@ def tree_graph(data: TreeData, tree: int, limits: Limits, random: Generator) -> 
         path = path[:, random.permutation(path.shape[1])[: limits.paths]]
     if 0 < limits.positives < edge.shape[1]:
         positive = edge[:, random.permutation(edge.shape[1])[: limits.positives]]
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "x": data.features[rows],
         "pos": data.position[rows],
         "path_index": path,
@@ -118,7 +118,7 @@ def tree_graph(data: TreeData, tree: int, limits: Limits, random: Generator) -> 
         "positive_index": positive,
         "negative_index": negative_pairs(data.end[rows], limits.negatives, random),
     }
-    return Data(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+    return Data(**{name: to_tensor(array) for name, array in arrays.items()})
 
 
 def negative_pairs(end: NDArray[np.integer], count: int, random: Generator) -> Index:

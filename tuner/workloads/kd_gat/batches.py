@@ -14,6 +14,7 @@ A batch of B graphs with N nodes and E edges in total is a ``torch_geometric.dat
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch_geometric.data import Batch
 
 from tuner.datasets.can import CanData
 from tuner.datasets.spans import spans, starts
+from tuner.workloads.batches import to_tensor
 from tuner.workloads.kd_gat.sizes import CHUNK
 
 Index = NDArray[np.int64]
@@ -37,7 +39,7 @@ def collate(data: CanData, graphs: Index) -> Batch:
     """
     nodes, edges = spans(data.first, graphs), spans(data.first_edge, graphs)
     ptr, edge_ptr = (starts(first[graphs + 1] - first[graphs]) for first in (data.first, data.first_edge))
-    arrays = {
+    arrays: dict[str, NDArray[Any]] = {
         "x": data.features[nodes],
         "ids": data.ids[nodes].astype(np.int64),
         "edge_index": data.edge[:, edges] + np.repeat(ptr[:-1], np.diff(edge_ptr)),
@@ -48,7 +50,7 @@ def collate(data: CanData, graphs: Index) -> Batch:
         "ptr": ptr,
         "edge_ptr": edge_ptr,
     }
-    return Batch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+    return Batch(**{name: to_tensor(array) for name, array in arrays.items()})
 
 
 def chunks(data: CanData, graphs: Index, device: torch.device | str, size: int = CHUNK) -> Iterator[Batch]:
