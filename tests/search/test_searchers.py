@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.search.test_optuna_trials import CONDITIONAL
 from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.search.domains import Space
@@ -121,19 +122,6 @@ def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
 def test_a_searcher_that_cannot_be_used_says_why() -> None:
     with pytest.raises(InputError, match="search=Fixed: it has a space, a metric or a mode of its own"):
         told(own=True)
-
-
-CONDITIONAL = parse_space(
-    {
-        "kind": {"choice": ["adam", "sgd"]},
-        "momentum": {"uniform": [0.5, 0.9], "step": 0.1, "if": {"kind": "sgd"}},
-        "beta": {"loguniform": [0.01, 1], "if": {"kind": "adam"}},
-        "sizes": {"choice": [[64, 32], None]},
-        "fixed": 3,
-    },
-    None,
-    "f",
-)
 
 
 def test_a_searcher_of_tune_takes_steps_and_neither_conditions_nor_points() -> None:

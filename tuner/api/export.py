@@ -15,7 +15,7 @@ from tuner.records.attempts import CONFIG
 from tuner.records.epochs import histories, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
-from tuner.records.optuna_space import frozen_trials
+from tuner.records.optuna_space import frozen_trials, without_log
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
 from tuner.records.row_queries import varying
 from tuner.records.study_record import read_study
@@ -123,11 +123,9 @@ def _storage(url: str) -> Iterator[Any]:
     import optuna
     from sqlalchemy.exc import SQLAlchemyError
 
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     storage = None
     try:
-        with warnings.catch_warnings():
+        with without_log(), warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             storage = optuna.storages.RDBStorage(url)
             yield storage
@@ -139,7 +137,6 @@ def _storage(url: str) -> Iterator[Any]:
             f"{option('optuna', _shown(url))}: cannot be used: {said}; give another, such as sqlite:///new.db"
         ) from error
     finally:
-        optuna.logging.set_verbosity(verbosity)
         if storage is not None:
             storage.remove_session()
             storage.engine.dispose()

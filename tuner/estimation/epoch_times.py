@@ -41,7 +41,8 @@ def predicted(samples: Sequence[Sample], raw: MemoryEstimate, steps: int) -> flo
 
     None if its activations lie far outside the range of those timed.
     """
-    asked, size = to_sample(raw, 0), to_sample(raw, 0).activation_bytes
+    asked = to_sample(raw, 0)
+    size = asked.activation_bytes
     for sample in samples:
         if (sample.exact_bytes, sample.activation_bytes) == (asked.exact_bytes, size):
             return sample.peak_bytes * MICROSECOND * steps

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -18,6 +19,19 @@ if TYPE_CHECKING:
 
 # What a range spans where its values are shown on a logarithmic scale: 0.001 to 0.1, say.
 LOG_SPAN = 100
+
+
+@contextmanager
+def without_log() -> Iterator[None]:
+    """Optuna logs nothing but errors in the block."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)
 
 
 def distributions(rows: Sequence[Attempt], scales: Mapping[str, Scale]) -> dict[str, BaseDistribution]:

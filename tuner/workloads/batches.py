@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import tempfile
 import warnings
@@ -75,8 +76,8 @@ def remove_templates() -> None:
     """
     if "torch_geometric" not in sys.modules:
         return
-    folder = Path(tempfile.gettempdir())
+    folder = tempfile.gettempdir()
     for name, module in list(sys.modules.items()):
-        path = Path(getattr(module, "__file__", None) or "")
-        if path.parent == folder and path.name.startswith(f"{name}_"):
-            path.unlink(missing_ok=True)
+        # Compared as texts: there are thousands of modules, and a model is built for each estimate.
+        if (file := str(getattr(module, "__file__", ""))).startswith(f"{folder}{os.sep}{name}_"):
+            Path(file).unlink(missing_ok=True)

@@ -43,3 +43,10 @@ def usual_range(values: Sequence[float], objective: Objective) -> tuple[float, f
     end = best + 1.5 * reach if reach > 0 and worst - best > 3 * reach else worst
     low, high = sorted((objective.loss(best), objective.loss(end)))
     return low, high
+
+
+def padded_range(values: Sequence[float], objective: Objective) -> list[float]:
+    """The range of a metric's axis: the usual one, with some room at both ends."""
+    low, high = usual_range(values, objective)
+    pad = (high - low or 1) * 0.05
+    return [low - pad, high + pad]

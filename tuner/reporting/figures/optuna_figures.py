@@ -8,7 +8,7 @@ from html import unescape
 from typing import TYPE_CHECKING
 
 from tuner.errors import one_line
-from tuner.reporting.figures.chart import Chart, plain, usual_range
+from tuner.reporting.figures.chart import Chart, padded_range, plain, usual_range
 from tuner.reporting.figures.optuna_study import Drawn, quiet
 from tuner.reporting.figures.style import SCALE, colour, house_style, series, shade
 from tuner.reporting.texts import count_text, number_text
@@ -169,10 +169,8 @@ def learning_curves(found: Drawn) -> Chart:
         )
         line.hovertemplate = "%{fullData.name}<br>epoch %{x}: %{y}<extra></extra>"
     values = [value for trial in trials for value in trial.intermediate_values.values()]
-    low, high = usual_range(values, found.objective)
-    pad = (high - low or 1) * 0.05
     plot.update_xaxes(title="epoch", tickformat="d", showgrid=False)
-    plot.update_yaxes(title=found.metric, range=[low - pad, high + pad])
+    plot.update_yaxes(title=found.metric, range=padded_range(values, found.objective))
     text = f"{found.objective.metric} after each epoch. {_of_all(found)}.{_best_curve(found)}"
     return Chart(title, text, house_style(plot, 380, showlegend=True))
 

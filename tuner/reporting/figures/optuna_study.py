@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tuner.records.attempts import CONFIG, Attempt
-from tuner.records.epochs import histories
-from tuner.records.optuna_space import frozen_trials, is_number
+from tuner.records.epochs import EpochLine, histories
+from tuner.records.optuna_space import frozen_trials, is_number, without_log
 from tuner.records.row_queries import varying
-from tuner.reporting.figures.chart import plain, usual_range
+from tuner.reporting.figures.chart import padded_range, plain
 from tuner.reporting.result_tables import has_seeds
 from tuner.reporting.study_view import StudyView
 from tuner.trial import ConfigValue, Objective
@@ -64,9 +64,7 @@ class Drawn:
 
     def value_range(self) -> list[float]:
         """The range of the metric's axis, without a few very bad values."""
-        low, high = usual_range([row.number(self.objective.metric) for row in self.completed], self.objective)
-        pad = (high - low or 1) * 0.05
-        return [low - pad, high + pad]
+        return padded_range([row.number(self.objective.metric) for row in self.completed], self.objective)
 
     def what_is_missing(self) -> str:
         """Why there is nothing to compare; empty if there is something."""
@@ -91,7 +89,7 @@ def drawn(study: StudyView, workload: str) -> Drawn:
     best = [by_id[row.trial_id] for row in subset(rows, MOST_LINES)]
     return Drawn(
         _in_memory(study.name, objective, trials),
-        _in_memory(study.name, objective, [*_running(study, objective.metric), *reversed(best)]),
+        _in_memory(study.name, objective, [*_running(study, objective.metric, curves), *reversed(best)]),
         completed,
         {trial_id: plain(name) for trial_id, name in study.trial_names.items()},
         objective,
@@ -124,11 +122,11 @@ def _in_memory(name: str, objective: Objective, trials: Sequence[FrozenTrial]) -
     return study
 
 
-def _running(study: StudyView, metric: str) -> list[FrozenTrial]:
+def _running(study: StudyView, metric: str, curves: Mapping[str, Mapping[int, EpochLine]]) -> list[FrozenTrial]:
     """The trials that have a curve, and no row of any workload yet."""
     from optuna.trial import TrialState, create_trial
 
-    ended, curves = {row.trial_id for row in study.rows}, histories(study.epochs)
+    ended = {row.trial_id for row in study.rows}
     values = {
         trial_id: {epoch: line.metrics[metric] for epoch, line in curves[trial_id].items() if metric in line.metrics}
         for trial_id in study.running
@@ -147,13 +145,6 @@ def _running(study: StudyView, metric: str) -> list[FrozenTrial]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Optuna logs nothing and warns of nothing in the block."""
-    import optuna
-
-    verbosity = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        optuna.logging.set_verbosity(verbosity)
+    with without_log(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
