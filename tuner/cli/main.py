@@ -17,7 +17,7 @@ import click
 from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand, print_all
 from tuner.cli.hints import told
 from tuner.cli.options import chosen, options
-from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, printable, spelled
+from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, one_line, printable, spelled
 from tuner.reporting import phases
 from tuner.spec.commands import (
     CalibrateOptions,
@@ -56,13 +56,21 @@ def cli() -> None:
     """Tune hyperparameters side by side, each trial with the memory that it needs."""
 
 
-def command(spec: type[Options], *printing: str) -> Callable[[Callable[..., object]], click.Command]:
+PRINTING = {
+    "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+    "as_csv": click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of text."),
+}
+
+
+def command(
+    spec: type[Options] = Options, *printing: str, phase: str = "importing"
+) -> Callable[[Callable[..., object]], click.Command]:
     """A command with the options of a specification, those of how it prints, and ``--debug``."""
 
     def decorate(function: Callable[..., object]) -> click.Command:
         @functools.wraps(function)
         def begun(*arguments: object, **given: object) -> object:
-            phases.begin("importing")
+            phases.begin(phase)
             return function(*arguments, **given)
 
         made = click.pass_context(begun)
@@ -72,12 +80,6 @@ def command(spec: type[Options], *printing: str) -> Callable[[Callable[..., obje
         return cli.command(cls=GroupedCommand)(options(spec)(made))
 
     return decorate
-
-
-PRINTING = {
-    "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
-    "as_csv": click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of text."),
-}
 
 
 @command(Settings)
@@ -92,12 +94,9 @@ def run(ctx: click.Context, /, **_: object) -> None:
     ctx.exit(run.run_given(chosen(ctx, Settings)).exit_code)
 
 
-@cli.command(cls=GroupedCommand)
+@command(Settings)
 @click.argument("path", metavar="FILE.py")
 @click.argument("arguments", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
-@options(Settings)
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-@click.pass_context
 def script(ctx: click.Context, /, path: str, arguments: tuple[str, ...], **_: object) -> None:
     """Tune a Python script of your own.
 
@@ -108,7 +107,6 @@ def script(ctx: click.Context, /, path: str, arguments: tuple[str, ...], **_: ob
     from tuner.api import run
     from tuner.workloads.script import Script
 
-    phases.begin("importing")
     asked = chosen(ctx, Settings)
     if asked.workload:
         raise both_given("workload", "script")
@@ -127,10 +125,8 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
 
     asked = chosen(ctx, EstimateOptions)
     found = estimate.estimate.of(asked)
-    if as_json:
-        click.echo(json.dumps([estimate.to_record(*one) for one in found], indent=2))
-    elif as_csv:
-        _write_csv([estimate.to_record(*one) for one in found])
+    if as_json or as_csv:
+        _write_records([estimate.to_record(*named) for named in found], as_csv)
     else:
         from tuner.reporting.plan_text import estimates_text
 
@@ -157,14 +153,12 @@ def plan(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     from tuner.cli.print_plan import forecast_text
 
     found = plan.plan.of(chosen(ctx, PlanOptions))
-    if isinstance(found, capacity.Capacity):
-        click.echo(json.dumps(capacity.to_record(found), indent=2) if as_json else printable(capacity_text(found)))
+    if as_json:
+        made = capacity.to_record(found) if isinstance(found, capacity.Capacity) else plan.to_record(found)
+        click.echo(json.dumps(made, indent=2))
     else:
-        click.echo(
-            json.dumps(plan.to_record(found), indent=2)
-            if as_json
-            else printable(spelled(forecast_text(found), in_terminal))
-        )
+        text = capacity_text(found) if isinstance(found, capacity.Capacity) else forecast_text(found)
+        _say(spelled(text, in_terminal))
 
 
 @command(OptimizeOptions, "as_json")
@@ -224,10 +218,8 @@ def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> 
     found = results.side_by_side(chosen(ctx, ResultsOptions))
     for note in found.notes:
         _say(f"note: {note}", err=True)
-    if as_json:
-        click.echo(json.dumps(found.records(), indent=2))
-    elif as_csv:
-        _write_csv(found.records(), found.names)
+    if as_json or as_csv:
+        _write_records(found.records(), as_csv, found.names)
     else:
         from tuner.cli.print_results import print_results
         from tuner.reporting.console import make_console
@@ -262,10 +254,7 @@ def export(ctx: click.Context, /, **_: object) -> None:
         _say(made.text())
 
 
-@cli.command()
-@PRINTING["as_json"]
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-@click.pass_context
+@command(Options, "as_json", phase="looking at this machine")
 def doctor(ctx: click.Context, /, as_json: bool) -> None:
     """Check this machine for what would stand in a study's way.
 
@@ -274,16 +263,13 @@ def doctor(ctx: click.Context, /, as_json: bool) -> None:
     """
     from tuner.health import doctor as health
 
-    phases.begin("looking at this machine")
     found = health.doctor()
     _say(json.dumps([asdict(finding) for finding in found], indent=2) if as_json else health.findings_text(found))
     ctx.exit(1 if any(finding.level == "problem" for finding in found) else 0)
 
 
-@cli.command()
-@PRINTING["as_json"]
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-def status(as_json: bool) -> None:
+@command(Options, "as_json", phase="looking at this machine")
+def status(ctx: click.Context, /, as_json: bool) -> None:
     """List this machine's running studies and the memory they hold.
 
     It says what each has promised to its trials, and what other programs hold. Studies of other users, and those on
@@ -292,13 +278,20 @@ def status(as_json: bool) -> None:
     from tuner.health import status as health
 
     found = health.status()
-    text = json.dumps([asdict(machine) for machine in found], indent=2) if as_json else health.status_text(found)
-    _say(text)
+    _say(json.dumps([asdict(study) for study in found], indent=2) if as_json else health.status_text(found))
 
 
 def _say(text: str, err: bool = False) -> None:
     """Prints a text without what a terminal would obey."""
     click.echo(printable(text), err=err)
+
+
+def _write_records(records: Sequence[Mapping[str, object]], as_csv: bool, names: Sequence[str] | None = None) -> None:
+    """Writes records as CSV or as JSON."""
+    if as_csv:
+        _write_csv(records, names)
+    else:
+        click.echo(json.dumps(records, indent=2))
 
 
 def _write_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> None:
@@ -345,6 +338,5 @@ def main() -> None:
 def _fail(message: str, code: int, debug: bool) -> None:
     if debug:
         _say(traceback.format_exc().rstrip(), err=True)
-    line = " ".join(line.strip() for line in message.splitlines() if line.strip())  # others' texts may have several
-    _say(printable(f"error: {line}", MOST_OF_ERROR), err=True)
+    _say(printable(f"error: {one_line(message)}", MOST_OF_ERROR), err=True)  # others' texts may have several lines
     sys.exit(code)

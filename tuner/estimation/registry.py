@@ -30,10 +30,11 @@ def methods() -> tuple[Method, ...]:
     return (AUTO, *ESTIMATORS)
 
 
-def check_method(method: Method) -> None:
-    """Raises ``ParameterError`` if there is no such method."""
+def check_method(method: Method) -> Method:
+    """The method itself. Raises ``ParameterError`` if there is no such method."""
     if method not in methods():
         raise ParameterError("memory_estimation", method, f"choose one of {', '.join(methods())}")
+    return method
 
 
 def can_be_calibrated(estimate: MemoryEstimate) -> bool:

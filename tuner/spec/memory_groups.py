@@ -40,12 +40,7 @@ def _memory(given: object) -> object:
 Memory = Annotated[float | Callable[[dict[str, Any]], float] | None, BeforeValidator(_memory)]
 
 
-def _method(given: str) -> str:
-    check_method(given)
-    return given
-
-
-EstimationMethod = Annotated[Method, AfterValidator(_method)]
+EstimationMethod = Annotated[Method, AfterValidator(check_method)]
 
 
 class DeviceSelection(Options, title="Execution"):
