@@ -13,8 +13,8 @@ from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.study.objective_trials import ObjectiveTrials
+from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.stages import Selected
 from tuner.study.stored_options import to_stored, with_own
 from tuner.study.study import run_study
 from tuner.trial import Configuration, Direction, Objective

@@ -34,7 +34,7 @@ from tuner.machine import atomic_files
 from tuner.records import study_folder
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
-from tuner.study.stages import Selected
+from tuner.study.prepare import Selected
 from tuner.study.study import run_study
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.task import Selection

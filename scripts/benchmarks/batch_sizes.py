@@ -34,7 +34,7 @@ from tuner.sizing.choices import Chosen, Goal
 from tuner.sizing.profile import profiled
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, size_configuration
 from tuner.spec.settings import Settings
-from tuner.study.stages import Selected
+from tuner.study.prepare import Selected
 from tuner.study.study import run_study
 from tuner.trial import GB, Configuration
 from tuner.workloads.lookup import find_workload

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, redirect_stdout
 from pathlib import Path
 from typing import Any, ClassVar
@@ -30,19 +30,24 @@ import psutil
 import torch
 from torch import Tensor, nn
 
-from tuner.execution.loop import Decisions, run_trials
+from tuner.execution.loop import StudyLoop
 from tuner.execution.ray_executor import RayExecutor, Worker
+from tuner.execution.simulation import shortest_possible
 from tuner.hyperparameters import Hyperparameter
+from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.devices import ram_device
-from tuner.machine.interrupts import Interrupt
 from tuner.machine.peak import PeakMeter
-from tuner.placement.packing import Packer, Plan, make_plan
-from tuner.placement.simulation import shortest_possible
+from tuner.placement.events import Event, Opened, Reported
+from tuner.placement.packing import Plan, make_plan
+from tuner.placement.policies import Course, Packing, Retrying
+from tuner.placement.retry import RetryPolicy
+from tuner.placement.state import State
 from tuner.records.study_folder import StudyFolder
+from tuner.records.study_record import UNKNOWN
 from tuner.reporting.console import make_console
 from tuner.reporting.progress import StudyProgress
 from tuner.study.recorder import Recorder
-from tuner.trial import GB, MB, Config, Device, EpochReport, MemoryEstimate, Objective, Request, Trial
+from tuner.trial import GB, MB, Config, Device, MemoryEstimate, Objective, Request, Trial
 from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.task import TrainingTask
 
@@ -97,12 +102,13 @@ class Clock(Recorder):
     ended = 0
     resident: dict[int, int]
 
-    def reported(self, report: EpochReport) -> None:
-        self.first = self.first or time.perf_counter()
-        super().reported(report)
+    def hear(self, state: State, event: Event) -> None:
+        if isinstance(event, Reported):
+            self.first = self.first or time.perf_counter()
+        super().hear(state, event)
 
-    def finished(self, *arguments: Any) -> None:
-        super().finished(*arguments)
+    def append(self, *arguments: Any) -> None:
+        super().append(*arguments)
         self.ended += 1
         if self.ended in (100, 1000):
             self.resident = {**getattr(self, "resident", {}), self.ended: psutil.Process().memory_info().rss}
@@ -132,12 +138,18 @@ def run(
         study = StudyFolder(Path(folder) / "study", objectives)
         clock = Clock(
             study,
-            StudyProgress(make_quiet(), len(trials), [], objectives, 1),
+            UNKNOWN,
+            [],
             trials,
+            StudyProgress(make_quiet(), len(trials), [], objectives, 1),
+            Trackers(),
         )
         executor.open({"waiting": TrainingTask(Waiting(), None)}, plan, None)
-        never: Callable[..., None] = lambda *_: None  # noqa: E731
-        run_trials(trials, Packer(plan), executor, clock, Decisions(never, never), Interrupt())
+        packing = Packing()
+        course = Course(State(), [Retrying(RetryPolicy(), lambda *_: None), packing])
+        loop = StudyLoop(course, packing, executor, clock)
+        loop.take(Opened(plan, tuple(trials)))
+        loop.run()
         clock.close("")
         assert {row.status for row in study.rows()} == {"completed"}, study.rows()[0].error
         return clock, time.perf_counter() - began

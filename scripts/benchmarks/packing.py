@@ -16,8 +16,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from tuner.execution.simulation import shortest_possible, simulate
 from tuner.placement.packing import Packing, Plan, make_plan
-from tuner.placement.simulation import shortest_possible, simulate
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
 
 TRIALS = 200

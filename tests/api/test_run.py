@@ -15,8 +15,8 @@ import tuner
 from tuner.api.run import run_given
 from tuner.errors import InputError
 from tuner.spec.settings import Settings
+from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.stages import Selected
 
 
 def table(seed: int, rows: int) -> pd.DataFrame:

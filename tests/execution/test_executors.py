@@ -14,8 +14,8 @@ from tests.conftest import share_ray
 from tests.support.ray_trials import stop_and_go_on
 from tests.support.toy import Fatal, Sharing, Toy, Wide
 from tuner.execution.child_executor import ChildExecutor
+from tuner.execution.executor import Executor
 from tuner.execution.in_process import InProcessExecutor
-from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine import peak
 from tuner.machine.devices import ram_device
@@ -25,8 +25,8 @@ from tuner.records.attempts import Line
 from tuner.records.files import best_name
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
+from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import GB, Device, MemoryEstimate, Placement, Trial
 from tuner.workloads.base import Workload

@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
+from tests.support.loops import Asked, Notes, run_trials
 from tuner.errors import ExecutionError
 from tuner.execution.device_arbiter import DeviceArbiter
-from tuner.execution.loop import Decisions, Weights, run_trials
+from tuner.execution.executor import Weights
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt
-from tuner.placement.packing import Packer, Plan, make_plan
-from tuner.placement.retry import Retry, RetryPolicy, next_attempt
-from tuner.placement.throughput import WorkerCount
+from tuner.placement.events import Concluded, Corrected, Decision, Ended, Event, Planned, PruneAsked, Reported
+from tuner.placement.packing import Plan, make_plan
+from tuner.placement.retry import RetryPolicy
+from tuner.placement.state import State
+from tuner.placement.throughput import Crowding
 from tuner.trial import GB, Device, DeviceLost, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Workload
 
@@ -80,32 +83,6 @@ class Training(Pretender):
         self.stops += 1
 
 
-class Notes:
-    """A listener that writes down how attempts ended."""
-
-    def __init__(self) -> None:
-        self.ended: list[tuple[str, int, str, float]] = []
-        self.errors: list[str] = []
-
-    def started(self, placement: Placement) -> None: ...
-
-    def reported(self, report: EpochReport) -> None: ...
-
-    def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
-        assert outcome.placement
-        gb = outcome.placement.limit_bytes / GB
-        self.errors.append(outcome.error)
-        self.ended.append((outcome.trial.name, outcome.trial.attempt, outcome.status, gb))
-
-    def device_lost(self, event: DeviceLost) -> None: ...
-
-    def noted(self, text: str) -> None: ...
-
-    def tick(self) -> None: ...
-
-    def stopping(self, trials: int, seconds: float, fault: str = "") -> None: ...
-
-
 def run(
     executor: Pretender,
     sizes: dict[str, float],
@@ -119,16 +96,7 @@ def run(
         for name, gb in sizes.items()
     ]
     plan = make_plan(devices, [request.need_bytes for request in requests], packing="per-trial", buffer_bytes=2 * GB)
-    notes = Notes()
-
-    def try_again(request: Request, outcome: Outcome, whole: int) -> Retry | None:
-        rules = RetryPolicy(**policy)
-        no = lambda *_: None  # noqa: E731
-        return next_attempt(request, outcome.result, rules, whole_bytes=whole, smaller=no, random=lambda: 1.0)
-
-    decisions = Decisions(try_again, lambda _: None)
-    run_trials(requests, Packer(plan), executor, notes, decisions, interrupt or Interrupt(), arbiter)
-    return notes
+    return run_trials(requests, plan, executor, retry=RetryPolicy(**policy), interrupt=interrupt, arbiter=arbiter)
 
 
 def needs(gb: dict[str, float]) -> Script:
@@ -215,13 +183,11 @@ class Watched(Pretender):
 
 
 def test_trials_are_added_on_a_gpu_while_cores_are_left_and_one_more_is_a_gain(gpu_16gb: Device) -> None:
-    gpu, executor, notes = replace(gpu_16gb, cores=2), Watched(), Notes()
+    gpu, executor = replace(gpu_16gb, cores=2), Watched()
     names = "abcdefghijklmnop"
     requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("given"), GB) for n in names]
     plan = make_plan([gpu], [GB] * len(names), packing="per-trial", buffer_bytes=2 * GB, adaptive=True)
-    no = Decisions(lambda *_: None, lambda _: None)
-    counts = {gpu: WorkerCount(plan.at_first[0], plan.slots[0], gpu.cores)}
-    run_trials(requests, Packer(plan), executor, notes, no, Interrupt(), counts=counts)
+    notes = run_trials(requests, plan, executor, policies=[Crowding()])
     assert list(dict.fromkeys(map(len, executor.beside)))[:4] == [2, 3, 4, 5], "2 cores / 0.4 of one"
     assert max(map(len, executor.beside)) == 5
     assert sorted(name for name, *_ in notes.ended) == list(names)
@@ -267,6 +233,21 @@ def test_an_ending_study_does_not_wait_for_trials_that_do_not_train(gpu_16gb: De
     assert [placement.trial.name for placement in executor.running] == ["b"]
 
 
+class Lowering(Asked):
+    """Learns by some events that the trials that wait need 1 GB."""
+
+    def __init__(self, *heard: type) -> None:
+        self.heard = heard
+        self.changed = False
+
+    def hear(self, state: State, event: Event) -> None:
+        self.changed = isinstance(event, self.heard) or (self.changed and not isinstance(event, Corrected))
+
+    def decide(self, state: State, now: float) -> Decision | None:
+        lower = {name: replace(request, need_bytes=GB) for name, request in state.waiting.items()}
+        return Corrected(lower) if self.changed and lower else None
+
+
 def test_what_ended_corrects_what_waits(gpu_16gb: Device) -> None:
     executor = Pretender(needs({}.fromkeys("abc", 1.0)))
     sizes = {"a": 9.0, "b": 8.0, "c": 7.0}
@@ -274,68 +255,62 @@ def test_what_ended_corrects_what_waits(gpu_16gb: Device) -> None:
     plan = make_plan(
         [gpu_16gb], [request.need_bytes for request in requests], packing="per-trial", buffer_bytes=2 * GB
     )
-    smaller = Decisions(lambda *_: None, lambda _: lambda request: replace(request, need_bytes=GB))
-    run_trials(requests, Packer(plan), executor, Notes(), smaller, Interrupt())
+    run_trials(requests, plan, executor, policies=[Lowering(Ended)])
     assert executor.beside == [["a/1"], ["b/1", "c/1"], ["c/1"]]
+
+
+class Reporting(Pretender):
+    """Its oldest trial reports an epoch before it ends; it writes down who was asked to end."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self.asked: list[str] = []
+
+    def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
+        report = EpochReport(self.running[0].trial.trial_id, 1, 3, {"loss": 1.0}, memory_bytes=GB)
+        return [(report, bytes), *super().poll(timeout_seconds)]
+
+    def prune(self, trial_id: str) -> None:
+        self.asked.append(trial_id)
 
 
 def test_what_a_running_trial_reports_corrects_what_waits(gpu_16gb: Device) -> None:
-    class Reporting(Pretender):
-        def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
-            report = EpochReport(self.running[0].trial.trial_id, 1, 3, memory_bytes=GB)
-            return [(report, bytes), *super().poll(timeout_seconds)] if timeout_seconds else []
-
     executor = Reporting(needs({}.fromkeys("abc", 1.0)))
     requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("learned"), 9 * GB) for n in "abc"]
     plan = make_plan([gpu_16gb], [GB] * 3, packing="per-trial", buffer_bytes=2 * GB)
-    told: list[str] = []
-
-    def learn(request: Request, report: EpochReport) -> Callable[[Request], Request] | None:
-        told.append(request.trial.name)
-        return lambda waiting: replace(waiting, need_bytes=report.memory_bytes or 0)
-
-    decisions = Decisions(lambda *_: None, lambda _: None, learn_report=learn)
-    run_trials(requests, Packer(plan), executor, Notes(), decisions, Interrupt())
+    notes = run_trials(requests, plan, executor, policies=[Lowering(Reported)])
     assert executor.beside == [["a/1"], ["b/1", "c/1"], ["c/1"]]
-    assert told == ["a", "b", "c"]
+    assert [event.report.trial_id for event in notes.events if isinstance(event, Reported)] == ["a", "b", "c"]
 
 
 def test_where_there_is_room_and_nobody_waits_another_is_suggested(gpu_16gb: Device) -> None:
     executor = Pretender(needs({}.fromkeys("abcd", 1.0)))
+    sizes = {"a": 5.0, "b": 5.0, "c": 9.0, "d": 5.0}
     first, *more = [
-        Request(Trial(name, "toy", name, {}, 0), MemoryEstimate("given"), int(gb * GB))
-        for name, gb in {"a": 5.0, "b": 5.0, "c": 9.0, "d": 5.0}.items()
+        Request(Trial(name, "toy", name, {}, 0), MemoryEstimate("given"), int(gb * GB)) for name, gb in sizes.items()
     ]
-    rooms: list[float] = []
-    ended: list[str] = []
 
-    def suggest(room_bytes: int) -> Request | None:
-        rooms.append(room_bytes / GB)
-        return more.pop(0) if more and room_bytes >= GB else None
+    class Suggesting(Asked):
+        def decide(self, state: State, now: float) -> Decision | None:
+            if state.bounds or state.waiting or not more or len(state.running) == 2:
+                return None
+            request = more.pop(0)
+            return Planned((request,), {request.trial.trial_id: request.estimate})
 
     plan = make_plan([gpu_16gb], [5 * GB] * 4, packing="per-trial", buffer_bytes=2 * GB)
-    decisions = Decisions(
-        lambda *_: None, lambda _: None, suggest, ended=lambda outcome: ended.append(outcome.trial.name)
-    )
-    run_trials([first], Packer(plan), executor, Notes(), decisions, Interrupt())
+    notes = run_trials([first], plan, executor, policies=[Suggesting()])
     assert executor.beside == [["a/1", "b/1"], ["b/1", "c/1"], ["c/1", "d/1"], ["d/1"]], "c waited until a had ended"
-    assert rooms[:2] == [9, 4]
-    assert ended == ["a", "b", "c", "d"]
+    assert [event.ended.trial.name for event in notes.events if isinstance(event, Concluded)] == ["a", "b", "c", "d"]
 
 
 def test_a_trial_that_is_not_worth_its_epochs_is_asked_to_end(gpu_16gb: Device) -> None:
-    asked: list[str] = []
-
-    class Reporting(Pretender):
-        def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
-            report = EpochReport(self.running[0].trial.trial_id, 1, 3, {"loss": 1.0})
-            return [(report, bytes), *super().poll(timeout_seconds)]
-
-        def prune(self, trial_id: str) -> None:
-            asked.append(trial_id)
+    class Disliking(Asked):
+        def decide(self, state: State, now: float) -> Decision | None:
+            run = state.running.get("b")
+            return PruneAsked("b") if run and run.epoch and not run.prune_asked else None
 
     requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("given"), GB) for n in "ab"]
     plan = make_plan([gpu_16gb], [GB, GB], packing="per-trial", buffer_bytes=2 * GB)
-    decisions = Decisions(lambda *_: None, lambda _: None, prune=lambda report: report.trial_id == "b")
-    run_trials(requests, Packer(plan), Reporting(needs({"a": 1, "b": 1})), Notes(), decisions, Interrupt())
-    assert asked == ["b"]
+    executor = Reporting(needs({"a": 1, "b": 1}))
+    run_trials(requests, plan, executor, policies=[Disliking()])
+    assert executor.asked == ["b"]

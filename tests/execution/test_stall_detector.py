@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from tests.execution.test_loop import Notes, Pretender
+from tests.execution.test_loop import Pretender
+from tests.support.loops import run_trials
 from tuner.errors import in_python, spelled
-from tuner.execution.loop import Decisions, ExecutorEvent, run_trials
+from tuner.execution.executor import ExecutorEvent
 from tuner.execution.stall_detector import NOTICE_SECONDS, STEP_SECONDS, StallDetector
-from tuner.machine.interrupts import Interrupt
-from tuner.placement.packing import Packer, make_plan
-from tuner.placement.retry import Retry, RetryPolicy, next_attempt
+from tuner.placement.packing import make_plan
 from tuner.trial import GB, Began, Device, EpochReport, MemoryEstimate, Outcome, Question, Request, Trial
 
 TRIAL = Trial("t003", "toy", "gat", {}, 0)
@@ -128,17 +125,10 @@ class Hanging(Pretender):
 
 def test_a_silent_trial_is_ended_frees_its_place_and_is_tried_once_more(gpu_16gb: Device) -> None:
     clock = Clock()
-    executor, notes = Hanging(clock), Notes()
+    executor = Hanging(clock)
     trials = [Trial("1", "toy", "hangs", {}, 0), Trial("2", "toy", "good", {}, 0)]
     requests = [Request(trial, MemoryEstimate("given"), 10 * GB) for trial in trials]
     plan = make_plan([gpu_16gb], [10 * GB] * 2, packing="per-trial", buffer_bytes=2 * GB)
-
-    def try_again(request: Request, outcome: Outcome, whole: int) -> Retry | None:
-        given = replace(outcome.result, limit_bytes=whole)
-        no = lambda *_: None  # noqa: E731
-        return next_attempt(request, given, RetryPolicy(), whole_bytes=whole, smaller=no, random=lambda: 1.0)
-
-    decisions = Decisions(try_again, lambda _: None)
-    run_trials(requests, Packer(plan), executor, notes, decisions, Interrupt(), stalls=StallDetector(30, clock))
+    notes = run_trials(requests, plan, executor, stalls=StallDetector(30, clock))
     ended = [row[:3] for row in notes.ended]
     assert ended == [("hangs", 1, "stalled"), ("good", 1, "completed"), ("hangs", 2, "stalled")]

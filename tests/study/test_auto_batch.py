@@ -19,9 +19,9 @@ from tuner.search.configurations import complete, configurations
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, share_of, size_batches
 from tuner.study.planning import to_trials
+from tuner.study.prepare import Selected
 from tuner.study.repeat import program
 from tuner.study.result import StudyResult
-from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import AUTO, GB, Device, is_auto
 from tuner.workloads.base import Workload

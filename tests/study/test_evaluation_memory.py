@@ -14,7 +14,7 @@ from tests.support.toy import Batched
 from tuner.execution.in_process import InProcessExecutor
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
-from tuner.study.stages import Selected
+from tuner.study.prepare import Selected
 from tuner.study.study import run_study
 from tuner.workloads.base import Split
 from tuner.workloads.task import Selection

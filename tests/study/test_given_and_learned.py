@@ -22,8 +22,8 @@ from tuner.reporting.plan_text import plan_text
 from tuner.reporting.study_view import read_study_view
 from tuner.spec.settings import Settings
 from tuner.study.planning import check_estimate, estimate_requests, plan_requests
+from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.stages import Selected
 from tuner.study.stored_options import from_stored, functions_of, to_stored, with_own
 from tuner.study.study import run_study
 from tuner.trial import GB, MB, Config, Configuration, Device, Trial

@@ -10,13 +10,13 @@ import psutil
 import pytest
 
 from tests.support.hungry import Hungry
+from tuner.execution.executor import Executor
 from tuner.execution.in_process import InProcessExecutor
-from tuner.execution.loop import Executor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
+from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import GB
 from tuner.workloads.task import Selection

@@ -18,9 +18,9 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.hyperparameters import AnyHyperparameter, TextHyperparameter
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
+from tuner.study.prepare import Selected
 from tuner.study.prerequisites import needed, train_prerequisites
 from tuner.study.selection import choose
-from tuner.study.stages import Selected
 from tuner.trial import Config, Configuration
 from tuner.workloads.base import Workload
 from tuner.workloads.protocols import finish_of

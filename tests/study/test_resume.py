@@ -14,13 +14,15 @@ import tuner
 from tests.support.attempts import attempt
 from tests.support.toy import Toy
 from tuner.errors import InputError
+from tuner.placement.events import Planned
+from tuner.placement.policies import Course, Retrying, replay
 from tuner.placement.retry import RetryPolicy
+from tuner.placement.state import State
 from tuner.records.attempts import Attempt
 from tuner.records.journal import Journal
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.spec.settings import Settings
-from tuner.study.planning import Whole
-from tuner.study.resume import check_same, description, fingerprint, remaining
+from tuner.study.resume import check_same, description, events_of, fingerprint
 from tuner.study.stored_options import resumed, to_stored
 from tuner.trial import GB, History, MemoryEstimate, Phase, Request, Trial
 from tuner.workloads.task import TrainingTask
@@ -44,7 +46,11 @@ def tasks(name: str = "toy", data: Any = None) -> dict[str, TrainingTask]:
 def left(*rows: Attempt, whole_gb: int = 8, ram_gb: int = 99, **policy: Any) -> list[Request]:
     trials = [Trial(name, "toy", name, {"batch_size": 8}, seed=0) for name in ("t1", "t2")]
     requests = [Request(trial, MemoryEstimate("given"), 2 * GB, host_bytes=GB) for trial in trials]
-    return remaining(requests, rows, RetryPolicy(**policy), whole=Whole(whole_gb * GB, ram_gb * GB), smaller=doubled)
+    retrying = Retrying(RetryPolicy(**policy), doubled)
+    course = Course(State(whole_gb * GB, ram_gb * GB), [retrying])
+    course.take(Planned(tuple(requests), {}))
+    replay(course, retrying, events_of(rows, (), {trial.trial_id: trial for trial in trials}))
+    return course.state.left
 
 
 def test_the_same_data_have_the_same_fingerprint_and_others_another() -> None:

@@ -14,22 +14,26 @@ from tests.support.toy import Batched, Picky, Toy
 from tests.support.worker_process import measure_here
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.records.epochs import EpochLine
+from tuner.placement.bounds import Bounds
+from tuner.placement.events import Opened, Planned, PruneAsked, Reported, RoomSeen, Started
+from tuner.placement.packing import make_plan
+from tuner.placement.policies import Course, Packing
+from tuner.placement.state import State
 from tuner.records.study_record import UNKNOWN, StudyRecord
 from tuner.search.configurations import configurations
 from tuner.search.optuna_names import make_sampler
 from tuner.search.optuna_trials import OptunaTrials, new_study
-from tuner.search.searchers import State
+from tuner.search.searchers import State as Ending
 from tuner.search.spaces import parse_space
 from tuner.spec.settings import Settings
-from tuner.study.live_search import LiveSearch
+from tuner.study.judging import Judging
+from tuner.study.live_search import Search
+from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
 from tuner.study.searching import choose_searched
 from tuner.study.select import select
-from tuner.study.stages import Selected
-from tuner.study.steering import Pruning
 from tuner.study.study import run_study
-from tuner.trial import EpochReport, Objective, Trial
+from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Objective, Request, Trial
 from tuner.workloads.base import Workload
 from tuner.workloads.task import Selection
 
@@ -41,10 +45,10 @@ class Spy(OptunaTrials):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.told: dict[str, tuple[State, tuple[float | None, ...]]] = {}
+        self.told: dict[str, tuple[Ending, tuple[float | None, ...]]] = {}
         self.recalled: list[str] = []
 
-    def tell(self, trial_id: str, state: State, *values: float | None) -> None:
+    def tell(self, trial_id: str, state: Ending, *values: float | None) -> None:
         self.told[trial_id] = state, values
         super().tell(trial_id, state, *values)
 
@@ -95,7 +99,7 @@ def searched(
             own,
             label="test",
             command="a test",
-            live=LiveSearch(workload, spy, {"epochs": 3}, own, workload.objective),
+            search=Search(workload, spy, {"epochs": 3}),
         ),
         executor(),
     )
@@ -182,30 +186,37 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path, monk
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
 
 
-def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies() -> None:
+def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies(gpu_16gb: Device) -> None:
     trials = [Trial(trial_id, "toy", trial_id, {"epochs": 16}, 0) for trial_id in "ab"]
+    requests = tuple(Request(trial, MemoryEstimate("given"), GB) for trial in trials)
+    plan = make_plan([gpu_16gb], [GB, GB], packing="per-trial", buffer_bytes=0)
 
-    def said(trial_id: str, epoch: int, value: float | None = None) -> EpochReport:
-        return EpochReport(trial_id, epoch, 16, {} if value is None else {"val_loss": value})
+    def said(trial_id: str, epoch: int, value: float | None = None) -> Reported:
+        return Reported(EpochReport(trial_id, epoch, 16, {} if value is None else {"val_loss": value}), 0.0)
 
-    def new(*lines: EpochLine) -> Pruning:
-        pruning = Pruning({"toy": Objective("val_loss")}, Settings(scheduler="asha"))
-        pruning.begin(trials, epochs=lines)
-        return pruning
+    def new(*earlier: Reported) -> Course:
+        packing = Packing()
+        judging = Judging({"toy": Objective("val_loss")}, Settings(scheduler="asha"))
+        course = Course(State(), [judging, packing])
+        for event in (Planned(requests, {}), *earlier, Opened(plan, requests), RoomSeen(Bounds({}))):
+            course.take(event)
+        return course
 
-    first = new()
-    assert [first.stops(said("a", 1, 1.0)), first.stops(said("b", 1, 2.0))] == [False, True]
-    second = new(
-        *(
-            EpochLine(trial_id=trial_id, attempt=1, epoch=1, at=0.0, metrics={"val_loss": value})
-            for trial_id, value in (("a", 1.0), ("b", 2.0))
-        )
-    )
-    for pruning in (first, second):  # "b" ran out of memory, or its study ended, before it did
-        assert not pruning.stops(said("b", 0)), "then it would have no metrics at all"
-        assert pruning.stops(said("b", 1, 2.0)) and pruning.stops(said("b", 2, 2.0))
-        assert not pruning.stops(said("a", 16, 9.0)), "a last epoch stops nothing"
-        assert not pruning.stops(said("b", 16, 9.0))
+    def stops(course: Course, *events: Reported) -> list[str]:
+        """Who is asked to end, if both trials start and report this."""
+        while isinstance(started := course.decide(0.0), Started):
+            course.take(started)
+        for event in events:
+            course.take(event)
+        return [asked.trial_id] if isinstance(asked := course.decide(0.0), PruneAsked) else []
+
+    earlier = said("a", 1, 1.0), said("b", 1, 2.0)
+    assert stops(new(), *earlier) == ["b"]
+    # "b" ran out of memory, or its study ended, before it did
+    assert stops(new(*earlier), said("b", 0)) == [], "then it would have no metrics at all"
+    assert stops(new(*earlier), said("b", 1, 2.0)) == ["b"]
+    assert stops(new(*earlier), said("b", 2, 2.0)) == ["b"]
+    assert stops(new(*earlier), said("a", 16, 9.0), said("b", 16, 9.0)) == [], "a last epoch stops nothing"
 
 
 def test_a_search_that_ends_early_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,7 +267,7 @@ def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(
     assert not (tmp_path / "no").exists()
 
 
-def chosen(**options: Any) -> tuple[list[Selection], str, LiveSearch | None]:
+def chosen(**options: Any) -> tuple[list[Selection], str, Search | None]:
     return choose_searched(Settings.of({**OPTIONS, **options}), UNKNOWN)
 
 
@@ -322,7 +333,7 @@ def test_a_mode_that_is_a_grid_is_a_space() -> None:
     assert len({tuple(one.values.items()) for one in choice.configurations}) == 5
     (choice,), label, live = chosen(mode="full", search="optuna")
     assert (choice.configurations, label) == ([], "tpe-full")
-    assert live and live.left == 3
+    assert live and set(live.fixed)
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,15 @@ import tuner
 from tests.support.toy import Toy, Wide
 from tuner.api.plan import plan
 from tuner.errors import InputError
+from tuner.execution.executor import Executor
 from tuner.execution.in_process import InProcessExecutor
-from tuner.execution.loop import Executor
 from tuner.machine.devices import ram_device
 from tuner.records.files import best_name
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.planning import estimate_requests, to_trials
+from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import EpochReport
 from tuner.workloads.base import Workload

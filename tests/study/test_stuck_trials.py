@@ -14,8 +14,8 @@ from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
+from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import Configuration, Objective
 from tuner.workloads.function import Function

@@ -21,8 +21,8 @@ from tuner.placement.packing import Plan
 from tuner.records.epochs import read_epochs
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
+from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import Config, Device, EpochReport, Outcome
 from tuner.workloads.base import Workload

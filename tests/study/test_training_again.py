@@ -30,10 +30,10 @@ from tuner.reporting.training import figures_table
 from tuner.spec.settings import Settings
 from tuner.study.executors import make_executor
 from tuner.study.past_trial import find_trial
+from tuner.study.prepare import Selected
 from tuner.study.repeat import program
 from tuner.study.same_figures import Differs, differing
 from tuner.study.selection import choose
-from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.training.learning_rates import LearningRates
 from tuner.trial import EpochReport

@@ -26,10 +26,10 @@ from tuner.records.study_record import read_study
 from tuner.spec.commands import PlanOptions
 from tuner.spec.settings import Settings
 from tuner.study.past_trial import find_trial
+from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
 from tuner.study.resume import fingerprint
 from tuner.study.selection import choose, chosen_before
-from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.workloads.lookup import Finder, classes_of, find_workload, specs_of
 from tuner.workloads.pickling import sent_by_value

@@ -15,7 +15,7 @@ from tuner.hyperparameters import Declared, Hyperparameter, TextHyperparameter
 from tuner.search.configurations import complete, configurations
 from tuner.search.spaces import parse_space
 from tuner.spec.settings import Settings
-from tuner.study.stages import Selected
+from tuner.study.prepare import Selected
 from tuner.study.study import run_study
 from tuner.training.rehearsal import _rehearse_smallest
 from tuner.workloads.custom import check

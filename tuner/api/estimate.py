@@ -25,9 +25,9 @@ from tuner.spec.commands import CalibrateOptions, EstimateOptions, Step, Transfo
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import refuse_auto
+from tuner.study.prepare import Selected
 from tuner.study.prerequisites import needed
 from tuner.study.selection import choose, is_workload
-from tuner.study.stages import Selected
 from tuner.study.study import run_study
 from tuner.trial import GB, Device, MemoryEstimate, title
 

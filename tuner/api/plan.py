@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tuner.api.capacity import Capacity, capacity, card_sizes
 from tuner.errors import InputError, ParameterError, both_given, option
+from tuner.execution.simulation import Schedule, simulate
 from tuner.machine.devices import detect_with_idle_cores
 from tuner.placement.packing import Plan
 from tuner.placement.seconds import Pace
-from tuner.placement.simulation import Schedule, simulate
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
@@ -24,10 +24,10 @@ from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials
 from tuner.study.planning import estimate_requests, plan_requests, to_trials
+from tuner.study.prepare import Selected, Study, load, prepare
 from tuner.study.prerequisites import needed
 from tuner.study.searching import check_search, choose_searched, with_search
 from tuner.study.show_plan import left_out
-from tuner.study.stages import Placed, Selected, estimate, load, place
 from tuner.trial import GB, Config, ConfigValue, Device, Request, Trial, is_auto, title
 from tuner.workloads.task import describe
 
@@ -90,36 +90,36 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     if sizes:
         _refuse_auto(loaded.trials)
         return capacity(loaded.tasks, loaded.trials, sizes, loaded.settings)
-    placed = place(estimate(loaded, found))
-    tasks, plan = placed.tasks, placed.plan
-    requests = with_times(placed.requests, rows) if rows else placed.requests
+    study, _ = prepare(loaded, found)
+    tasks, plan = study.tasks, study.plan
+    requests = with_times(study.requests, rows) if rows else study.requests
     measured = all(request.seconds for request in requests)
     seconds = expected if measured else speed([])
-    alike = placed.settings.changed(packing="uniform")
-    unfit = {request.trial.trial_id for request in placed.misfits}
-    fit = [request for request in placed.estimates.requests if request.trial.trial_id not in unfit]
-    uniform, _ = plan_requests(tasks, fit, placed.devices, alike)
+    alike = study.settings.changed(packing="uniform")
+    unfit = {request.trial.trial_id for request in study.misfits}
+    fit = [request for request in study.estimates.requests if request.trial.trial_id not in unfit]
+    uniform, _ = plan_requests(tasks, fit, study.devices, alike)
     return Forecast(
         plan=plan,
         requests=requests,
-        sized=placed.sized,
+        sized=study.sized,
         data=describe(tasks),
         schedule=simulate(requests, plan, seconds),
         one_by_one=sum(map(seconds, requests)),
         uniform=simulate(requests, uniform, seconds).seconds,
         measured=measured,
-        left_out=left_out(placed),
+        left_out=left_out(study),
         searched=f"{settings.search_name}: planned by random points, as it suggests by results" if is_live else "",
-        first=_first(placed),
+        first=_first(study),
     )
 
 
-def _first(placed: Placed) -> Sequence[Request]:
+def _first(study: Study) -> Sequence[Request]:
     """The requests of what is trained before the trials."""
-    before = [replace(selection, configurations=needed(selection)) for selection in placed.selections]
-    trials = to_trials(before, placed.settings.changed(seeds=1, epochs=None))
-    estimates = estimate_requests(placed.tasks, trials, placed.devices, placed.settings)
-    return plan_requests(placed.tasks, estimates.requests, placed.devices, placed.settings)[1] if trials else []
+    before = [replace(selection, configurations=needed(selection)) for selection in study.selected.selections]
+    trials = to_trials(before, study.settings.changed(seeds=1, epochs=None))
+    estimates = estimate_requests(study.tasks, trials, study.devices, study.settings)
+    return plan_requests(study.tasks, estimates.requests, study.devices, study.settings)[1] if trials else []
 
 
 def with_times(requests: Sequence[Request], rows: Sequence[Attempt]) -> list[Request]:

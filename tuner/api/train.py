@@ -18,10 +18,10 @@ from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments
 from tuner.study.past_trial import PastTrial, find_trial
+from tuner.study.prepare import Selected
 from tuner.study.repeat import load_best_call, program
 from tuner.study.result import StudyResult
 from tuner.study.same_figures import Differences, check_exact, differing, verdict
-from tuner.study.stages import Selected
 from tuner.study.stored_options import CALL, to_stored
 from tuner.study.study import run_study
 from tuner.trial import Config

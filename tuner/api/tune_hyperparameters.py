@@ -8,7 +8,7 @@ from tuner.search.configurations import configurations as parse_configurations
 from tuner.spec.commands import NotebookOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
-from tuner.study.stages import Selected
+from tuner.study.prepare import Selected
 from tuner.study.study import run_study
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.protocols import finish_of

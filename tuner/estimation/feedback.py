@@ -11,7 +11,10 @@ from tuner.estimation.calibration import Calibration, Sample
 from tuner.estimation.host import HostFeedback
 from tuner.estimation.learned_feedback import LearnedFeedback
 from tuner.estimation.registry import can_be_calibrated
-from tuner.trial import AttemptResult, EpochReport, MemoryEstimate, Request, Trial, shrunk
+from tuner.placement.events import Corrected, Decision, Ended, Event, Opened, Planned, Reported
+from tuner.placement.packing import is_tight
+from tuner.placement.state import State
+from tuner.trial import AttemptResult, EpochReport, History, MemoryEstimate, Request, Trial, shrunk
 
 REFIT = 1.1  # refit only after this growth in samples, as a fit's time is quadratic in their number
 Need = Callable[[MemoryEstimate], int]
@@ -95,7 +98,7 @@ class Feedback:
 
 
 class StudyFeedback:
-    """Separate feedback for each workload of a study: on its device's memory, and on its host's RAM."""
+    """Decides which estimates of waiting trials were wrong: for each workload, of device memory and of host RAM."""
 
     def __init__(
         self,
@@ -110,6 +113,39 @@ class StudyFeedback:
         self._raw = dict(raw)
         self._of = {workload: Feedback(raw, samples, need) for workload, samples in known.items()}
         self._in_ram = {workload: HostFeedback(self._raw, in_ram.get(workload, ()), host_need) for workload in known}
+        self._changed = False  # whether something was learned since the last correction
+
+    def hear(self, state: State, event: Event) -> None:
+        """Learns from what trials report, and from the ends of attempts.
+
+        A trial that had less than its total says nothing: its peak is what there was, and not what another trial like
+        it would take.
+        """
+        if isinstance(event, Planned):
+            for request in event.requests:
+                self.add(request.trial, event.raw[request.trial.trial_id])
+        elif isinstance(event, Reported):
+            trial = state.requests[event.report.trial_id].trial
+            self._learned(trial, self.report(trial, event.report), state)
+        elif isinstance(event, Ended):
+            estimate, given = state.requests[event.trial.trial_id].estimate, event.result.limit_bytes
+            if not (given and is_tight(estimate, given)):
+                self._learned(event.trial, self.learn(event.trial, event.result), state)
+        elif isinstance(event, (Opened, Corrected)):
+            self._changed = False
+
+    def decide(self, state: State, now: float) -> Decision | None:
+        """The corrected requests of the trials that wait, if something was learned."""
+        if not self._changed or not state.waiting or state.plan is None:
+            return None
+        corrected = {trial_id: self.correct(request) for trial_id, request in state.waiting.items()}
+        return Corrected({name: new for name, new in corrected.items() if new != state.waiting[name]})
+
+    def _learned(self, trial: Trial, changed: bool, state: State) -> None:
+        """Fits at once what has changed, and not when it is needed, so that a resumed study has the same fits."""
+        if changed:
+            self._changed = True
+            self.correct(replace(state.requests[trial.trial_id], history=History()))
 
     def add(self, trial: Trial, raw: MemoryEstimate) -> None:
         """Adds a trial that a search suggested, with its uncalibrated estimate."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.execution.child import Child, ChildDied, outcome_of_death
-from tuner.execution.loop import START_SECONDS, ExecutorEvent
+from tuner.execution.executor import START_SECONDS, ExecutorEvent
 from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, WorkerEvent, weights_of

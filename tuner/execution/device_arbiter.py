@@ -20,6 +20,7 @@ from typing import Any
 
 from tuner.machine.holders import Memory, holders, memory_now, with_descendants
 from tuner.machine.leases import Lease, LeaseHolder, Share, device_key, host_ram
+from tuner.placement.bounds import Bounds
 from tuner.placement.capacity import ram_buffer_bytes
 from tuner.placement.packing import Plan
 from tuner.trial import GB, MB, Device, Placement, Request, ShortOf
@@ -34,15 +35,6 @@ LEARNED_PARTS = 8  # a learned footprint is a guess, so an eighth of it is enoug
 NOT_WAITING: Mapping[str, Any] = {"waits_for": "", "waits_since": 0.0, "looked": 0.0}
 NAMED = 2  # the number of holders that a text names
 NAMED_BYTES = 64 * MB  # holders of less are not named
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What may be placed now."""
-
-    rooms: Mapping[Device, int]  # the bytes of each device; a device that is missing has no bound
-    most: int | None = None  # the number of trials; None for no bound
-    ram_bytes: int | None = None  # of this machine's RAM beside its GPUs; None for no bound
 
 
 @dataclass(frozen=True)

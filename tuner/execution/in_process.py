@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tuner.errors import ParameterError
-from tuner.execution.loop import ExecutorEvent
+from tuner.execution.executor import ExecutorEvent
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, weights_of
 from tuner.machine.devices import DeviceChoice, detect_with_idle_cores, torch_index

@@ -12,7 +12,7 @@ from tuner.errors import ExecutionError
 from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, connect_local
 from tuner.execution.cluster_discovery import join_cluster
-from tuner.execution.loop import START_SECONDS, Event, ExecutorEvent, Weights
+from tuner.execution.executor import START_SECONDS, ExecutorEvent, Happening, Weights
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
@@ -288,7 +288,7 @@ class RayExecutor(EndsByRequest):
             if device in self._pools and self._watch.head_answers:
                 self._pools[device].close()
 
-    def _emit(self, event: Event | None, weights: Weights = bytes) -> None:
+    def _emit(self, event: Happening | None, weights: Weights = bytes) -> None:
         if event is not None:
             self._events.append((event, weights))
 

@@ -241,13 +241,20 @@ class Packer:
                 return replace(request, need_bytes=need), self._plan.devices[index]
         return None
 
-    def start(self, request: Request, device: Device) -> tuple[Request, Placement]:
-        """Takes a waiting trial out of the queue, and reserves its need regardless of bounds."""
-        self.drop(request.trial.trial_id)
-        return request, self._reserve(self._index[device], request.need_bytes, request)
+    def placement(self, request: Request, device: Device) -> Placement:
+        """The placement of a request on a device, with what it asks for; nothing is reserved yet."""
+        index, need = self._index[device], request.need_bytes
+        trial, estimate, threads = request.trial, request.estimate, self._plan.threads
+        return Placement(trial, estimate, device, self._fraction(index, need), need, threads, request.host_bytes)
+
+    def start(self, placement: Placement) -> None:
+        """Takes a trial out of the queue, and reserves its share, regardless of bounds."""
+        self.drop(placement.trial.trial_id)
+        self._change(self._index[placement.device], -placement.limit_bytes, -1, -placement.host_bytes)
+        self._most -= 1
 
     def drop(self, trial_id: str) -> None:
-        """Takes a trial out of the queue."""
+        """Takes a trial out of the queue, if it waits."""
         if at := self._queue.find(trial_id):
             self._queue.pop(at)
 
@@ -269,26 +276,26 @@ class Packer:
         """Replaces every request in the queue by ``correct(request)``, with a better estimate."""
         self.enqueue([correct(request) for request in self._queue.pop_all()])
 
-    def place(self) -> list[tuple[Request, Placement]]:
-        """Takes the trials that start now out of the queue, and reserves their memory."""
-        placed: list[tuple[Request, Placement]] = []
-        while self._queue and len(placed) < self._most and (index := self._emptiest_device()) is not None:
+    def next(self) -> tuple[Request, Placement] | None:
+        """The trial that starts next, and where; None if none fits now. ``start`` reserves its share."""
+        while self._queue and self._most > 0 and (index := self._emptiest_device()) is not None:
             room, ram = self._room(index), self._ram(index)
             fitting = self._queue.first(room, ram)
-            if fitting is None:
-                if ram == UNBOUNDED or self._queue.first(room, UNBOUNDED) is None:
-                    break
-                self._set_aside()
-                continue
-            need, request = self._queue.pop(fitting)
-            placed.append((request, self._reserve(index, need, request)))
-        return placed
+            if fitting is not None:
+                need, request = self._queue.look(fitting)
+                return request, self.placement(replace(request, need_bytes=need), self._plan.devices[index])
+            if ram == UNBOUNDED or self._queue.first(room, UNBOUNDED) is None:
+                return None
+            self._set_aside()
+        return None
 
-    def _reserve(self, index: int, need: int, request: Request) -> Placement:
-        self._change(index, -need, -1, -request.host_bytes)
-        fraction, device = self._fraction(index, need), self._plan.devices[index]
-        trial, estimate, threads = request.trial, request.estimate, self._plan.threads
-        return Placement(trial, estimate, device, fraction, need, threads, request.host_bytes)
+    def place(self) -> list[tuple[Request, Placement]]:
+        """Starts the trials that fit now."""
+        placed: list[tuple[Request, Placement]] = []
+        while found := self.next():
+            self.start(found[1])
+            placed.append(found)
+        return placed
 
     def release(self, placement: Placement) -> None:
         """Frees the memory share of a trial that has ended."""

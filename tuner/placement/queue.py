@@ -27,6 +27,7 @@ class Queue:
         self._order = count()
         self._waiting: dict[int, list[Entry]] = {}  # by seed, the next to start at the end
         self._seeds: list[int] = []  # sorted; there may be 100,000
+        self._looked: tuple[str, Position] | None = None  # the trial that was looked at last
         self._rams: list[int] = []  # the needs of the hosts' RAM, sorted
         self.least_ram = 0  # the smallest of them, also after the last trial has left
 
@@ -35,6 +36,7 @@ class Queue:
 
     def add(self, request: Request, need: int) -> None:
         """Adds a trial."""
+        self._looked = None
         insort(self._rams, request.host_bytes)
         if request.trial.seed not in self._waiting:
             insort(self._seeds, request.trial.seed)
@@ -63,6 +65,8 @@ class Queue:
 
     def find(self, trial_id: str) -> Position | None:
         """The position of a trial; None if it does not wait."""
+        if self._looked and self._looked[0] == trial_id:
+            return self._looked[1]
         for seed, same_seed in self._waiting.items():
             for position, (*_, request) in enumerate(same_seed):
                 if request.trial.trial_id == trial_id:
@@ -72,11 +76,13 @@ class Queue:
     def look(self, at: Position) -> tuple[int, Request]:
         """The need and the request of the trial at a position."""
         *_, need, request = self._waiting[at[0]][at[1]]
+        self._looked = request.trial.trial_id, at
         return need, request
 
     def pop(self, at: Position) -> tuple[int, Request]:
         """Takes the trial at a position out, and returns its need and request."""
         seed, position = at
+        self._looked = None
         *_, need, request = self._waiting[seed].pop(position)
         if not self._waiting[seed]:
             del self._waiting[seed]
@@ -87,6 +93,7 @@ class Queue:
 
     def pop_all(self) -> list[Request]:
         """Takes all trials out, in their order of arrival."""
+        self._looked = None
         entries = [entry for same_seed in self._waiting.values() for entry in same_seed]
         self._waiting, self._seeds, self._rams = {}, [], []
         return [entry[-1] for entry in sorted(entries, key=lambda entry: -entry[2])]

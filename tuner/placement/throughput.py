@@ -13,6 +13,10 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from statistics import mean, median
 
+from tuner.placement.events import Allowed, Decision, Ended, Event, Opened, Reported
+from tuner.placement.state import State
+from tuner.trial import Device
+
 GAIN = 0.05  # the relative gain in throughput for which one more worker is kept
 STEP = 4  # a step adds one worker for each 4: from 20 workers, a single one could not add ``GAIN`` in any case
 EPOCHS = 2  # the epochs at a number of workers after which a trial counts
@@ -153,3 +157,46 @@ class WorkerCount:
         """The relative gain in throughput from ``before`` to ``here``."""
         slower = mean(math.log(median(here.seconds[trial]) / median(before.seconds[trial])) for trial in trials)
         return here.workers / before.workers / math.exp(slower) - 1
+
+
+class Crowding:
+    """Decides how many trials each GPU runs at once, by what a ``WorkerCount`` has measured there."""
+
+    def __init__(self, *, on: bool = True) -> None:
+        """Without ``on`` each device runs as many as fit."""
+        self._on = on
+        self._counts: dict[Device, WorkerCount] = {}
+        self._devices: dict[str, Device] = {}  # of the trials that train, by trial id
+        self._pending: dict[Device, Allowed] = {}
+
+    def hear(self, state: State, event: Event) -> None:
+        """Measures by reports and ends of trials."""
+        if isinstance(event, Opened) and self._on:
+            plan = event.plan
+            for device, first, most in zip(plan.devices, plan.at_first, plan.slots, strict=True):
+                if device.kind == "cuda" and most:
+                    self._counts[device] = WorkerCount(first, most, device.cores)
+        elif isinstance(event, Reported) and self._counts:
+            self._reported(state, event)
+        elif isinstance(event, Ended) and event.trial.trial_id in self._devices:
+            self._counts[self._devices.pop(event.trial.trial_id)].ends(event.trial.trial_id, event.at)
+        elif isinstance(event, Allowed):
+            self._pending.pop(event.device, None)
+
+    def decide(self, state: State, now: float) -> Decision | None:
+        """Another number of trials at once, or a result of a comparison."""
+        return next(iter(self._pending.values()), None)
+
+    def _reported(self, state: State, event: Reported) -> None:
+        report, run = event.report, state.running.get(event.report.trial_id)
+        if run is None or (count := self._counts.get(run.placement.device)) is None:
+            return
+        device = run.placement.device
+        if report.trial_id not in self._devices:
+            self._devices[report.trial_id] = device
+            count.trains(report.trial_id, event.at)
+            return
+        before = count.workers
+        said = count.reports(report.trial_id, report.seconds, report.core_share, event.at)
+        if said or count.workers != before:
+            self._pending[device] = Allowed(device, count.workers, said)

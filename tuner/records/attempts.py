@@ -60,7 +60,7 @@ class Attempt:
     peak_ram_gb: Amount | None = None  # of its host's RAM beside a GPU's memory
     error: Shown = ""
     # In the journal alone, from here to ``config``: what resuming a study needs, and when the attempt was placed and
-    # ended. # The reserved memory is not rounded, so that a resumed study reserves the same for a retry as before.
+    # ended. Reserved and measured memory are not rounded, so that a resumed study decides as before.
     limit_gb: Amount | None = None
     limit_ram_gb: Amount | None = None  # the same of its host's RAM beside a GPU's memory
     short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of that
@@ -90,8 +90,8 @@ class Attempt:
             # Rounded down: seven shares of 0.142857 fit on a device, but seven of 0.1429 do not.
             gpu_fraction=math.floor(placement.fraction * 1e6) / 1e6 if placement else None,
             estimated_memory_gb=in_gb(estimate.total_bytes),
-            peak_memory_gb=None if outcome.peak_bytes is None else in_gb(outcome.peak_bytes),
-            peak_ram_gb=None if outcome.host_peak_bytes is None else in_gb(outcome.host_peak_bytes),
+            peak_memory_gb=None if outcome.peak_bytes is None else outcome.peak_bytes / GB,
+            peak_ram_gb=None if outcome.host_peak_bytes is None else outcome.host_peak_bytes / GB,
             error=f"{outcome.phase}: {outcome.error}" if outcome.phase and outcome.error else outcome.error,
             limit_gb=placement.limit_bytes / GB if placement else None,
             limit_ram_gb=placement.host_bytes / GB if placement and placement.host_bytes else None,
@@ -161,6 +161,7 @@ _NAMES = tuple(column.name for column in fields(Attempt))
 BEFORE_METRICS = _NAMES[: _NAMES.index("metrics")]
 AFTER_METRICS = _NAMES[_NAMES.index("metrics") + 1 : _NAMES.index("limit_gb")]
 JOURNAL_ONLY = _NAMES[_NAMES.index("limit_gb") : _NAMES.index("config")]
+MEASURED = ("peak_memory_gb", "peak_ram_gb")
 FIXED = (*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY)
 # The columns of text. Hyperparameters are numbers or text.
 _OF_TEXT = ("TrialId", "Name", "Shown", "Shown | None", "Status", "Lost", "Phase", "ShortOf", "str")
@@ -245,8 +246,13 @@ def with_defaults(rows: Sequence[Attempt], defaults: Mapping[str, Mapping[str, C
 
 
 def to_csv(rows: Sequence[Attempt]) -> str:
-    """The rows as CSV text; missing values are blank."""
-    return write_rows([row.to_line() for row in rows], columns(rows))
+    """The rows as CSV text; missing values are blank, and sizes have four decimals."""
+    return write_rows([{**row.to_line(), **_sizes(row)} for row in rows], columns(rows))
+
+
+def _sizes(row: Attempt) -> dict[str, float]:
+    """The measured sizes, rounded."""
+    return {name: round(size, 4) for name in MEASURED if (size := getattr(row, name)) is not None}
 
 
 def write_rows(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> str:

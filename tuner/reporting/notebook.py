@@ -15,7 +15,7 @@ from tuner.trial import EpochReport, Outcome, Placement
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
-    from tuner.placement.retry import Retry
+    from tuner.placement.events import Retried
 
 REFRESH_SECONDS = 0.25
 
@@ -61,7 +61,7 @@ class NotebookProgress(StudyProgress):
         super().reported(report)
         self._update()
 
-    def finished(self, outcome: Outcome, retry: Retry | None) -> None:
+    def finished(self, outcome: Outcome, retry: Retried | None) -> None:
         """An attempt has ended."""
         super().finished(outcome, retry)
         self._update()

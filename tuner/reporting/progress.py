@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from tuner.errors import printable
-from tuner.placement.retry import Retry
+from tuner.placement.events import Retried
 from tuner.placement.seconds import TimeLeft
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
@@ -18,7 +18,6 @@ from tuner.trial import (
     ACCUMULATION,
     EVALUATION_PARTS,
     GB,
-    DeviceLost,
     EpochReport,
     Objective,
     Outcome,
@@ -92,7 +91,7 @@ class StudyProgress:
         placement, _ = self._running[report.trial_id]
         self._running[report.trial_id] = (placement, report)
 
-    def finished(self, outcome: Outcome, retry: Retry | None) -> None:
+    def finished(self, outcome: Outcome, retry: Retried | None) -> None:
         """An attempt has ended. Prints its result, and its retry if there is one."""
         trial = outcome.trial
         self._running.pop(trial.trial_id, None)
@@ -110,10 +109,6 @@ class StudyProgress:
             took = f"{count_text(outcome.epochs, 'epoch')}, {outcome.seconds:.1f} s{peak}"
             what = f"{self._title(trial)} {outcome.status}: {result} ({took}){_what_follows(outcome, retry)}"
             self.note(f"[{self._done}/{self.trials}] {what}")
-
-    def device_lost(self, event: DeviceLost) -> None:
-        """A device is gone."""
-        self.note(f"{event.device.label} is lost: {event.reason}")
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
         """The study is ending. Running trials have ``seconds`` to write checkpoints, unless ``fault`` prevents it."""
@@ -231,7 +226,7 @@ def _reason(outcome: Outcome) -> str:
     return printable(f"{outcome.phase}: {outcome.error}" if outcome.phase else outcome.error, MOST_OF_ERROR)
 
 
-def _what_follows(outcome: Outcome, retry: Retry | None) -> str:
+def _what_follows(outcome: Outcome, retry: Retried | None) -> str:
     """What happens after an attempt: its retry, or giving up when it ran out of memory; else empty."""
     if not retry:
         if outcome.status != "out_of_memory" or not outcome.placement:

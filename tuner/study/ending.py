@@ -22,10 +22,10 @@ from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.study.planning import estimation_service
+from tuner.study.prepare import Study
 from tuner.study.record import doubt
 from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
-from tuner.study.stages import Placed
 from tuner.study.stored_options import needs_objects, same_call
 from tuner.trial import GB, MemoryEstimate, Objective, shrunk, title
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def learn_from(study: Placed, result: StudyResult, console: Console) -> None:
+def learn_from(study: Study, result: StudyResult, console: Console) -> None:
     """Records what completed trials took, so that later studies on this machine estimate better."""
     names = {device.label: device.name for device in result.plan.devices}
     took = seconds_per_epoch(read_epochs(Path(result) / EPOCHS))
@@ -62,7 +62,7 @@ def _filled(raw: MemoryEstimate, row: Attempt) -> bool:
     return row.gpu_fraction == 1 and is_tight(raw, row.result.limit_bytes)
 
 
-def write_report(console: Console, study: Placed, result: StudyResult, record: StudyRecord) -> Path | None:
+def write_report(console: Console, study: Study, result: StudyResult, record: StudyRecord) -> Path | None:
     """Writes the study's page. A failure is one printed line, as the results are complete without it."""
     folder = Path(result)
     phases.show("writing the report")
@@ -89,27 +89,29 @@ def write_report(console: Console, study: Placed, result: StudyResult, record: S
     return page
 
 
-def show_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, *, early: bool) -> None:
-    """Learns from the study, writes its page, and prints its results."""
+def show_end(
+    console: Console, study: Study, result: StudyResult, record: StudyRecord, *, early: bool, fewer: str = ""
+) -> None:
+    """Learns from the study, writes its page, and prints its results; ``fewer`` says why a search ended early."""
     settings = study.settings
     if settings.estimates_memory and settings.calibration:
         learn_from(study, result, console)
     page = write_report(console, study, result, record) if settings.report else None
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
-        if study.shows_end:
+        if study.selected.shows_end:
             _print_end(console, study, result, record, page)
         if result.unkept:
             print_text(console, _unkept(result))
-        if study.live and not early and (text := study.live.ended_early()):
-            print_text(console, text)
+        if fewer and not early:
+            print_text(console, fewer)
         if early:
             print_text(console, how_to_continue(Path(result), record))
 
 
-def _print_end(console: Console, study: Placed, result: StudyResult, record: StudyRecord, page: Path | None) -> None:
+def _print_end(console: Console, study: Study, result: StudyResult, record: StudyRecord, page: Path | None) -> None:
     """Prints each workload's table, advice, the files, and how to repeat the best trials."""
     folder, several = Path(result), len(study.objectives) > 1
-    tables = not (study.returns_table and in_notebook())
+    tables = not (study.selected.returns_table and in_notebook())
     programs = record.programs
     figures = Figures(
         result.trials, study.attempts, study.plan, study.settings, study.objectives, programs, result.workloads

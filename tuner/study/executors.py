@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tuner.execution.loop import Executor
+from tuner.execution.executor import Executor
 from tuner.placement.packing import Plan
 from tuner.spec.settings import Settings
 from tuner.trial import Device

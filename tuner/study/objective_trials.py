@@ -14,16 +14,18 @@ import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.storages._heartbeat import is_heartbeat_enabled
 from optuna.trial import TrialState
+from rpds import HashTrieMap
 
-from tuner.records.attempts import Attempt
+from tuner.placement import events
+from tuner.placement.state import State
 from tuner.records.study_record import Scale
 from tuner.search.optuna_trials import OptunaTrials
-from tuner.search.searchers import State
-from tuner.trial import Outcome, Question, Status, Trial
+from tuner.search.searchers import State as Ending
+from tuner.trial import Question, Status, Trial
 from tuner.workloads.optuna_objective import ATTRIBUTES, CALLS, Call, OptunaObjective
 
 OWNER = "tuner"  # the user attribute that says which of our trials an unfinished one is
-STATES: Mapping[Status, State] = {"completed": "completed", "pruned": "pruned"}
+STATES: Mapping[Status, Ending] = {"completed": "completed", "pruned": "pruned"}
 
 
 class ObjectiveTrials(OptunaTrials):
@@ -35,7 +37,7 @@ class ObjectiveTrials(OptunaTrials):
         self._heartbeats: dict[str, Event] = {}  # by trial id; set to end one
         self._folder = ""
 
-    def begin(self, folder: Path, ended: Mapping[str, Attempt]) -> None:
+    def begin(self, folder: Path, ended: HashTrieMap[str, events.Ended]) -> None:
         """Takes up again the trials that a process left unfinished in this folder.
 
         Of some it had recorded the end, but was killed before it told the study: these are given, by trial id.
@@ -45,8 +47,9 @@ class ObjectiveTrials(OptunaTrials):
             where, _, trial_id = str(frozen.user_attrs.get(OWNER, "")).rpartition("/")
             if where == self._folder:
                 self._keep(trial_id, optuna.Trial(self.study, frozen._trial_id))
-        for trial_id in self._trials.keys() & ended.keys():
-            self._end(trial_id, ended[trial_id].status, ended[trial_id].metrics)
+        for trial_id in list(self._trials):
+            if known := ended.get(trial_id):
+                self._end(trial_id, known.result.status, known.metrics)
 
     def answer(self, question: Question) -> object:
         """What Optuna's trial answers; raises what it raises."""
@@ -62,11 +65,14 @@ class ObjectiveTrials(OptunaTrials):
         answered: object = getattr(trial, call.name)(*call.arguments, **(call.keywords or {}))
         return answered
 
-    def ended(self, outcome: Outcome) -> None:
+    def hear(self, state: State, event: events.Event) -> None:
         """Tells the study what a trial came to."""
-        self._end(outcome.trial.trial_id, outcome.status, outcome.metrics)
+        if isinstance(event, events.Concluded):
+            self._end(event.ended.trial.trial_id, event.ended.result.status, event.ended.metrics)
+        elif isinstance(event, events.Dropped):
+            self._end(event.outcome.trial.trial_id, event.outcome.status, {})
 
-    def tell(self, trial_id: str, state: State, *values: float | None) -> None:
+    def tell(self, trial_id: str, state: Ending, *values: float | None) -> None:
         """A trial has ended, and so does its heartbeat."""
         if trial_id in self._heartbeats:
             self._heartbeats.pop(trial_id).set()

@@ -10,14 +10,14 @@ from functools import cache
 from pathlib import Path
 
 from tuner.errors import ExecutionError, InputError, option
-from tuner.execution.loop import Executor
+from tuner.execution.executor import Executor
 from tuner.records.attempts import Attempt
 from tuner.records.files import BEST, STUDY
 from tuner.reporting.console import make_console
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
+from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.stages import Selected
 from tuner.study.stored_options import to_stored
 from tuner.study.study import run_study
 from tuner.trial import Configuration

@@ -17,8 +17,8 @@ from tuner.records.checking import LARGEST_AMOUNT
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.reporting.console import print_text
+from tuner.study.prepare import Study
 from tuner.study.resume import description, listed, with_more_samples, with_more_seeds
-from tuner.study.stages import Placed
 from tuner.study.stored_options import how_it_runs
 from tuner.trial import title
 from tuner.workloads.contract import summarize
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PACKAGES = ("torch", "ray", "numpy")
 
 
-def open_folder(study: Placed, console: Console) -> StudyFolder:
+def open_folder(study: Study, console: Console) -> StudyFolder:
     """Opens the folder of ``output`` or ``resume``, or makes a new one under ``results/``."""
     folder = _opened(study, console)
     schemas = {name: task.workload.schema or {} for name, task in study.tasks.items()}
@@ -41,7 +41,7 @@ def open_folder(study: Placed, console: Console) -> StudyFolder:
     return folder
 
 
-def _opened(study: Placed, console: Console) -> StudyFolder:
+def _opened(study: Study, console: Console) -> StudyFolder:
     settings = study.settings
     if settings.resume:
         folder = StudyFolder.resume(Path(settings.resume), study.objectives)
@@ -54,7 +54,7 @@ def _opened(study: Placed, console: Console) -> StudyFolder:
         return folder
     if settings.output:
         return StudyFolder(Path(settings.output), study.objectives)
-    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'+'.join(study.tasks)}-{study.label}"
+    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'+'.join(study.tasks)}-{study.selected.label}"
     number, path = 1, base
     while True:
         try:
@@ -64,21 +64,21 @@ def _opened(study: Placed, console: Console) -> StudyFolder:
             path = base.with_name(f"{base.name}-{number}")
 
 
-def to_record(study: Placed) -> StudyRecord:
+def to_record(study: Study) -> StudyRecord:
     """The content of ``study.json`` from now on.
 
     Raises:
         InputError: the data cannot be pickled, so that no worker could have them.
     """
-    configurations, record = listed(study.tried, several=len(study.tasks) > 1), study.record
+    configurations, record = listed(study.trials, several=len(study.tasks) > 1), study.record
     if not study.settings.resume:
         return _new(study)
     if (shares := _first_shares_gb(study, record.plan)) != list(record.plan.first_shares_gb):
         record = replace(record, plan=replace(record.plan, first_shares_gb=shares))
-    if study.live or len(configurations) > len(record.configurations):
+    if study.selected.search or len(configurations) > len(record.configurations):
         return with_more_samples(replace(record, configurations=configurations), study.settings.num_samples)
     if study.settings.seeds > record.seeds:
-        return with_more_seeds(record, study.tried, study.settings.seeds)
+        return with_more_seeds(record, study.trials, study.settings.seeds)
     return record
 
 
@@ -87,15 +87,15 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
 
 
-def _new(study: Placed) -> StudyRecord:
+def _new(study: Study) -> StudyRecord:
     return replace(
-        description(study.tasks, study.tried, study.settings),
+        description(study.tasks, study.trials, study.settings),
         auto_batch=study.sized.by_trial(),
         classes=classes_of([task.workload for task in study.tasks.values()]),
         programs=[name for name, task in study.tasks.items() if isinstance(task.workload, Program)],
-        scales=study.scales,
+        scales=study.selected.scales,
         data=describe(study.tasks),
-        last_epoch=study.selections[0].last_epoch,
+        last_epoch=study.selected.selections[0].last_epoch,
         cautions={name: said for name, task in study.tasks.items() if (said := doubt(task))},
         settings=how_it_runs(study.settings),
         plan=PlanRecord(
@@ -109,8 +109,8 @@ def _new(study: Placed) -> StudyRecord:
         versions=versions(),
         revision=git_revision(Path.cwd()),
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        command=study.command,
-        options=study.options,
+        command=study.selected.command,
+        options=study.selected.options,
     )
 
 
@@ -122,13 +122,13 @@ def doubt(task: TrainingTask) -> str:
         return f"the workload's method caution failed: {summarize(error)}"
 
 
-def _first_shares_gb(study: Placed, before: PlanRecord) -> list[float]:
+def _first_shares_gb(study: Study, before: PlanRecord) -> list[float]:
     """The first shares of this run and of earlier runs, in GB."""
     learned = [estimate for estimate in study.estimates.raw.values() if estimate.is_learned]
     return sorted({*before.first_shares_gb, *(in_gb(estimate.total_bytes) for estimate in learned)})
 
 
-def _epoch_seconds(study: Placed) -> dict[str, float]:
+def _epoch_seconds(study: Study) -> dict[str, float]:
     found: dict[str, float] = {}
     for request in study.requests:
         seconds = request.estimate.epoch_seconds
@@ -137,7 +137,7 @@ def _epoch_seconds(study: Placed) -> dict[str, float]:
     return found
 
 
-def _tight(study: Placed) -> list[str]:
+def _tight(study: Study) -> list[str]:
     several = len(study.tasks) > 1
     tight = (request.trial for request in study.requests if is_tight(request.estimate, request.need_bytes))
     return list(dict.fromkeys(title(trial.workload, trial.name, several=several) for trial in tight))

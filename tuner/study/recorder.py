@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tuner.execution.loop import Weights
+from tuner.execution.executor import Weights
 from tuner.integrations.trackers.adapter import Trackers
-from tuner.placement.retry import Retry
-from tuner.records.attempts import Times
+from tuner.placement.events import Allowed, Concluded, Dropped, Event, Planned, Reported, Retried, Started
+from tuner.placement.state import State
+from tuner.records.attempts import Attempt, Times
 from tuner.records.epochs import EpochLog
 from tuner.records.files import EPOCHS
 from tuner.records.study_folder import StudyFolder
+from tuner.records.study_record import StudyRecord
 from tuner.reporting.progress import StudyProgress
 from tuner.reporting.texts import count_text
-from tuner.trial import DeviceLost, EpochReport, Outcome, Placement, Request, Status, Trial
+from tuner.search.optuna_names import FIFO
+from tuner.study.objective_trials import ObjectiveTrials
+from tuner.study.resume import listed
+from tuner.trial import EpochReport, Outcome, Placement, Question, Request, Trial
 
 
 class Recorder:
@@ -24,82 +29,70 @@ class Recorder:
     def __init__(
         self,
         folder: StudyFolder,
-        progress: StudyProgress,
+        record: StudyRecord,
+        trials: Sequence[Trial],
         requests: Sequence[Request],
-        trackers: Trackers | None = None,
-        scheduler: str = "",
-        described: Callable[[Trial], Trial] | None = None,
+        progress: StudyProgress,
+        trackers: Trackers,
+        scheduler: str = FIFO,
+        objective: ObjectiveTrials | None = None,
     ) -> None:
-        """All ``requests`` are unfinished. ``described`` adds parameters that were chosen while a trial ran."""
+        """``record`` describes the study of ``trials``, of which ``requests`` are left; a search may add to both.
+
+        ``objective`` has the trials of a user's own Optuna study.
+        """
         self._folder = folder
+        self._record = record
+        self._trials = list(trials)
         self._progress = progress
+        self._trackers = trackers
+        self._scheduler = scheduler
+        self._objective = objective
         self._unfinished = {request.trial.trial_id: request for request in requests}
         self._placements: dict[str, tuple[Placement, float, float]] = {}
         self._reports: dict[str, EpochReport] = {}
         self._stopped: dict[str, tuple[Outcome, float]] = {}  # and when; monotonic seconds
+        self._ends: dict[str, tuple[Attempt, Outcome]] = {}  # of the attempts that have just ended
         self._epochs = EpochLog(folder.path / EPOCHS)
-        self._trackers = trackers or Trackers()
-        self._scheduler = scheduler
-        self._described = described
 
-    def add(self, request: Request) -> None:
-        """Adds a trial that a search has suggested."""
-        self._unfinished[request.trial.trial_id] = request
-
-    def misfit(self, request: Request, reason: str, status: Status) -> None:
-        """Records a trial that fits no device."""
-        outcome = Outcome(request.trial, status, error=reason)
-        self._folder.record(outcome, request.estimate, bytes)
-        self._progress.finished(outcome, None)
-
-    def started(self, placement: Placement) -> None:
-        """A trial has been placed."""
-        self._placements[placement.trial.trial_id] = placement, time.time(), time.monotonic()
-        self._progress.started(placement)
-        self._trackers.started(placement)
-
-    def reported(self, report: EpochReport) -> None:
-        """A trial has begun to train, or finished an epoch."""
-        self._reports[report.trial_id] = report
-        attempt = self._placements[report.trial_id][0].trial.attempt
-        self._epochs.add(report, attempt)
-        self._progress.reported(report)
-        self._trackers.reported(report)
-        self._say(self._trackers.faults())
-
-    def finished(self, outcome: Outcome, weights: Weights, retry: Retry | None) -> None:
-        """An attempt has ended; ``retry`` follows if it is not None."""
+    def append(self, outcome: Outcome, weights: Weights) -> None:
+        """Records an attempt that has ended. One that was interrupted has its row when it is known why."""
         trial_id = outcome.trial.trial_id
-        if outcome.status == "interrupted":  # its row is written when it is known why the study has ended
+        if outcome.status == "interrupted":
             self._stopped[trial_id] = outcome, time.monotonic()
             return
-        if outcome.status == "pruned" and trial_id in self._reports:
-            epochs = self._reports[trial_id].epochs
-            done = (
-                f"{outcome.epochs} of {count_text(epochs, 'epoch')}"
-                if epochs
-                else count_text(outcome.epochs, "epoch")
-            )
-            by_itself = self._scheduler in ("", "fifo")  # which ends none, so an objective of Optuna's did
-            said = f"{'the objective pruned it' if by_itself else f'{self._scheduler} ended it'} after {done}"
-            outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
-        if self._described:
-            outcome = replace(outcome, trial=self._described(outcome.trial))
+        outcome = self._described(outcome)
         request = self._unfinished.pop(trial_id)
-        times = self._times(trial_id)
+        estimate = outcome.placement.estimate if outcome.placement else request.estimate
+        self._ends[trial_id] = self._folder.record(outcome, estimate, weights, self._times(trial_id)), outcome
         self._placements.pop(trial_id, None)
         self._reports.pop(trial_id, None)
-        if retry:
-            self._unfinished[trial_id] = retry.request
-        estimate = outcome.placement.estimate if outcome.placement else request.estimate
-        row = self._folder.record(outcome, estimate, weights, times)
-        self._progress.finished(outcome, retry)
-        if not retry:
-            self._trackers.ended(row)
 
-    def device_lost(self, event: DeviceLost) -> None:
-        """A device is gone; its trials wait again."""
-        self._progress.device_lost(event)
+    def hear(self, state: State, event: Event) -> None:
+        """Records and shows an event."""
+        if self._objective:
+            self._objective.hear(state, event)
+        if isinstance(event, Planned):
+            self._planned(event)
+        elif isinstance(event, Started):
+            self._started(event.placement)
+        elif isinstance(event, Reported):
+            self._reported(event.report)
+        elif isinstance(event, Retried):
+            self._unfinished[event.request.trial.trial_id] = event.request
+            self._follows(event.request.trial, event)
+        elif isinstance(event, Concluded):
+            self._follows(event.ended.trial, None)
+        elif isinstance(event, Dropped):
+            self._unfinished[event.request.trial.trial_id] = event.request
+            self.append(event.outcome, bytes)
+            self._follows(event.outcome.trial, None)
+        elif isinstance(event, Allowed) and event.said:
+            self.noted(f"{event.device.label}: {event.said}")
+
+    def answer(self, question: Question) -> object:
+        """What Optuna's trial answers; raises what it raises."""
+        return self._objective.answer(question) if self._objective else None
 
     def noted(self, text: str) -> None:
         """Shows a line to the user."""
@@ -124,6 +117,47 @@ class Recorder:
             self._epochs.flush()
             self._folder.close()
             self._say(self._trackers.close())
+
+    def _planned(self, event: Planned) -> None:
+        """Adds what a search has suggested to ``study.json``, before it runs."""
+        self._unfinished |= {request.trial.trial_id: request for request in event.requests}
+        self._trials += [request.trial for request in event.requests]
+        self._folder.describe(replace(self._record, configurations=listed(self._trials, several=False)))
+
+    def _started(self, placement: Placement) -> None:
+        self._placements[placement.trial.trial_id] = placement, time.time(), time.monotonic()
+        self._progress.started(placement)
+        self._trackers.started(placement)
+
+    def _reported(self, report: EpochReport) -> None:
+        self._reports[report.trial_id] = report
+        self._epochs.add(report, self._placements[report.trial_id][0].trial.attempt)
+        self._progress.reported(report)
+        self._trackers.reported(report)
+        self._say(self._trackers.faults())
+
+    def _follows(self, trial: Trial, retry: Retried | None) -> None:
+        """It is known what follows an attempt: a retry, or nothing. One that was interrupted has no row yet."""
+        if trial.trial_id in self._ends:
+            row, outcome = self._ends.pop(trial.trial_id)
+            self._progress.finished(outcome, retry)
+            if not retry:
+                self._trackers.ended(row)
+
+    def _described(self, outcome: Outcome) -> Outcome:
+        """The outcome with the reason why it was pruned, and with the parameters that an objective has asked for."""
+        report = self._reports.get(outcome.trial.trial_id)
+        if outcome.status == "pruned" and report:
+            epochs = report.epochs
+            done = (
+                f"{outcome.epochs} of {count_text(epochs, 'epoch')}"
+                if epochs
+                else count_text(outcome.epochs, "epoch")
+            )
+            by_itself = self._scheduler == FIFO  # which ends none, so an objective of Optuna's did
+            said = f"{'the objective pruned it' if by_itself else f'{self._scheduler} ended it'} after {done}"
+            outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
+        return replace(outcome, trial=self._objective.described(outcome.trial)) if self._objective else outcome
 
     def _say(self, faults: Sequence[str]) -> None:
         for fault in faults:

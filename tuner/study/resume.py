@@ -1,12 +1,13 @@
-"""Resuming a study: whether it is the same study, and which trials are left."""
+"""Resuming a study: whether it is the same study, and the events in its journal."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import math
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import InputError, one_line, option
-from tuner.placement.retry import Retry, RetryPolicy, Smaller, next_attempt
+from tuner.placement.events import Ended, Event, Reported
 from tuner.records.attempts import Attempt
+from tuner.records.epochs import EpochLine
 from tuner.records.study_record import OPTUNA_CALL, StudyRecord
 from tuner.spec.settings import Settings
-from tuner.study.planning import Whole
-from tuner.trial import Config, Request, Trial, is_auto, shrunk, with_batch
+from tuner.trial import GB, Config, EpochReport, Trial, is_auto, shrunk, with_batch
 from tuner.workloads.task import Tasks
 
 
@@ -129,12 +130,6 @@ def _with_option(study: StudyRecord, name: str, value: int | None) -> StudyRecor
     return replace(study, options=options, settings={**study.settings, name: value})
 
 
-def ended(attempts: Sequence[Attempt], left: Sequence[Request]) -> dict[str, Attempt]:
-    """The last attempt of each trial that has ended for good, by trial id."""
-    open_ids = {request.trial.trial_id for request in left}
-    return {row.trial_id: row for row in attempts if row.trial_id not in open_ids}
-
-
 def _batches(study: StudyRecord, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:
     """The batches that were found for a study, by workload and name."""
     by_trial = study.auto_batch
@@ -202,52 +197,30 @@ def _check_seeds(study: StudyRecord, described: StudyRecord, folder: str) -> Non
         )
 
 
-def remaining(
-    requests: Sequence[Request],
-    attempts: Sequence[Attempt],
-    policy: RetryPolicy,
-    *,
-    whole: Whole,
-    smaller: Smaller,
-) -> list[Request]:
-    """The next attempt of each trial that has not ended for good."""
-    lines: dict[str, list[Attempt]] = {}
-    for row in attempts:
-        lines.setdefault(row.trial_id, []).append(row)
-    left = []
-    for request in requests:
-        after: Request | None = request
-        for row in lines.get(request.trial.trial_id, []):
-            after = after and _after(after, row, policy, whole, smaller)
-        if after:
-            left.append(after)
-    return left
+def events_of(attempts: Sequence[Attempt], lines: Sequence[EpochLine], trials: Mapping[str, Trial]) -> list[Event]:
+    """The events in an earlier process's journal, in the order in which they happened."""
+    timed: list[tuple[float, Event]] = []
+    reports: dict[str, list[EpochLine]] = {}
+    for line in lines:
+        if line.trial_id in trials:  # a changed file may have others
+            reports.setdefault(line.trial_id, []).append(line)
+            timed.append((line.at, _reported(line)))
+    now = 0.0
+    for row in attempts:  # the system's clock may have been changed, and some rows have no time
+        own = [line.at for line in reports.get(row.trial_id, ()) if line.attempt <= row.attempts]
+        now = max(now, row.ended_at or 0.0, *own)
+        timed.append((now, _ended(row, trials[row.trial_id])))
+    return [event for _, event in sorted(timed, key=lambda pair: pair[0])]
 
 
-def _after(request: Request, row: Attempt, policy: RetryPolicy, whole: Whole, smaller: Smaller) -> Request | None:
-    if row.status == "too_large":  # it never ran, and a device may have room for it now
-        return request
-    was = shrunk(row.config)  # as it was, and not as it would be with what there is now
-    now = shrunk(request.trial.config)
-    config = {name: value for name, value in request.trial.config.items() if name not in now} | was
-    request = replace(request, trial=replace(request.trial, config=config))
-    no_jitter: Callable[[], float] = lambda: 0.0  # noqa: E731  # the wait is over
-    result = row.result
-    retry = next_attempt(
-        request,
-        result,
-        policy,
-        whole_bytes=whole.device_bytes,
-        whole_ram_bytes=whole.ram_bytes,
-        smaller=smaller,
-        random=no_jitter,
-    )
-    needs_more = request.need_bytes > result.limit_bytes
-    if result.short_of == "RAM":
-        needs_more = request.host_bytes > result.host_bytes
-    if retry is None and row.status == "out_of_memory" and needs_more:
-        # Given up with less memory than it would be given now.
-        retry = Retry(replace(request, history=replace(request.history, out_of_memory=1)), 0.0)
-    if retry is None:
-        return None
-    return replace(retry.request, trial=replace(retry.request.trial, attempt=row.attempts + 1))
+def _reported(line: EpochLine) -> Reported:
+    metrics = {name: math.nan if value is None else value for name, value in line.metrics.items()}
+    memory = None if line.memory_gb is None else int(line.memory_gb * GB)
+    return Reported(EpochReport(line.trial_id, line.epoch, 0, metrics, memory), line.at)
+
+
+def _ended(row: Attempt, planned: Trial) -> Ended:
+    """The end of an attempt, with its batch and evaluation as small as they were, and not as they would be now."""
+    now = shrunk(planned.config)
+    config = {key: value for key, value in planned.config.items() if key not in now} | shrunk(row.config)
+    return Ended(replace(planned, config=config, attempt=row.attempts), row.result, row.metrics)

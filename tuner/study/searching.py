@@ -29,7 +29,7 @@ from tuner.search.optuna_names import UP_FRONT, canonical, check_choice, make_pr
 from tuner.search.searchers import RaySearcher, Searcher, is_of_tune
 from tuner.search.spaces import flat_keys, kinds_of, merged, parse_points, parse_space
 from tuner.spec.settings import Settings
-from tuner.study.live_search import LiveSearch, to_configuration
+from tuner.study.live_search import Search, to_configuration
 from tuner.study.selection import choose, configurations_of, label_of, parse_override
 from tuner.study.stored_options import to_stored
 from tuner.trial import AUTO, Configuration, ConfigValue, Objective
@@ -81,7 +81,7 @@ def _asked(settings: Settings) -> GivenSpace | None:
     return None if settings.config is None else read_space(settings.config)
 
 
-def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Selection], str, LiveSearch | None]:
+def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Selection], str, Search | None]:
     """What to try of each workload, what the list is called, and the search that adds to it, if it is live.
 
     Raises:
@@ -104,7 +104,7 @@ def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Select
         rule = f"{settings.resume} has {len(before)} already: give no fewer"
         raise ParameterError("num_samples", settings.num_samples, rule)
     objective = objective_of(workload, settings.metric, settings.direction)
-    live = LiveSearch(workload, _searcher(settings, one, objective, before), one.fixed, settings, objective)
+    live = Search(workload, _searcher(settings, one, objective, before), one.fixed)
     tried = configurations_of(workload, before or [_of_data(one)], "study.json")
     asked = settings.changed(overrides=())
     selections, _ = choose(asked, settings.data_seed, workload=[workload], listing=lambda *_: {workload.name: tried})

@@ -16,7 +16,8 @@ from tuner.search.optuna_names import UP_FRONT
 from tuner.search.spaces import listed_objects
 from tuner.spec.groups import DEFAULT_DATA
 from tuner.spec.settings import Settings
-from tuner.study.live_search import LiveSearch
+from tuner.study.live_search import Search
+from tuner.study.prepare import Selected
 from tuner.study.repeat import command
 from tuner.study.searching import (
     SELECTION,
@@ -27,7 +28,6 @@ from tuner.study.searching import (
     with_search,
 )
 from tuner.study.selection import chosen_before
-from tuner.study.stages import Selected
 from tuner.study.stored_options import CALL, is_object, is_source, plainly, resumed, to_stored
 from tuner.trial import Objects
 from tuner.workloads.function import Function
@@ -122,7 +122,7 @@ def _with_objectives(selections: Sequence[Selection], settings: Settings) -> lis
     return [replace(selection, asked=objective_of(selection.workload, *asked)) for selection in selections]
 
 
-def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selection], str, LiveSearch | None]:
+def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selection], str, Search | None]:
     """The selections, the label of their list, and the search that adds to it.
 
     A resumed study has its earlier selections if no others are asked for.

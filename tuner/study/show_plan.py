@@ -12,7 +12,7 @@ from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.texts import count_text
 from tuner.study.live_search import misfit_text
 from tuner.study.mps import mps_line
-from tuner.study.stages import Placed
+from tuner.study.prepare import Study
 from tuner.trial import GB, Status, title
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.task import describe
@@ -27,7 +27,7 @@ REMEDIES: dict[Status, str] = {
 }
 
 
-def show_plan(console: Console, study: Placed) -> None:
+def show_plan(console: Console, study: Study) -> None:
     """Prints the plan and a search's part in it; if nothing is left to run, how to run trials again."""
     data, batches = describe(study.tasks), study.sized.text
     bound = "in_process" if study.settings.in_process else "max_workers"
@@ -36,8 +36,8 @@ def show_plan(console: Console, study: Placed) -> None:
     lines += _little_shared(study)
     if study.requests and (line := mps_line(study.settings.mps, study.plan)):
         lines.append(line)
-    if study.live and study.live.left:
-        name, more = study.settings.search_name, count_text(study.live.left, "more trial")
+    if study.left:
+        name, more = study.settings.search_name, count_text(study.left, "more trial")
         lines.append(
             f"{'search':<10} {name}: {more} to be suggested as there is room, planned for as if they were like these"
         )
@@ -47,7 +47,7 @@ def show_plan(console: Console, study: Placed) -> None:
     print_text(console, "\n".join(lines))
 
 
-def _little_shared(study: Placed) -> list[str]:
+def _little_shared(study: Study) -> list[str]:
     """The line about little shared memory for data loaders in the user's own code."""
     own_code = not all(is_built_in(task.workload) for task in study.tasks.values())
     here = any(device.kind == "cuda" and not device.node_id for device in study.devices)
@@ -58,7 +58,7 @@ def _little_shared(study: Placed) -> list[str]:
     return [f"{'/dev/shm':<10} {said}: {MORE_SHARED}"]
 
 
-def left_out(study: Placed) -> list[str]:
+def left_out(study: Study) -> list[str]:
     """A line for each trial that fits no device."""
     several = len(study.tasks) > 1
     return [
@@ -68,7 +68,7 @@ def left_out(study: Placed) -> list[str]:
     ]
 
 
-def show_needs(console: Console, study: Placed) -> None:
+def show_needs(console: Console, study: Study) -> None:
     """Prints each configuration's needs, which are the same for all seeds."""
     several = len(study.tasks) > 1
     needs = {
@@ -79,7 +79,7 @@ def show_needs(console: Console, study: Placed) -> None:
         print_text(console, estimates_text(list(needs.items()), line_width(console)))
 
 
-def show_monitoring(console: Console, study: Placed) -> None:
+def show_monitoring(console: Console, study: Study) -> None:
     """Prints the commands that show the devices' memory while trials run."""
     if study.requests and (watch := monitoring_text(study.plan)):
         print_text(console, watch)

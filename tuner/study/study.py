@@ -1,8 +1,8 @@
 """Runs a study: the order of the stages.
 
-    select ──► load ──► estimate ──► place ──► execute ──► record
+    select ──► load ──► prepare ──► execute ──► record
 
-``tuner.study.select`` is the first, ``stages.py`` has the next three, ``execute.py`` and ``ending.py`` the last.
+``tuner.study.select`` is the first, ``prepare.py`` has the next two, ``execute.py`` and ``ending.py`` the last.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from tuner.errors import in_python
-from tuner.execution.loop import Executor
+from tuner.execution.executor import Executor
 from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.first_use import remove_compiled_folder
 from tuner.machine.interrupts import Immediate, orderly
@@ -24,10 +24,10 @@ from tuner.study.ending import show_end
 from tuner.study.execute import Surroundings, execute
 from tuner.study.executors import for_plan, make_executor, several_expected
 from tuner.study.mps import Mps
+from tuner.study.prepare import Selected, load, prepare
 from tuner.study.record import open_folder, to_record
 from tuner.study.result import StudyResult
 from tuner.study.show_plan import show_monitoring, show_needs, show_plan
-from tuner.study.stages import Selected, estimate, load, place
 
 
 def run_study(selected: Selected, executor: Executor | None = None) -> StudyResult:
@@ -56,39 +56,42 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
             phases.show("looking for devices")
             devices = executor.devices(settings.device)
             mps.check(devices)
-        number = len(loaded.trials) + (loaded.live.left if loaded.live else 0)
-        if loaded.settings.estimates_memory and not settings.dry_run and several_expected(settings, devices, number):
+        several = several_expected(settings, devices, loaded.most_trials)
+        if several and loaded.settings.estimates_memory and not settings.dry_run:
             # Starting Ray and estimating take seconds, so they overlap. Broken off, it would leave a Ray that nobody
             # closes.
             executor.prepare(devices)
         with interrupt.at_once():
-            placed = place(estimate(loaded, devices))
-            show_plan(console, placed)
+            study, steering = prepare(loaded, devices)
+            show_plan(console, study)
             if settings.dry_run:
-                show_needs(console, placed)
-                return StudyResult(placed.plan, placed.estimates.raw)
-            show_monitoring(console, placed)
-            record = to_record(placed)
-            if placed.requests:
+                show_needs(console, study)
+                return StudyResult(study.plan, study.estimates.raw)
+            show_monitoring(console, study)
+            record = to_record(study)
+            if study.requests:
                 trackers.connect()
         interrupt.check_signals()  # one that came where Python drops exceptions
         if given is None:
             with interrupt.at_once():
-                pipes = mps.start(placed.plan, console) if placed.requests else {}
-            executor = started.enter_context(closing(for_plan(executor, placed.plan, settings, pipes)))
-        folder = open_folder(placed, console)
+                pipes = mps.start(study.plan, console) if study.requests else {}
+            executor = started.enter_context(closing(for_plan(executor, study.plan, settings, pipes)))
+        folder = open_folder(study, console)
         with closing(folder):
-            if record is not placed.record:
+            if record is not study.record:
                 folder.describe(record)
-            broken = execute(placed, folder, record, Surroundings(executor, console, interrupt, trackers))
-            placed = replace(placed, attempts=folder.attempts())
-            if placed.optuna and (scales := placed.optuna.scales()):  # an objective defines its space as it runs
+            broken = execute(study, steering, folder, record, Surroundings(executor, console, interrupt, trackers))
+            study = replace(study, attempts=folder.attempts())
+            if selected.optuna and (scales := selected.optuna.scales()):  # an objective defines its space as it runs
                 record = replace(record, scales=scales)
                 folder.describe(record)
-        trials = best_first(folder.rows(), placed.objectives)
-        workloads = {name: task.workload for name, task in placed.tasks.items()}
-        result = StudyResult(placed.plan, placed.estimates.raw, trials, folder.path, workloads, placed.objectives)
-        show_end(console, placed, result, record, early=broken is not None)
+        trials = best_first(folder.rows(), study.objectives)
+        workloads = {name: task.workload for name, task in study.tasks.items()}
+        searching = steering.searching
+        estimates = searching.estimates if searching else study.estimates
+        result = StudyResult(study.plan, estimates.raw, trials, folder.path, workloads, study.objectives)
+        fewer = searching.ended_early() if searching else ""
+        show_end(console, study, result, record, early=broken is not None, fewer=fewer)
         if isinstance(broken, KeyboardInterrupt):
             raise broken
     return result

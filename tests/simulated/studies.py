@@ -1,0 +1,113 @@
+"""Runs the simulated study of a seed, with its crashes: in every process it is built of what the journal says."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+from tests.simulated.rules import Rules
+from tests.simulated.world import OBJECTIVE, Crash, Journal, Machines, Others, Stalls, World
+from tuner.estimation.feedback import StudyFeedback
+from tuner.execution.loop import StudyLoop
+from tuner.placement.events import Opened, Planned
+from tuner.placement.packing import host_need_bytes, need_bytes
+from tuner.placement.policies import Course, Packing, Policy, Retrying, replay
+from tuner.placement.state import State
+from tuner.spec.settings import Settings
+from tuner.study.judging import Judging
+from tuner.study.resume import events_of
+from tuner.trial import DeviceLost, Request
+
+MOST_EVENTS = 20_000
+
+
+class Process:
+    """A process of a study: it knows what the journal says, and nothing else."""
+
+    def __init__(self, world: World, journal: Journal, rules: Rules, now: float) -> None:
+        machines = Machines(lambda _: 0.0, now=now, world=world)
+        self.machines, self.rules, self.world = machines, rules, world
+        journal.now = machines.clock
+        self.feedback = StudyFeedback({}, {"toy": ()}, need_bytes, {}, host_need_bytes)
+        retrying, packing = Retrying(world.policy, world.smaller, world.seed), Packing()
+        judging: list[Policy] = []
+        if world.seed % 10 == 3:
+            scheduler = Random(world.seed).choice(["asha", "median"])
+            judging = [Judging({"toy": OBJECTIVE}, Settings(scheduler=scheduler))]
+        whole = max(budget for budget in world.plan.budgets)
+        self.course = Course(
+            State(whole, world.plan.largest_ram_budget), [retrying, self.feedback, *judging, packing]
+        )
+        raw = {request.trial.trial_id: request.estimate for request in world.requests}
+        self.course.take(Planned(world.requests, raw))
+        trials = {request.trial.trial_id: request.trial for request in world.requests}
+        replay(self.course, retrying, events_of(journal.rows, journal.lines, trials))
+        stalls = Stalls(machines.clock)
+        others = Others(world, machines.clock)
+        self.loop = StudyLoop(
+            self.course, packing, machines, journal, arbiter=others, stalls=stalls, clock=machines.clock
+        )
+
+    def left(self) -> dict[str, Request]:
+        """The requests of the trials that are left, by their ids, as they would start now."""
+        return {request.trial.trial_id: self.feedback.correct(request) for request in self.course.state.left}
+
+    def run(self) -> None:
+        """Runs the study to its end, or to a crash."""
+        for at, device in self.world.deaths:
+            self.machines.add(max(at, self.machines.now), DeviceLost(device, "its node died"))
+        self.rules.before = self.course.state
+        self.loop.take(Opened(self.world.plan, tuple(self.feedback.begin(self.course.state.left))))
+        self.loop.run()
+
+
+def run_study(seed: int) -> Rules:
+    """Runs the study of a seed, which may crash and be resumed up to three times."""
+    world, draw = World.of(seed), Random(-seed - 1)
+    rules = Rules(world)
+
+    def check(state: State, event: object) -> None:
+        rules.now = process.machines.now
+        rules.check(state, event)  # type: ignore[arg-type]
+        assert state.number < MOST_EVENTS, "the study does not end"
+
+    journal = Journal(check, None)
+    process = Process(world, journal, rules, 0.0)
+    for _ in range(draw.choice([0, 0, 1, 3])):
+        journal.stop_at = process.course.state.number + draw.randrange(1, 120)
+        with suppress(Crash):
+            process.run()
+            break
+        process = resumed(process, journal)
+    else:
+        journal.stop_at = None
+        process.run()
+    ended = process.course.state.ended
+    assert len(ended) == len(world.requests), "a trial has no end"
+    return rules
+
+
+def resumed(crashed: Process, journal: Journal) -> Process:
+    """The next process of a study that has crashed: it has decided what the crashed one had, or would have."""
+    state, before = crashed.course.state, crashed.left()
+    process = Process(crashed.world, journal, crashed.rules, crashed.machines.now)
+    after = process.left()
+    for trial_id, ended in process.course.state.ended.items():
+        known = state.ended.get(trial_id) or state.undecided[trial_id]
+        assert known.result.status == ended.result.status, "a trial has another end"
+    if state.lost:  # a resumed study takes its devices anew, and may give more than before
+        process.rules.devices_are_back = True
+        return process
+    # One whose need is learned is given up with less than the ample share that it would begin with.
+    again = after.keys() & state.ended.keys()
+    assert crashed.world.learned or not again, "a trial that had ended runs again"
+    for trial_id, run in state.running.items():
+        assert after[trial_id].trial == run.request.trial, "a running attempt does not start again"
+    for trial_id, request in before.items():
+        assert after[trial_id].trial == request.trial, "another attempt follows after a crash"
+        assert after[trial_id].history == request.history, "attempts are counted differently after a crash"
+        known = after[trial_id].estimate == request.estimate or request.history.out_of_memory
+        assert known, "a crash changes what is known of a trial's memory"
+        if not crashed.world.learned:  # then others may be chosen to learn from
+            assert after[trial_id].need_bytes == request.need_bytes, "a crash changes what a trial is given"
+    return process

@@ -1,0 +1,126 @@
+"""The simulated studies find what they should: each of these faults in a decision fails some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.simulated.studies import run_study
+from tuner.estimation.feedback import StudyFeedback
+from tuner.placement import policies, retry, state
+from tuner.placement.events import Concluded, Reported
+from tuner.placement.packing import Packer
+from tuner.placement.policies import Retrying
+from tuner.placement.queue import Queue
+from tuner.search import optuna_trials
+from tuner.trial import GB
+
+Patch = pytest.MonkeyPatch
+
+
+def wrapped(patch: Patch, owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """Puts ``around(original, *arguments)`` in the place of a function."""
+    original = getattr(owner, name)
+    patch.setattr(owner, name, lambda *given, **named: around(original, *given, **named))
+
+
+def retry_factor(patch: Patch) -> None:
+    def more(original: Any, *given: Any, **named: Any) -> Any:
+        found = original(*given, **named)
+        return found and replace(found, request=replace(found.request, need_bytes=found.request.need_bytes - 1))
+
+    wrapped(patch, policies, "next_attempt", more)
+
+
+def budget_check(patch: Patch) -> None:
+    wrapped(patch, Packer, "_room", lambda original, *given: original(*given) + GB)
+
+
+def lost_device_rule(patch: Patch) -> None:
+    patch.setattr(Packer, "remove", lambda *_: None)
+
+
+def pruners_direction(patch: Patch) -> None:
+    wrapped(patch, optuna_trials, "new_study", lambda new, sampler, pruner, _: new(sampler, pruner, "maximize"))
+
+
+def order_of_the_queue(patch: Patch) -> None:
+    def smallest(original: Any, self: Queue, room: float, ram: int) -> Any:
+        found = original(self, room, ram)
+        return found and (found[0], 0) if found and self._waiting[found[0]][0][-1].host_bytes <= ram else found
+
+    wrapped(patch, Queue, "first", smallest)
+
+
+def double_completion(patch: Patch) -> None:
+    def concluded(before: state.State, event: Concluded) -> dict[str, Any]:
+        trial_id = event.ended.trial.trial_id
+        waiting = before.waiting.insert(trial_id, before.requests[trial_id])
+        return {"undecided": before.undecided.discard(trial_id), "waiting": waiting}
+
+    patch.setitem(state._CHANGES, Concluded, concluded)
+
+
+def a_forgotten_event(patch: Patch) -> None:
+    patch.setattr(Packer, "release", lambda *_: None)
+
+
+def a_wrong_clock(patch: Patch) -> None:
+    wrapped(patch, Retrying, "decide", lambda original, self, now_state, now: original(self, now_state, now + 50))
+
+
+def a_resumed_estimate(patch: Patch) -> None:
+    def deaf(original: Any, self: StudyFeedback, now_state: state.State, event: Any) -> None:
+        if now_state.plan or not isinstance(event, Reported):
+            original(self, now_state, event)
+
+    wrapped(patch, StudyFeedback, "hear", deaf)
+
+
+def attempts_that_are_not_counted(patch: Patch) -> None:
+    wrapped(patch, retry, "_next_request", lambda original, request, _: original(request, request.history))
+
+
+def more_trials_than_slots(patch: Patch) -> None:
+    patch.setattr(Packer, "_is_open", lambda self, index: index not in self._lost)
+
+
+def ram_that_is_not_counted(patch: Patch) -> None:
+    patch.setattr(Packer, "_own_ram", lambda *_: 2**62)
+
+
+def a_retry_that_a_crash_forgets(patch: Patch) -> None:
+    def again(original: Any, self: Retrying, now_state: state.State, ended: Any, *, was_last: bool) -> Any:
+        found = original(self, now_state, ended, was_last=was_last)
+        request = now_state.requests[ended.trial.trial_id]
+        return replace(found, request=request) if hasattr(found, "request") else found
+
+    wrapped(patch, Retrying, "after_earlier", again)
+
+
+FAULTS: dict[Callable[[Patch], None], str] = {  # with what the rules say of each
+    retry_factor: "a retry has the wrong memory",
+    budget_check: "others' memory is promised|budget is exceeded",
+    lost_device_rule: "a trial starts on a lost device",
+    pruners_direction: "the best trial is pruned",
+    order_of_the_queue: "a smaller one first",
+    double_completion: "waits beside free memory|is completed twice|goes first",
+    a_forgotten_event: "waits beside free memory|does not end",
+    a_wrong_clock: "a retry does not wait for its time",
+    a_resumed_estimate: "a crash changes what is known of a trial's memory",
+    attempts_that_are_not_counted: "the wrong thing follows",
+    more_trials_than_slots: "more trials run at once than may",
+    ram_that_is_not_counted: "a host's RAM is exceeded|others' RAM is promised",
+    a_retry_that_a_crash_forgets: "another attempt follows after a crash|had ended runs again",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_fault_in_a_decision_is_found(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    fault(monkeypatch)
+    with pytest.raises(AssertionError, match=FAULTS[fault]):
+        for seed in range(500):
+            run_study(seed)

@@ -1,0 +1,75 @@
+"""Runs the loop of a study with an executor that only pretends, and with few policies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.execution.device_arbiter import DeviceArbiter
+from tuner.execution.executor import Executor, Weights
+from tuner.execution.loop import StudyLoop
+from tuner.execution.simulation import Unheard
+from tuner.execution.stall_detector import StallDetector
+from tuner.machine.interrupts import Interrupt
+from tuner.placement.events import Decision, Event, Opened
+from tuner.placement.packing import Plan
+from tuner.placement.policies import Course, Packing, Policy, Retrying
+from tuner.placement.retry import RetryPolicy
+from tuner.placement.state import State
+from tuner.trial import GB, Outcome, Request
+
+
+class Notes(Unheard):
+    """A listener that writes down how attempts ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[str, int, str, float]] = []
+        self.errors: list[str] = []
+        self.events: list[Event] = []
+
+    def append(self, outcome: Outcome, weights: Weights) -> None:
+        assert outcome.placement
+        self.errors.append(outcome.error)
+        gb = outcome.placement.limit_bytes / GB
+        self.ended.append((outcome.trial.name, outcome.trial.attempt, outcome.status, gb))
+
+    def hear(self, state: State, event: Event) -> None:
+        self.events.append(event)
+
+
+class Asked(Policy):
+    """A policy that decides nothing of its own."""
+
+    def hear(self, state: State, event: Event) -> None: ...
+
+    def decide(self, state: State, now: float) -> Decision | None:
+        return None
+
+
+def run_trials(
+    requests: Sequence[Request],
+    plan: Plan,
+    executor: Executor,
+    notes: Notes | None = None,
+    policies: Sequence[Policy] = (),
+    *,
+    retry: RetryPolicy | None = None,
+    interrupt: Interrupt | None = None,
+    arbiter: DeviceArbiter | None = None,
+    stalls: StallDetector | None = None,
+) -> Notes:
+    """Runs the trials to their ends; without ``retry`` none is tried again after it ran out of memory."""
+    packing, notes = Packing(), notes or Notes()
+    retrying = Retrying(retry or RetryPolicy(max_attempts=1), lambda *_: None)
+    course = Course(State(), [retrying, *policies, packing])
+    loop = StudyLoop(
+        course,
+        packing,
+        executor,
+        notes,
+        interrupt or Interrupt(),
+        arbiter or DeviceArbiter(),
+        stalls or StallDetector(),
+    )
+    loop.take(Opened(plan, tuple(requests)))
+    loop.run()
+    return notes

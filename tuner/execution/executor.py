@@ -1,0 +1,72 @@
+"""The interface of what runs trials: Ray's workers, a child process, this process, or a simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tuner.machine.devices import DeviceChoice
+from tuner.placement.packing import Plan
+from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
+from tuner.workloads.task import Tasks
+
+Weights = Callable[[], bytes]
+Happening = Began | EpochReport | Question | Outcome | DeviceLost
+ExecutorEvent = tuple[Happening, Weights]
+
+START_SECONDS = 300  # for a trial's process until the trial begins: importing torch from a slow drive takes a while
+
+
+class Executor(Protocol):
+    """Runs placed trials: in Ray's workers, or in this process."""
+
+    def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
+        """The devices on which it can run trials; joins the cluster if there is one.
+
+        Raises:
+            InputError: there is no such device or cluster, or a node does not report its devices.
+        """
+
+    def prepare(self, devices: Sequence[Device]) -> None:
+        """May start slow work in the background, before there is a plan."""
+
+    def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
+        """Prepares the plan's devices for trials of these tasks, with a folder for their checkpoints.
+
+        Raises:
+            DataError: a file from which data are mapped has been removed.
+            ExecutionError: Ray did not start or lacks the plan's resources, or the folder cannot be written.
+        """
+
+    def submit(self, placement: Placement) -> None:
+        """Starts a trial; ``poll`` returns its events."""
+
+    def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
+        """The events since the last call; waits for the first one for at most this time.
+
+        With the ``Outcome`` of a completed trial comes a function that fetches its weights. It can be called until
+        the next call of ``poll``.
+        """
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers a running trial's ``Question``; an exception is raised in the trial."""
+
+    def stop(self) -> None:
+        """Asks the running trials to write a checkpoint after the current epoch, and to end.
+
+        ``poll`` returns their outcomes as ``interrupted``, unless they end earlier. Without a folder for checkpoints
+        nothing is asked.
+        """
+
+    def prune(self, trial_id: str) -> None:
+        """Asks a running trial to end soon; unless it ends before, it is ``pruned`` with its metrics so far."""
+
+    def end(self, trial_id: str, error: str) -> None:
+        """Kills a running trial with its descendants; ``poll`` returns its outcome as ``stalled`` with this error.
+
+        A trial that has ended meanwhile is left alone.
+        """
+
+    def close(self) -> None:
+        """Ends every process that was started; trials that still run are lost."""

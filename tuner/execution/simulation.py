@@ -1,0 +1,163 @@
+"""Simulates a study: the loop and the policies of a real one, with trials that only take their time."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+
+from tuner.execution.executor import ExecutorEvent, Weights
+from tuner.execution.loop import StudyLoop
+from tuner.machine.devices import DeviceChoice
+from tuner.placement.events import Event, Opened
+from tuner.placement.packing import Plan
+from tuner.placement.policies import Course, Packing, Retrying
+from tuner.placement.retry import RetryPolicy
+from tuner.placement.state import State
+from tuner.trial import Device, Outcome, Placement, Question, Request
+from tuner.workloads.task import Tasks
+
+MOST = 2000  # of a study with more trials, so many are simulated, spread over all of them
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A simulated study: its placements with their start and end in seconds, in the order of their starts."""
+
+    placements: tuple[tuple[Placement, float, float], ...]
+    seconds: float
+
+    @cached_property
+    def by_device(self) -> dict[Device, list[tuple[Placement, float, float]]]:
+        """The placements of each device."""
+        placements: dict[Device, list[tuple[Placement, float, float]]] = defaultdict(list)
+        for entry in self.placements:
+            placements[entry[0].device].append(entry)
+        return placements
+
+    def trials_on(self, device: Device) -> int:
+        """The total number of trials that the device runs."""
+        return len(self.by_device[device])
+
+    def most_at_once(self, device: Device) -> int:
+        """The maximum number of trials that the device runs at once."""
+        here = self.by_device[device]
+        changes = [(start, 1) for _, start, _ in here] + [(end, -1) for _, _, end in here]
+        return max(accumulate(step for _, step in sorted(changes)), default=0)
+
+    def busy(self, device: Device, budget_bytes: int) -> float:
+        """The share of the device's memory · time that trials take, from 0 to 1."""
+        taken = sum(placement.limit_bytes * (end - start) for placement, start, end in self.by_device[device])
+        return taken / (budget_bytes * self.seconds) if budget_bytes else 0.0
+
+
+@dataclass
+class SimulatedExecutor:
+    """Completes each trial after its seconds, by a clock that jumps from one end to the next."""
+
+    seconds: Callable[[Placement], float]
+    now: float = 0.0
+    placements: list[tuple[Placement, float, float]] = field(default_factory=list)
+    running: list[tuple[float, int, Placement]] = field(default_factory=list)  # a heap, by their ends
+
+    def clock(self) -> float:
+        """The simulated time in seconds."""
+        return self.now
+
+    def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
+        """None of its own."""
+        return ()
+
+    def prepare(self, devices: Sequence[Device]) -> None:
+        """Nothing takes time but trials."""
+
+    def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
+        """Nothing takes time but trials."""
+
+    def submit(self, placement: Placement) -> None:
+        """Starts a trial."""
+        end = self.now + self.seconds(placement)
+        self.placements.append((placement, self.now, end))
+        heapq.heappush(self.running, (end, len(self.placements), placement))
+
+    def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
+        """The trials that end next."""
+        if not self.running:
+            self.now += timeout_seconds
+            return []
+        self.now, ended = self.running[0][0], list[ExecutorEvent]()
+        while self.running and self.running[0][0] <= self.now:
+            placement = heapq.heappop(self.running)[2]
+            ended.append((Outcome(placement.trial, "completed", placement), bytes))
+        return ended
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Its trials ask nothing."""
+
+    def stop(self) -> None:
+        """Its trials run to their ends."""
+
+    def prune(self, trial_id: str) -> None:
+        """Its trials run to their ends."""
+
+    def end(self, trial_id: str, error: str) -> None:
+        """Its trials run to their ends."""
+
+    def close(self) -> None:
+        """It has started nothing."""
+
+
+class Unheard:
+    """A listener that nobody listens to."""
+
+    def append(self, outcome: Outcome, weights: Weights) -> None:
+        """Records nothing."""
+
+    def hear(self, state: State, event: Event) -> None:
+        """Shows nothing."""
+
+    def answer(self, question: Question) -> object:
+        """Knows no answer."""
+
+    def noted(self, text: str) -> None:
+        """Shows nothing."""
+
+    def tick(self) -> None:
+        """Shows nothing."""
+
+    def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
+        """Shows nothing."""
+
+
+def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> Schedule:
+    """Simulates a study in which each trial takes ``seconds(request)``, above 0, and what it was estimated to."""
+    took = {request.trial.trial_id: seconds(request) for request in requests}
+    executor, packing = SimulatedExecutor(lambda placement: took[placement.trial.trial_id]), Packing()
+    course = Course(State(), [Retrying(RetryPolicy(), lambda *_: None), packing])
+    loop = StudyLoop(course, packing, executor, Unheard(), clock=executor.clock)
+    loop.take(Opened(plan, tuple(requests)))
+    loop.run()
+    return Schedule(tuple(executor.placements), executor.now)
+
+
+def expected_seconds(requests: Sequence[Request], plan: Plan, trials: int) -> float | None:
+    """The duration of a study of so many trials like these, if its workers do not slow each other.
+
+    None if the duration of any trial is unknown.
+    """
+    known = {request.trial.trial_id: request.seconds for request in requests}
+    if not requests or None in known.values():
+        return None
+    some = requests[:: len(requests) // MOST + 1]
+    took = simulate(some, plan, lambda request: known[request.trial.trial_id] or 0.0).seconds
+    return took * max(trials, len(requests)) / len(some)
+
+
+def shortest_possible(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> float:
+    """A lower bound of any schedule's seconds: memory · time of all trials over all memory, or the longest trial."""
+    area = sum(request.need_bytes * seconds(request) for request in requests)
+    return max(area / sum(plan.budgets), max(seconds(request) for request in requests))

@@ -1,0 +1,201 @@
+"""What happens in a study. A study's state is what its events add up to: ``state.apply`` is the sum.
+
+Some events come from outside: what executors report, and what other programs leave of the devices. The others are
+decisions of a policy (``policies.py``). The journal holds ``Reported`` and ``Ended``, ``study.json`` what is planned.
+Times are seconds of the study's clock, which never goes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tuner.placement.bounds import Bounds
+from tuner.placement.packing import Plan
+from tuner.trial import GB, AttemptResult, Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """There are trials to run: those that are known from the start, or what a search suggested."""
+
+    requests: tuple[Request, ...]
+    raw: Mapping[str, MemoryEstimate]  # each trial's estimate before calibration, by trial id
+    suggested: bool = False  # whether the search has just suggested them, so that it knows them
+
+    def __str__(self) -> str:
+        first = self.requests[0]
+        if len(self.requests) > 1:
+            return f"{len(self.requests)} trials are planned"
+        return f"{first.trial.trial_id} is planned with {first.need_bytes / GB:.2f} GB: {dict(first.trial.config)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The devices are divided by a plan, and trials may start. ``requests`` wait, those to learn from first."""
+
+    plan: Plan
+    requests: tuple[Request, ...]
+
+    def __str__(self) -> str:
+        return f"{len(self.requests)} trials wait for {self.plan.workers} workers, bound by {self.plan.bound}"
+
+
+@dataclass(frozen=True, slots=True)
+class RoomSeen:
+    """What other programs leave of the devices. While it is None, nothing may start."""
+
+    bounds: Bounds | None
+
+    def __str__(self) -> str:
+        if self.bounds is None:
+            return "nothing may start until the next look at the devices"
+        rooms = {device.label: f"{room / GB:.2f} GB" for device, room in self.bounds.rooms.items()}
+        return f"others leave {rooms or 'all'}, at most {self.bounds.most} trials"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """An attempt of a waiting trial starts in this place."""
+
+    request: Request
+    placement: Placement
+
+    def __str__(self) -> str:
+        trial, place = self.placement.trial, self.placement
+        return (
+            f"{trial.trial_id} starts attempt {trial.attempt} on {place.device.label} with "
+            f"{place.limit_bytes / GB:.2f} GB ({place.fraction:.3f} of its budget); estimated were {place.estimate}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A running trial has begun to train, or finished an epoch."""
+
+    report: EpochReport
+    at: float
+
+    def __str__(self) -> str:
+        metrics = {name: f"{value:.6g}" for name, value in self.report.metrics.items() if value is not None}
+        return f"{self.report.trial_id} reports epoch {self.report.epoch}: {metrics}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """An attempt has ended: completed, pruned, out of memory, failed, stalled or lost, as its ``result`` says."""
+
+    trial: Trial
+    result: AttemptResult
+    metrics: Mapping[str, float | None]
+    at: float = 0.0
+    outcome: Outcome | None = None  # all that is known of it; None if it was read from the journal
+
+    def __str__(self) -> str:
+        peak = "" if self.result.peak_bytes is None else f", peak {self.result.peak_bytes / GB:.2f} GB"
+        said = f": {self.outcome.error}" if self.outcome and self.outcome.error else ""
+        return f"{self.trial.trial_id} ended attempt {self.trial.attempt}: {self.result.status}{peak}{said}"
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """Another attempt follows after ``due``, or earlier if nothing else runs and it need not wait ``always``."""
+
+    ended: Ended
+    request: Request
+    due: float
+    delay_seconds: float = 0.0
+    always: bool = False
+
+    def __str__(self) -> str:
+        had, now = self.ended.result.limit_bytes / GB, self.request.need_bytes / GB
+        return (
+            f"{self.ended.trial.trial_id} is tried again in {self.delay_seconds:.1f} s with {now:.2f} GB after "
+            f"{had:.2f} GB: {self.ended.result.status}, {self.request.history}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Woken:
+    """The delay of a retry is over, and it waits for a place."""
+
+    request: Request
+
+    def __str__(self) -> str:
+        return f"{self.request.trial.trial_id} has waited long enough"
+
+
+@dataclass(frozen=True, slots=True)
+class Concluded:
+    """A trial has ended for good with its last attempt."""
+
+    ended: Ended
+
+    def __str__(self) -> str:
+        return f"{self.ended.trial.trial_id} is not tried again: {self.ended.result.status}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A trial will never run: it fits no device, or others have held its memory for too long."""
+
+    request: Request
+    outcome: Outcome
+
+    def __str__(self) -> str:
+        return f"{self.request.trial.trial_id} is dropped: {self.outcome.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """Waiting trials have other estimates than before."""
+
+    requests: Mapping[str, Request] = field(default_factory=dict)  # by trial id
+
+    def __str__(self) -> str:
+        needs = {name: f"{request.need_bytes / GB:.2f} GB" for name, request in list(self.requests.items())[:8]}
+        return f"needs of {len(self.requests)} waiting trials are corrected: {needs}"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A device may run so many trials at once."""
+
+    device: Device
+    workers: int
+    said: str = ""  # why, in words for the user; empty if nothing was compared yet
+
+    def __str__(self) -> str:
+        return f"{self.device.label} runs {self.workers} trials at once: {self.said or 'a first try'}"
+
+
+@dataclass(frozen=True, slots=True)
+class PruneAsked:
+    """A running trial is asked to end early, as a pruner says."""
+
+    trial_id: str
+
+    def __str__(self) -> str:
+        return f"{self.trial_id} is asked to end early"
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A device is gone, so that nothing more starts there."""
+
+    device: Device
+
+    def __str__(self) -> str:
+        return f"{self.device.label} is lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The study is asked to end: nothing more starts."""
+
+    def __str__(self) -> str:
+        return "the study is asked to stop"
+
+
+Decision = Opened | Started | Retried | Woken | Concluded | Dropped | Corrected | Allowed | PruneAsked | Planned
+Event = Decision | RoomSeen | Reported | Ended | Lost | Stopping

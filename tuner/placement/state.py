@@ -1,0 +1,194 @@
+"""A study's state, and how each event changes it.
+
+Values are frozen. Maps share what does not change, so an event costs the same in a study of ten trials or of 100,000.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rpds import HashTrieMap
+
+from tuner.placement import events
+from tuner.placement.bounds import Bounds
+from tuner.placement.capacity import UNBOUNDED, largest_ram
+from tuner.placement.events import Ended, Event
+from tuner.placement.packing import Plan
+from tuner.trial import Device, Placement, Request
+
+NOTHING: HashTrieMap[str, Any] = HashTrieMap()
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Delayed:
+    """A retry that waits for its time."""
+
+    due: float
+    number: int  # of two that are due together, the earlier one goes first
+    request: Request = field(compare=False)
+    always: bool = field(compare=False)  # whether it waits as long if nothing else runs
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running attempt."""
+
+    request: Request
+    placement: Placement
+    epoch: int | None = None  # the last one that it reported; None before its first report
+    prune_asked: bool = False
+
+
+@dataclass(frozen=True)
+class State:
+    """A study at a moment. A trial is in one of ``waiting``, ``delayed``, ``running``, ``undecided``, ``ended``."""
+
+    # The largest possible memory share of a trial, and of RAM beside a GPU's memory, before there is a plan.
+    whole_bytes: int = 0
+    whole_ram_bytes: int = UNBOUNDED
+    requests: HashTrieMap[str, Request] = NOTHING  # every trial by its id, as it was asked for last
+    waiting: HashTrieMap[str, Request] = NOTHING
+    delayed: tuple[Delayed, ...] = ()  # sorted
+    running: HashTrieMap[str, Running] = NOTHING
+    undecided: HashTrieMap[str, Ended] = NOTHING  # attempts of which nobody has decided what follows
+    ended: HashTrieMap[str, Ended] = NOTHING  # the last attempt of each trial that has ended for good
+    plan: Plan | None = None  # how the devices are divided; None before trials may start
+    bounds: Bounds | None = None  # what others leave of them; None while nothing may start
+    lost: frozenset[Device] = frozenset()
+    stopping: bool = False
+    number: int = 0  # of events so far
+
+    @property
+    def largest_bytes(self) -> int:
+        """The largest possible memory share of a trial: the largest budget of a remaining device; 0 without any."""
+        if self.plan is None:
+            return self.whole_bytes
+        parts = zip(self.plan.devices, self.plan.budgets, self.plan.slots, strict=True)
+        return max((budget for device, budget, slots in parts if slots and device not in self.lost), default=0)
+
+    @property
+    def largest_ram_bytes(self) -> int:
+        """The largest possible share of a host's RAM beside a GPU's memory."""
+        return self.whole_ram_bytes if self.plan is None else largest_ram(self.plan.devices, self.plan.ram_budgets)
+
+    @property
+    def left(self) -> list[Request]:
+        """The trials that wait, in the order of their ids, with those whose retries are delayed."""
+        left = [*self.waiting.values(), *(retry.request for retry in self.delayed)]
+        return sorted(left, key=lambda request: request.trial.trial_id)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no trial is left to run."""
+        return not (self.waiting or self.delayed or self.running or self.undecided)
+
+
+def apply(state: State, event: Event) -> State:
+    """The state after an event. It is the only way in which a state changes, live or read from the journal."""
+    return replace(state, number=state.number + 1, **_CHANGES[type(event)](state, event))
+
+
+def _planned(state: State, event: events.Planned) -> dict[str, Any]:
+    requests, waiting = state.requests, state.waiting
+    for request in event.requests:
+        requests = requests.insert(request.trial.trial_id, request)
+        waiting = waiting.insert(request.trial.trial_id, request)
+    return {"requests": requests, "waiting": waiting}
+
+
+def _opened(state: State, event: events.Opened) -> dict[str, Any]:
+    waiting = HashTrieMap({request.trial.trial_id: request for request in event.requests})
+    return {"plan": event.plan, "waiting": waiting, "requests": state.requests.update(waiting), "delayed": ()}
+
+
+def _started(state: State, event: events.Started) -> dict[str, Any]:
+    trial_id = event.request.trial.trial_id
+    return {
+        "waiting": state.waiting.discard(trial_id),
+        "running": state.running.insert(trial_id, Running(event.request, event.placement)),
+        "requests": state.requests.insert(trial_id, event.request),
+    }
+
+
+def _reported(state: State, event: events.Reported) -> dict[str, Any]:
+    run = state.running.get(event.report.trial_id)
+    if run is None:  # of an earlier process
+        return {}
+    return {"running": state.running.insert(event.report.trial_id, replace(run, epoch=event.report.epoch))}
+
+
+def _ended(state: State, event: Ended) -> dict[str, Any]:
+    trial_id = event.trial.trial_id
+    undecided = state.undecided.insert(trial_id, event)
+    if trial_id in state.running:
+        return {"running": state.running.remove(trial_id), "undecided": undecided}
+    return {  # the journal does not say when an attempt started
+        "waiting": state.waiting.discard(trial_id),
+        "delayed": _without(state.delayed, trial_id),
+        "ended": state.ended.discard(trial_id),
+        "undecided": undecided,
+    }
+
+
+def _retried(state: State, event: events.Retried) -> dict[str, Any]:
+    trial_id = event.ended.trial.trial_id
+    delayed = list(state.delayed)
+    insort(delayed, Delayed(event.due, state.number, event.request, event.always))
+    return {
+        "undecided": state.undecided.discard(trial_id),
+        "delayed": tuple(delayed),
+        "requests": state.requests.insert(trial_id, event.request),
+    }
+
+
+def _woken(state: State, event: events.Woken) -> dict[str, Any]:
+    trial_id = event.request.trial.trial_id
+    return {
+        "delayed": _without(state.delayed, trial_id),
+        "waiting": state.waiting.insert(trial_id, event.request),
+    }
+
+
+def _without(delayed: tuple[Delayed, ...], trial_id: str) -> tuple[Delayed, ...]:
+    return tuple(retry for retry in delayed if retry.request.trial.trial_id != trial_id)
+
+
+def _concluded(state: State, event: events.Concluded) -> dict[str, Any]:
+    trial_id = event.ended.trial.trial_id
+    return {"undecided": state.undecided.discard(trial_id), "ended": state.ended.insert(trial_id, event.ended)}
+
+
+def _dropped(state: State, event: events.Dropped) -> dict[str, Any]:
+    trial_id, outcome = event.outcome.trial.trial_id, event.outcome
+    ended = Ended(outcome.trial, outcome.result, outcome.metrics, outcome=outcome)
+    return {"waiting": state.waiting.discard(trial_id), "ended": state.ended.insert(trial_id, ended)}
+
+
+def _corrected(state: State, event: events.Corrected) -> dict[str, Any]:
+    return {"waiting": state.waiting.update(event.requests), "requests": state.requests.update(event.requests)}
+
+
+def _prune_asked(state: State, event: events.PruneAsked) -> dict[str, Any]:
+    run = state.running[event.trial_id]
+    return {"running": state.running.insert(event.trial_id, replace(run, prune_asked=True))}
+
+
+_CHANGES: dict[type, Any] = {
+    events.Planned: _planned,
+    events.Opened: _opened,
+    events.RoomSeen: lambda _, event: {"bounds": event.bounds},
+    events.Started: _started,
+    events.Reported: _reported,
+    events.Ended: _ended,
+    events.Retried: _retried,
+    events.Woken: _woken,
+    events.Concluded: _concluded,
+    events.Dropped: _dropped,
+    events.Corrected: _corrected,
+    events.Allowed: lambda *_: {},
+    events.PruneAsked: _prune_asked,
+    events.Lost: lambda state, event: {"lost": state.lost | {event.device}},
+    events.Stopping: lambda *_: {"stopping": True},
+}

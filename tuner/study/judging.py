@@ -1,0 +1,96 @@
+"""Decides which running trials end early: pruners, and the search itself, are told what trials report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from copy import deepcopy
+
+from tuner.placement.events import Concluded, Decision, Dropped, Ended, Event, Planned, PruneAsked, Reported
+from tuner.placement.state import State
+from tuner.search.optuna_names import FIFO, make_pruner
+from tuner.search.searchers import RaySearcher, Searcher
+from tuner.search.searchers import State as Ending
+from tuner.spec.groups import SearchOptions
+from tuner.trial import Objective, Status
+
+ENDINGS: Mapping[Status, Ending] = {
+    "completed": "completed",
+    "pruned": "pruned",
+    "diverged": "unfit",
+    "too_large": "unfit",
+    "out_of_memory": "unfit",
+}
+
+
+class Judging:
+    """Tells what judges a study's trials what they report: the search, and a pruner for each workload.
+
+    Trials of different workloads are not compared. If a sampler of Optuna searches, the pruner is that of its study.
+    """
+
+    def __init__(
+        self, objectives: Mapping[str, Objective], settings: SearchOptions, searcher: Searcher | None = None
+    ) -> None:
+        """Begins with no trials."""
+        self._objectives = objectives
+        self._searcher = searcher
+        self._judges: dict[str, list[Searcher]] = {workload: [] for workload in objectives}
+        self._workloads: dict[str, str] = {}  # of the trials, by their ids
+        self._unworthy: set[str] = set()  # the ids of running trials that are to end
+        prunes = settings.scheduler != FIFO and (searcher is None or isinstance(searcher, RaySearcher))
+        for workload, objective in objectives.items():
+            self._judges[workload] += [] if searcher is None else [searcher]
+            self._judges[workload] += [_pruner(settings, objective)] if prunes else []
+
+    def hear(self, state: State, event: Event) -> None:
+        """Tells the judges of trials, of their reports and of their ends."""
+        if isinstance(event, Planned):
+            for request in event.requests:
+                self._workloads[request.trial.trial_id] = request.trial.workload
+                for judge in self._judges[request.trial.workload]:
+                    if not (event.suggested and judge is self._searcher):
+                        judge.recall(request.trial.trial_id, request.trial.config)
+        elif isinstance(event, Reported):
+            self._reported(state, event)
+        elif isinstance(event, Ended):
+            self._unworthy.discard(event.trial.trial_id)
+        elif isinstance(event, Concluded):
+            ended = event.ended
+            self._tell(ended.trial.trial_id, ENDINGS.get(ended.result.status, "failed"), ended.metrics)
+        elif isinstance(event, Dropped):
+            self._tell(event.outcome.trial.trial_id, "failed" if event.outcome.status == "failed" else "unfit", {})
+
+    def decide(self, state: State, now: float) -> Decision | None:
+        """The next running trial that is to end, and has not been asked to."""
+        for trial_id in self._unworthy:
+            if (run := state.running.get(trial_id)) and not run.prune_asked:
+                return PruneAsked(trial_id)
+        return None
+
+    def _reported(self, state: State, event: Reported) -> None:
+        """Tells of what a trial is compared by, if it reports that. No trial is stopped after its last epoch."""
+        report = event.report
+        workload = self._workloads[report.trial_id]
+        metric = self._objectives[workload].metric
+        if report.epoch == 0 or metric not in report.metrics:
+            return
+        value = report.metrics[metric]
+        known = math.nan if value is None else value
+        stops = [judge.report(report.trial_id, report.epoch, known) for judge in self._judges[workload]]
+        # One of an earlier process is stopped when it has come as far again.
+        if any(stops) and report.trial_id in state.running and report.epoch < (report.epochs or math.inf):
+            self._unworthy.add(report.trial_id)
+
+    def _tell(self, trial_id: str, ending: Ending, metrics: Mapping[str, float | None]) -> None:
+        workload = self._workloads[trial_id]
+        for judge in self._judges[workload]:
+            judge.tell(trial_id, ending, metrics.get(self._objectives[workload].metric))
+
+
+def _pruner(settings: SearchOptions, objective: Objective) -> Searcher:
+    """A study of Optuna's that suggests nothing, for its pruner."""
+    from tuner.search.optuna_trials import OptunaTrials, new_study
+
+    pruner = deepcopy(make_pruner(settings.scheduler, settings.scheduler_options))  # some keep what one study had
+    return OptunaTrials(new_study(None, pruner, objective.direction))

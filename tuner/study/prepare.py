@@ -1,0 +1,222 @@
+"""Makes a study: from what was selected to a plan of its trials on these devices.
+
+``tuner plan`` and a dry run stop here. What an earlier process did in a study that is resumed is read from its
+journal as events, before anything is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tuner.errors import InputError, option
+from tuner.estimation.feedback import StudyFeedback
+from tuner.execution.simulation import expected_seconds
+from tuner.placement.events import Planned
+from tuner.placement.packing import Plan, host_need_bytes, need_bytes
+from tuner.placement.policies import Course, Packing, Policy, Retrying, replay
+from tuner.placement.state import State
+from tuner.placement.throughput import Crowding
+from tuner.records.attempts import Attempt
+from tuner.records.epochs import read_epochs
+from tuner.records.files import ATTEMPTS, EPOCHS
+from tuner.records.journal import read_attempts
+from tuner.records.study_folder import check_unused
+from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study
+from tuner.reporting import phases
+from tuner.spec.settings import Settings
+from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
+from tuner.study.judging import Judging
+from tuner.study.live_search import Search, Searching, fitting
+from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
+from tuner.study.resume import check_same, description, events_of, with_batches_of
+from tuner.trial import Device, Objective, Request, Trial, is_auto
+from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
+
+if TYPE_CHECKING:
+    from tuner.study.objective_trials import ObjectiveTrials
+
+
+@dataclass(frozen=True)
+class Selected:
+    """What is to be tried, and who asked for it."""
+
+    selections: Sequence[Selection]  # what to try of each workload, in the order in which trials are numbered
+    settings: Settings
+    label: str = ""  # ends the default folder's name: the mode
+    command: str = ""  # what the user called
+    # The options of ``tuner run`` that make this study, with which it is resumed; None if the call alone does.
+    options: Mapping[str, object] | None = None
+    # Suggests trials as others end; those in ``selections`` are what it suggested before.
+    search: Search | None = None
+    scales: Mapping[str, Scale] = field(default_factory=dict)  # of the ranges in the space, by hyperparameter
+    optuna: ObjectiveTrials | None = None  # of a user's own Optuna study, whose trials these are
+    shows_end: bool = False  # tables, advice and how to repeat the best trial are printed
+    returns_table: bool = False  # the caller returns a table that a notebook shows, so that none is printed there
+    from_python: bool = False  # the user called a function, so that texts name its parameters
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is tried, on what, and with what. It is made once, before the first trial."""
+
+    selected: Selected
+    settings: Settings
+    tasks: Tasks  # the workloads with their data
+    record: StudyRecord  # what ``study.json`` says of the study that is resumed
+    attempts: Sequence[Attempt]  # the lines of its journal
+    devices: tuple[Device, ...]  # where trials may run
+    sized: SizedTrials  # the trials that are known from the start, each with a batch that is a number
+    trials: Sequence[Trial]  # these, and what a search has suggested before the first trial
+    estimates: Estimates  # of these trials
+    plan: Plan  # how the trials share the devices
+    requests: Sequence[Request] = ()  # the trials that are left to run
+    misfits: Sequence[Request] = ()  # those that fit no device and are left out
+    seconds: float | None = None  # how long they are expected to take together; None if unknown
+    left: int = 0  # how many more trials a search may suggest
+
+    @property
+    def objectives(self) -> Mapping[str, Objective]:
+        """What trials are compared by, by workload."""
+        return objectives_of(self.tasks)
+
+    @property
+    def whole(self) -> Whole:
+        """The upper bounds of a trial's memory."""
+        return whole_of(self.devices, self.settings)
+
+
+@dataclass(frozen=True)
+class Steering:
+    """A study's course, and those of its policies that others ask, too."""
+
+    course: Course
+    feedback: StudyFeedback
+    packing: Packing
+    searching: Searching | None
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A selection with its data, before devices are looked at."""
+
+    selected: Selected
+    settings: Settings
+    tasks: Tasks
+    trials: Sequence[Trial]
+    record: StudyRecord = UNKNOWN
+    attempts: Sequence[Attempt] = ()
+
+    @property
+    def most_trials(self) -> int:
+        """How many trials the study has at most, with those that a search may suggest."""
+        return max(len(self.trials), (self.settings.num_samples or 0) if self.selected.search else 0)
+
+
+def load(selected: Selected) -> Loaded:
+    """Loads the data, and the record and the journal of a resumed study.
+
+    Raises:
+        InputError: data cannot be read, do not serve a configuration, or are not the resumed study's.
+    """
+    settings = selected.settings
+    check_estimate(settings, [selection.workload for selection in selected.selections])
+    folder = settings.resume
+    record = read_study(Path(folder), option("resume", folder)) if folder else UNKNOWN
+    if folder and not settings.dry_run:
+        check_unused(Path(folder))  # a plan of what cannot begin would be for nothing
+    trials = to_trials(selected.selections, settings)
+    if record.auto_batch or any(is_auto(trial.config) for trial in trials):
+        settings = packed_uniformly(settings)
+    trials, attempts = with_batches_of(record, trials), list[Attempt]()
+    phases.show("loading data")
+    tasks = load_tasks(selected.selections)
+    if folder:
+        check_same(record, description(tasks, trials, settings), folder)
+        attempts = read_attempts(Path(folder) / ATTEMPTS, record.workloads)[0]
+        _check_ids(attempts, trials, Path(folder))
+    return Loaded(selected, settings, tasks, trials, record, attempts)
+
+
+def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]:
+    """Estimates each trial's needs on these devices, and plans the trials that are left, or all if none is.
+
+    A live search suggests its first trials.
+    """
+    settings, tasks = loaded.settings, loaded.tasks
+    mine = usable(devices, settings)
+    sized = size_batches(tasks, loaded.trials, mine, settings)
+    steering = _steering(loaded, mine, sized)
+    if steering.searching:
+        steering.searching.begin(steering.course, steering.course.state.left)
+    left = steering.course.state.left
+    whole = whole_of(mine, settings)
+    makes_room = settings.search or settings.skip_too_large
+    fit, misfits = fitting(left, whole, tasks, settings) if makes_room else (left, [])
+    known = steering.searching.estimates if steering.searching else sized.estimates
+    more = steering.searching.left if steering.searching else 0
+    planned = partial(
+        Study,
+        loaded.selected,
+        settings,
+        tasks,
+        loaded.record,
+        loaded.attempts,
+        mine,
+        sized,
+        [request.trial for request in known.requests],
+        known,
+        misfits=misfits,
+        left=more,
+    )
+    if fit:
+        trials = len(fit) + more if steering.searching else 0
+        plan, served = plan_requests(tasks, fit, mine, settings, trials)
+        return planned(plan=plan, requests=served, seconds=expected_seconds(served, plan, trials)), steering
+    if misfits and not loaded.attempts:
+        smallest = min(misfits, key=lambda request: request.need_bytes)
+        plan_requests(tasks, [smallest], mine, settings)  # says why it does not fit
+    shown = [
+        replace(
+            request,
+            need_bytes=min(request.need_bytes, whole.device_bytes),
+            host_bytes=min(request.host_bytes, whole.ram_bytes),
+        )
+        for request in sized.estimates.requests
+    ]
+    return planned(plan=plan_requests(tasks, shown, mine, settings)[0]), steering
+
+
+def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -> Steering:
+    """The study's policies, after they have heard what an earlier process did."""
+    settings, tasks, search, estimates = loaded.settings, loaded.tasks, loaded.selected.search, sized.estimates
+    feedback = StudyFeedback({}, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes)
+    retrying = Retrying(settings.retry_policy, partial(smaller, tasks), settings.seed)
+    packing, searcher = Packing(), search.searcher if search else None
+    searching = Searching(search, tasks, devices, settings, estimates, packing) if search else None
+    judging = Judging(objectives_of(tasks), settings, searcher)
+    policies: list[Policy] = [retrying, *filter(None, [searching]), feedback, judging]
+    whole = whole_of(devices, settings)
+    course = Course(
+        State(whole.device_bytes, whole.ram_bytes), [*policies, Crowding(on=settings.adaptive_workers), packing]
+    )
+    if estimates.requests:
+        course.take(Planned(estimates.requests, estimates.raw))
+    if loaded.attempts or settings.resume:
+        lines = read_epochs(Path(settings.resume or "") / EPOCHS)
+        trials = {request.trial.trial_id: request.trial for request in estimates.requests}
+        replay(course, retrying, events_of(loaded.attempts, lines, trials))
+    return Steering(course, feedback, packing, searching)
+
+
+def _check_ids(attempts: Sequence[Attempt], trials: Sequence[Trial], folder: Path) -> None:
+    """Refuses a journal with another study's trials, as their names would be used to remove files."""
+    known = {trial.trial_id for trial in trials}
+    for row in attempts:
+        if row.trial_id not in known:
+            raise InputError(
+                f"{folder / ATTEMPTS}: trial_id is {row.trial_id!r:.60}; the study has no such trial; remove its line"
+            )
