@@ -46,7 +46,7 @@ from scripts.benchmarks.memory_models import (
     trace,
     workload_parts,
 )
-from tuner.estimation.estimators.static import estimate_static
+from tuner.estimation.graphsage_formula import estimate_graphsage
 from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import representative_batches
 from tuner.training.step import train_step
@@ -118,7 +118,7 @@ def static_peak(step: Step) -> int | None:
     if step.model not in WORKLOADS:
         return None
     workload, config, data = workload_parts(step)
-    return estimate_static(config, data).reserved_bytes if workload.name == "graphsage" else None
+    return estimate_graphsage(config, data).reserved_bytes if workload.name == "graphsage" else None
 
 
 def tracked_peak(step: Step) -> int:

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, ParameterError, TunerError, option
-from tuner.estimation.estimators.traced import estimate_step, trace_of, trace_of_step
+from tuner.estimation.estimators import trace_of, trace_of_step
 from tuner.estimation.service import EstimationService
 from tuner.estimation.snapshot import write_snapshot
 from tuner.placement.packing import low_bytes, need_bytes
@@ -130,7 +130,7 @@ def _of_step(step: Step, options: EstimateOptions, device: Device) -> MemoryEsti
     if options.memory_estimation not in ("auto", "traced"):
         rule = "a step of your own can only be traced"
         raise ParameterError("memory_estimation", options.memory_estimation, rule)
-    return estimate_step(step, device, expandable_segments=options.expandable_segments)
+    return trace_of_step(step, device).to_estimate(device.kind, options.expandable_segments)
 
 
 def transformer(options: EstimateOptions) -> TransformerConfig | None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Calibration, Sample
+from tuner.estimation.estimators import can_be_calibrated
 from tuner.estimation.host import HostFeedback
 from tuner.estimation.learned_feedback import LearnedFeedback
-from tuner.estimation.registry import can_be_calibrated
 from tuner.trial import AttemptResult, EpochReport, MemoryEstimate, Request, Trial, shrunk
 
 REFIT = 1.1  # refit only after this growth in samples, as a fit's time is quadratic in their number

@@ -50,7 +50,7 @@ def import_bytes(cls: type[Workload], *, compiler: bool = False) -> int:
     module = sys.modules.get(cls.__module__)
     names = {_module(value) for value in vars(module).values()} - {cls.__module__} if module else set()
     packages = {name.partition(".")[0] for name in (*names, *cls.imports)}
-    compiler_bytes = COMPILER_BYTES if compiler else 0
+    compiler_bytes = COMPILER_BYTES if compiler and PYG not in packages else 0
     if packages <= IN_EVERY_WORKER | {PYG}:
         return PYG_BYTES if PYG in packages else compiler_bytes
     return _measured(_growth, cls.__new__(cls), f"workload {cls.name}") + compiler_bytes
