@@ -118,7 +118,7 @@ def _write_snapshot(options: EstimateOptions, trace: Callable[[], Trace]) -> Non
     if options.snapshot is None:
         return
     try:
-        write_snapshot(trace(), Path(options.snapshot), expandable_segments=options.expandable_segments)
+        write_snapshot(trace(), Path(options.snapshot))
     except OSError as error:
         raise InputError(f"{option('snapshot', options.snapshot)}: cannot be written: {error.strerror}") from error
     except TunerError as error:
