@@ -19,8 +19,7 @@ from tuner.records.files import SNAPSHOT
 from tuner.reporting import phases
 from tuner.sizing.target import present_or_imagined
 from tuner.sizing.transformers.formula import TransformerConfig
-from tuner.sizing.transformers.gpu_memory import transformer_estimates
-from tuner.sizing.transformers.model_file import transformer_config
+from tuner.sizing.transformers.gpu_memory import transformer_config, transformer_estimates
 from tuner.spec.commands import CalibrateOptions, EstimateOptions, Step, TransformerOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings

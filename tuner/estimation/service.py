@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
-from tuner.estimation import calibration, host
+from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample
 from tuner.estimation.epoch_times import can_be_recorded, predicted, step_sample, steps_in_epoch
 from tuner.estimation.estimators import AUTO, ESTIMATORS, Method, can_be_calibrated, check_method, trace_of_step
@@ -158,7 +158,9 @@ class EstimationService:
 
     def learn_in_ram(self, workload: str, device: str, peaks: Iterable[tuple[MemoryEstimate, int]]) -> None:
         """Like ``learn``, for the host RAM of GPU trials."""
-        calibration.record(self._key(workload, device) + IN_RAM, [host.to_sample(raw, peak) for raw, peak in peaks])
+        calibration.record(
+            self._key(workload, device) + IN_RAM, [Sample(raw.host_bytes, 0, peak) for raw, peak in peaks]
+        )
 
     def learn_times(
         self, workload: Trainable, data: object, device: str, epochs: Iterable[tuple[MemoryEstimate, Config, float]]

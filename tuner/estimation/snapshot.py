@@ -31,17 +31,17 @@ def write_snapshot(trace: Trace, file: Path) -> None:
 def to_snapshot(trace: Trace) -> Entry:
     """The snapshot of a trace: its allocations and releases, without the segments that hold them.
 
-    Sizes are in bytes, as requested. No two allocations have the same address. The first frame of an allocation is its
-    category, then come the operator and the calls if the trace has its origins.
+    Sizes are in bytes, as requested. No two allocations have the same address. The first frame of an allocation is
+    its category, then come the operator and the calls if the trace has its origins.
     """
     entries: list[Entry] = []
     live: dict[int, Entry] = {}  # the allocations by id
     address = MIN_BLOCK_SIZE  # of the next allocation
     for key, size in trace.events:
         if size == RELEASE:
-            released = live.pop(key, None)
-            for action in ("free_requested", "free_completed") if released else ():  # as the real allocator does
-                entries.append({**released, "action": action})
+            if key in live:
+                released = live.pop(key)
+                entries += [{**released, "action": action} for action in ("free_requested", "free_completed")]
         elif key >= 0 and size:
             category = trace.categories[key]
             calls = (("category", 0, category), *trace.origins.get(key, ()))
