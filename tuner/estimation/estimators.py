@@ -90,7 +90,7 @@ class MeasuredEstimator(Estimator):
         from tuner.estimation.measure import measure
 
         model = needs_workload(workload, "a measured step")
-        measured = measure(model, config, data, device, expandable_segments).to_estimate()
+        measured = measure(model, config, data, device, expandable_segments).estimate
         context = measured.context_bytes + (RAY_BYTES if device.kind == "cpu" else 0)
         return replace(measured, context_bytes=context, margin=UNCALIBRATED_MARGIN)
 
