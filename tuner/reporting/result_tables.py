@@ -104,7 +104,6 @@ def row_columns(
             [text(column, row) for row in rows],
             left=column in LEFT,
             spared=order.index(column) + 1 if column in order else 0,
-            may_be_cut=column == "error",
             names=column in ("study", "name"),
         )
         for column, shown_as in heads.items()
