@@ -14,9 +14,7 @@ from tuner.errors import InputError, printable
 from tuner.records.attempts import Attempt, attempts_of
 from tuner.records.row_queries import default_columns, head
 from tuner.records.seed_statistics import best_trial
-from tuner.records.study_record import read_study
 from tuner.reporting.figures.estimates import estimate_against_peak
-from tuner.reporting.figures.joined import titled
 from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.figures.machine import machine_load
 from tuner.reporting.figures.optuna_figures import (
@@ -93,43 +91,43 @@ class StudyFrame(pd.DataFrame):
         Raises:
             InputError: the study's folder cannot be read, or there is nothing to draw; as of every plot.
         """
-        return titled(learning_curves(self._drawn()))
+        return learning_curves(self._drawn()).titled()
 
     def plot_parallel(self) -> Figure:
         """Parallel coordinates: a line for each trial through its hyperparameters to its metric."""
-        return titled(parallel_coordinates(self._drawn()))
+        return parallel_coordinates(self._drawn()).titled()
 
     def plot_metric(self) -> Figure:
         """The metric against each hyperparameter that varies."""
-        return titled(slices(self._drawn()))
+        return slices(self._drawn()).titled()
 
     def plot_importance(self) -> Figure:
         """How much each hyperparameter matters, by Optuna's PED-ANOVA; needs ten completed trials."""
-        return titled(what_matters(self._drawn())[0])
+        return what_matters(self._drawn())[0].titled()
 
     def plot_contour(self) -> Figure:
         """The metric over the two most important hyperparameters."""
-        return titled(what_matters(self._drawn())[-1])
+        return what_matters(self._drawn())[-1].titled()
 
     def plot_history(self) -> Figure:
         """Each trial's metric in the order in which trials ended, and the best so far."""
-        return titled(history({"": self._drawn()}))
+        return history({"": self._drawn()}).titled()
 
     def plot_distribution(self) -> Figure:
         """The share of completed trials up to each value of the metric."""
-        return titled(distribution({"": self._drawn()}))
+        return distribution({"": self._drawn()}).titled()
 
     def plot_machine(self) -> Figure:
         """The load of the study's machine over time: CPU, RAM and GPUs."""
-        return titled(machine_load(self._study()))
+        return machine_load(self._study()).titled()
 
     def plot_timeline(self) -> Figure:
         """Every attempt on its device over time, with what it reserved and used, in GB of 2**30 bytes."""
-        return titled(timeline(self._study()))
+        return timeline(self._study()).titled()
 
     def plot_memory(self) -> Figure:
         """The estimate of each completed trial's memory against its measured peak, in GB of 2**30 bytes."""
-        return titled(estimate_against_peak(self._study()))
+        return estimate_against_peak(self._study()).titled()
 
     def __repr__(self) -> str:
         """The table as pandas shows it, without what a terminal would obey."""
@@ -161,9 +159,7 @@ class StudyFrame(pd.DataFrame):
     def _study(self) -> StudyView:
         """The whole study, even if this table has only some of its trials."""
         check_plotly()
-        folder = Path(self._about(FOLDER))
-        objectives = read_study(folder).objectives
-        return read_study_view(folder, objectives, lambda _: "")
+        return read_study_view(Path(self._about(FOLDER)), None, lambda _: "")
 
     def _objective(self) -> Objective:
         return Objective(self._about(METRIC), DIRECTIONS[self.attrs.get(DIRECTION, "minimize")])
