@@ -148,6 +148,7 @@ def test_the_bar_counts_epochs_and_only_trials_that_do_not_complete_have_a_line(
         for trial in trials:
             progress.started(Placement(trial, MemoryEstimate("given"), CPU, 0.5, GB, 1))
         progress.reported(EpochReport("t1", 2, 4, {}))
+        progress.tick()
         assert 'value="0.2500"' in screen.shown[-1]["text/html"]
         progress.finished(Outcome(trials[0], "completed", metrics={"val_loss": 0.5}), None)
         assert capsys.readouterr().out == ""
