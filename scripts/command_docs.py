@@ -260,7 +260,7 @@ A page for every command, made from its help by `scripts/generate`; `tuner COMMA
 {table(("command", "what it does"), commands)}
 
 `tuner` alone is `tuner {DEFAULT_COMMAND}`. `tuner --help` lists the commands and the common options of that one, and
-`tuner --help-all` all of them. `tuner --version` shows the version.
+`tuner run --help` shows all of them. `tuner --version` shows the version.
 
 The command is also called `tune`, as is a script of Ray: of the two, the one that was installed last is found. In a
 clone that is not installed it is `scripts/tuner` or `python -m tuner`.

@@ -189,7 +189,7 @@ def test_a_direction_of_the_class_is_none_of_another_metric() -> None:
 
 
 BAD = {
-    "direction='upwards': choose one of minimize, maximize": {"direction": "upwards"},
+    "direction='upwards': must be 'minimize' or 'maximize'": {"direction": "upwards"},
     "mode='max': .* give direction='maximize'": {"mode": "max"},
     "mode='min': .* give direction='minimize'": {"mode": "min"},
     "metric='accuracy': expected 'val_' and a metric's name": {"metric": "accuracy", "direction": "max"},

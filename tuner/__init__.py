@@ -21,7 +21,7 @@ MODULES = {
     "tuner.api.report": ("write_report",),
     "tuner.api.inside_trial": ("checkpoint", "report"),
     "tuner.integrations.ray_tune.wrap": ("memory_aware",),
-    "tuner.estimation.formulas.graphsage": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
+    "tuner.estimation.graphsage_formula": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.api.optimize": ("optimize",),
     "tuner.api.export": ("export",),
     "tuner.api.train": ("train",),

@@ -42,13 +42,13 @@ from tuner.sizing.batch_size_finder.budget import MemoryBudget as MemoryBudget
 from tuner.hyperparameters import TextHyperparameter as TextHyperparameter
 from tuner.errors import TunerError as TunerError
 from tuner.workloads.base import Workload as Workload
-from tuner.estimation.formulas.graphsage import auto_estimate_memory_from_configs as auto_estimate_memory_from_configs
+from tuner.estimation.graphsage_formula import auto_estimate_memory_from_configs as auto_estimate_memory_from_configs
 from tuner.api.inside_trial import checkpoint as checkpoint
 from tuner.api.compare import compare as compare
 from tuner.sizing.batch_size_finder.batch_size import compute_batch_size as compute_batch_size
 from tuner.health.doctor import doctor as doctor
 from tuner.sizing.transformers.gpu_memory import estimate_gpu_memory_requirements as estimate_gpu_memory_requirements
-from tuner.estimation.formulas.graphsage import estimate_model_memory as estimate_model_memory
+from tuner.estimation.graphsage_formula import estimate_model_memory as estimate_model_memory
 from tuner.records.weights import load_best as load_best
 from tuner.sizing.memory_state import log_memory_state as log_memory_state
 from tuner.api.inside_trial import report as report

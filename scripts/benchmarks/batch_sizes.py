@@ -31,8 +31,7 @@ from tuner.machine.devices import ram_device
 from tuner.records.attempts import Line
 from tuner.search.configurations import complete
 from tuner.sizing.choices import Chosen, Goal
-from tuner.sizing.profile import profiled
-from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, size_configuration
+from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, profiled, size_configuration
 from tuner.spec.settings import Settings
 from tuner.study.prepare import Selected
 from tuner.study.study import run_study

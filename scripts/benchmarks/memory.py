@@ -1,17 +1,19 @@
-"""Compares memory estimates with the real peaks of the training steps in memory_steps.csv, on the CPU or on CUDA.
+"""How good are traced memory estimates? Compares them with real training steps on a CPU or a GPU.
 
-On CUDA the truth is what the allocator of the first visible card says, real or emulated, each step in a new process;
-estimates are the traced ones. What follows is about the CPU.
+A row of memory_steps.csv is one step. It is traced, and then run on real tensors: model, data, two optimizer steps
+and, for a workload, an evaluation.
 
-The truth is the peak of the bytes that torch has allocated while a step runs on real tensors: model, data, two
-optimizer steps and, for a workload, an evaluation, all within one profile, as torch.profiler records each allocation
-and release. Counted is everything that comes from torch's CPU allocator: parameters, gradients, optimizer state,
-activations, batches, the temporaries inside kernels, and what building the model took. Not counted, on either side:
-the process and its libraries, numpy's arrays, what oneDNN and the heap keep for themselves, and any margin. One
-process serves for all rows, since exact bytes do not depend on what ran before and nothing outlives its profile.
+On the CPU the truth is the tensors' peak, as torch.profiler records each allocation and release. Everything of
+torch's CPU allocator is counted: parameters, gradients, optimizer state, activations, batches, the temporaries inside
+kernels, and what building the model took. On neither side are the process and its libraries counted, nor numpy's
+arrays, nor what oneDNN and the heap keep for themselves. One process serves for all steps, as exact bytes do not
+depend on what ran before.
 
-Error is (estimate - truth) / truth. Beside the traced estimate stand the closed formula, where there is one, and
-torch's own MemTracker on fake tensors, without the evaluation: that asks a fake tensor for its value.
+On CUDA the truth is the allocator's ``max_memory_allocated`` and ``max_memory_reserved`` of each step in a process of
+its own, on a real or an emulated card; which of the two is said. The truth does not change with the estimator, so a
+table (``--truths``) can keep it.
+
+Error is (estimate - truth) / truth. Exits with 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -19,26 +21,20 @@ from __future__ import annotations
 import gc
 import json
 import time
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import islice
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Literal
 
 import click
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.distributed._tools.mem_tracker import MemTracker
 
 from scripts.benchmarks.memory_models import (
-    OPTIMIZER_STEPS,
     WORKLOADS,
     Step,
-    build,
-    optimizer_of,
+    parse_sizes,
     percentile,
     print_verdicts,
     read_steps,
@@ -46,58 +42,70 @@ from scripts.benchmarks.memory_models import (
     trace,
     workload_parts,
 )
-from tuner.estimation.estimators.static import estimate_static
-from tuner.training.optimizers import build_optimizer
-from tuner.training.rehearsal import representative_batches
-from tuner.training.step import train_step
-from tuner.trial import MB
+from scripts.gpu.measure_gpu_memory import (
+    Measured,
+    card_kind,
+    in_new_process,
+    measure,
+    no_gpu,
+    read_table,
+    runs_out,
+    without_cudnn_if_emulated,
+    write_table,
+)
+from tuner.estimation.allocator.replay import largest_peaks
+from tuner.estimation.cards import card_of
+from tuner.machine.devices import detect_devices
+from tuner.placement.packing import need_bytes
+from tuner.trial import MB, Device
 
-METHODS = ("traced", "static", "MemTracker")
-# Seconds at the median, and shares of the truth.
-MOST_SECONDS = {"static": 0.001, "traced": 0.2}
-MOST_MEDIAN, MOST_PERCENTILE, MOST_UNDER = 0.03, 0.08, 0.02
 PERCENTILE = 0.95
+MOST_SECONDS = 0.2  # of an estimate, at the median
+# Shares of the truth, by what is counted: the median and the 95th percentile of errors without a sign, and how far
+# below the truth an estimate may lie.
+Bars = Mapping[str, tuple[float, float, float | None]]
+CPU_BARS: Bars = {"tensors": (0.03, 0.08, 0.02)}
+CUDA_BARS: Bars = {"allocated": (0.005, 0.02, None), "reserved": (0.005, 0.03, 0.04)}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A method's answer for one step; without bytes it has none, and the note says why."""
+    """What the tracer expects of a step, by what is counted; without sizes, ``note`` says why."""
 
-    bytes: int | None = None
+    sizes: Mapping[str, int]
     seconds: float = 0.0
+    cap_bytes: int = 0  # CUDA: what an uncalibrated trial may reserve, with the default margin and no context
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One step: its real peak, and what each method said."""
+    """One step: its truth by what is counted, and its estimate."""
 
     name: str
     model: str
-    truth_bytes: int
-    estimates: dict[str, Estimate]
+    truths: Mapping[str, int]
+    estimate: Estimate
+    out_of_memory: bool | None = None  # whether it ran out under its cap; None if that was not tried
 
-    def error(self, method: str) -> float | None:
-        """The share by which the estimate is above the truth, negative if it is below."""
-        estimate = self.estimates[method].bytes
-        return None if estimate is None else estimate / self.truth_bytes - 1
+    def error(self, kind: str) -> float | None:
+        """The share by which the estimate is above the truth, negative if it is below; None without an estimate."""
+        found = self.estimate.sizes.get(kind)
+        return None if found is None else found / self.truths[kind] - 1
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A method over all the steps that it has an answer for; errors without a sign, but for the two worst."""
+    """Errors of all steps that have an estimate; median and percentile without a sign."""
 
-    steps: int
     median: float
     percentile: float
     worst_under: float
     worst_over: float
-    median_seconds: float
-    worst_seconds: float
 
 
 def true_peak(step: Step) -> int:
-    """The step's peak in bytes on real tensors, by the profiler's record of every allocation and release."""
+    """The step's peak in bytes on the CPU, by the profiler's record of every allocation and release."""
     gc.collect()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         run(step, "cpu")
@@ -109,202 +117,162 @@ def true_peak(step: Step) -> int:
     return peak
 
 
-def traced_peak(step: Step) -> int:
-    return trace(step, "cpu").peak_bytes()
+def trace_on_cpu(step: Step) -> Estimate:
+    return Estimate({"tensors": trace(step, "cpu").peak_bytes()})
 
 
-def static_peak(step: Step) -> int | None:
-    """The closed formula without the process's own share; None for a model that has no formula."""
-    if step.model not in WORKLOADS:
-        return None
-    workload, config, data = workload_parts(step)
-    return estimate_static(config, data).reserved_bytes if workload.name == "graphsage" else None
+def trace_on_card(device: Device, step: Step) -> Estimate:
+    found = trace(step, "cuda", card_of(device))
+    whole = found.to_estimate("cuda")
+    sizes = {"allocated": largest_peaks(found.events).peak_allocated_bytes, "reserved": whole.reserved_bytes}
+    return Estimate(sizes, cap_bytes=need_bytes(whole) - whole.context_bytes)
 
 
-def tracked_peak(step: Step) -> int:
-    """What MemTracker counts of the same optimizer steps on fake tensors."""
-    with FakeTensorMode() as mode:
-        model, external, steps = (_fake_workload if step.model in WORKLOADS else _fake_plain)(step, mode)
-        tracker = MemTracker()
-        tracker.track_external(model, *external)
-        with tracker:
-            for take in steps:
-                take()
-                tracker.reset_mod_stats()
-    return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
-
-
-Tracked = tuple[nn.Module, Sequence[Any], Sequence[Callable[[], Any]]]
-"""A model, what else exists before the steps, and the steps."""
-
-
-def _fake_plain(step: Step, mode: FakeTensorMode) -> Tracked:
-    model, batch, loss = build(step)
-    optimizer = optimizer_of(step, model)
-    last: list[Tensor] = []
-
-    def take() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        last[:] = [loss(model, *batch)]  # lives until the next one is there, as in ``run``
-        last[0].backward()
-        optimizer.step()
-
-    return model, (optimizer, *batch), [take] * OPTIMIZER_STEPS
-
-
-def _fake_workload(step: Step, mode: FakeTensorMode) -> Tracked:
-    """The index work on real tensors first, which fails on fakes; then each tensor's fake."""
-    workload, config, data = workload_parts(step)
-    with unset_fake_temporarily():
-        model = workload.build_model(config, data)
-        batches = list(islice(representative_batches(workload, config, data), OPTIMIZER_STEPS))
-        for module in model.modules():
-            for tensors in (module._parameters, module._buffers):
-                tensors.update(
-                    {name: mode.from_tensor(tensor) for name, tensor in tensors.items() if tensor is not None}
-                )
-        fakes = [tuple(mode.from_tensor(part) for part in batch) for batch in batches]
-    optimizer = build_optimizer(workload, model, config)
-    external = (optimizer, *(part for batch in fakes for part in batch))
-    return model, external, [lambda batch=batch: train_step(workload, model, optimizer, batch) for batch in fakes]
-
-
-PEAKS: dict[str, Callable[[Step], int | None]] = {
-    "traced": traced_peak,
-    "static": static_peak,
-    "MemTracker": tracked_peak,
-}
-
-
-def estimate(method: str, step: Step) -> Estimate:
-    """A method's peak and time, or in one line why it fails."""
+def estimate(tracing: Callable[[Step], Estimate], step: Step) -> Estimate:
+    """A step's estimate and the time that it takes, or why there is none."""
     gc.collect()
     began = time.perf_counter()
     try:
-        peak = PEAKS[method](step)
-    except Exception as error:  # whatever a method cannot do, the others' rows are still wanted
-        note = " ".join(f"{type(error).__name__}: {error}".split())
-        return Estimate(note=note)
-    return Estimate(peak, time.perf_counter() - began)
+        found = tracing(step)
+    except Exception as error:  # the other rows are still wanted
+        return Estimate({}, note=" ".join(f"{type(error).__name__}: {error}".split()))
+    return replace(found, seconds=time.perf_counter() - began)
 
 
-def warm_up(steps: Sequence[Step]) -> None:
-    """The first step of each model by each method: imports and operators' first calls are no method's time."""
+def warm_up(tracing: Callable[[Step], Estimate], steps: Sequence[Step]) -> None:
+    """Traces the first step of each model: imports, data and operators' first calls are no estimate's time."""
     for step in {step.model: step for step in reversed(steps)}.values():
-        for method in METHODS:
-            estimate(method, step)
+        estimate(tracing, step)
 
 
-def compare(step: Step) -> Row:
-    """All methods and the truth for one step."""
-    if step.model in WORKLOADS:
-        workload_parts(step)  # generates the ratings, which is no method's time
-    estimates = {method: estimate(method, step) for method in METHODS}
-    return Row(step.name, step.model, true_peak(step), estimates)
+def measured(steps: Sequence[Step], device: Device, path: Path | None) -> dict[str, Measured]:
+    """Each step's truth on a card by its name: from the table if it is there, else measured now and added to it."""
+    kept = read_table(path) if path and path.exists() else []
+    place = device.name, str(torch.__version__), card_kind()
+    here = {row.name: row for row in kept if (row.gpu, row.torch, row.card) == place}
+    truths = {}
+    for step in steps:
+        row = here.get(step.name)
+        if row is None or (row.model, parse_sizes(row.sizes)) != (step.model, step.sizes):
+            click.echo(f"measuring {step.name}", err=True)
+            new = in_new_process(measure, step)
+            kept = [*(other for other in kept if other is not row), new]
+            row = new
+            if path:
+                write_table(path, kept)
+        truths[step.name] = row
+    return truths
 
 
-def summarise(rows: Sequence[Row], method: str) -> Summary | None:
-    """None if the method has no answer for any of the rows."""
-    errors = [error for row in rows if (error := row.error(method)) is not None]
+def summarise(rows: Sequence[Row], kind: str) -> Summary | None:
+    """None if no row has an estimate."""
+    errors = [error for row in rows if (error := row.error(kind)) is not None]
     if not errors:
         return None
     sizes = [abs(error) for error in errors]
-    seconds = [row.estimates[method].seconds for row in rows if row.estimates[method].bytes is not None]
-    return Summary(
-        steps=len(errors),
-        median=median(sizes),
-        percentile=percentile(sizes, PERCENTILE),
-        worst_under=min(0.0, *errors),
-        worst_over=max(0.0, *errors),
-        median_seconds=median(seconds),
-        worst_seconds=max(seconds),
-    )
+    return Summary(median(sizes), percentile(sizes, PERCENTILE), min(0.0, *errors), max(0.0, *errors))
 
 
-def print_header() -> None:
-    click.echo(
-        f"{'step':<52} {'truth MiB':>10} {'traced':>8} {'s':>6} {'static':>8} {'ms':>6} {'MemTracker':>11} {'s':>6}"
-    )
+def print_head(bars: Bars) -> None:
+    heads = " ".join(f"{kind:>10}" for kind in [*bars, *bars])
+    click.echo(f"\n{'step (MiB, errors, s)':<52} {heads} {'time':>7}")
 
 
 def print_row(row: Row) -> None:
-    traced, static, tracker = (row.estimates[method] for method in METHODS)
-    cells = [
-        f"{row.name:<52} {row.truth_bytes / MB:>10.2f}",
-        f"{_percent(row.error('traced'), traced):>8} {traced.seconds:>6.3f}",
-        f"{_percent(row.error('static'), static):>8} {_blank(static.bytes and f'{1000 * static.seconds:.3f}'):>6}",
-        f"{_percent(row.error('MemTracker'), tracker):>11} {_blank(tracker.bytes and f'{tracker.seconds:.3f}'):>6}",
-    ]
-    click.echo(" ".join(cells))
+    sizes = " ".join(f"{size / MB:>10.2f}" for size in row.truths.values())
+    if row.estimate.note:
+        click.echo(f"{row.name:<52} {sizes}  cannot be followed: {row.estimate.note[:150]}")
+        return
+    errors = " ".join(f"{error:>+10.2%}" for kind in row.truths if (error := row.error(kind)) is not None)
+    tried = {None: "", False: "  runs under its cap", True: "  OUT OF MEMORY under its cap"}[row.out_of_memory]
+    click.echo(f"{row.name:<52} {sizes} {errors} {row.estimate.seconds:>7.3f}{tried}")
 
 
-def _percent(error: float | None, estimate: Estimate) -> str:
-    if error is None:
-        return "fails" if estimate.note else ""
-    return f"{100 * error:+.2f}%"
+def print_families(rows: Sequence[Row], bars: Bars) -> None:
+    """The summary of each model's steps, and of all."""
+    heads = " ".join(f"{head:>8}" for head in ("median", "95th", "under", "over"))
+    click.echo(f"\n{'':<22}{''.join(f'   {kind:>35}' for kind in bars)}")
+    click.echo(f"{'family':<16} {'steps':>5}{f'   {heads}' * len(bars)}")
+    for model in [*dict.fromkeys(row.model for row in rows), "all"]:
+        family = [row for row in rows if model in (row.model, "all")]
+        count = sum(not row.estimate.note for row in family)
+        cells = "".join(f"   {_cells(summarise(family, kind))}" for kind in bars)
+        click.echo(f"{model:<16} {count:>5}{cells}")
 
 
-def _blank(text: str | int | None) -> str:
-    return str(text or "")
+def _cells(found: Summary | None) -> str:
+    values = [found.median, found.percentile, found.worst_under, found.worst_over] if found else []
+    return " ".join(f"{value:>8.2%}" for value in values).rjust(35)
 
 
-def print_notes(rows: Sequence[Row]) -> None:
-    """Why a method failed, each reason once."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for row in rows:
-        for method, found in row.estimates.items():
-            if found.note:
-                reasons.setdefault((method, found.note), []).append(row.name)
-    for (method, note), names in reasons.items():
-        click.echo(f"\n{method} fails on {', '.join(names)}:\n  {note[:300]}")
-
-
-def print_summary(rows: Sequence[Row], summaries: dict[str, Summary | None]) -> None:
-    click.echo(
-        f"\n{'method':<12} {'steps':>5} {'median':>8} {'95th':>8} {'worst under':>12} {'worst over':>11} "
-        f"{'median s':>9} {'worst s':>9}"
-    )
-    for method, found in summaries.items():
-        if found:
-            errors = [found.median, found.percentile, found.worst_under, found.worst_over]
-            middle, high, under, over = (f"{100 * error:.2f}%" for error in errors)
-            times = f"{found.median_seconds:>9.5f} {found.worst_seconds:>9.5f}"
-            click.echo(f"{method:<12} {found.steps:>5} {middle:>8} {high:>8} {under:>12} {over:>11} {times}")
-    click.echo("\ntraced, the worst step of each model")
-    for model in dict.fromkeys(row.model for row in rows):
-        worst = max((row for row in rows if row.model == model), key=lambda row: abs(row.error("traced") or 0))
-        click.echo(f"  {model:<12} {_percent(worst.error('traced'), worst.estimates['traced']):>8}  {worst.name}")
-
-
-def verdicts(rows: Sequence[Row], summaries: dict[str, Summary | None]) -> list[tuple[bool, str]]:
+def verdicts(rows: Sequence[Row], bars: Bars) -> list[tuple[bool, str]]:
     """What the estimates are held to."""
-    traced, static = summaries["traced"], summaries["static"]
-    failed = sum(row.estimates["traced"].bytes is None for row in rows)
-    found = [(not failed, f"traced: {failed} of {len(rows)} steps cannot be followed, at most 0")]
-    if traced:
-        under = -traced.worst_under
-        found += [
-            (traced.median <= MOST_MEDIAN, f"traced: median error {traced.median:.2%}, at most {MOST_MEDIAN:.0%}"),
-            (
-                traced.percentile <= MOST_PERCENTILE,
-                f"traced: 95th percentile of errors {traced.percentile:.2%}, at most {MOST_PERCENTILE:.0%}",
-            ),
-            (under <= MOST_UNDER, f"traced: worst under-estimate {under:.2%}, at most {MOST_UNDER:.0%}"),
+    lost = sum(bool(row.estimate.note) for row in rows)
+    found = [(not lost, f"{lost} of {len(rows)} steps cannot be followed, at most 0")]
+    for kind, (most_median, most_percentile, most_under) in bars.items():
+        if (summary := summarise(rows, kind)) is None:
+            continue
+        held: list[tuple[str, float, float | None]] = [
+            ("median error", summary.median, most_median),
+            ("95th percentile of errors", summary.percentile, most_percentile),
+            ("worst under-estimate", -summary.worst_under, most_under),
         ]
-    for method, known in (("traced", traced), ("static", static)):
-        if known:
-            most, seconds = MOST_SECONDS[method], known.median_seconds
-            found.append(
-                (seconds < most, f"{method}: {1000 * seconds:.3f} ms at the median, below {1000 * most:g} ms")
-            )
+        found += [
+            (value <= most, f"{kind}: {name} {value:.2%}, at most {most:.1%}")
+            for name, value, most in held
+            if most is not None
+        ]
+    if times := [row.estimate.seconds for row in rows if not row.estimate.note]:
+        text = f"an estimate takes {median(times):.3f} s at the median, at most {MOST_SECONDS:g} s"
+        found.append((median(times) <= MOST_SECONDS, text))
+    if tried := [row for row in rows if row.out_of_memory is not None]:
+        out = [row.name for row in tried if row.out_of_memory]
+        text = f"{len(out)} of {len(tried)} run out of memory under their cap, at most 0 {' '.join(out)}".rstrip()
+        found.append((not out, text))
     return found
 
 
-def write_json(path: Path, rows: Sequence[Row], summaries: dict[str, Summary | None]) -> None:
+def rows_on_cpu(steps: Sequence[Step]) -> list[Row]:
+    """Traces and measures each step on the CPU, and prints it."""
+    torch.set_num_threads(1)  # kernels' temporaries grow with the threads: one, so that every machine has the same
+    warm_up(trace_on_cpu, steps)
+    click.echo(f"{len(steps)} steps, torch {torch.__version__}, one thread")
+    print_head(CPU_BARS)
+    rows = []
+    for step in steps:
+        if step.model in WORKLOADS:
+            workload_parts(step)  # generates the data, which is no estimate's time
+        found = estimate(trace_on_cpu, step)
+        rows.append(Row(step.name, step.model, {"tensors": true_peak(step)}, found))
+        print_row(rows[-1])
+    return rows
+
+
+def rows_on_card(steps: Sequence[Step], truths_path: Path | None, *, cap: bool) -> list[Row]:
+    """Traces and measures each step on the first GPU, and prints it; with ``cap``, each also runs under its cap."""
+    (device, *_), card = detect_devices("cuda"), card_kind()
+    cudnn = "without cuDNN" if card == "emulated" else "with cuDNN"
+    click.echo(f"{len(steps)} steps, {card} {device.name}, torch {torch.__version__}, {cudnn}")
+    truths = measured(steps, device, truths_path)
+    tracing = partial(trace_on_card, device)
+    warm_up(tracing, steps)
+    print_head(CUDA_BARS)
+    rows = []
+    for step in steps:
+        found, truth = estimate(tracing, step), truths[step.name]
+        out = in_new_process(runs_out, step, found.cap_bytes) if cap and not found.note else None
+        peaks = {"allocated": truth.peak_allocated, "reserved": truth.peak_reserved}
+        rows.append(Row(step.name, step.model, peaks, found, out))
+        print_row(rows[-1])
+    return rows
+
+
+def write_json(path: Path, rows: Sequence[Row], bars: Bars) -> None:
+    summaries = {kind: summarise(rows, kind) for kind in bars}
     content = {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "rows": [asdict(row) for row in rows],
-        "summary": {method: found and asdict(found) for method, found in summaries.items()},
+        "summary": {kind: found and asdict(found) for kind, found in summaries.items()},
     }
     path.write_text(json.dumps(content, indent=1))
 
@@ -339,6 +307,10 @@ def main(
     truths_path: Path | None,
     json_path: Path | None,
 ) -> None:
+    if device == "cpu" and (cap or truths_path):
+        raise click.UsageError("--cap and --truths are for --device cuda")
+    if device == "cuda" and (reason := no_gpu()):
+        raise click.UsageError(reason)
     steps = [
         step
         for step in read_steps()
@@ -348,35 +320,21 @@ def main(
     if not steps:
         chosen = " ".join(["--half", half, *(f"--only {part}" for part in only)])
         raise click.UsageError(f"{chosen}: memory_steps.csv has no such step")
-    if device == "cuda":
-        from scripts.benchmarks.cuda_memory import benchmark
-
-        passed = benchmark(steps, half=half, cap=cap, truths_path=truths_path, json_path=json_path)
-    elif cap or truths_path:
-        raise click.UsageError("--cap and --truths are for --device cuda")
-    else:
-        passed = benchmark_on_cpu(steps, json_path)
-    ctx.exit(0 if passed else 1)
-
-
-def benchmark_on_cpu(steps: Sequence[Step], json_path: Path | None) -> bool:
-    """Estimates and measures each step and prints all; whether every bar is kept."""
-    warnings.filterwarnings("ignore", "global module forward hook")  # MemTracker's, as it fails on a frozen teacher
-    torch.set_num_threads(1)  # kernels' temporaries grow with the threads: one, so that every machine has the same
-    steps = [step for step in steps if not step.why_not("cpu")]
-    warm_up(steps)
-    click.echo(f"{len(steps)} steps, torch {torch.__version__}, one thread")
-    print_header()
-    rows = []
+    place: Literal["cpu", "emulated", "real"] = card_kind() if device == "cuda" else "cpu"
+    bars = CUDA_BARS if device == "cuda" else CPU_BARS
     for step in steps:
-        rows.append(compare(step))
-        print_row(rows[-1])
-    summaries = {method: summarise(rows, method) for method in METHODS}
-    print_notes(rows)
-    print_summary(rows, summaries)
+        if reason := step.why_not(place):
+            click.echo(f"excluded on {place}: {step.name}: {reason}")
+    steps = [step for step in steps if not step.why_not(place)]
+    if device == "cuda":
+        without_cudnn_if_emulated()
+        rows = rows_on_card(steps, truths_path, cap=cap)
+    else:
+        rows = rows_on_cpu(steps)
+    print_families(rows, bars)
     if json_path:
-        write_json(json_path, rows, summaries)
-    return print_verdicts(verdicts(rows, summaries))
+        write_json(json_path, rows, bars)
+    ctx.exit(0 if print_verdicts(verdicts(rows, bars)) else 1)
 
 
 if __name__ == "__main__":

@@ -18,17 +18,21 @@ from tuner.errors import InputError
 from tuner.estimation.measure import Measurement
 from tuner.estimation.service import EstimationService
 from tuner.search.configurations import complete
-from tuner.sizing import profile, target
+from tuner.sizing import target, workload_sizing
 from tuner.sizing.choices import Goal, explanations
 from tuner.sizing.search import DoesNotFit
 from tuner.sizing.workload_sizing import Predictor, size_configuration
-from tuner.trial import GB, Device
+from tuner.trial import GB, Device, MemoryEstimate
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.task import TrainingTask
 
 ENCODER = "configs/footprints/contrastive_encoder.toml"
 TINY = {"hidden_channels": 16, "num_interactions": 1}
 GPU = Device("", "cuda", 0, "a GPU", 8 * GB, 8 * GB, cores=1)
+
+
+def took(peak_bytes: int) -> Measurement:
+    return Measurement(peak_bytes, MemoryEstimate("measured"))
 
 
 def optimize(**options):
@@ -44,7 +48,7 @@ def optimize(**options):
         ({"gpu_memory": -1}, "gpu_memory=-1: must be more than 0"),
         ({"gpu_memory": float("nan")}, "gpu_memory=nan: must be a finite number"),
         ({"gpu_memory": "24"}, "gpu_memory='24': must be a number"),
-        ({"gpu_memory": 1e300}, r"gpu_memory=1e\+300: must be at most 1,000,000 GB"),
+        ({"gpu_memory": 1e300}, r"gpu_memory=1e\+300: must be at most 1000000"),
         ({"safety_margin": 0}, "safety_margin=0: must be more than 0"),
         ({"safety_margin": 1.1}, "safety_margin=1.1: must be at most 1"),
         ({"devices": 0}, "devices=0: must be at least 1"),
@@ -164,8 +168,8 @@ def test_a_profile_runs_the_batches_of_a_step(ratings, monkeypatch) -> None:
     predictor = on_the_cpu(TrainingTask(GraphSAGE(), ratings))
     config, goal, ran = complete({}, GraphSAGE().schema), Goal(4 * GB, effective_batch=100, max_batch_size=30), []
     chosen = size_configuration(predictor, "a", config, goal)
-    monkeypatch.setattr(profile, "measure", lambda _, whole, *__: ran.append(whole) or Measurement(0, 0, 0, 0, 0, 0))
-    profile.profiled(predictor, config, goal, chosen)
+    monkeypatch.setattr(workload_sizing, "measure", lambda _, whole, *__: ran.append(whole) or took(0))
+    workload_sizing.profiled(predictor, config, goal, chosen)
     assert [(whole["batch_size"], whole["accumulation"]) for whole in ran] == [(90, 3)]
 
 
@@ -220,10 +224,10 @@ def test_a_profile_that_takes_too_much_makes_the_batch_smaller(ratings, monkeypa
         asked.append(whole["batch_size"])
         guess = predictor.estimate(config, whole["batch_size"])
         excess = max(0, guess.reserved_bytes - predicted[1].reserved_bytes) // 2
-        return Measurement(guess.total_bytes + excess, guess.context_bytes, 0, 0, 0, 0)
+        return took(guess.total_bytes + excess)
 
-    monkeypatch.setattr(profile, "measure", half_as_much_again)
-    chosen, notes = profile.profiled(predictor, config, goal, first)
+    monkeypatch.setattr(workload_sizing, "measure", half_as_much_again)
+    chosen, notes = workload_sizing.profiled(predictor, config, goal, first)
     assert asked[0] == first.batch_size > chosen.batch_size
     assert chosen.batch_size in asked[1:] and all(batch < first.batch_size for batch in asked[1:])
     assert chosen.measured_bytes is not None and chosen.measured_bytes <= goal.limit_bytes
@@ -238,10 +242,10 @@ def test_a_profile_that_takes_less_makes_the_batch_larger(ratings, monkeypatch) 
 
     def a_tenth_less(workload, whole, data, where, expandable) -> Measurement:
         guess = predictor.estimate(config, whole["batch_size"])
-        return Measurement(guess.total_bytes - guess.reserved_bytes // 10, guess.context_bytes, 0, 0, 0, 0)
+        return took(guess.total_bytes - guess.reserved_bytes // 10)
 
-    monkeypatch.setattr(profile, "measure", a_tenth_less)
-    chosen, _ = profile.profiled(predictor, config, goal, first)
+    monkeypatch.setattr(workload_sizing, "measure", a_tenth_less)
+    chosen, _ = workload_sizing.profiled(predictor, config, goal, first)
     assert chosen.batch_size > first.batch_size
     assert chosen.measured_bytes is not None and chosen.measured_bytes <= goal.limit_bytes
 
@@ -251,10 +255,10 @@ def test_a_profile_that_never_fits_is_an_error(ratings, monkeypatch) -> None:
     config = complete({}, GraphSAGE().schema)
     goal = Goal(GB, max_batch_size=4)
     chosen = size_configuration(predictor, "a", config, goal)
-    monkeypatch.setattr(profile, "_corrected", lambda guess, took: lambda other: other.total_bytes)
-    monkeypatch.setattr(profile, "measure", lambda *given: Measurement(2 * GB, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(workload_sizing, "_corrected", lambda guess, took: lambda other: other.total_bytes)
+    monkeypatch.setattr(workload_sizing, "measure", lambda *given: took(2 * GB))
     with pytest.raises(InputError, match=r"after 3 rounds of profile=True: .*: lower safety_margin"):
-        profile.profiled(predictor, config, goal, chosen)
+        workload_sizing.profiled(predictor, config, goal, chosen)
 
 
 def test_real_steps_on_the_cpu_take_about_what_is_predicted(ratings) -> None:
@@ -262,7 +266,9 @@ def test_real_steps_on_the_cpu_take_about_what_is_predicted(ratings) -> None:
     predictor = Predictor(TrainingTask(GraphSAGE(), ratings), cpu, EstimationService(calibration=False))
     config = complete({"hidden_dim": 512}, GraphSAGE().schema)
     goal = Goal(4 * GB)
-    chosen, notes = profile.profiled(predictor, config, goal, size_configuration(predictor, "a", config, goal))
+    chosen, notes = workload_sizing.profiled(
+        predictor, config, goal, size_configuration(predictor, "a", config, goal)
+    )
     assert len(notes) == 1
     assert chosen.measured_bytes == pytest.approx(chosen.need_bytes, rel=0.3)
 

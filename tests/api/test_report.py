@@ -83,7 +83,7 @@ def test_a_study_given_twice_is_one(folder: Path) -> None:
         ({"output": "results"}, "output='results': is a folder"),
         ({"output": "no/page.html"}, "output='no/page.html': there is no folder no"),
         ({"port": 1}, "port=1: has no effect without watch"),
-        ({"port": 70000, "watch": True}, "port=70000: must be at most 65,535"),
+        ({"port": 70000, "watch": True}, "port=70000: must be at most 65535"),
     ],
 )
 def test_what_cannot_be_used_is_one_line_and_nothing_is_written(

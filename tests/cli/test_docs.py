@@ -29,7 +29,7 @@ WRITTEN += sorted((ROOT / "docs" / "examples").glob("*.md"))
 GENERATED = sorted((ROOT / "docs" / "commands").glob("*.md"))
 OTHERS = [ROOT / "results" / "README.md", ROOT / "tests" / "emulated_cuda" / "README.md"]
 QUICK = {"estimate", "export", "plan", "report", "results", "status"}
-WITHOUT = r"--(?:watch|config-path|help|help-all|resume|address)\b"  # a browser, more files, a cluster
+WITHOUT = r"--(?:watch|config-path|help|resume|address)\b"  # a browser, more files, a cluster
 NEEDS_MORE = re.compile(WITHOUT + r"|[\w.]+/ |[\w.]+/$|ml-100k|\bDIR\b|…|[<|]")  # or data of the reader's
 MOST_WORDS = 15_000
 OF_PROSE = re.compile(r"`((?:tuner?|scripts/\w+) [^`\n]+)`")
@@ -90,7 +90,7 @@ def test_every_command_can_be_typed(path: Path) -> None:
     for line in lines:
         if line.startswith("scripts/"):
             script_takes(line)
-        elif (words := line.split()[1:]) and words[0] in (*cli.commands, "--help-all") and len(words) == 1:
+        elif (words := line.split()[1:]) and words[0] in cli.commands and len(words) == 1:
             continue  # its name
         else:
             with suppress(Exit):  # --help

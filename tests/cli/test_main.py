@@ -238,15 +238,13 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["own.yaml"], "Got unexpected extra argument (own.yaml): did you mean --config own.yaml?"),
-        (["plan", "own.yaml"], "Got unexpected extra argument (own.yaml): did you mean --config own.yaml?"),
-        (["train", "out"], "Got unexpected extra argument (out): did you mean --from out?"),
-        (["plan", "own:train"], "Got unexpected extra argument (own:train): did you mean --workload own:train?"),
+        (["own.yaml"], "Got unexpected extra argument (own.yaml): see tuner run --help"),
+        (["own.py"], "Got unexpected extra argument (own.py): did you mean tuner script own.py, or own:FUNCTION?"),
         (["reslts"], "Got unexpected extra argument (reslts): did you mean tuner results?"),
         (["--mode", "archtecture"], "unknown mode 'archtecture' of workload graphsage: did you mean architecture?"),
         (["--lr", "0.1"], "No such option '--lr': did you mean --set lr=0.1?"),
         (["own:train", "--width=3"], "No such option '--width': did you mean --set width=3?"),
-        (["--width=3"], "No such option '--width': see tuner run --help"),
+        (["--width"], "No such option '--width': see tuner run --help"),
         (["results", "--lr", "0.1"], "No such option '--lr': see tuner results --help"),
         (["--max-worker", "2"], "No such option '--max-worker': did you mean --max-workers?"),
         (["--n-trial", "2"], "No such option '--n-trial': did you mean --num-samples?"),

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from tests.emulated_cuda.studies import Study, run
 from tuner.datasets.ratings import RatingData
-from tuner.estimation.estimators.traced import trace_of
+from tuner.estimation.estimators import trace_of
 from tuner.machine.devices import detect_devices
 from tuner.search.configurations import complete
 from tuner.training.endings import Fit

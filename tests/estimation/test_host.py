@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tuner.estimation.feedback import StudyFeedback
-from tuner.estimation.host import WORKER_BYTES, corrected, with_host
+from tuner.estimation.feedback import StudyFeedback, corrected
+from tuner.estimation.overheads import WORKER_BYTES, with_host
 from tuner.estimation.service import IN_RAM, EstimationService
 from tuner.placement.packing import host_need_bytes, need_bytes
 from tuner.trial import GB, MB, AttemptResult, EpochReport, History, MemoryEstimate, Request, Trial

@@ -28,3 +28,12 @@ def test_a_module_that_names_pyg_counts_as_one_that_imports_it(monkeypatch: pyte
 def test_a_workload_of_torch_alone_takes_the_compiler_where_it_needs_it() -> None:
     plain = type("Plain", (Toy,), {"__module__": "nowhere"})
     assert (import_bytes(plain), import_bytes(plain, compiler=True)) == (0, COMPILER_BYTES)
+
+
+def test_the_compiler_is_counted_once_where_a_module_imports_pyg_and_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("graphs_and_more")
+    module.conv, module.frames = ModuleType("torch_geometric.nn"), ModuleType("pandas")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("tuner.estimation.overheads._measured", lambda *_: 7 * PYG_BYTES)
+    workload = type("Graphs", (Toy,), {"__module__": module.__name__})
+    assert import_bytes(workload, compiler=True) == import_bytes(workload) == 7 * PYG_BYTES

@@ -26,7 +26,7 @@ CPU = Device("", "cpu", 0, "a machine", 16 * GB, 16 * GB, cores=2)
 @pytest.fixture(autouse=True)
 def _pytest_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The workloads below are in this module, which imports it; what it takes would be measured."""
-    monkeypatch.setattr("tuner.estimation.estimators.traced.import_bytes", lambda cls, compiler: 0)
+    monkeypatch.setattr("tuner.estimation.estimators.import_bytes", lambda cls, compiler: 0)
 
 
 class Branching(Toy):

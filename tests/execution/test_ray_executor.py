@@ -155,6 +155,9 @@ def test_nothing_of_a_local_ray_listens_beyond_the_loopback_address(opened: Open
     ]
     assert len(found) > 3
     assert {connection.laddr.ip.removeprefix("::ffff:") for connection in found} == {"127.0.0.1"}
+    commands = " ".join(part for process in processes for part in process.cmdline())
+    assert "raylet" in commands
+    assert not re.search(r"dashboard\.py|log_monitor\.py|monitor\.py", commands), "services that nobody uses"
 
 
 @pytest.mark.ray

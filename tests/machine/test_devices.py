@@ -125,7 +125,7 @@ def test_a_handle_that_is_refused_leaves_the_memory_unknown(monkeypatch: pytest.
 
     FakeNvml({"GPU-aa": TWO}).install(monkeypatch)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", refused)
-    monkeypatch.setattr(holders, "_nvml", lambda: pynvml)
+    monkeypatch.setattr(holders, "initialized_nvml", lambda: pynvml)
     device = cuda_devices()[0]
     assert holders.memory_now(device, [{1}]) == holders.Memory(10, 9, None)
     assert holders.holders(device, (), 3) == []

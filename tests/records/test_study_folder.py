@@ -311,7 +311,7 @@ def test_a_folder_where_a_study_had_hardly_begun_counts_as_new(tmp_path: Path) -
     [
         (None, "holds no study.json; give the folder of a study"),
         ("{", r"study.json is damaged \(Expecting property name"),
-        ("[]", r"study.json is damaged \(expected an object\)"),
+        ("[]", r"study.json is damaged \(expected a dictionary\)"),
         ("{}", r"study.json is damaged \(has no workload\)"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests.support.attempts import attempt
-from tuner.reporting.columns import TextColumn, table_lines, without_common_beginning
+from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.plan_text import estimates_text
 from tuner.reporting.result_tables import average_columns, print_trials
 from tuner.trial import GB, MemoryEstimate, Objective
@@ -44,11 +44,11 @@ def lines_of(printed: Console) -> list[str]:
 
 
 def check(lines: list[str], width: int, whole: list[str]) -> None:
-    """Lines are within the width, and have these words whole; names without what all of them begin with."""
+    """Lines are within the width, and have these words whole."""
     assert max(map(len, lines)) <= width
     words = " ".join(lines).split()
     assert [word for word in whole if word not in words] == []
-    assert all(name in words for name in NAMES) or all(f"…{name.partition('layers=')[2]}" in words for name in NAMES)
+    assert all(name in words for name in NAMES)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -73,16 +73,15 @@ def test_a_table_of_estimates_never_cuts_names_nor_needs(width: int) -> None:
     assert (note, below[:28]) == (f"{NAMES[-1]}: {guess.note}", "GB (2**30 bytes) at the peak")
 
 
-def test_error_seconds_and_memory_are_left_out_first_and_an_error_is_shortened_before() -> None:
-    heads, left_out, shortened = list[str](), list[str](), False
-    for width in range(400, 90, -1):
+def test_error_seconds_and_memory_are_left_out_first() -> None:
+    heads, left_out = list[str](), list[str]()
+    for width in range(400, 115, -1):
         printed = console(width)
         print_trials(printed, rows(), "val_rmse")
         lines, before = lines_of(printed), heads
         heads = lines[0].split()
-        shortened |= not left_out and any(line.endswith("x…") for line in lines)
         left_out += [head for head in before if head not in heads]
-    assert (left_out[:5], shortened) == (["error", "seconds", "share", "estimated", "peak"], True)
+    assert left_out[:5] == ["error", "seconds", "share", "estimated", "peak"]
     assert {"name", "val_rmse", *VARYING} <= set(heads)
 
 
@@ -115,21 +114,3 @@ def test_what_fits_nowhere_follows_in_a_block_with_the_names_again() -> None:
 def test_a_character_that_is_as_wide_as_two_counts_as_two() -> None:
     columns = [TextColumn("name", ["幅64", "a"], left=True, names=True), TextColumn("n", ["1", "22"])]
     assert table_lines(columns) == ["name   n", "幅64   1", "a     22"]
-    assert columns[0].cut(3).texts == ["幅…", "a"]
-
-
-@pytest.mark.parametrize(
-    ("names", "shown"),
-    [
-        (["lr=0.012", "lr=0.013"], ["…0.012", "…0.013"]),
-        (["search-001", "search-002"], ["…001", "…002"]),
-        (["32x2", "32x4"], ["32x2", "32x4"]),
-        (["lr=1e-05", "lr=1e-06"], ["…1e-05", "…1e-06"]),
-        (["x=-1.5", "x=-1.6"], ["…-1.5", "…-1.6"]),
-        (["lr=0.1", "lr=0.1,width=8"], ["…0.1", "…0.1,width=8"]),
-        (["same-a", "same-a"], ["same-a", "same-a"]),
-        ([], []),
-    ],
-)
-def test_names_lose_the_words_that_all_begin_with(names: list[str], shown: list[str]) -> None:
-    assert without_common_beginning(names) == shown

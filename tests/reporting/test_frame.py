@@ -49,13 +49,13 @@ def test_parts_and_copies_of_the_table_are_of_its_class_and_know_their_study(stu
     pd.testing.assert_frame_equal(parts[-1], study)
 
 
-def test_a_notebook_shows_the_columns_that_matter_and_the_best_row(study: StudyFrame) -> None:
+def test_a_notebook_shows_the_columns_that_matter(study: StudyFrame) -> None:
     html = study._repr_html_() or ""
     heads = html.partition("</thead>")[0]
     shown = ["name", "status", "attempts", "val_loss", "test_loss", "epochs", "seconds", "estimated_gb", "peak_gb"]
     assert [heads.index(f">{name}</th>") for name in shown] == sorted(heads.index(f">{name}</th>") for name in shown)
     assert ">hidden_dim</th>" in heads and ">error</th>" in heads and "device" not in heads
-    assert html.count("font-weight:bold") == 1 and "&lt;b&gt;wide-" in html and "<b>" not in html
+    assert f" · best: {study.best['name']}, ".replace("<b>", "&lt;b&gt;") in html and "<b>" not in html
     assert f"40 trials: {len(completed(study))} completed" in html
     assert len(study.columns) > heads.count("</th>"), "all columns remain in the frame"
 
@@ -65,9 +65,9 @@ def test_a_selection_of_columns_is_shown_as_it_is(study: StudyFrame) -> None:
     assert ">device</th>" in html and "val_loss" not in html
 
 
-def test_a_long_table_says_how_much_of_it_is_shown(tmp_path: Path) -> None:
+def test_a_long_table_is_shown_in_part(tmp_path: Path) -> None:
     html = to_frame([seeded("a", number, 0.5) for number in range(70)], tmp_path)._repr_html_() or ""
-    assert html.count("<tr") == 61 and "the first 60 are shown" in html
+    assert html.count("<tr") == 62 and "<td>...</td>" in html and "70 trials" in html
 
 
 def test_the_best_is_that_of_the_metric_in_any_order(study: StudyFrame) -> None:

@@ -106,11 +106,11 @@ def screen(width: int) -> list[str]:
     return [line.rstrip() for line in shown.get().splitlines()]
 
 
-@pytest.mark.parametrize(("width", "heads"), [(60, 5), (80, 5), (120, 5), (40, 5), (30, 4), (22, 3)])
+@pytest.mark.parametrize(("width", "heads"), [(60, 4), (80, 5), (120, 5)])
 def test_a_live_table_never_cuts_names_nor_metrics(width: int, heads: int) -> None:
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in screen(width)]
     assert max(map(len, lines)) <= width
     head = next(number for number, line in enumerate(lines) if line.startswith("trial"))
     assert len(lines[head].split()) == heads
     for name, line in zip(("64", "128"), lines[head + 1 :], strict=False):
-        assert re.search(rf"[-…]{name} .* 0.5000$", line)
+        assert re.search(rf"-{name} .* 0.5000$", line)

@@ -62,7 +62,7 @@ def test_the_contrastive_encoder_is_the_guides(batch: int, stage: str, gb: float
         ("max_batch_size = 64", "max_batch_size = 0", "max_batch_size is 0; expected greater than or equal to 1"),
         ("max_batch_size = 64", "batch_is_step = 1", "batch_is_step is 1; expected a valid boolean"),
         ('name = "a model"', "", "has no name"),
-        ('name = "a model"', "name = 3", "name is 3; expected a text"),
+        ('name = "a model"', "name = 3", "name is 3; expected a valid string"),
         ('name = "a model"', f'name = "{"n" * 201}"', "name is 'n*...n*'; .* at most 200 characters"),
         ('batch = "batch_size"', 'batch = "batchsize"', "unknown variable 'batch_size' in times"),
         ('batch = "batch_size"', 'batch = "tokens2"', "unknown variable 'batch_size' in times"),

@@ -43,7 +43,7 @@ def test_what_stands_for_a_plain_value_is_taken_as_that(name: str, given: object
         ("seed", True, "must be a whole number"),
         ("caps", 2, "must be True or False"),
         ("caps", "no", "must be True or False"),
-        ("seed", MOST_SEED + 1, "must be at most 9,223,372,036,854,775,807"),
+        ("seed", MOST_SEED + 1, "must be at most 9223372036854775807"),
     ],
 )
 def test_other_values_are_refused(name: str, given: object, rule: str) -> None:

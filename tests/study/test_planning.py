@@ -7,7 +7,7 @@ import pytest
 from tests.support.toy import Toy
 from tuner.errors import InputError, spelled
 from tuner.estimation.calibration import Sample
-from tuner.estimation.host import WORKER_BYTES
+from tuner.estimation.overheads import WORKER_BYTES
 from tuner.placement.packing import host_need_bytes, need_bytes
 from tuner.reporting.plan_text import plan_text, time_lines
 from tuner.spec.settings import Settings

@@ -26,7 +26,7 @@ from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.machine.devices import ram_device
 from tuner.records.study_record import read_study
-from tuner.reporting.training import figures_table
+from tuner.reporting.result_tables import figures_lines
 from tuner.spec.settings import Settings
 from tuner.study.executors import make_executor
 from tuner.study.past_trial import find_trial
@@ -317,8 +317,8 @@ def test_a_journal_without_a_whole_line_is_refused(small: Path) -> None:
 
 
 def test_figures_of_another_seed_are_told_from_the_studys() -> None:
-    heads = [[str(column.header) for column in figures_table({}, {}, seeds).columns] for seeds in ((2, 2), (7, 2))]
-    assert heads == [["", "here", "in the study"], ["", "here (seed 7)", "in the study (seed 2)"]]
+    heads = [figures_lines({}, {}, seeds)[0].strip() for seeds in ((2, 2), (7, 2))]
+    assert heads == ["here  in the study", "here (seed 7)  in the study (seed 2)"]
 
 
 def test_a_study_of_several_seeds_is_repeated_with_each_of_them(template: Path) -> None:

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, ParameterError, TunerError, option
-from tuner.estimation.estimators.traced import estimate_step, trace_of, trace_of_step
+from tuner.estimation.estimators import trace_of, trace_of_step
 from tuner.estimation.service import EstimationService
 from tuner.estimation.snapshot import write_snapshot
 from tuner.placement.packing import low_bytes, need_bytes
@@ -19,8 +19,7 @@ from tuner.records.files import SNAPSHOT
 from tuner.reporting import phases
 from tuner.sizing.target import present_or_imagined
 from tuner.sizing.transformers.formula import TransformerConfig
-from tuner.sizing.transformers.gpu_memory import transformer_estimates
-from tuner.sizing.transformers.model_file import transformer_config
+from tuner.sizing.transformers.gpu_memory import transformer_config, transformer_estimates
 from tuner.spec.commands import CalibrateOptions, EstimateOptions, Step, TransformerOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
@@ -118,7 +117,7 @@ def _write_snapshot(options: EstimateOptions, trace: Callable[[], Trace]) -> Non
     if options.snapshot is None:
         return
     try:
-        write_snapshot(trace(), Path(options.snapshot), expandable_segments=options.expandable_segments)
+        write_snapshot(trace(), Path(options.snapshot))
     except OSError as error:
         raise InputError(f"{option('snapshot', options.snapshot)}: cannot be written: {error.strerror}") from error
     except TunerError as error:
@@ -130,7 +129,7 @@ def _of_step(step: Step, options: EstimateOptions, device: Device) -> MemoryEsti
     if options.memory_estimation not in ("auto", "traced"):
         rule = "a step of your own can only be traced"
         raise ParameterError("memory_estimation", options.memory_estimation, rule)
-    return estimate_step(step, device, expandable_segments=options.expandable_segments)
+    return trace_of_step(step, device).to_estimate(device.kind, options.expandable_segments)
 
 
 def transformer(options: EstimateOptions) -> TransformerConfig | None:

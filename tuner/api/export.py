@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.api.report import objectives_used
+from tuner.api.report import load_study_view
 from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.records.attempts import CONFIG
-from tuner.records.epochs import histories, read_epochs
-from tuner.records.files import ATTEMPTS, EPOCHS
-from tuner.records.journal import read_attempts
+from tuner.records.epochs import histories
 from tuner.records.optuna_space import frozen_trials, without_log
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
 from tuner.records.row_queries import varying
-from tuner.records.study_record import read_study
 from tuner.reporting.texts import count_text
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
@@ -65,26 +64,23 @@ def export(options: ExportOptions) -> list[Exported]:
     """
     url, directory = _check_url(options.optuna), options.directory
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
-    study = read_study(folder, f"export {folder}")
-    rows, notes = read_attempts(folder / ATTEMPTS, study.workloads)
-    latest = {row.trial_id: row for row in rows}
-    if not latest:
+    view = load_study_view(folder, "export")
+    study, objectives, curves = view.record, view.objectives, histories(view.epochs)
+    if not view.rows:
         raise InputError(f"export {folder}: no attempt has ended yet; try again later")
-    objectives = objectives_used(study, rows)
-    curves = histories(read_epochs(folder / EPOCHS))
     base = options.study_name or folder.resolve().name
     made: list[Exported] = []
     with _storage(url) as storage:
         names = {workload: f"{base}-{workload}" if len(objectives) > 1 else base for workload in objectives}
         _check_names(storage, names.values(), url)
         for workload, objective in objectives.items():
-            own = [latest[trial_id] for trial_id in sorted(latest) if latest[trial_id].workload == workload]
+            own = sorted(view.of_workload(workload), key=attrgetter("trial_id"))
             varied = [key.removeprefix(CONFIG) for key in varying(own)]
             trials = frozen_trials(own, varied, objective.metric, curves, study)
             fixed = {key: value for row in own[:1] for key, value in row.config.items() if key not in varied}
             about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data, "fixed": fixed}
             _create(storage, names[workload], objective, about, trials)
-            made.append(Exported(names[workload], url, _counts(trials), () if made else notes))
+            made.append(Exported(names[workload], url, _counts(trials), () if made else view.notes))
     return made
 
 
@@ -170,10 +166,6 @@ def _create(
         raise
 
 
-def _counts(trials: Sequence[FrozenTrial]) -> dict[str, int]:
+def _counts(trials: Sequence[FrozenTrial]) -> Mapping[str, int]:
     """How many trials there are of each state."""
-    found: dict[str, int] = {}
-    for trial in trials:
-        state = trial.state.name.lower()
-        found[state] = found.get(state, 0) + 1
-    return found
+    return Counter(trial.state.name.lower() for trial in trials)

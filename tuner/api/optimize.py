@@ -21,10 +21,9 @@ from tuner.reporting import phases
 from tuner.sizing.choices import Chosen, Goal, check_not_chosen, explanations
 from tuner.sizing.config_edits import FileEdit, NewValues, apply_edits, config_files, plan_edits
 from tuner.sizing.footprint import read_footprint
-from tuner.sizing.profile import profiled
 from tuner.sizing.stages import size_stages, stages_of
 from tuner.sizing.target import Target, detected_target, given_target
-from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, reachable, size_configuration
+from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, profiled, reachable, size_configuration
 from tuner.spec.commands import OptimizeOptions
 from tuner.spec.groups import SelectionOptions
 from tuner.spec.options import public

@@ -94,7 +94,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     tasks, plan = study.tasks, study.plan
     requests = with_times(study.requests, rows) if rows else study.requests
     measured = all(request.seconds for request in requests)
-    seconds = expected if measured else speed([])
+    seconds: Seconds = (lambda request: request.seconds or 0.0) if measured else speed([])
     alike = study.settings.changed(packing="uniform")
     unfit = {request.trial.trial_id for request in study.misfits}
     fit = [request for request in study.estimates.requests if request.trial.trial_id not in unfit]
@@ -131,11 +131,6 @@ def with_times(requests: Sequence[Request], rows: Sequence[Attempt]) -> list[Req
         else request
         for request in requests
     ]
-
-
-def expected(request: Request) -> float:
-    """A trial's known time in seconds."""
-    return request.seconds or 0.0
 
 
 def speed(rows: Sequence[Attempt]) -> Seconds:
@@ -235,9 +230,7 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     study = read_study(Path(folder), option("like", folder))
     its = study.workloads
     rows, _ = read_attempts(Path(folder) / ATTEMPTS, its)
-    took: dict[str, float] = defaultdict(
-        float
-    )  # of all attempts: the last one's epochs may have begun in those before it
+    took: dict[str, float] = defaultdict(float)  # of all attempts, as the last one may go on from those before it
     for row in rows:
         took[row.trial_id] += row.duration_s
     finished = [

@@ -8,11 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.errors import InputError, ParameterError, option, printable
-from tuner.records.attempts import Attempt
-from tuner.records.files import ATTEMPTS
-from tuner.records.journal import read_attempts
-from tuner.records.read_studies import RESULTS_FOLDER, RecordedStudy, labels, newest_study, objective_in
-from tuner.records.study_record import StudyRecord, read_study
+from tuner.records.read_studies import RESULTS_FOLDER, RecordedStudy, labels, newest_study
+from tuner.records.study_record import read_study
 from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.page.document import REPORT, Page, check_replaceable, library_file, write_page
 from tuner.reporting.page.sections import main_html
@@ -22,7 +19,6 @@ from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.spec.commands import PORT, ReportOptions
 from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat
-from tuner.trial import Objective
 
 COMPARED = "compared.html"  # the page of several studies
 
@@ -107,22 +103,8 @@ def _refusal(file: Path, error: OSError) -> InputError:
     return ParameterError("output", str(file), f"cannot be written: {error.strerror}", "give another file")
 
 
-def load_study_view(folder: Path) -> StudyView:
+def load_study_view(folder: Path, command: str = "report") -> StudyView:
     """A study's folder as the page shows it."""
-    study = read_study(folder, f"report {folder}")
-    objectives = objectives_used(study, read_attempts(folder / ATTEMPTS, study.workloads)[0])
-    return read_study_view(folder, objectives, lambda row: how_to_repeat(study, row, folder), f"report {folder}")
-
-
-def objectives_used(study: StudyRecord, rows: list[Attempt]) -> dict[str, Objective]:
-    """What each workload's trials are compared by; older studies do not say it themselves."""
-    return {name: study.objectives.get(name) or _objective(name, rows) for name in study.workloads}
-
-
-def _objective(workload: str, rows: list[Attempt]) -> Objective:
-    found = objective_in(workload, rows)
-    if not found.metric:
-        raise InputError(
-            f"report: it is not known what trials of {workload!r} are compared by: no trial has a val_… metric"
-        )
-    return found
+    where = f"{command} {folder}"
+    study = read_study(folder, where)
+    return read_study_view(folder, None, lambda row: how_to_repeat(study, row, folder), where)

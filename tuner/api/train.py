@@ -12,7 +12,7 @@ from tuner.errors import ExecutionError, InputError, ParameterError, Spelling, b
 from tuner.records.files import BEST
 from tuner.reporting import phases
 from tuner.reporting.console import make_console, print_text
-from tuner.reporting.training import figures_table
+from tuner.reporting.result_tables import figures_lines, print_lines
 from tuner.spec.commands import TrainOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
@@ -81,7 +81,7 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     compared = not training.changes and row.status == "completed"
     found = TrainingResult(Path(result), here, there, differing(here, there) if compared else None)
     with suppress(OSError):  # nobody reads it any more
-        console.print(figures_table(here, there, (training.settings.seed, row.seed)))
+        print_lines(console, figures_lines(here, there, (training.settings.seed, row.seed)))
         given = "" if past.spec else "workload=…"
         print_text(console, f"saved: {found.folder / BEST}; {load_best_call(found.folder, given)} gives the model")
     if found.differences is not None:

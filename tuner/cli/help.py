@@ -39,7 +39,7 @@ class CommandGroup(click.Group):
         ``module:name`` alone is the workload of the default command.
         """
         first = ctx.resilient_parsing and not args
-        if not first and (not args or args[0] not in (*self.commands, "--help", "--help-all", "--version")):
+        if not first and (not args or args[0] not in (*self.commands, "--help", "--version")):
             args = [DEFAULT_COMMAND, *args]
         if args[:1] == [DEFAULT_COMMAND] and args[1:] and SPEC.fullmatch(args[1]):
             args = [DEFAULT_COMMAND, in_terminal("workload"), *args[1:]]
@@ -57,20 +57,8 @@ class CommandGroup(click.Group):
         default = self.commands[DEFAULT_COMMAND]
         common = [param for param in default.params if getattr(param, "common", False)]
         records = [record for param in common if (record := param.get_help_record(ctx))]
-        with formatter.section(f"Common options of {DEFAULT_COMMAND}, the default command"):
+        head = f"Common options of {DEFAULT_COMMAND}, the default command (all: {PROGRAM} {DEFAULT_COMMAND} --help)"
+        with formatter.section(head):
             formatter.write_dl([(names, FIRST_CLAUSE.split(text)[0]) for names, text in records])
         self.format_commands(ctx, formatter)
         click.Command.format_options(self, ctx, formatter)
-
-
-def print_all(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
-    """Prints the default command's options in their groups, and all commands."""
-    group = ctx.command
-    if not asked or ctx.resilient_parsing or not isinstance(group, click.Group):
-        return
-    formatter = ctx.make_formatter()
-    command = group.commands[DEFAULT_COMMAND]
-    command.format_help(click.Context(command, parent=ctx, info_name=DEFAULT_COMMAND), formatter)
-    group.format_commands(ctx, formatter)
-    click.echo(formatter.getvalue().rstrip("\n"))
-    ctx.exit()

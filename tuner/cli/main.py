@@ -14,7 +14,7 @@ from dataclasses import asdict
 
 import click
 
-from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand, print_all
+from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand
 from tuner.cli.hints import told
 from tuner.cli.options import chosen, options
 from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, one_line, printable, spelled
@@ -42,14 +42,6 @@ CONTROLS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) no
     context_settings={"help_option_names": ["--help"], "max_content_width": 110},
     options_metavar="[COMMAND]",
     subcommand_metavar="[OPTIONS]",
-)
-@click.option(
-    "--help-all",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=print_all,
-    help="Show every option of run.",
 )
 @click.version_option(package_name=DISTRIBUTION, prog_name=PROGRAM)
 def cli() -> None:

@@ -5,28 +5,19 @@ from __future__ import annotations
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
-from tuner.reporting.console import WIDE
+from tuner.reporting.columns import TextColumn, table_lines
 from tuner.sizing.search import USERS_BOUND
 from tuner.spec.spelling import in_terminal
 from tuner.trial import GB
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from tuner.api.optimize import Optimization
-    from tuner.sizing.choices import Chosen
     from tuner.sizing.config_edits import FileEdit
 
 
 def optimization_text(found: Optimization, dry_run: bool) -> str:
     """The device, a row for each stage or configuration, the reasons, and the changes of files."""
-    from rich.console import Console
-
-    console = Console(width=WIDE, highlight=False)
-    with console.capture() as capture:
-        console.print(_table(found))
-    table = "\n".join(line.rstrip() for line in capture.get().splitlines())
-    lines = [_device_line(found), found.source, "", table, ""]
+    lines = [_device_line(found), found.source, "", *_table(found), ""]
     lines += [f"- {text}" for text in found.notes]
     return "\n".join([*lines, *_files(found, dry_run)]).rstrip()
 
@@ -39,34 +30,36 @@ def _device_line(found: Optimization) -> str:
     )
 
 
-def _table(found: Optimization) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    variables = list(dict.fromkeys(name for chosen in found.chosen for name in chosen.variables))
-    measured = ("measured",) if any(chosen.measured_bytes is not None for chosen in found.chosen) else ()
-    heads = ("name", "batch", "accumulation", "effective", *variables, "predicted", *measured, "share", "stopped by")
-    for head in (*heads, "method"):
-        table.add_column(head, justify="left" if head in ("name", "stopped by", "method") else "right")
-    for chosen in found.chosen:
-        table.add_row(
-            Text(chosen.name),
-            str(chosen.batch_size),
-            str(chosen.accumulation),
-            str(chosen.effective_batch),
-            *(f"{chosen.variables[name]:g}" if name in chosen.variables else "" for name in variables),
-            f"{chosen.need_bytes / GB:.2f} GB",
-            *(_measured(chosen) for _ in measured),
-            f"{chosen.need_bytes / found.device.total_bytes:.0%}",
-            in_terminal(USERS_BOUND) if chosen.stopped_by == USERS_BOUND else chosen.stopped_by,
-            chosen.method,
-        )
-    return table
+def _table(found: Optimization) -> list[str]:
+    listed, total = found.chosen, found.device.total_bytes
+    variables = list(dict.fromkeys(name for chosen in listed for name in chosen.variables))
+    measured = any(chosen.measured_bytes is not None for chosen in listed)
+    stopped_by = [_bound(chosen.stopped_by) for chosen in listed]
+    columns = [
+        TextColumn("name", [chosen.name for chosen in listed], left=True),
+        TextColumn("batch", [str(chosen.batch_size) for chosen in listed]),
+        TextColumn("accumulation", [str(chosen.accumulation) for chosen in listed]),
+        TextColumn("effective", [str(chosen.effective_batch) for chosen in listed]),
+        *(TextColumn(name, [_number(chosen.variables.get(name)) for chosen in listed]) for name in variables),
+        TextColumn("predicted", [_gb(chosen.need_bytes) for chosen in listed]),
+        *[TextColumn("measured", [_gb(chosen.measured_bytes) for chosen in listed])] * measured,
+        TextColumn("share", [f"{chosen.need_bytes / total:.0%}" for chosen in listed]),
+        TextColumn("stopped by", stopped_by, left=True),
+        TextColumn("method", [chosen.method for chosen in listed], left=True),
+    ]
+    return table_lines(columns)
 
 
-def _measured(chosen: Chosen) -> str:
-    return "" if chosen.measured_bytes is None else f"{chosen.measured_bytes / GB:.2f} GB"
+def _bound(name: str) -> str:
+    return in_terminal(name) if name == USERS_BOUND else name
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def _gb(size_bytes: int | None) -> str:
+    return "" if size_bytes is None else f"{size_bytes / GB:.2f} GB"
 
 
 def _files(found: Optimization, dry_run: bool) -> list[str]:

@@ -76,7 +76,7 @@ def fit(samples: Sequence[Sample]) -> Calibration:
     context = max(0.0, statistics.median(rest - slope * part for rest, part in zip(rests, activations, strict=True)))
     reserved = [sample.exact_bytes + slope * sample.activation_bytes for sample in samples]
     errors = [sample.peak_bytes - context - guess for sample, guess in zip(samples, reserved, strict=True)]
-    return Calibration(int(context), slope, max(0, int(_quantile(errors))), int(max(reserved)), len(samples))
+    return Calibration(int(context), slope, max(0, int(quantile(errors, QUANTILE))), int(max(reserved)), len(samples))
 
 
 def apply(estimate: MemoryEstimate, calibration: Calibration) -> MemoryEstimate:
@@ -197,7 +197,7 @@ def _size(value: object) -> int:
     return value
 
 
-def _quantile(errors: Sequence[float]) -> float:
-    """The conformal quantile: the ⌈(n + 1) · 0.95⌉-th smallest of n errors, or the largest if n is too small."""
-    rank = min(len(errors), math.ceil((len(errors) + 1) * QUANTILE))
+def quantile(errors: Sequence[float], share: float) -> float:
+    """The conformal quantile: the ⌈(n + 1) · share⌉-th smallest of n errors, or the largest if n is too small."""
+    rank = min(len(errors), math.ceil((len(errors) + 1) * share))
     return sorted(errors)[rank - 1]

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Calibration, Sample
-from tuner.estimation.host import HostFeedback
-from tuner.estimation.learned_feedback import LearnedFeedback
-from tuner.estimation.registry import can_be_calibrated
+from tuner.estimation.estimators import can_be_calibrated
+from tuner.estimation.learned_footprints import LearnedFeedback
 from tuner.placement.events import Corrected, Decision, Ended, Event, Opened, Planned, Reported
 from tuner.placement.packing import is_tight
 from tuner.placement.state import State
-from tuner.trial import AttemptResult, EpochReport, History, MemoryEstimate, Request, Trial, shrunk
+from tuner.trial import MB, AttemptResult, EpochReport, History, MemoryEstimate, Request, Trial, shrunk
 
 REFIT = 1.1  # refit only after this growth in samples, as a fit's time is quadratic in their number
+CHANGED_BYTES = 16 * MB  # smaller corrections are not worth another look at the queue
 Need = Callable[[MemoryEstimate], int]
 
 
@@ -95,6 +95,69 @@ class Feedback:
         self._fitted = len(self._samples)
         samples = [*self._known, *self._samples.values()]
         self._calibration = calibration.fit(samples[-calibration.KEPT_SAMPLES :])
+
+
+def corrected(host_bytes: int, samples: Sequence[Sample]) -> int:
+    """An estimate of RAM, corrected up or down by peaks of the workload's trials.
+
+    It is off by as much as the one that was the furthest too low, and is no less than the smallest peak.
+    """
+    if not samples:
+        return host_bytes
+    off = max(sample.peak_bytes - sample.exact_bytes for sample in samples)
+    return max(host_bytes + off, min(sample.peak_bytes for sample in samples))
+
+
+class HostFeedback:
+    """Corrects the host RAM of one workload's trials by peaks of others in the study.
+
+    Completed trials correct it down as well as up, running ones up alone. One that ran out of RAM has what was
+    reserved for it as its peak. As an attempt ends, its peak replaces what its reports taught.
+    """
+
+    def __init__(self, raw: Mapping[str, MemoryEstimate], known: Sequence[Sample], need: Need) -> None:
+        """Takes uncorrected estimates by trial id, earlier samples, and the RAM to reserve for an estimate."""
+        self._raw = raw
+        self._known = list(known)
+        self._need = need
+        self._completed: dict[str, Sample] = {}
+        self._least: dict[str, Sample] = {}  # of those that have not completed
+
+    def report(self, trial: Trial, report: EpochReport) -> bool:
+        """Adds the report of a running trial; returns whether it changes what ``correct`` returns."""
+        peak, before = report.host_peak_bytes or 0, self._least.get(trial.trial_id)
+        return (before is None or peak > before.peak_bytes) and self._keep(self._least, trial, peak)
+
+    def learn(self, trial: Trial, result: AttemptResult) -> bool:
+        """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
+        peak = result.host_peak_bytes or 0
+        if result.status == "completed":
+            return self._keep(self._completed, trial, peak)
+        return self._keep(self._least, trial, max(peak, result.host_bytes if result.short_of == "RAM" else 0))
+
+    def correct(self, request: Request) -> Request:
+        """The request with the corrected need. A retry after running out of memory stays as it is."""
+        raw = self._raw[request.trial.trial_id]
+        if request.history.out_of_memory or not raw.host_bytes:
+            return request
+        measured = bool(self._known or self._completed or self._least)
+        estimate = replace(request.estimate, host_bytes=self._corrected(raw.host_bytes), host_measured=measured)
+        return replace(request, estimate=estimate, host_bytes=self._need(estimate))
+
+    def _corrected(self, host_bytes: int) -> int:
+        samples = [*self._known, *self._completed.values()]
+        least = [host_bytes + sample.peak_bytes - sample.exact_bytes for sample in self._least.values()]
+        return max([corrected(host_bytes, samples), *least])
+
+    def _keep(self, kept: dict[str, Sample], trial: Trial, peak: int) -> bool:
+        """Replaces what was known of a trial by its peak."""
+        raw = self._raw[trial.trial_id]
+        if not peak or not raw.host_bytes:
+            return False
+        before = self._corrected(raw.host_bytes)
+        self._least.pop(trial.trial_id, None)
+        kept[trial.trial_id] = Sample(raw.host_bytes, 0, peak)
+        return abs(self._corrected(raw.host_bytes) - before) > CHANGED_BYTES
 
 
 class StudyFeedback:

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.errors import ExecutionError, WorkloadError, one_line
 from tuner.estimation.new_process import run_in_new_process, unpacked
@@ -26,32 +26,11 @@ if TYPE_CHECKING:
     from tuner.workloads.base import Workload
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """The memory of ``training.rehearsal.rehearse``, in bytes, and an epoch's time."""
+class Measurement(NamedTuple):
+    """What ``training.rehearsal.rehearse`` took."""
 
     peak_bytes: int  # of the process: peak reserved memory and context on a GPU, peak resident memory on the CPU
-    context_bytes: int  # taken before the first tensor: the CUDA context, or interpreter and libraries
-    allocated_bytes: int  # the tensors' peak
-    parameter_bytes: int
-    gradient_bytes: int
-    optimizer_bytes: int
-    epoch_seconds: float | None = None  # None if it could not be found
-
-    def to_estimate(self) -> MemoryEstimate:
-        """The estimate. What is left of the allocated bytes is activations, and of the peak fragmentation."""
-        exact = self.parameter_bytes + self.gradient_bytes + self.optimizer_bytes
-        activation = max(0, self.allocated_bytes - exact)
-        return MemoryEstimate(
-            method="measured",
-            parameter_bytes=self.parameter_bytes,
-            gradient_bytes=self.gradient_bytes,
-            optimizer_bytes=self.optimizer_bytes,
-            activation_bytes=activation,
-            fragmentation_bytes=max(0, self.peak_bytes - self.context_bytes - exact - activation),
-            context_bytes=self.context_bytes,
-            epoch_seconds=self.epoch_seconds,
-        )
+    estimate: MemoryEstimate  # with an epoch's time, if it could be found
 
 
 def measure(
@@ -116,22 +95,26 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
     peak = meter.peak_bytes()
     if peak is None:
         raise RuntimeError(f"this system ({sys.platform}) does not report a process's peak memory")
-    allocated = torch.cuda.max_memory_allocated() if target != "cpu" else _tensor_peak_bytes(rehearse)
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    allocated = int(torch.cuda.max_memory_allocated()) if target != "cpu" else _tensor_peak_bytes(rehearse)
+    parameters = sum(p.nbytes for p in model.parameters())
+    gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
-    measured = Measurement(
-        peak_bytes=peak,
+    exact = parameters + gradients + sum(value.nbytes for value in state)
+    activations = max(0, allocated - exact)
+    estimate = MemoryEstimate(
+        method="measured",
+        parameter_bytes=parameters,
+        gradient_bytes=gradients,
+        optimizer_bytes=exact - parameters - gradients,
+        activation_bytes=activations,
+        fragmentation_bytes=max(0, peak - meter.context_bytes - exact - activations),
         context_bytes=meter.context_bytes,
-        allocated_bytes=int(allocated),
-        parameter_bytes=sum(p.nbytes for p in model.parameters()),
-        gradient_bytes=sum(gradient.nbytes for gradient in gradients),
-        optimizer_bytes=sum(value.nbytes for value in state),
     )
     with suppress(Exception):  # memory is known all the same
         torch.set_num_threads(1)
         seconds = epoch_seconds(workload, model, optimizer, config, data, target)
-        measured = replace(measured, epoch_seconds=seconds)
-    return measured
+        estimate = replace(estimate, epoch_seconds=seconds)
+    return Measurement(peak, estimate)
 
 
 def _tensor_peak_bytes(run: Callable[[], object]) -> int:

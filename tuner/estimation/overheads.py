@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tuner.errors import ExecutionError, one_line
-from tuner.trial import MB
+from tuner.trial import GB, MB, MemoryEstimate
 
 if TYPE_CHECKING:
     from tuner.workloads.base import Trainable, Workload
@@ -30,6 +31,13 @@ PYG, PYG_BYTES = "torch_geometric", 130 * MB
 # The gaps between smaller tensors in a worker's heap (``tuner.machine.caps``), as a share of these tensors. They were
 # 14 to 43 % at the smallest caps under which GraphSAGE 32x2 to 256x4, 512x2 with batches of 80,000 and an MLP ran.
 HEAP_SLACK = 0.5
+# A worker's own memory before its first tensor: a guess, which the first trials replace. On the emulated card a warm
+# process has 162 MB, and Ray's part is 90. The real driver adds its own: before CUDA loaded kernels lazily (11.7), a
+# process had 1.3 GB after its first tensor and 1.9 after a convolution (pytorch/pytorch#12873), libraries' pages that
+# processes share included.
+WORKER_BYTES = GB
+# The copies of a workload's weights at once: the best ones, and those of a better epoch or the content of their file.
+WEIGHTS_KEPT = 2
 IN_EVERY_WORKER = {*sys.stdlib_module_names, "numpy", "torch", "tuner"}
 
 
@@ -50,7 +58,7 @@ def import_bytes(cls: type[Workload], *, compiler: bool = False) -> int:
     module = sys.modules.get(cls.__module__)
     names = {_module(value) for value in vars(module).values()} - {cls.__module__} if module else set()
     packages = {name.partition(".")[0] for name in (*names, *cls.imports)}
-    compiler_bytes = COMPILER_BYTES if compiler else 0
+    compiler_bytes = COMPILER_BYTES if compiler and PYG not in packages else 0
     if packages <= IN_EVERY_WORKER | {PYG}:
         return PYG_BYTES if PYG in packages else compiler_bytes
     return _measured(_growth, cls.__new__(cls), f"workload {cls.name}") + compiler_bytes
@@ -110,3 +118,14 @@ def _growth(content: bytes) -> int:
     for name in workload.imports:
         import_module(name)
     return max(0, int(psutil.Process().memory_info().rss - before))
+
+
+def with_host(estimate: MemoryEstimate, own_bytes: int, *, keeps_weights: bool = True) -> MemoryEstimate:
+    """A GPU trial's estimate with its host RAM.
+
+    These are a worker's own memory, ``own_bytes`` of data, copies of the weights if tuner's loop keeps them, and the
+    modules that are never trained, which a trace has found. What a program imports and keeps, and what its data
+    loaders hold, is not known.
+    """
+    weights = WEIGHTS_KEPT * estimate.parameter_bytes if keeps_weights else 0
+    return replace(estimate, host_bytes=estimate.host_bytes + WORKER_BYTES + own_bytes + weights)

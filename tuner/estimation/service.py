@@ -8,10 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
-from tuner.estimation import calibration, host
+from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample
 from tuner.estimation.epoch_times import can_be_recorded, predicted, step_sample, steps_in_epoch
-from tuner.estimation.registry import AUTO, ESTIMATORS, Method, can_be_calibrated, check_method
+from tuner.estimation.estimators import AUTO, ESTIMATORS, Method, can_be_calibrated, check_method, trace_of_step
 from tuner.trial import MAX_BATCH, UNNAMED, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Workload
 
@@ -123,13 +123,12 @@ class EstimationService:
 
     def _built(self, workload: Trainable, config: Config, device: Device) -> MemoryEstimate:
         """The estimate of what ``build`` makes of a configuration."""
-        from tuner.estimation.estimators.traced import estimate_step
         from tuner.estimation.overheads import program_bytes
         from tuner.workloads.program import Program
 
         assert self.build is not None
         make = partial(self.build, workload.arguments_of(config))
-        estimate = estimate_step(make, device, expandable_segments=self.expandable_segments)
+        estimate = trace_of_step(make, device).to_estimate(device.kind, self.expandable_segments)
         if device.kind == "cuda":
             return estimate
         imports = program_bytes(workload) if isinstance(workload, Program) else 0
@@ -159,7 +158,9 @@ class EstimationService:
 
     def learn_in_ram(self, workload: str, device: str, peaks: Iterable[tuple[MemoryEstimate, int]]) -> None:
         """Like ``learn``, for the host RAM of GPU trials."""
-        calibration.record(self._key(workload, device) + IN_RAM, [host.to_sample(raw, peak) for raw, peak in peaks])
+        calibration.record(
+            self._key(workload, device) + IN_RAM, [Sample(raw.host_bytes, 0, peak) for raw, peak in peaks]
+        )
 
     def learn_times(
         self, workload: Trainable, data: object, device: str, epochs: Iterable[tuple[MemoryEstimate, Config, float]]

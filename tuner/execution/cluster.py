@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tuner.errors import ExecutionError, InputError, TunerError, one_line
 from tuner.machine.caps import environment, unless_set
@@ -21,6 +22,7 @@ OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is s
 ROTATION = {"RAY_ROTATION_MAX_BYTES": str(LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}  # of each process's output
 STOP_SECONDS = 30
 AUTH_MODE, AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+SERVICES = ("start_api_server", "start_log_monitor", "start_monitor")
 TEMPORARY = "ray"  # Ray opens its folder to everybody, so it lies in a private one
 # The longest path that Ray makes in there, as process ids have at most seven digits.
 LONGEST_SOCKET = f"/{TEMPORARY}/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store"
@@ -99,7 +101,7 @@ def _started(devices: tuple[Device, ...], variables: dict[str, str]) -> Iterator
     with private_folder(usable_base()) as folder, authentication("token", secrets.token_hex(32)):
         # Ray's processes inherit the variables, so the idle workers that Ray starts can be used. That saves half a
         # second for each.
-        with environment({**unless_set(ROTATION), **variables, **_instances(devices)}), _loopback():
+        with environment({**unless_set(ROTATION), **variables, **_instances(devices)}), _small():
             ray.init(
                 address="local",
                 num_cpus=sum(device.cores for device in devices),
@@ -166,17 +168,25 @@ def quiet() -> None:
 
 
 @contextmanager
-def _loopback() -> Iterator[None]:
-    """A Ray that is started in this block listens on the loopback address alone.
+def _small() -> Iterator[None]:
+    """A Ray that is started in this block listens on the loopback address alone, and has no services for people.
 
-    That is Ray's default on macOS and Windows. On Linux it takes another address even if given 127.0.0.1, unless this
-    switch is off (``RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER``, read when Ray is imported).
+    The address is Ray's default on macOS and Windows. On Linux Ray takes another one even if given 127.0.0.1, unless
+    a switch is off (``RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER``, read when Ray is imported).
+
+    Ray starts a server for its dashboard, a reader of logs and an autoscaler even if no dashboard and no logs are
+    asked for. Its workers wait for that server: without the three Ray starts in half the time.
     """
     from ray._private import ray_constants
+    from ray._private.node import Node
 
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
+    replaced: list[tuple[Any, str, object]] = [(ray_constants, "ENABLE_RAY_CLUSTER", False)]
+    replaced += [(Node, name, lambda *_, **__: None) for name in SERVICES]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     try:
+        for owner, name, value in replaced:
+            setattr(owner, name, value)
         yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+        for owner, name, value in before:
+            setattr(owner, name, value)

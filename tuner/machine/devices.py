@@ -10,6 +10,7 @@ import platform
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -131,6 +132,18 @@ def allocator_environment(expandable_segments: bool) -> dict[str, str]:
     return {ALLOCATOR_VARIABLE: ",".join(filter(None, [users, "expandable_segments:True"]))}
 
 
+@cache
+def initialized_nvml() -> Any:
+    """NVML, initialized once: that takes a while, and studies read the memory often.
+
+    Without an NVIDIA driver, ``pynvml.NVMLError`` is raised.
+    """
+    import pynvml
+
+    pynvml.nvmlInit()
+    return pynvml
+
+
 def cuda_devices() -> tuple[Device, ...]:
     """The GPUs and MIG instances that are visible under ``CUDA_VISIBLE_DEVICES``; empty without an NVIDIA driver.
 
@@ -139,18 +152,14 @@ def cuda_devices() -> tuple[Device, ...]:
     import pynvml
 
     try:
-        pynvml.nvmlInit()
+        number = initialized_nvml().nvmlDeviceGetCount()
     except pynvml.NVMLError:
         return ()
-    try:
-        gpus = [nvml_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        visible = _visible(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-        apart = {(device.index, device.gpu_instance): device for device in reversed(visible)}
-        visible = [device for device in visible if device in apart.values()]
-        cores = max(1, available_cores() // max(1, len(visible)))
-        return tuple(_cuda_device(device, cores) for device in visible)
-    finally:
-        pynvml.nvmlShutdown()
+    visible = _visible([nvml_gpu(index) for index in range(number)], os.environ.get("CUDA_VISIBLE_DEVICES"))
+    apart = {(device.index, device.gpu_instance): device for device in reversed(visible)}
+    visible = [device for device in visible if device in apart.values()]
+    cores = max(1, available_cores() // max(1, len(visible)))
+    return tuple(_cuda_device(device, cores) for device in visible)
 
 
 def nvml_gpu(index: int) -> NvmlGpu:

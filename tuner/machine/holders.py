@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tuner.machine.devices import ram_bytes
+from tuner.machine.devices import initialized_nvml, ram_bytes
 from tuner.trial import GB, Device
 
 PROC = Path("/proc")
@@ -54,7 +53,7 @@ def memory_now(device: Device, groups: Sequence[Collection[int]]) -> Memory:
     try:
         handle = _gpu(device)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        found = _processes(handle)
+        found = compute_processes(handle)
     except pynvml.NVMLError:
         return Memory(device.total_bytes, device.free_bytes, None)
     asked = set[int]().union(*groups)
@@ -71,7 +70,7 @@ def holders(device: Device, own: Collection[int], most: int) -> list[Holder]:
         import pynvml
 
         try:
-            found = [(pid, held) for pid, held in _processes(_gpu(device)) if pid not in own]
+            found = [(pid, held) for pid, held in compute_processes(_gpu(device)) if pid not in own]
         except pynvml.NVMLError:
             return []
     else:
@@ -84,7 +83,7 @@ def holders(device: Device, own: Collection[int], most: int) -> list[Holder]:
 
 def gpu_holders(handle: object) -> list[Holder]:
     """The processes that compute on a GPU of NVML, with the memory that they hold."""
-    return [holder(pid, held) for pid, held in _processes(handle)]
+    return [holder(pid, held) for pid, held in compute_processes(handle)]
 
 
 def holder(pid: int, held_bytes: int | None) -> Holder:
@@ -105,38 +104,23 @@ def with_descendants(pids: Sequence[int]) -> list[set[int]]:
     """
     import psutil
 
-    children: dict[int, list[int]] = {}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            children.setdefault(process.ppid(), []).append(process.pid)
-    asked = set(pids)
-
     def tree(pid: int) -> set[int]:
-        found, waiting = {pid}, [pid]
-        while waiting:
-            new = set(children.get(waiting.pop(), [])) - found - asked
-            found |= new
-            waiting += new
-        return found
+        with suppress(psutil.Error):
+            return {pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))}
+        return {pid}
 
-    return [tree(pid) if pid not in pids[:number] else set() for number, pid in enumerate(pids)]
-
-
-@cache
-def _nvml() -> Any:
-    """NVML, initialized once: that takes a while, and studies read the memory often."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    return pynvml
+    trees = {pid: tree(pid) for pid in pids}
+    nested = {pid: [trees[other] for other in trees if other in trees[pid] and other != pid] for pid in trees}
+    apart = {pid: trees[pid].difference(*nested[pid]) for pid in trees}
+    return [apart.pop(pid, set()) for pid in pids]
 
 
 def _gpu(device: Device) -> Any:
     """NVML's handle of a GPU."""
-    return _nvml().nvmlDeviceGetHandleByUUID(device.uuid)
+    return initialized_nvml().nvmlDeviceGetHandleByUUID(device.uuid)
 
 
-def _processes(handle: Any) -> list[tuple[int, int | None]]:
+def compute_processes(handle: Any) -> list[tuple[int, int | None]]:
     """The process ids on a GPU with the bytes that each holds; empty if the driver does not list them."""
     import pynvml
 

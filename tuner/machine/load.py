@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tuner.machine.devices import nvml_gpu, ram_bytes
+from tuner.machine.devices import initialized_nvml, nvml_gpu, ram_bytes
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,12 @@ class LoadMeter:
 
 
 def _handles(uuids: frozenset[str]) -> dict[str, Any]:
-    """NVML's handles of these GPUs and MIG instances. It stays initialized, as for the readings of free memory."""
+    """NVML's handles of these GPUs and MIG instances."""
     import pynvml
 
     handles: dict[str, Any] = {}
     with suppress(pynvml.NVMLError):
-        pynvml.nvmlInit()
-        for index in range(pynvml.nvmlDeviceGetCount()):
+        for index in range(initialized_nvml().nvmlDeviceGetCount()):
             with suppress(pynvml.NVMLError):  # another GPU may be lost
                 handles |= {device.uuid: device.handle for device in nvml_gpu(index).devices if device.uuid in uuids}
     return handles

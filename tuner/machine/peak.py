@@ -16,7 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
-from tuner.machine.holders import rollup, status
+from tuner.machine.devices import initialized_nvml
+from tuner.machine.holders import compute_processes, rollup, status
 from tuner.machine.private_folder import locked
 from tuner.trial import Device
 
@@ -189,27 +190,21 @@ def _return_free_heap() -> None:
         libc.malloc_trim(0)
 
 
-# The fields of mallinfo(3), in its order.
-MALLINFO = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
-
-
-class _Mallinfo2(ctypes.Structure):
-    _fields_: ClassVar = [(name, ctypes.c_size_t) for name in MALLINFO]
-
-
-class _Mallinfo(ctypes.Structure):  # before glibc 2.33
-    _fields_: ClassVar = [(name, ctypes.c_uint) for name in MALLINFO]
+class _Mallinfo2(ctypes.Structure):  # mallinfo(3)
+    _fields_: ClassVar = [
+        ("others", 8 * ctypes.c_size_t),
+        ("fordblks", ctypes.c_size_t),
+        ("keepcost", ctypes.c_size_t),
+    ]
 
 
 def _free_heap_bytes() -> int:
-    """The free bytes in the C library's heap; 0 if it does not report them."""
+    """The free bytes in the C library's heap; 0 if it does not report them, as before glibc 2.33."""
     libc = ctypes.CDLL(None)
-    for name, structure in (("mallinfo2", _Mallinfo2), ("mallinfo", _Mallinfo)):
-        if hasattr(libc, name):
-            mallinfo = libc[name]
-            mallinfo.restype = structure
-            return int(mallinfo().fordblks)
-    return 0
+    if not hasattr(libc, "mallinfo2"):
+        return 0
+    libc.mallinfo2.restype = _Mallinfo2
+    return int(libc.mallinfo2().fordblks)
 
 
 _contexts: dict[str, int] = {}  # by the device's UUID: a process makes its context there once
@@ -223,22 +218,16 @@ def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
     """
     if device.uuid in _contexts:
         return _contexts[device.uuid]
-    import pynvml
     import torch
 
-    pynvml.nvmlInit()
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(device.uuid)
-        with _alone():
-            before = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
-            warm_up()
-            grown = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used) - before
-        held = {}
-        with suppress(pynvml.NVMLError):  # NVML lists no processes of a MIG instance on a host of virtual GPUs
-            held = {p.pid: p.usedGpuMemory for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    finally:
-        pynvml.nvmlShutdown()
-    own = max(0, int(held.get(os.getpid()) or grown) - int(torch.cuda.memory_reserved()))
+    nvml = initialized_nvml()
+    handle = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+    with _alone():
+        before = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        warm_up()
+        grown = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) - before
+    held = dict(compute_processes(handle)).get(os.getpid())  # none of a MIG instance on a host of virtual GPUs
+    own = max(0, int(held or grown) - int(torch.cuda.memory_reserved()))
     return _contexts.setdefault(device.uuid, own)
 
 

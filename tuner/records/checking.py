@@ -3,58 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 import reprlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import PlainValidator, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag, TypeAdapter, ValidationError
 
 from tuner.errors import InputError
 from tuner.machine.regular_files import regular
 from tuner.trial import LARGEST_NUMBER, ConfigValue
 
 Checked = TypeVar("Checked")
-EXPECTED = {  # our words for pydantic's types of errors
-    "dataclass_type": "expected an object",
-    "dict_type": "expected an object",
-    "mapping_type": "expected an object",
-    "list_type": "expected a list",
-    "is_instance_of": "expected a list",
-    "sequence_str": "expected a list",
-    "string_type": "expected a text",
-}
 LARGEST_AMOUNT = 1e12  # the largest number of seconds or GB that is accepted
 _ADAPTERS: dict[type, TypeAdapter[object]] = {}  # made on first use
-_TRIAL_ID = re.compile(r"\w[\w.+-]*")  # a trial's id is part of file names
 
 
-def as_text(value: object) -> str:
-    """The value, which must be a text; else a ValueError is raised."""
-    if not isinstance(value, str):
-        raise ValueError("expected a text")
-    return value
-
-
-def as_name(value: object) -> str:
-    """The value, which must be a text that is not empty; else a ValueError is raised."""
-    text = as_text(value)
-    if not text or "\0" in text or text != _shown(text):
-        raise ValueError("expected a name")
-    return text
-
-
-def _shown(value: object) -> str:
+def _shown(value: object) -> object:
     """A text that any file and terminal accepts: bytes of a path that are not valid text become question marks."""
-    return as_text(value).encode(errors="replace").decode()
-
-
-def _trial_id(value: object) -> str:
-    if not _TRIAL_ID.fullmatch(as_text(value)):
-        raise ValueError("expected the id of a trial, such as 't001'")
-    return str(value)
+    return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def _number(value: object) -> int | float:
@@ -63,47 +31,38 @@ def _number(value: object) -> int | float:
     return value
 
 
-def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ValueError("expected a whole number from 0")
-    return value
-
-
-def _amount(value: object) -> float:
-    number = float(_number(value))
-    if not 0 <= number <= LARGEST_AMOUNT:
-        raise ValueError(f"expected a number from 0 to {LARGEST_AMOUNT:g}")
-    return number
-
-
 def _metric(value: object) -> int | float | None:
     return None if value is None else _number(value)
 
 
 def _config_value(value: object) -> ConfigValue:
-    if isinstance(value, str):
-        return _shown(value)
-    if isinstance(value, bool):
-        return value
+    if isinstance(value, (str, bool)):
+        return str(_shown(value)) if isinstance(value, str) else value
     try:
         return _number(value)
     except ValueError:
         raise ValueError("expected a number or a text") from None
 
 
-Text = Annotated[str, PlainValidator(as_text)]
-Shown = Annotated[str, PlainValidator(_shown)]
-Name = Annotated[str, PlainValidator(as_name)]
-TrialId = Annotated[str, PlainValidator(_trial_id)]
-Whole = Annotated[int, PlainValidator(_whole)]
-Amount = Annotated[float, PlainValidator(_amount)]
-Metric = Annotated[float | None, PlainValidator(_metric)]
+def _form(value: object) -> str:
+    return "[list]" if isinstance(value, list) else "[one]"
+
+
+Shown = Annotated[str, BeforeValidator(_shown)]
+Name = Annotated[str, Field(pattern=r"^[^\x00]+$")]
+Names = Annotated[  # one, or a list of them; the brackets of the tags keep them out of messages
+    Annotated[Name, Tag("[one]")] | Annotated[list[Name], Field(min_length=1), Tag("[list]")], Discriminator(_form)
+]
+TrialId = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # it is part of file names
+Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Amount = Annotated[float, Field(strict=True, ge=0, le=LARGEST_AMOUNT)]
+Metric = Annotated[float | None, PlainValidator(_metric)]  # whole numbers stay whole
 CheckedValue = Annotated[ConfigValue, PlainValidator(_config_value)]
 
 
 def dotted(path: Sequence[int | str]) -> str:
     """The name of a nested field in messages: ``plan.devices.0.name``."""
-    return ".".join(str(part) for part in path if part != "[key]")
+    return ".".join(str(part) for part in path if not str(part).startswith("["))
 
 
 def checked(
@@ -159,5 +118,5 @@ def _fault(error: ValidationError, name: Callable[[Sequence[int | str]], str]) -
     if first["type"] == "missing":
         return f"has no {field}"
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
-    expected = EXPECTED.get(first["type"], message)
-    return f"{field} is {reprlib.repr(first['input'])}; {expected}" if field else expected
+    message = message.partition(" or an instance of")[0]  # a class of ours
+    return f"{field} is {reprlib.repr(first['input'])}; {message}" if field else message

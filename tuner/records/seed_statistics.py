@@ -15,20 +15,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 from tuner.records.attempts import Attempt
 from tuner.trial import Objective
 
 Verdict = Literal["best", "=", "worse", "better", "not judged", ""]
-
-# 97.5 % quantiles of Student's t with 1 to 30 degrees of freedom: NIST/SEMATECH e-Handbook, table 1.3.6.7.2.
-T_975 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-Z_975 = 1.959964  # of the normal distribution
 
 
 @dataclass(frozen=True)
@@ -65,16 +58,12 @@ class Average:
     verdict: Verdict = ""
 
 
+@cache
 def t_quantile(degrees: int) -> float:
-    """The 97.5 % quantile of Student's t.
+    """The 97.5 % quantile of Student's t."""
+    from scipy.special import stdtrit
 
-    For up to 30 ``degrees`` of freedom it is taken from the table. Beyond, the first two terms of the expansion in
-    Abramowitz and Stegun, 26.7.5, are right to three decimals.
-    """
-    if degrees <= len(T_975):
-        return T_975[degrees - 1]
-    z = Z_975
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+    return float(stdtrit(degrees, 0.975))
 
 
 def interval_of(values: Sequence[float]) -> Interval:

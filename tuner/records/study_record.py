@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, PlainValidator
+from pydantic import AfterValidator, Field
 
 from tuner.errors import InputError
 from tuner.machine.regular_files import MOST_BYTES, regular
-from tuner.records.checking import Amount, CheckedValue, Name, Text, TrialId, Whole, as_name, as_text, checked_json
+from tuner.records.checking import Amount, CheckedValue, Name, Names, Shown, TrialId, Whole, checked_json
 from tuner.records.files import STUDY
 from tuner.trial import ConfigValue, Device, Direction, Objective
 
@@ -26,42 +26,16 @@ def _named(values: Mapping[str, ConfigValue]) -> Mapping[str, ConfigValue]:
     return values
 
 
-def _count(value: int) -> int:
-    if not 1 <= value <= 1_000_000:
-        raise ValueError("expected a number from 1 to 1,000,000")
-    return value
-
-
-def _texts(value: object) -> str | list[str]:
-    return [as_text(text) for text in value] if isinstance(value, list) else as_text(value)
-
-
-def _names(value: object) -> str | list[str]:
-    if value == []:
-        raise ValueError("expected a name")
-    return [as_name(name) for name in value] if isinstance(value, list) else as_name(value)
-
-
-def _device(device: Device) -> Device:
-    sizes = device.total_bytes, device.free_bytes, device.cores, device.ram_bytes, device.free_ram_bytes
-    if not 0 <= max(sizes) < 2**63:
-        raise ValueError("expected a device")
-    return device
-
-
 Scale = Literal["linear", "log"]  # of a range in a search space
-# A text for one workload, a list for several.
-Names = Annotated[str | list[str], PlainValidator(_names)]
-Texts = Annotated[str | list[str], PlainValidator(_texts)]
 Named = Annotated[Mapping[str, CheckedValue], AfterValidator(_named)]
-Count = Annotated[Whole, AfterValidator(_count)]
+Count = Annotated[Whole, Field(ge=1, le=1_000_000)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRecord:
     """The plan of a study: how its trials share the devices."""
 
-    devices: Sequence[Annotated[Device, AfterValidator(_device)]] = field(default_factory=list)
+    devices: Sequence[Device] = field(default_factory=list)
     buffer_bytes: int = 0
     budgets: Sequence[Whole] = field(default_factory=list)
     packing: str = ""
@@ -90,7 +64,7 @@ class StudyRecord:
     seed: Whole | None = None  # the first seed
     seeds: Count = 1
     split_seed: Whole | None = None
-    fingerprint: Texts | None = None  # of the data and their split; a list if there are several workloads
+    fingerprint: Names | None = None  # of the data and their split; a list if there are several workloads
     # With names, and with workloads if there are several.
     configurations: Sequence[Named] = field(default_factory=list)
     auto_batch: Mapping[TrialId, Whole] = field(default_factory=dict)  # chosen batch sizes by trial id
@@ -100,15 +74,15 @@ class StudyRecord:
     metrics: Mapping[str, Name] = field(default_factory=dict)  # the metric of each workload's trials
     directions: Mapping[str, Direction] = field(default_factory=dict)  # earlier versions minimised every metric
     scales: Mapping[str, Scale] = field(default_factory=dict)  # of the space's ranges, by hyperparameter
-    data: Text | None = None  # a short description of the data sets
+    data: Shown | None = None  # a short description of the data sets
     last_epoch: Whole | None = None  # of a training on all data, which holds nothing out
-    cautions: Mapping[str, Text] = field(default_factory=dict)  # why a workload's data may not tell the best trial
+    cautions: Mapping[str, Shown] = field(default_factory=dict)  # why a workload's data may not tell the best trial
     settings: Mapping[str, object] = field(default_factory=dict)  # the values of all options
     plan: PlanRecord = PlanRecord()
     versions: Mapping[str, str] = field(default_factory=dict)
-    revision: Text = ""  # git's, of the folder that the study was started in, with "+" if files were changed
-    started: Text = ""
-    command: Text = "a Python program"  # the user's command
+    revision: str = ""  # git's, of the folder that the study was started in, with "+" if files were changed
+    started: str = ""
+    command: Shown = "a Python program"  # the user's command
     options: Mapping[str, object] | None = None  # those that repeat the study; None if only the same call does
 
     @property

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import Spelling, in_python, printable, spelled
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 WIDE = 250  # the width in columns of a file or a pipe, so that lines are not wrapped
 
@@ -62,14 +60,3 @@ def line_width(console: Console) -> int | None:
 def print_text(console: Console, text: str) -> None:
     """Prints a text without markup and without wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def make_table(heads: Iterable[str], left: Container[str]) -> Table:
-    """A table without borders; its columns are right-aligned except those with heads in ``left``."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for head in heads:  # names of others, too
-        table.add_column(Text(printable(head)), justify="left" if head in left else "right")
-    return table

@@ -14,9 +14,7 @@ from tuner.errors import InputError, printable
 from tuner.records.attempts import Attempt, attempts_of
 from tuner.records.row_queries import default_columns, head
 from tuner.records.seed_statistics import best_trial
-from tuner.records.study_record import read_study
 from tuner.reporting.figures.estimates import estimate_against_peak
-from tuner.reporting.figures.joined import titled
 from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.figures.machine import machine_load
 from tuner.reporting.figures.optuna_figures import (
@@ -30,7 +28,7 @@ from tuner.reporting.figures.optuna_figures import (
 from tuner.reporting.figures.optuna_study import Drawn, drawn
 from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.study_view import StudyView, read_study_view
-from tuner.reporting.texts import count_text, value_text
+from tuner.reporting.texts import count_text
 from tuner.trial import DIRECTIONS, Objective
 
 if TYPE_CHECKING:
@@ -41,7 +39,6 @@ FOLDER = "folder"
 METRIC = "metric"
 DIRECTION = "direction"
 SHOWN_ROWS = 60
-TEXTS = ("name", "status", "error")
 SHOWN_COLUMNS = ("workload", "name", "seed", "status", "attempts", "error")  # identify a table of trials
 
 
@@ -71,10 +68,11 @@ class StudyFrame(pd.DataFrame):
             raise InputError("best: no trial of this table is completed; its column error says why")
         if missing := [name for name in ("name", "seed", "status", metric) if name not in self]:
             raise InputError(f"best: this table has no column {missing[0]!r}: take it of the table with all columns")
-        best = _best_place(attempts_of(pd.DataFrame(self)), objective)
+        rows = attempts_of(pd.DataFrame(self))
+        best = best_trial(rows, objective)
         if best is None:
             raise InputError(f"best: no trial of this table is completed with a {metric}; its column error says why")
-        return self.iloc[best]
+        return self.iloc[rows.index(best)]
 
     def best_model(self) -> nn.Module:
         """The model whose weights the study has kept: of its trial with the best value, in evaluation mode.
@@ -93,56 +91,66 @@ class StudyFrame(pd.DataFrame):
         Raises:
             InputError: the study's folder cannot be read, or there is nothing to draw; as of every plot.
         """
-        return titled(learning_curves(self._drawn()))
+        return learning_curves(self._drawn()).titled()
 
     def plot_parallel(self) -> Figure:
         """Parallel coordinates: a line for each trial through its hyperparameters to its metric."""
-        return titled(parallel_coordinates(self._drawn()))
+        return parallel_coordinates(self._drawn()).titled()
 
     def plot_metric(self) -> Figure:
         """The metric against each hyperparameter that varies."""
-        return titled(slices(self._drawn()))
+        return slices(self._drawn()).titled()
 
     def plot_importance(self) -> Figure:
         """How much each hyperparameter matters, by Optuna's PED-ANOVA; needs ten completed trials."""
-        return titled(what_matters(self._drawn())[0])
+        return what_matters(self._drawn())[0].titled()
 
     def plot_contour(self) -> Figure:
         """The metric over the two most important hyperparameters."""
-        return titled(what_matters(self._drawn())[-1])
+        return what_matters(self._drawn())[-1].titled()
 
     def plot_history(self) -> Figure:
         """Each trial's metric in the order in which trials ended, and the best so far."""
-        return titled(history({"": self._drawn()}))
+        return history({"": self._drawn()}).titled()
 
     def plot_distribution(self) -> Figure:
         """The share of completed trials up to each value of the metric."""
-        return titled(distribution({"": self._drawn()}))
+        return distribution({"": self._drawn()}).titled()
 
     def plot_machine(self) -> Figure:
         """The load of the study's machine over time: CPU, RAM and GPUs."""
-        return titled(machine_load(self._study()))
+        return machine_load(self._study()).titled()
 
     def plot_timeline(self) -> Figure:
         """Every attempt on its device over time, with what it reserved and used, in GB of 2**30 bytes."""
-        return titled(timeline(self._study()))
+        return timeline(self._study()).titled()
 
     def plot_memory(self) -> Figure:
         """The estimate of each completed trial's memory against its measured peak, in GB of 2**30 bytes."""
-        return titled(estimate_against_peak(self._study()))
+        return estimate_against_peak(self._study()).titled()
 
     def __repr__(self) -> str:
         """The table as pandas shows it, without what a terminal would obey."""
         return printable(super().__repr__())
 
     def _repr_html_(self) -> str | None:
-        """The important columns if this is a table of trials; a selection of columns is shown as it is."""
+        """Pandas' table of the important columns, if this is a table of trials; a selection is shown as it is."""
         if not self.attrs.get(METRIC) or any(name not in self for name in SHOWN_COLUMNS) or self.empty:
-            html: str | None = super()._repr_html_()  # type: ignore[misc]  # the stubs lack it
-            return html
-        rows, objective = attempts_of(pd.DataFrame(self)), self._objective()
-        best, folder = _best_place(rows, objective), self.attrs.get(FOLDER, "")
-        return _trials_html(rows, list(self.columns), objective.metric, best, folder)
+            plain: str | None = super()._repr_html_()  # type: ignore[misc]  # the stubs lack it
+            return plain
+        rows, known, metric = attempts_of(pd.DataFrame(self)), list(self.columns), self._objective().metric
+        shown = [column for column in default_columns(rows, known, metric) if column in known]
+        table = pd.DataFrame(self)[shown].rename(columns={column: head(column, known) for column in shown})
+        html = table.to_html(max_rows=SHOWN_ROWS, show_dimensions=False, index=False, na_rep="")
+        return f'<div style="overflow-x:auto">{html}</div><p>{escape(self._summary(rows))}</p>'
+
+    def _summary(self, rows: Sequence[Attempt]) -> str:
+        """How many trials ended in which way, the best one, and the study's folder."""
+        counts, objective, folder = Counter(row.status for row in rows), self._objective(), self.attrs.get(FOLDER, "")
+        text = f"{count_text(len(rows), 'trial')}: {', '.join(f'{count} {word}' for word, count in counts.items())}"
+        if best := best_trial(rows, objective):
+            text += f" · best: {best.name}, {objective.metric} {best.number(objective.metric):.4f}"
+        return text + (f" · {folder}" if folder else "")
 
     def _drawn(self) -> Drawn:
         study = self._study()
@@ -151,9 +159,7 @@ class StudyFrame(pd.DataFrame):
     def _study(self) -> StudyView:
         """The whole study, even if this table has only some of its trials."""
         check_plotly()
-        folder = Path(self._about(FOLDER))
-        objectives = read_study(folder).objectives
-        return read_study_view(folder, objectives, lambda _: "")
+        return read_study_view(Path(self._about(FOLDER)), None, lambda _: "")
 
     def _objective(self) -> Objective:
         return Objective(self._about(METRIC), DIRECTIONS[self.attrs.get(DIRECTION, "minimize")])
@@ -171,41 +177,3 @@ def study_frame(table: pd.DataFrame, folder: str, objective: Objective) -> Study
     frame = StudyFrame(table)
     frame.attrs.update({FOLDER: folder, METRIC: objective.metric, DIRECTION: objective.direction})
     return frame
-
-
-def _best_place(rows: list[Attempt], objective: Objective) -> int | None:
-    """The position of the best row; None if no trial is completed."""
-    best = best_trial(rows, objective)
-    return next((place for place, row in enumerate(rows) if row is best), None)
-
-
-def _trials_html(rows: Sequence[Attempt], known: Sequence[str], metric: str, best: int | None, folder: str) -> str:
-    """The first rows of one workload with the important ones of the ``known`` columns; the ``best`` row is bold."""
-    shown = [column for column in default_columns(rows, known, metric) if column in known]
-    heads = "".join(_cell("th", column, head(column, known)) for column in shown)
-    lines = [
-        "".join(_cell("td", column, value_text(column, row.value(column))) for column in shown)
-        for row in rows[:SHOWN_ROWS]
-    ]
-    bold = ' style="font-weight:bold"'
-    body = "".join(f"<tr{bold if place == best else ''}>{line}</tr>" for place, line in enumerate(lines))
-    return (
-        '<div style="overflow-x:auto"><table class="dataframe">'
-        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
-        f"<p>{escape(_summary(rows, metric, best, folder))}</p>"
-    )
-
-
-def _cell(tag: str, column: str, text: str) -> str:
-    side = "left" if column in TEXTS else "right"
-    return f'<{tag} style="text-align:{side};white-space:nowrap">{escape(text)}</{tag}>'
-
-
-def _summary(rows: Sequence[Attempt], metric: str, best: int | None, folder: str) -> str:
-    counts = Counter(row.status for row in rows)
-    text = f"{count_text(len(rows), 'trial')}: {', '.join(f'{count} {status}' for status, count in counts.items())}"
-    if best is not None:
-        text += f" · best: {rows[best].name}, {metric} {rows[best].number(metric):.4f}"
-    if len(rows) > SHOWN_ROWS:
-        text += f" · the first {SHOWN_ROWS} are shown"
-    return text + (f" · {folder}" if folder else "")

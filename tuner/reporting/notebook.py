@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Self
 
 from tuner.reporting.console import print_text
 from tuner.reporting.progress import StudyProgress
-from tuner.trial import EpochReport, Outcome, Placement
+from tuner.trial import Outcome
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
-
-    from tuner.placement.events import Retried
 
 REFRESH_SECONDS = 0.25
 
@@ -51,23 +49,8 @@ class NotebookProgress(StudyProgress):
         self._ended = True
         self._update()
 
-    def started(self, placement: Placement) -> None:
-        """A trial has been placed."""
-        super().started(placement)
-        self._update()
-
-    def reported(self, report: EpochReport) -> None:
-        """A trial has begun to train, or finished an epoch."""
-        super().reported(report)
-        self._update()
-
-    def finished(self, outcome: Outcome, retry: Retried | None) -> None:
-        """An attempt has ended."""
-        super().finished(outcome, retry)
-        self._update()
-
     def tick(self) -> None:
-        """Time has passed."""
+        """Time or an event has passed."""
         self._update()
 
     def _has_line(self, outcome: Outcome) -> bool:

@@ -13,7 +13,7 @@ from tuner.records.row_queries import head, metric_columns, varying
 from tuner.records.seed_statistics import Interval, averages, summary
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
-from tuner.reporting.texts import MOST_OF_ERROR, value_text
+from tuner.reporting.texts import MOST_OF_ERROR, value_text, with_error
 from tuner.trial import Objective, title
 
 if TYPE_CHECKING:
@@ -104,7 +104,6 @@ def row_columns(
             [text(column, row) for row in rows],
             left=column in LEFT,
             spared=order.index(column) + 1 if column in order else 0,
-            may_be_cut=column == "error",
             names=column in ("study", "name"),
         )
         for column, shown_as in heads.items()
@@ -156,10 +155,7 @@ def intervals(rows: Sequence[Attempt], metric: str) -> Mapping[str, Interval | N
 
 def interval_text(interval: Interval | None, *, signed: bool = False) -> str:
     """A mean with half the width of its 95 % interval, if known; empty for None."""
-    if interval is None:
-        return ""
-    mean = f"{interval.mean:+.4f}" if signed else f"{interval.mean:.4f}"
-    return mean if interval.half_width is None else f"{mean} ± {interval.half_width:.4f}"
+    return with_error(interval.mean, interval.half_width, signed=signed) if interval else ""
 
 
 def has_seeds(rows: Sequence[Attempt]) -> bool:
@@ -194,3 +190,24 @@ def estimate_accuracy(rows: Sequence[Attempt], first_shares_gb: Sequence[float])
         f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({names[worst]}), "
         f"{under} of {len(errors)} under the peak{beyond}"
     )
+
+
+def figures_lines(
+    here: Mapping[str, float | None], study: Mapping[str, float | None], seeds: tuple[int, int]
+) -> list[str]:
+    """The metrics of a trial that was trained again, and those in the study. Heads name the seeds if these differ."""
+    differ = len(set(seeds)) > 1
+    heads = [
+        f"{head} (seed {seed})" if differ else head
+        for head, seed in zip(("here", "in the study"), seeds, strict=True)
+    ]
+    names = list(dict.fromkeys([*study, *here]))
+    figures = [[_figure(name, given.get(name)) for name in names] for given in (here, study)]
+    columns = [TextColumn(head, texts) for head, texts in zip(heads, figures, strict=True)]
+    return table_lines([TextColumn("", [printable(name) for name in names], left=True), *columns])
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    return str(int(value)) if name == "best_epoch" else f"{value:.6f}"

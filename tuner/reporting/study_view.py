@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tuner.errors import InputError
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS, MACHINE, SNAPSHOT
 from tuner.records.journal import read_attempts
 from tuner.records.machine_log import MachineLine, read_machine
+from tuner.records.read_studies import objective_in
 from tuner.records.row_queries import best_first
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.trial import Device, Objective, title
@@ -68,14 +70,24 @@ class StudyView:
         return list(zip(self.record.plan.devices, self.record.plan.budgets, strict=False))
 
 
-def read_study_view(folder: Path, objectives: Mapping[str, Objective], again: Again, where: str = "") -> StudyView:
+def read_study_view(
+    folder: Path, objectives: Mapping[str, Objective] | None, again: Again, where: str = ""
+) -> StudyView:
     """Reads the folder of a study, which may be running. Messages begin with ``where``, by default the folder.
+
+    Args:
+        folder: the study's.
+        objectives: what the trials of each workload are compared by; None for what the study says.
+        again: returns the command that runs a row's trial again.
+        where: the beginning of messages.
 
     Raises:
         InputError: it is not the folder of a study, or cannot be read.
     """
     study = read_study(folder, where)
     attempts, notes = read_attempts(folder / ATTEMPTS, study.workloads)
+    if objectives is None:
+        objectives = {name: study.objectives.get(name) or _objective(name, attempts) for name in study.workloads}
     attempts = [row for row in attempts if row.workload in objectives]
     latest = {row.trial_id: row for row in attempts}
     rows = best_first([latest[trial_id] for trial_id in sorted(latest)], objectives)
@@ -91,3 +103,13 @@ def read_study_view(folder: Path, objectives: Mapping[str, Objective], again: Ag
         read_machine(folder / MACHINE),
         sorted(file.name for file in folder.glob(f"*{SNAPSHOT}")),
     )
+
+
+def _objective(workload: str, rows: Sequence[Attempt]) -> Objective:
+    """What trials of a study are compared by that does not say it, as an earlier version began it."""
+    found = objective_in(workload, rows)
+    if not found.metric:
+        raise InputError(
+            f"report: it is not known what trials of {workload!r} are compared by: no trial has a val_… metric"
+        )
+    return found

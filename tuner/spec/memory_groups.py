@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator
 
 from tuner.errors import InputError, option
-from tuner.estimation.registry import Method, check_method, methods
+from tuner.estimation.estimators import Method, check_method, methods
 from tuner.machine.devices import DeviceChoice
 from tuner.spec.options import Options, Terminal, field
 from tuner.trial import MOST_GB

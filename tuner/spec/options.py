@@ -54,6 +54,19 @@ SHOWN = {  # what callers see of types that convert what is given
     "DirectionText": "str | None",
 }
 
+WORDS = {  # ours for pydantic's
+    "Input should be": "must be",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "more than",
+    "a valid number": "a number",
+    "a valid integer": "a whole number",
+    "a valid string": "a text",
+    "a valid boolean": "True or False",
+    "an instance of Sequence": "a text, or a list of texts",
+    "'str' instances are not allowed as a Sequence value": "must be a list of texts",
+}
+
 T = TypeVar("T")
 R = TypeVar("R")
 Given = TypeVar("Given", bound="Options")
@@ -115,7 +128,7 @@ class Options(BaseModel):
         try:
             super().__init__(**plain)
         except ValidationError as error:
-            raise _refusal(error.errors(include_url=False)[0], type(self)) from None
+            raise _refusal(error.errors(include_url=False)[0]) from None
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
@@ -295,7 +308,7 @@ def docstring(text: str, options: type[Options]) -> str:
     return "\n\n".join([head, *rest[:place], options.arguments_text(), *rest[place:]])
 
 
-def _refusal(error: ErrorDetails, options: type[Options]) -> InputError:
+def _refusal(error: ErrorDetails) -> InputError:
     """The error of a value that breaks its rule."""
     raised = error.get("ctx", {}).get("error")
     if isinstance(raised, InputError):
@@ -303,28 +316,7 @@ def _refusal(error: ErrorDetails, options: type[Options]) -> InputError:
     name = str(error["loc"][0]) if error["loc"] else ""
     if error["type"] == "extra_forbidden":
         return InputError(f"there is no option {name}")
-    return ParameterError(name, error["input"], _rule(name, error, options))
-
-
-def _digits(number: float) -> str:
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.12g}"
-
-
-def _rule(name: str, error: ErrorDetails, options: type[Options]) -> str:
-    kind, context = error["type"], error.get("ctx", {})
-    numbers = options.declared_type(name)
-    unit = " GB" if name.endswith("_gb") or name == "gpu_memory" else ""
-    rules: dict[str, Callable[[], str]] = {
-        "greater_than_equal": lambda: f"must be at least {context['ge']:g}",
-        "greater_than": lambda: f"must be more than {context['gt']:g}",
-        "less_than_equal": lambda: f"must be at most {_digits(context['le'])}{unit}",
-        "finite_number": lambda: "must be a finite number",
-        "float_type": lambda: "must be a number",
-        "int_type": lambda: "must be a number" if "float" in numbers else "must be a whole number",
-        "string_type": lambda: "must be a text",
-        "is_instance_of": lambda: "must be a text, or a list of texts",
-        "sequence_str": lambda: "must be a list of texts",
-        "bool_type": lambda: "must be True or False",
-        "literal_error": lambda: f"choose one of {context['expected'].replace(chr(39), '').replace(' or ', ', ')}",
-    }
-    return rules[kind]() if kind in rules else error["msg"][:1].lower() + error["msg"][1:]
+    rule = error["msg"]
+    for theirs, ours in WORDS.items():
+        rule = rule.replace(theirs, ours)
+    return ParameterError(name, error["input"], rule[:1].lower() + rule[1:])

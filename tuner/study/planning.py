@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.estimation.calibration import Sample
-from tuner.estimation.estimators.learned import first_share, with_room
-from tuner.estimation.host import corrected, with_host
+from tuner.estimation.estimators import first_share, with_room
+from tuner.estimation.feedback import corrected
+from tuner.estimation.overheads import with_host
 from tuner.estimation.service import IN_RAM, EstimatePair, EstimationService
 from tuner.machine.leases import with_leased
 from tuner.placement.capacity import largest_ram, limited, ram_budgets, ram_buffer_bytes

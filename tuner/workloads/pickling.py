@@ -75,6 +75,8 @@ def sent_by_value(code: Iterable[object]) -> Iterator[None]:
 def _modules_beside(code: Iterable[object]) -> list[ModuleType]:
     """The loaded modules under the folders that these are imported from, without installed ones."""
     folders = {Path(folder).resolve() for part in code if (folder := search_path(part))}
+    if not folders:  # as on one machine
+        return []
     installed = {Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")}
     modules = []
     for name, module in list(sys.modules.items()):

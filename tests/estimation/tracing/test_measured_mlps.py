@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import tuner
-from tuner.estimation.estimators.traced import estimate_step
+from tuner.estimation.estimators import trace_of_step
 from tuner.trial import MB, Device
 
 TABLE = Path(tuner.__file__).parents[1].parent / "shared/data/gpu/mlp_measured.csv"
@@ -79,7 +79,7 @@ def constants(count: int) -> list[float]:
     """What each process takes beside its estimate, in MiB."""
     found = []
     for row in rows(count):
-        estimate = estimate_step(lambda row=row: training(row), A100, expandable_segments=False)
+        estimate = trace_of_step(lambda row=row: training(row), A100).to_estimate("cuda")
         found.append(int(row["Max GPU Memory (MiB)"]) - estimate.reserved_bytes / MB)
     return found
 

@@ -23,9 +23,9 @@ from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import WorkloadError
 from tuner.estimation.allocator.replay import RELEASE, replay
 from tuner.estimation.cards import find_card
+from tuner.estimation.tracing.dispatch_mode import LT_WORKSPACE_BYTES
 from tuner.estimation.tracing.trace import DeviceKind, Trace
 from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step, trace_workload
-from tuner.estimation.tracing.workspaces import LT_WORKSPACE_BYTES
 from tuner.search.configurations import complete
 from tuner.training.optimizers import build_optimizer
 from tuner.training.recompute import recomputing
@@ -227,7 +227,7 @@ def test_an_optimizer_left_to_choose_takes_the_foreach_path_on_cuda() -> None:
 def test_cublaslt_has_a_workspace_by_torchs_version(
     version: tuple[int, int], kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.estimation.tracing.workspaces.TORCH", version)
+    monkeypatch.setattr("tuner.estimation.tracing.dispatch_mode.TORCH", version)
     step = lambda x: F.linear(x, x, x[0]).sum()  # noqa: E731
     trace = of(step, 64, 64, device_kind="cuda", card=find_card("Tesla T4"))
     taken = [key for key, size in trace.events if size == LT_WORKSPACE_BYTES]

@@ -205,8 +205,8 @@ def of_two(config: Any, data: Any) -> None:
         ({"max_attempts": 0}, "max_attempts=0: must be at least 1"),
         ({"backoff": "soon"}, "backoff='soon': must be a number"),
         ({"on_oom": "accumulate"}, "on_oom='accumulate': a trainable of Tune"),
-        ({"on_oom": "explode"}, "on_oom='explode': choose one of"),
-        ({"device": "tpu"}, "device='tpu': choose one of"),
+        ({"on_oom": "explode"}, "on_oom='explode': must be 'grow'"),
+        ({"device": "tpu"}, "device='tpu': must be 'auto'"),
     ],
 )
 def test_bad_input_is_one_line(arguments: dict[str, Any], message: str) -> None:

@@ -16,9 +16,10 @@ import pytest
 from tests.study.test_study import Interrupted, study
 from tuner.errors import InputError
 from tuner.integrations.trackers import adapter, selection
-from tuner.integrations.trackers.adapter import Figures, TrackedTrial, Tracker, Trackers
+from tuner.integrations.trackers.adapter import Figures, Tracker, Trackers
 from tuner.integrations.trackers.selection import choose_trackers
 from tuner.records.attempts import Attempt
+from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Placement, Trial
 
 
 class Stand(Tracker):
@@ -36,8 +37,8 @@ class Stand(Tracker):
     def open(self, name: str, study_id: str, folder: Path) -> None:
         self.told.append(("open", name))
 
-    def begin(self, tracked: TrackedTrial) -> None:
-        self.told.append(("begin", tracked.trial.trial_id, tracked.epoch, sorted(tracked.earlier)))
+    def begin(self, trial: Trial) -> None:
+        self.told.append(("begin", trial.trial_id))
 
     def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
         if self.fault == "raises":
@@ -67,24 +68,42 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
 LOGS = [("log", "t001", epoch) for epoch in (1, 2, 3)]
 
 
+def told_of(stand: Stand, trial_id: str) -> list[tuple[Any, ...]]:
+    return [told for told in stand.told if told[1:2] == (trial_id,)]
+
+
 def test_a_tracker_is_told_in_order_and_of_trials_that_fail_before_their_first_word(
     tmp_path: Path, stand: Stand
 ) -> None:
     study(tmp_path / "out", {"name": "a"}, {"name": "b", "fault": 1})
-    first = [("connect",), ("open", "out"), ("begin", "t001", 0, []), *LOGS, ("end", "t001", "completed")]
-    assert stand.told == [*first, ("begin", "t002", 0, []), ("end", "t002", "failed")]
+    assert stand.told[:2] == [("connect",), ("open", "out")]
+    assert told_of(stand, "t001") == [("begin", "t001"), *LOGS, ("end", "t001", "completed")]
+    assert told_of(stand, "t002") == [("begin", "t002"), ("end", "t002", "failed")]
 
 
-def test_a_study_that_is_gone_on_with_tells_where_its_trials_begin(tmp_path: Path, stand: Stand) -> None:
+def test_a_resumed_study_sends_each_epoch_once(tmp_path: Path, stand: Stand) -> None:
     listed = [{"name": name} for name in "abcd"]
     with pytest.raises(KeyboardInterrupt):
         study(tmp_path / "out", *listed, executor=Interrupted, max_workers=2)
-    broken_off = [("end", "t002", "interrupted"), ("begin", "t003", 0, []), ("end", "t003", "interrupted")]
-    assert stand.told[-4:] == [("log", "t002", 1), *broken_off]  # nothing of t004, which had no place
+    interrupted = [("begin", "t002"), ("log", "t002", 1), ("end", "t002", "interrupted")]
+    assert told_of(stand, "t002") == interrupted
+    assert told_of(stand, "t004") == [], "it had no place"
     stand.told.clear()
     study(tmp_path / "out", *listed, output=None, resume=str(tmp_path / "out"))
-    assert ("begin", "t002", 1, [1]) in stand.told  # at its checkpoint
+    logs = [("log", "t002", epoch) for epoch in (2, 3)]
+    assert told_of(stand, "t002") == [("begin", "t002"), *logs, ("end", "t002", "completed")]
     assert [told[1] for told in stand.told if told[0] == "end"] == ["t002", "t003", "t004"]
+
+
+def test_a_trial_that_is_tried_again_keeps_the_first_figures_of_an_epoch() -> None:
+    trackers = Trackers([stand := Stand()])
+    stand.start()
+    for attempt, epochs in ((1, (1, 2)), (2, (1, 2, 3))):
+        trackers.started(a_placement(attempt))
+        for epoch in epochs:
+            trackers.reported(EpochReport("t001", epoch, 3, {"val_loss": 1.0}))
+    assert trackers.close() == []
+    assert stand.told == [("begin", "t001"), *LOGS]
 
 
 def test_a_tracker_that_fails_costs_one_line(
@@ -137,6 +156,11 @@ def test_what_can_be_no_tracker_is_refused(options: dict[str, Any], said: str) -
     with pytest.raises(InputError, match="^" + re.escape(said)) as refused:
         choose_trackers(False, **{"mlflow": None, "wandb": None, **options})
     assert "secret" not in str(refused.value)
+
+
+def a_placement(attempt: int) -> Placement:
+    device = Device("", "cpu", 0, "RAM", GB, GB, 1)
+    return Placement(Trial("t001", "toy", "a", {}, 0, attempt), MemoryEstimate("given"), device, 1.0, GB, threads=1)
 
 
 class StandRun(SimpleNamespace):

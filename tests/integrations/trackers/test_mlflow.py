@@ -11,7 +11,6 @@ from tests.integrations.trackers.test_tensorboard import LISTED
 from tests.study.test_study import Interrupted, study
 from tests.support.attempts import attempt
 from tuner.errors import InputError
-from tuner.integrations.trackers.adapter import TrackedTrial
 from tuner.integrations.trackers.mlflow import MLflow
 from tuner.records.epochs import read_epochs
 from tuner.trial import Trial
@@ -89,27 +88,24 @@ def test_a_study_that_is_gone_on_with_has_every_trial_and_epoch_once(tmp_path: P
     assert after["t002"].data.tags["tuner.status"] == "completed"
 
 
-def begin_trial(uri: str, folder: Path, epochs: dict[int, float]) -> MLflow:
-    """A tracker whose trial has had these values of a metric in earlier attempts."""
+def begin_trial(uri: str, folder: Path) -> MLflow:
     tracker = MLflow(uri)
     tracker.connect()
     tracker.open("out", "id", folder)
-    trial = Trial("t001", "toy", "a", {"lr@0": 0.1}, 0)
-    earlier = {epoch: {"epoch/val_recall@10": value} for epoch, value in epochs.items()}
-    tracker.begin(TrackedTrial(trial, max(epochs, default=0), earlier))
+    tracker.begin(Trial("t001", "toy", "a", {"lr@0": 0.1}, 0))
     return tracker
 
 
-def test_an_attempt_that_trains_epochs_again_replaces_them(tmp_path: Path, uri: str) -> None:
-    tracker = begin_trial(uri, tmp_path, {})
-    for epoch in (1, 2):
-        tracker.log("t001", epoch, {"epoch/val_recall@10": 0.5})
-    tracker = begin_trial(uri, tmp_path, {1: 0.5})
-    for epoch in (2, 3):
-        tracker.log("t001", epoch, {"epoch/val_recall@10": 0.25})
-    tracker.end(attempt(trial_id="t001", attempts=2, **{"config/lr@0": 0.1, "val_recall@10": 0.25}))
+def test_a_trial_that_begins_again_continues_its_run(tmp_path: Path, uri: str) -> None:
+    tracker = begin_trial(uri, tmp_path)
+    tracker.log("t001", 1, {"epoch/val_recall@10": 0.5})
+    tracker.end(attempt(trial_id="t001", status="interrupted", **{"config/lr@0": 0.1}))
+    tracker = begin_trial(uri, tmp_path)
+    assert runs(uri)["t001"].info.status == "RUNNING"
+    tracker.log("t001", 2, {"epoch/val_recall@10": 0.25})
+    tracker.end(attempt(trial_id="t001", attempts=2, **{"config/lr@0": 0.2, "val_recall@10": 0.25}))
     (run,) = runs(uri).values()
-    assert steps(uri, run, "epoch/val_recall_10") == {1: 0.5, 2: 0.25, 3: 0.25}, "MLflow takes no @"
+    assert steps(uri, run, "epoch/val_recall_10") == {1: 0.5, 2: 0.25}, "MLflow takes no @"
     assert (run.info.status, run.data.metrics["val_recall_10"]) == ("FINISHED", 0.25)
     assert run.data.params == {"lr_0": "0.1", "seed": "0"}
 

@@ -53,9 +53,8 @@ def test_event_files_hold_the_figures_of_the_csv_and_of_every_epoch(tmp_path: Pa
         assert list(curve(run, "memory/share_gb").values()) == [single(0.1)] * 3
 
 
-def test_hparams_has_hyperparameters_and_how_the_trial_ended(tmp_path: Path) -> None:
+def test_hparams_has_the_hyperparameters_of_each_trial(tmp_path: Path) -> None:
     study(tmp_path / "out", {"name": "good", "lr": 0.01}, {"name": "bad", "fault": 1}, tensorboard=True)
-    ended = []
     for trial_id, lr in (("t001", 0.01), ("t002", 0.1)):
         data = read(tmp_path / "out", trial_id).summary_metadata
         content = data["_hparams_/session_start_info"].plugin_data.content
@@ -63,9 +62,6 @@ def test_hparams_has_hyperparameters_and_how_the_trial_ended(tmp_path: Path) -> 
         assert {key: value.number_value for key, value in hparams.items()} == pytest.approx(
             {"lr": lr, "weight_decay": 0, "epochs": 3, "fault": float(trial_id == "t002"), "seed": 0}
         )
-        content = data["_hparams_/session_end_info"].plugin_data.content
-        ended.append(metadata.parse_session_end_info_plugin_data(content).status)
-    assert ended == [1, 2]  # success, failure
 
 
 def test_a_study_that_is_gone_on_with_has_every_epoch_once(tmp_path: Path) -> None:

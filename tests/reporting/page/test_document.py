@@ -30,7 +30,7 @@ def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
     found = read_study_view(tmp_path / "s", OBJECTIVES, lambda row: f"tune --only {row.name}")
     found = replace(found, name=nasty, record=replace(found.record, command=nasty, data=nasty))
     page = page_html(Page(nasty, main_html(found)))
-    assert "<img" not in page.partition("<body>")[2].partition("<script>")[0]
+    assert "<img" not in page.partition("<body>")[2].partition("<script")[0]
     assert page.count("</script>") == page.count("<script") == page.count('class="plot"') + 4, (
         "colours and three scripts"
     )
@@ -38,8 +38,8 @@ def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
 
 def test_a_policy_lets_no_other_script_run_and_nothing_be_loaded(study: StudyView) -> None:
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page_html(Page("s", main_html(study))))
-    assert policy.startswith("default-src &#x27;none&#x27;; script-src &#x27;sha256-")
-    assert "connect-src &#x27;none&#x27;" in policy
+    assert policy.startswith("default-src 'none'; script-src 'nonce-")
+    assert "connect-src 'none'" in policy
     assert "unsafe-eval" not in policy
     assert "http" not in policy
 
@@ -107,5 +107,5 @@ def test_a_single_file_has_the_library_and_asks_for_no_other(tmp_path: Path) -> 
 def test_the_librarys_file_is_let_in_by_a_word_that_no_text_in_the_page_can_hold() -> None:
     first, other = (page_html(Page("s", main), library="p.js") for main in ("<p>one</p>", "<p>two</p>"))
     (nonce,) = re.findall(r'<script nonce="([^"]*)" src="p.js">', first)
-    assert f"&#x27;nonce-{nonce}&#x27;" in first
+    assert f"'nonce-{nonce}'" in first
     assert nonce not in other

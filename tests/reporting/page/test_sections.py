@@ -11,7 +11,7 @@ from tuner.records.seed_statistics import averages, summary
 from tuner.records.study_record import OPTUNA_CALL
 from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.page.sections import main_html
-from tuner.reporting.page.tables import mean_text
+from tuner.reporting.result_tables import interval_text
 from tuner.reporting.study_view import StudyView
 from tuner.trial import Objective
 
@@ -65,7 +65,7 @@ def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_ha
     text = main_html(seeded)
     assert "Best trial" not in text
     assert f'<p class="name">{best.name}</p>' in text
-    assert f'<dd class="big">{mean_text(best.interval)}</dd>' in text
+    assert f'<dd class="big">{interval_text(best.interval)}</dd>' in text
     assert f'<p class="finding">{summary([best, *others])}.</p>' in text
     assert f"Best single trial: <strong>{lucky.name} (seed {lucky.seed})</strong>, val_loss" in text
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tuner.records.seed_statistics import averages
-from tuner.reporting.page.tables import configurations_table, mean_text
+from tuner.reporting.page.tables import configurations_table
+from tuner.reporting.result_tables import interval_text
 from tuner.reporting.study_view import StudyView
 from tuner.trial import Objective
 
@@ -15,7 +16,7 @@ def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: St
     for average, line in zip(found, lines, strict=True):
         assert average.interval
         assert f">{average.name}</th>" in line
-        assert f'data-sort="{average.interval.mean}">{mean_text(average.interval)}<td' in line
+        assert f'data-sort="{average.interval.mean}">{interval_text(average.interval)}<td' in line
         assert f">{len(average.values)}/3<td" in line
         assert ("cannot be told from the best" in line) == (average.verdict == "=")
     assert {average.verdict for average in found} == {"best", "=", "worse"}

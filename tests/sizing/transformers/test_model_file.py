@@ -8,7 +8,7 @@ import pytest
 
 import tuner
 from tuner.errors import InputError
-from tuner.sizing.transformers.model_file import transformer_config
+from tuner.sizing.transformers.gpu_memory import transformer_config
 
 TABLES = """
 learning_rate = 1e-4

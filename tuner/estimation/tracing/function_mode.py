@@ -20,11 +20,12 @@ from torch.utils.weak import WeakIdKeyDictionary
 from tuner.estimation.tracing import recurrent
 from tuner.estimation.tracing.autocast import IN_FLOAT32, cross_entropy, init_autocast, plain_cross_entropy
 from tuner.estimation.tracing.corrections.attention import attention
+from tuner.estimation.tracing.corrections.temporaries import TORCH, wide
 from tuner.estimation.tracing.dispatch_mode import TraceMode
-from tuner.estimation.tracing.norms import rms_norm
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
+
 
 CUDA = torch.device("cuda", 0)
 _plain_linear = F.linear
@@ -192,3 +193,42 @@ def _moved(parameter: nn.Parameter, fn: Callable[[Tensor], Tensor]) -> nn.Parame
     moved = nn.Parameter(value, parameter.requires_grad)
     _MOVED[parameter] = fn, moved
     return moved
+
+
+IS_FUSED = TORCH >= (2, 9)
+
+
+def rms_norm(
+    input: Tensor, normalized_shape: Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """``torch.rms_norm``, which is ``_fused_rms_norm`` on CUDA since torch 2.9, if input and weight have one type."""
+    mixed = weight is not None and weight.dtype != input.dtype  # as under autocast, which casts neither
+    if mixed or not IS_FUSED or torch._C._are_functorch_transforms_active():
+        return torch.rms_norm(input, normalized_shape, weight, eps)
+    out: Tensor = _RMSNorm.apply(input, normalized_shape, weight, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _RMSNorm(torch.autograd.Function):
+    """It keeps its input and, in float32, a factor for each row (layer_norm_kernel.cu)."""
+
+    @staticmethod
+    def forward(ctx: Any, input: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float | None) -> Tensor:
+        """(*, shape) → (*, shape)."""
+        out = torch.empty_like(input)
+        factors = input.new_empty(input.shape[: -len(shape)], dtype=wide(input.dtype))
+        ctx.save_for_backward(input, factors, *(() if weight is None else (weight,)))
+        ctx.options = shape, eps
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, Tensor | None, None]:
+        """The gradients of input and weight, of several kernels if they are differentiated again."""
+        input, _, *weight = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return torch.empty_like(input), None, torch.empty_like(weight[0]) if weight else None, None
+        shape, eps = ctx.options
+        with torch._C.DisableTorchFunction():
+            out = torch.rms_norm(input, shape, weight[0] if weight else None, eps)
+        found = torch.autograd.grad(out, [input, *weight], gradient, create_graph=True, allow_unused=True)
+        return found[0], None, found[1] if weight else None, None

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 
 from tuner.errors import TunerError, WorkloadError, one_line
+from tuner.estimation.allocator.caching_allocator import DEFAULT, PRIVATE, SIDE
 from tuner.estimation.tracing.corrections.in_place import sole_owners
 from tuner.estimation.tracing.dispatch_mode import TraceMode
 from tuner.estimation.tracing.function_mode import FunctionMode, patched
-from tuner.estimation.tracing.recorder import TracedRecorder
 from tuner.estimation.tracing.storage_tracker import StorageTracker
 from tuner.estimation.tracing.trace import DeviceKind, Trace
 from tuner.machine.first_use import without_compiled_folder
-from tuner.training.graphs import GraphedSteps
+from tuner.training.graphs import CudaRecorder, GraphedSteps
 from tuner.training.offload import offload, values
 from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import odd_batch, rehearse, representative_batches
@@ -35,8 +35,13 @@ from tuner.workloads.contract import built, to_workload_error
 from tuner.workloads.protocols import frozen
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from tuner.estimation.cards import CardProperties
     from tuner.estimation.tracing.corrections.temporaries import Operator
+    from tuner.estimation.tracing.storage_tracker import StorageTracker
+    from tuner.workloads.base import Batch, Workload
+
 
 STEPS = 2
 Parts = tuple[nn.Module, torch.optim.Optimizer | None, Callable[[], Tensor]]
@@ -288,3 +293,42 @@ def _left_as_found(model: nn.Module, optimizer: torch.optim.Optimizer | None) ->
             optimizer.state.update(state)
             for group, values_ in zip(optimizer.param_groups, groups, strict=False):
                 group.update(values_)
+
+
+class TracedRecorder(CudaRecorder):
+    """Tells a tracker what CUDA's recorder does: steps on a side stream, and one in a private pool."""
+
+    may_fail = False
+
+    def __init__(self, tracker: StorageTracker) -> None:
+        self._tracker = tracker
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The block's tensors are in the blocks of another stream."""
+        with self._in(SIDE):
+            yield
+
+    def to_device(self, batch: Batch) -> Batch:
+        """The batch, which stands for its copy on the device."""
+        return batch
+
+    def record(self, step: Callable[[], Tensor]) -> tuple[Tensor, Callable[[], None]]:
+        """Runs the step in a private pool."""
+        self._tracker.release_workspaces()
+        self._tracker.empty_cache()
+        with self._in(PRIVATE):
+            loss = step()
+        return loss, lambda: None
+
+    def hidden(self, workload: Workload, model: nn.Module) -> object:
+        """Nothing, as values are unknown."""
+
+    @contextmanager
+    def _in(self, pools: int) -> Iterator[None]:
+        self._tracker.use(pools)
+        try:
+            yield
+        finally:
+            self._tracker.release_workspaces()
+            self._tracker.use(DEFAULT)

@@ -6,18 +6,18 @@ import logging
 import os
 import re
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from tuner.errors import InputError, ParameterError, one_line, option
-from tuner.integrations.trackers.adapter import Figures, TrackedTrial, Tracker, row_figures, row_texts
+from tuner.integrations.trackers.adapter import Figures, Tracker, row_figures, row_texts
 from tuner.machine.caps import environment
 from tuner.records.attempts import Attempt
-from tuner.trial import SUCCESSFUL
+from tuner.trial import SUCCESSFUL, Trial
 
 if TYPE_CHECKING:
+    from mlflow.entities import Metric
     from mlflow.tracking import MlflowClient
 
 KEY = "tuner.run"  # the tag that identifies a trial's run
@@ -58,48 +58,40 @@ class MLflow(Tracker):
         found = self._client.get_experiment_by_name(name)
         self._experiment = found.experiment_id if found else self._client.create_experiment(name)
 
-    def begin(self, tracked: TrackedTrial) -> None:
-        """Replaces the run of an earlier attempt by one with the epochs that are not trained again.
-
-        MLflow keeps every value of a metric, so an epoch that is logged twice would appear twice.
-        """
-        trial = tracked.trial
+    def begin(self, trial: Trial) -> None:
+        """Continues the trial's run, or creates it."""
         key = f"{self._study_id}-{trial.trial_id}"
-        for run in self._client.search_runs([self._experiment], f"tags.`{KEY}` = '{key}'"):
-            self._client.delete_run(run.info.run_id)
-        tags = {KEY: key, "tuner.study": self._study, "tuner.trial_id": trial.trial_id}
-        made = self._client.create_run(self._experiment, run_name=tracked.title, tags=tags)
-        self._runs[trial.trial_id] = made.info.run_id
-        self._batch(trial.trial_id, {}, 0, tracked.hyperparameters, {})
-        for epoch, figures in tracked.earlier.items():
-            self.log(trial.trial_id, epoch, figures)
+        found = self._client.search_runs([self._experiment], f"tags.`{KEY}` = '{key}'")
+        if found:
+            self._client.update_run(found[0].info.run_id, "RUNNING")
+        else:
+            tags = {KEY: key, "tuner.study": self._study, "tuner.trial_id": trial.trial_id}
+            title = f"{trial.trial_id} {trial.name}"
+            found = [self._client.create_run(self._experiment, run_name=title, tags=tags)]
+        self._runs[trial.trial_id] = found[0].info.run_id
 
     def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
         """Adds an epoch's figures; the epoch is MLflow's step."""
-        self._batch(trial_id, figures, epoch, {}, {})
+        self._client.log_batch(self._runs[trial_id], _metrics(figures, epoch))
 
     def end(self, row: Attempt) -> None:
-        """Adds the final figures, the status, and what a retry added to the configuration."""
-        run_id = self._runs[row.trial_id]
-        known = self._client.get_run(run_id).data.params
-        late = {key: value for key, value in row.config.items() if _plain(key) not in known}
-        tags = {f"tuner.{key}": value for key, value in row_texts(row).items()}
-        self._batch(row.trial_id, row_figures(row), row.attempts, late, tags)
+        """Adds the final figures, the status and the hyperparameters, of which MLflow keeps the first value."""
+        from mlflow.entities import Param, RunTag
+
+        run_id = self._runs.pop(row.trial_id)
+        known, config = self._client.get_run(run_id).data.params, {**row.config, "seed": row.seed}
+        params = [Param(_plain(key), str(value)) for key, value in config.items() if _plain(key) not in known]
+        tags = [RunTag(f"tuner.{key}", value) for key, value in row_texts(row).items()]
+        self._client.log_batch(run_id, _metrics(row_figures(row), row.attempts), params, tags)
         failed = "KILLED" if row.status == "interrupted" else "FAILED"
         self._client.set_terminated(run_id, "FINISHED" if row.status in SUCCESSFUL else failed)
 
-    def _batch(
-        self, trial_id: str, figures: Figures, step: int, params: Mapping[str, object], tags: Mapping[str, str]
-    ) -> None:
-        from mlflow.entities import Metric, Param, RunTag
 
-        now = int(time.time() * 1000)
-        self._client.log_batch(
-            self._runs[trial_id],
-            [Metric(_plain(name), value, now, step) for name, value in figures.items()],
-            [Param(_plain(key), str(value)) for key, value in params.items()],
-            [RunTag(key, value) for key, value in tags.items()],
-        )
+def _metrics(figures: Figures, step: int) -> list[Metric]:
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    return [Metric(_plain(name), value, now, step) for name, value in figures.items()]
 
 
 def _plain(name: str) -> str:

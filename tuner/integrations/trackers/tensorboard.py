@@ -6,14 +6,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.integrations.trackers.adapter import Figures, TrackedTrial, Tracker, row_figures
+from tuner.integrations.trackers.adapter import Figures, Tracker, row_figures
 from tuner.records.attempts import Attempt
-from tuner.trial import SUCCESSFUL
+from tuner.trial import Trial
 
 if TYPE_CHECKING:
     from tensorboardX import SummaryWriter
-
-HPARAMS = ".hparams"  # the suffix of the file with a trial's hyperparameters and final figures
 
 
 class TensorBoard(Tracker):
@@ -29,20 +27,14 @@ class TensorBoard(Tracker):
         """Sets the folder."""
         self._folder = folder / "tensorboard"
 
-    def begin(self, tracked: TrackedTrial) -> None:
-        """Starts a new event file, which discards the later epochs of earlier files."""
+    def begin(self, trial: Trial) -> None:
+        """Starts an event file. Files are named by the second, so that of a resumed trial also has a number."""
         from tensorboardX import SummaryWriter
 
-        trial = tracked.trial
-        if before := self._writers.pop(trial.trial_id, None):
-            before.close()
         plain = re.sub(r"[^\w.=+-]+", "_", trial.name)
         folder = self._folder / f"{trial.trial_id}-{plain}"
-        purge = tracked.epoch + 1 if folder.exists() else None
-        # Files are named by the second, and a file of the same name would be overwritten.
-        suffix = f".{tracked.epoch:06d}"
-        writer = SummaryWriter(str(folder), purge_step=purge, flush_secs=5, filename_suffix=suffix)
-        self._writers[trial.trial_id] = writer
+        suffix = f".{len(list(folder.glob('*')))}"
+        self._writers[trial.trial_id] = SummaryWriter(str(folder), flush_secs=5, filename_suffix=suffix)
 
     def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
         """Adds an epoch's figures."""
@@ -50,26 +42,8 @@ class TensorBoard(Tracker):
             self._writers[trial_id].add_scalar(name, value, epoch)
 
     def end(self, row: Attempt) -> None:
-        """Writes hyperparameters and final figures into a file of their own, which replaces an earlier one."""
-        from tensorboardX import SummaryWriter
-        from tensorboardX.proto.api_pb2 import Status
-        from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
-        from tensorboardX.summary import hparams
-
-        writer = self._writers.pop(row.trial_id)
-        writer.close()
-        folder = Path(writer.logdir)
-        for earlier in folder.glob(f"*{HPARAMS}"):
-            earlier.unlink()
-        # TensorBoard derives the list of all trials' hyperparameters, ``experiment``, from the other two.
-        _experiment, started, ended = hparams({**row.config, "seed": row.seed}, {})
-        if row.status not in SUCCESSFUL:
-            data = ended.value[0].metadata.plugin_data
-            failed = HParamsPluginData.FromString(data.content)
-            failed.session_end_info.status = Status.Value("STATUS_FAILURE")
-            data.content = failed.SerializeToString()
-        with SummaryWriter(str(folder), filename_suffix=HPARAMS) as summary:
-            summary.file_writer.add_summary(started)
-            summary.file_writer.add_summary(ended)
-            for name, value in row_figures(row).items():
-                summary.add_scalar(name, value, row.epochs)
+        """Adds hyperparameters and final figures, unless the trial will continue when the study is resumed."""
+        with self._writers.pop(row.trial_id) as writer:
+            if row.status != "interrupted":
+                config = {**row.config, "seed": row.seed}
+                writer.add_hparams(config, row_figures(row), name=".", global_step=row.epochs)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import ParameterError, one_line
-from tuner.integrations.trackers.adapter import Figures, TrackedTrial, Tracker, row_figures, row_texts
+from tuner.integrations.trackers.adapter import Figures, Tracker, row_figures, row_texts
 from tuner.records.attempts import Attempt
-from tuner.trial import SUCCESSFUL
+from tuner.trial import SUCCESSFUL, Trial
 
 if TYPE_CHECKING:
     import wandb
@@ -50,20 +50,17 @@ class WandB(Tracker):
         """Keeps what its runs say of the study."""
         self._group, self._study_id, self._folder = name, study_id, os.fspath(folder)
 
-    def begin(self, tracked: TrackedTrial) -> None:
-        """Creates the trial's run or continues it; W&B keeps the first values of an epoch."""
+    def begin(self, trial: Trial) -> None:
+        """Creates the trial's run or continues it."""
         import wandb
 
-        trial_id = tracked.trial.trial_id
-        if trial_id in self._runs:
-            return
-        self._runs[trial_id] = wandb.init(
+        self._runs[trial.trial_id] = wandb.init(
             entity=self._entity,
             project=self._project,
             group=self._group,
-            id=f"{self._study_id}-{trial_id}",
-            name=tracked.title,
-            config=tracked.hyperparameters,
+            id=f"{self._study_id}-{trial.trial_id}",
+            name=f"{trial.trial_id} {trial.name}",
+            config={**trial.config, "seed": trial.seed},
             dir=self._folder,
             resume="allow",
             reinit="create_new",  # trials run in parallel
@@ -73,9 +70,7 @@ class WandB(Tracker):
 
     def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
         """Adds an epoch's figures; the epoch is W&B's step."""
-        run = self._runs[trial_id]
-        if epoch >= run.step:
-            run.log(figures, step=epoch)
+        self._runs[trial_id].log(figures, step=epoch)
 
     def end(self, row: Attempt) -> None:
         """Adds the final figures and the status, and finishes the run."""

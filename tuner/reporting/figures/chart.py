@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from tuner.errors import InputError
 from tuner.trial import Objective
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
 Names = Mapping[str, str]
+CAPTION_WIDTH = 110  # in characters
+LINE = 17  # the height of a caption's line, in CSS pixels
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,18 @@ class Chart:
     caption: str  # what it shows, or why it cannot be drawn; screen readers read it
     plot: Plot | None = None  # a point's ``customdata`` begins with its trial's id
     minimum_width: int = 0  # in CSS pixels; a narrower page scrolls the figure sideways
+
+    def titled(self) -> Plot:
+        """The figure with its title and caption, for notebooks; an InputError is raised if it cannot be drawn."""
+        plot = self.plot
+        if plot is None:
+            raise InputError(f"nothing to draw: {self.caption}")
+        lines = [plain(line) for text in self.caption.splitlines() for line in textwrap.wrap(text, CAPTION_WIDTH)]
+        above = 40 + LINE * len(lines)
+        subtitle = {"text": "<br>".join(lines), "font": {"size": 12}}
+        head = {"text": plain(self.title), "subtitle": subtitle, "x": 0, "xref": "paper", "y": 1, "yanchor": "top"}
+        plot.update_layout(title={**head, "pad": {"t": 12}}, margin_t=above + (plot.layout.margin.t or 10))
+        return plot.update_layout(height=plot.layout.height + above)
 
 
 def plain(text: str) -> str:

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, not_installed
-
-if TYPE_CHECKING:
-    from plotly.graph_objects import Figure as Plot
 
 
 def check_plotly() -> None:
     """Raises ``InputError`` if plotly is not installed."""
     if find_spec("plotly") is None:
         raise InputError(not_installed("plotly", extra="report"))
-
-
-def empty_plot(layout: dict[str, object]) -> Plot:
-    """A plot with this layout and nothing in it."""
-    from plotly.graph_objects import Figure as Plot
-
-    return Plot(layout=layout)
-
-
-def subplots(plot: Plot, **options: object) -> Plot:
-    """The plot with a grid of subplots; ``options`` are those of ``plotly.subplots.make_subplots``."""
-    from plotly.subplots import make_subplots
-
-    return make_subplots(figure=plot, **options)
 
 
 def javascript() -> str:

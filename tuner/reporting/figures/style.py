@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tuner.reporting.figures.library import empty_plot
-
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
@@ -73,7 +71,9 @@ def series(number: int, **line: object) -> dict[str, object]:
 
 def new_plot(height: int, **layout: object) -> Plot:
     """An empty plot of this height in CSS pixels; ``layout`` is added to the common layout."""
-    return empty_plot({"template": {"layout": _common_layout()}, "height": height, **layout})
+    from plotly.graph_objects import Figure
+
+    return Figure(layout={"template": {"layout": _common_layout()}, "height": height, **layout})
 
 
 def house_style(plot: Plot, height: int, **layout: object) -> Plot:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, get_args
 
 from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
 from tuner.reporting.figures.chart import Chart, Names, plain
-from tuner.reporting.figures.library import subplots
 from tuner.reporting.figures.style import PALE, colour, new_plot
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, duration, number_text
@@ -52,13 +51,15 @@ def timeline(study: StudyView) -> Chart:
 
 def _rows(heights: Sequence[int], heads: Sequence[str]) -> Plot:
     """An empty plot with two rows for each device, of these heights together."""
+    from plotly.subplots import make_subplots
+
     whole = sum(heights)
     legend = {"y": 1 + 30 / whole}
     plot = new_plot(
         whole, barmode="overlay", showlegend=True, margin={"l": 56, "r": 14, "t": 66, "b": 42}, legend=legend
     )
-    return subplots(
-        plot,
+    return make_subplots(
+        figure=plot,
         rows=2 * len(heights),
         row_heights=[share * height / whole for height in heights for share in (0.6, 0.4)],
         vertical_spacing=0.16 / len(heights),

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib import resources
@@ -42,8 +41,9 @@ def write_page(page: Page, file: Path, library: Path | None = None) -> None:
     check_replaceable(file)
     if library:
         _write_library(library)
+    beside = address(os.path.relpath(library, file.parent.resolve())) if library else ""
     with replacing(file) as content:
-        content.write(page_html(page, library=_address(library, file) if library else "").encode(errors="replace"))
+        content.write(page_html(page, library=beside).encode(errors="replace"))
 
 
 def library_file(folder: Path, page: Path) -> Path:
@@ -89,18 +89,20 @@ def page_html(page: Page, *, live: str = "", library: str = "") -> str:
     """
     # The table can be used before plotly has been read.
     table, script = _static("vendor/sortable.min.js") + _static("table.js"), _static("page.js")
-    own = [table, script] if library else [table, javascript(), script]
     # Only whoever writes the page knows this: no text in the page can contain a digest of the page.
-    nonce = _digest(page.main + table + script) if library else ""
-    plotly = f'<script nonce="{nonce}" src="{library}"></script>' if library else f"<script>{own[1]}</script>"
+    nonce = _digest(page.main + table + script)
+    connect = "'self'" if live else "'none'"
     return Template(_static("page.html")).substitute(
-        policy=escape(_policy(own, nonce, bool(live))),
+        # Only the page's own scripts run, and nothing is loaded from other places.
+        policy=f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data:; "
+        f"connect-src {connect}; base-uri 'none'; form-action 'none'",
         title=escape(f"{page.title} · tuner"),
         style=_style(),
         dark=json_block("dark", json.dumps(DARK)),
         main=page.main,
+        nonce=nonce,
         table=table,
-        plotly=plotly,
+        plotly=f' src="{library}">' if library else f">{javascript()}",
         script=script,
         live=escape(live),
     )
@@ -117,11 +119,6 @@ def _write_library(file: Path) -> None:
     own.replace(file)
 
 
-def _address(library: Path, file: Path) -> str:
-    """The relative address of the library on a page."""
-    return address(os.path.relpath(library, file.parent.resolve()))
-
-
 def _start() -> str:
     """The beginning of every page, by which it is recognised."""
     return _static("page.html").partition("$")[0]
@@ -130,19 +127,6 @@ def _start() -> str:
 def _style() -> str:
     colours = "".join(f"--{name}: light-dark({light}, {dark}); " for name, (light, dark) in COLOURS.items())
     return f":root {{ {colours}}}\nbody {{ font-family: {FONT}; }}\n{_static('page.css')}"
-
-
-def _policy(scripts: Sequence[str], nonce: str, live: bool) -> str:
-    """The page's content security policy: only these scripts run, and nothing is loaded from other places.
-
-    A file is let in by a nonce, as browsers compute no hashes of scripts that a local page loads.
-    """
-    allowed = [f"'sha256-{_digest(script)}'" for script in scripts] + [f"'nonce-{nonce}'"] * bool(nonce)
-    connect = "'self'" if live else "'none'"
-    return (
-        f"default-src 'none'; script-src {' '.join(allowed)}; style-src 'unsafe-inline'; img-src data:; "
-        f"connect-src {connect}; base-uri 'none'; form-action 'none'"
-    )
 
 
 def _digest(text: str) -> str:

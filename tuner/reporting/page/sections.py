@@ -27,8 +27,8 @@ from tuner.reporting.figures.optuna_figures import (
 from tuner.reporting.figures.optuna_study import drawn
 from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.page.parts import address, command, facts, figure, pair, section
-from tuner.reporting.page.tables import configurations_table, mean_text, trials_table, values_text
-from tuner.reporting.result_tables import has_seeds, intervals
+from tuner.reporting.page.tables import configurations_table, trials_table, values_text
+from tuner.reporting.result_tables import has_seeds, interval_text, intervals
 from tuner.reporting.standing import standing
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import MEMORY_VIEWER, count_text, duration, number_text
@@ -164,7 +164,8 @@ def _best_configuration(rows: Sequence[Attempt], objective: Objective) -> str:
     best = next(average for average in found if average.verdict == "best")
     own = [row for row in rows if row.name == best.name]
     means = [
-        (f"mean {key}", mean_text(intervals(own, key)[best.name])) for key in metric_columns(own, objective.metric)
+        (f"mean {key}", interval_text(intervals(own, key)[best.name]))
+        for key in metric_columns(own, objective.metric)
     ]
     about = f"Means of {len(best.values)} of {best.seeds} seeds"
     about += ", with their 95 % intervals." if len(best.values) > 1 else "."

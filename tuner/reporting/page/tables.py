@@ -9,8 +9,8 @@ from html import escape
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, Attempt, columns
 from tuner.records.row_queries import metric_columns, varying
 from tuner.records.seed_statistics import Interval, averages
-from tuner.reporting.result_tables import has_seeds, intervals
-from tuner.reporting.texts import number_text, with_error
+from tuner.reporting.result_tables import has_seeds, interval_text, intervals
+from tuner.reporting.texts import number_text
 from tuner.trial import Objective
 
 THEN = (
@@ -126,12 +126,7 @@ def _name_cell(name: str) -> str:
 
 
 def _mean_cell(interval: Interval | None, *, signed: bool = False) -> str:
-    return f'<td data-sort="{interval.mean}">{mean_text(interval, signed=signed)}' if interval else "<td>"
-
-
-def mean_text(interval: Interval | None, *, signed: bool = False) -> str:
-    """A mean with half the width of its 95 % interval, if known; empty for None."""
-    return with_error(interval.mean, interval.half_width, signed=signed) if interval else ""
+    return f'<td data-sort="{interval.mean}">{interval_text(interval, signed=signed)}' if interval else "<td>"
 
 
 def _sortable(

@@ -5,7 +5,8 @@ import pytest
 from tuner import auto_estimate_memory_from_configs, estimate_model_memory
 from tuner.datasets.ratings import RatingData
 from tuner.errors import InputError
-from tuner.estimation.estimators.static import StaticEstimator, estimate_static
+from tuner.estimation.estimators import StaticEstimator
+from tuner.estimation.graphsage_formula import estimate_graphsage
 from tuner.estimation.service import EstimationService
 from tuner.machine.devices import ram_device
 from tuner.search.configurations import complete
@@ -44,7 +45,7 @@ def test_the_largest_configuration_decides() -> None:
 
 def test_the_parts_add_up_to_the_formula(ratings: RatingData) -> None:
     config = complete({"hidden_dim": 128}, GraphSAGE.hyperparameters)
-    estimate = estimate_static(config, ratings)
+    estimate = estimate_graphsage(config, ratings)
     formula = estimate_model_memory(128, 2, 40, 60) * GB
     assert estimate.total_bytes == pytest.approx(formula, rel=0.02)
     assert estimate.optimizer_bytes == 2 * estimate.parameter_bytes > 0
@@ -55,7 +56,7 @@ def test_samples_of_neighbours_are_counted(fanout: str, ratings: RatingData) -> 
     layers = fanout.count(",") + 1
     values = {"hidden_dim": 16, "num_layers": layers, "batch_size": 400}
     config = complete({**values, "fanout": fanout}, GraphSAGE.hyperparameters)
-    few, many = (estimate_static({**config, "fanout": given}, ratings) for given in ("all", fanout))
+    few, many = (estimate_graphsage({**config, "fanout": given}, ratings) for given in ("all", fanout))
     traced = EstimationService("traced").raw(GraphSAGE(), config, ratings, ram_device())
     assert many.activation_bytes - few.activation_bytes > traced.activation_bytes
 
@@ -67,13 +68,13 @@ def test_samples_of_neighbours_are_counted(fanout: str, ratings: RatingData) -> 
 def test_it_counts_the_state_of_the_configurations_optimizer(
     values: dict[str, object], states: int, ratings: RatingData
 ) -> None:
-    estimate = estimate_static(complete(values, GraphSAGE().schema), ratings)
+    estimate = estimate_graphsage(complete(values, GraphSAGE().schema), ratings)
     assert estimate.optimizer_bytes == states * estimate.parameter_bytes
 
 
 def test_it_prints_as_one_readable_line(ratings: RatingData) -> None:
     config = complete({"hidden_dim": 128}, GraphSAGE.hyperparameters)
-    line = str(estimate_static(config, ratings))
+    line = str(estimate_graphsage(config, ratings))
     assert line.startswith("0.91 GB static (")
     assert "context 0.85" in line
 

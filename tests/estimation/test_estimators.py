@@ -6,8 +6,7 @@ import pytest
 
 from tests.support.toy import Toy
 from tuner.errors import InputError, ParameterError
-from tuner.estimation.estimator import Estimator
-from tuner.estimation.registry import ESTIMATORS, can_be_calibrated, methods
+from tuner.estimation.estimators import ESTIMATORS, Estimator, can_be_calibrated, methods
 from tuner.estimation.service import EstimationService
 from tuner.search.configurations import complete
 from tuner.trial import GB, Config, Device, MemoryEstimate
@@ -34,7 +33,7 @@ class Guess(Estimator):
 def fifth_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row more in the table of estimators, the first one."""
     rows = {"guessed": Guess(), **ESTIMATORS}
-    for module in ("registry", "service"):
+    for module in ("estimators", "service"):
         monkeypatch.setattr(f"tuner.estimation.{module}.ESTIMATORS", rows)
 
 

@@ -1,1 +1,0 @@
-"""The estimators, a file each; ``tuner.estimation.registry`` lists them."""

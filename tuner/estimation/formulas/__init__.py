@@ -1,1 +1,0 @@
-"""The closed formula of GraphSAGE, which needs no torch and overestimates."""
