@@ -127,7 +127,7 @@ class Attempt:
         if column.startswith(CONFIG):
             return self.config.get(column.removeprefix(CONFIG))
         if column in FIXED or column == STUDY:
-            value: Value = getattr(self, column)
+            value = self._shown(column)
             return None if value == "" else value
         return self.metrics.get(column)
 
@@ -144,8 +144,12 @@ class Attempt:
         value = self.value(objective.metric)
         return objective.loss(value) if isinstance(value, (int, float)) else math.inf
 
-    def to_line(self) -> Line:
-        """The line of the journal."""
+    def _shown(self, name: str) -> Value:
+        value: Value = getattr(self, name)
+        return round(value, 4) if name in MEASURED and isinstance(value, float) else value
+
+    def to_line(self, *, exact: bool = False) -> Line:
+        """The row of the CSV; ``exact`` is the line of the journal, with measured memory that is not rounded."""
         line: Line = {}
         for name in _fields():
             if name == "metrics":
@@ -153,7 +157,7 @@ class Attempt:
             elif name == "config":
                 line.update({sys.intern(f"{CONFIG}{key}"): value for key, value in self.config.items()})
             else:
-                line[name] = getattr(self, name)
+                line[name] = getattr(self, name) if exact else self._shown(name)
         return line
 
 
@@ -246,13 +250,8 @@ def with_defaults(rows: Sequence[Attempt], defaults: Mapping[str, Mapping[str, C
 
 
 def to_csv(rows: Sequence[Attempt]) -> str:
-    """The rows as CSV text; missing values are blank, and sizes have four decimals."""
-    return write_rows([{**row.to_line(), **_sizes(row)} for row in rows], columns(rows))
-
-
-def _sizes(row: Attempt) -> dict[str, float]:
-    """The measured sizes, rounded."""
-    return {name: round(size, 4) for name in MEASURED if (size := getattr(row, name)) is not None}
+    """The rows as CSV text; missing values are blank."""
+    return write_rows([row.to_line() for row in rows], columns(rows))
 
 
 def write_rows(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> str:

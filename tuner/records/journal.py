@@ -64,7 +64,7 @@ class Journal:
 
     def append(self, row: Attempt) -> None:
         """Appends a line and waits until the disk has it. If an OSError is raised, nothing has been appended."""
-        line = (json.dumps(row.to_line()) + "\n").encode()
+        line = (json.dumps(row.to_line(exact=True)) + "\n").encode()
         self._file.seek(self._end)
         try:
             atomic_files.write_through(self._file, line)
@@ -85,7 +85,7 @@ class Journal:
             return
         with self._file:
             if self.rows and os.fstat(self._file.fileno()).st_nlink == 0:
-                lines = "".join(json.dumps(row.to_line()) + "\n" for row in self.rows)
+                lines = "".join(json.dumps(row.to_line(exact=True)) + "\n" for row in self.rows)
                 atomic_files.replace_file(self._path, lines.encode())
 
     def _cut(self, end: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tuner.execution.executor import Weights
 from tuner.integrations.trackers.adapter import Trackers
@@ -18,9 +19,11 @@ from tuner.records.study_record import StudyRecord
 from tuner.reporting.progress import StudyProgress
 from tuner.reporting.texts import count_text
 from tuner.search.optuna_names import FIFO
-from tuner.study.objective_trials import ObjectiveTrials
 from tuner.study.resume import listed
 from tuner.trial import EpochReport, Outcome, Placement, Question, Request, Trial
+
+if TYPE_CHECKING:
+    from tuner.study.objective_trials import ObjectiveTrials
 
 
 class Recorder:
