@@ -127,7 +127,7 @@ def test_without_a_path_it_is_the_study_that_was_begun_last(tmp_path: Path, monk
         read_studies([])
     for name, begun in (("b", 2), ("c", 3), ("a", 1)):
         os.utime(study(tmp_path / "results" / name, trial(1)) / "study.json", (begun, begun))
-    assert [each.path for each in read_studies([])[0]] == [Path("results/c")]
+    assert [found.path for found in read_studies([])[0]] == [Path("results/c")]
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_a_word_is_compared_with_a_column_of_numbers_and_words(tmp_path: Path) -
 
 def seeded(path: Path, values: dict[str, tuple[float, ...]], **about: Any) -> Path:
     """A study with a trial for each figure, seeds counted from 0."""
-    figures = [(name, seed, value) for name, each in values.items() for seed, value in enumerate(each)]
+    figures = [(name, seed, value) for name, losses in values.items() for seed, value in enumerate(losses)]
     rows = [trial(i, name=name, seed=seed, val=value) for i, (name, seed, value) in enumerate(figures)]
     return study(path, *rows, **about)
 
@@ -445,7 +445,7 @@ def test_means_of_studies_of_the_same_data_are_compared_with_each_other(tmp_path
     assert sum("to the best" in line for line in lines) == 2, "a study of one seed has no means"
     assert f"one    {one}: 4 trials: 4 completed; best single trial a (seed 0), val_rmse 0.8000" in lines
     frame = tuner.compare([one, two, other, alone])
-    assert {(each.study, each.name): each.verdict for each in frame.itertuples()} == {
+    assert {(row.study, row.name): row.verdict for row in frame.itertuples()} == {
         ("two", "a"): "best",
         ("one", "a"): "=",
         ("one", "b"): "=",

@@ -124,7 +124,7 @@ def test_an_error_names_an_option_as_it_was_typed(capsys: pytest.CaptureFixture[
 
 def test_memory_is_estimated_unless_it_is_given_but_for_the_function_of_the_guide() -> None:
     given = {"model_memory_gb": 2.0}
-    assert [Settings(**each).packing_used for each in ({}, given)] == ["per-trial", "uniform"]
+    assert [Settings(**options).packing_used for options in ({}, given)] == ["per-trial", "uniform"]
     of_guide = inspect.signature(tuner.tune_hyperparameters_parallel).parameters
     assert (of_guide["auto_memory"].default, of_guide["model_memory_gb"].default) == (False, 1.5)
 

@@ -145,7 +145,7 @@ def _check_names(storage: Any, names: Iterable[str], url: str) -> None:
             raise InputError(
                 f"{option('optuna', _shown(url))}: has a study {name!r} already: give another name by "
                 f"{option('study_name')}, or remove "
-                f"that one: optuna delete-study --storage {_shown(url)} --study-name {name}"
+                "that one by optuna delete-study"
             )
 
 

@@ -155,7 +155,7 @@ def _more_seeds(study: StudyView) -> str:
     search = record.used.get("search")
     if record.command == OPTUNA_CALL or search not in (None, "grid", "random"):
         return ""
-    return "Resume the study with --seeds 3 to train each configuration with two more seeds."
+    return "Resume the study with three seeds to train each configuration with two more."
 
 
 def _best_configuration(rows: Sequence[Attempt], objective: Objective) -> str:
