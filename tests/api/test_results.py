@@ -208,7 +208,7 @@ def test_a_journal_that_was_changed_is_refused_in_results_and_in_the_report(
     tmp_path: Path, changed: dict[str, Any], message: str
 ) -> None:
     path = study(tmp_path / "s", {**trial(1, val=0.5), **changed}, trial(2, val=0.6))
-    for read in (compared, tuner.report):
+    for read in (compared, tuner.write_report):
         with pytest.raises(InputError, match=f"^{path}/attempts.jsonl, {message}"):
             read(path)
 
@@ -217,7 +217,7 @@ def test_a_journal_with_an_infinite_number_is_refused_in_results_and_in_the_repo
     path = study(tmp_path / "s", trial(1, val=0.5, seed=0), trial(2, val=0.6, seed=1))
     journal = path / "attempts.jsonl"
     journal.write_text(journal.read_text().replace("0.5", "1e999").replace("0.6", "1e999"))
-    for read in (compared, tuner.report):
+    for read in (compared, tuner.write_report):
         with pytest.raises(InputError, match=r"is inf; expected a number$"):
             read(path)
 
@@ -235,7 +235,7 @@ def test_a_journal_with_an_infinite_number_is_refused_in_results_and_in_the_repo
 )
 def test_a_damaged_study_is_refused_in_results_and_in_the_report(one: Path, content: str, message: str) -> None:
     (one / "study.json").write_text(content)
-    for name, read in (("results", compared), ("report", tuner.report)):
+    for name, read in (("results", compared), ("report", tuner.write_report)):
         with pytest.raises(InputError, match=f"^{name} {one}: {message}"):
             read(one)
 
@@ -401,12 +401,12 @@ def test_a_study_of_several_seeds_has_means_of_what_meets_the_conditions(tmp_pat
     rows = [trial(i, name=name, seed=seed, val=value) for i, (name, seed, value) in enumerate(figures)]
     folder = study(tmp_path / "one", *rows, seeds=2, configurations=[{"name": name} for name in values])
     printed = "\n".join(text(compared(folder), width=140))
-    assert "0.8100 ± 0.1271" in printed
+    assert "0.81 ± 0.13" in printed
     assert "1 of 2 other configurations cannot be told from the best, a, at 95 % (paired over 2 seeds" in printed
     assert "best single trial: a (seed 0), val_rmse 0.8000." in printed
     assert "6 trials: 6 completed" in printed
     assert not any(line.endswith(" ") for line in text(compared(folder)))
-    assert "0.8100 ± 0.1271" in "\n".join(
+    assert "0.81 ± 0.13" in "\n".join(
         text(compared(folder, where="val_rmse<0.815"), width=140)
     )  # not of 0.80 alone
     assert "1 of 1 other configuration cannot" in "\n".join(text(compared(folder, where="name!=c"), width=140))

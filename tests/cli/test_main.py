@@ -252,7 +252,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
         (["--n-trial", "2"], "No such option '--n-trial': did you mean --num-samples?"),
         (
             ["--timeout", "soon"],
-            "--timeout soon: must be a time above 0: seconds, or numbers with h, m and s, such as 90s or 1h30m",
+            "--time-limit soon: must be a time above 0: seconds, or numbers with h, m and s, such as 90s or 1h30m",
         ),
         (["--config", "own.yaml", "--mode", "quick"], "--config and --mode were both given: leave one of them out"),
         (["plan", "--mode", "quick", "--config", "x"], "--config and --mode were both given: leave one of them out"),
