@@ -406,9 +406,7 @@ def test_a_study_of_several_seeds_has_means_of_what_meets_the_conditions(tmp_pat
     assert "best single trial: a (seed 0), val_rmse 0.8000." in printed
     assert "6 trials: 6 completed" in printed
     assert not any(line.endswith(" ") for line in text(compared(folder)))
-    assert "0.81 ± 0.13" in "\n".join(
-        text(compared(folder, where="val_rmse<0.815"), width=140)
-    )  # not of 0.80 alone
+    assert "0.81 ± 0.13" in "\n".join(text(compared(folder, where="val_rmse<0.815"), width=140))  # not of 0.80 alone
     assert "1 of 1 other configuration cannot" in "\n".join(text(compared(folder, where="name!=c"), width=140))
 
 

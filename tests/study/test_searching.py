@@ -132,7 +132,7 @@ def test_a_search_that_was_broken_off_goes_on_with_what_it_had(tmp_path: Path) -
     lrs = {row["trial_id"]: row["config/lr"] for row in result.rows}
     assert [lrs[f"t{number:03d}"] for number in range(1, 8)] == [config["lr"] for config in before]
     study = json.loads((folder / "study.json").read_text())
-    assert (len(study["configurations"]), study["options"]["num_samples"]) == (12, 12)
+    assert (len(study["configurations"]), study["settings"]["num_samples"]) == (12, 12)
 
 
 def test_a_suggestion_that_fits_no_device_is_told_and_not_run(tmp_path: Path) -> None:

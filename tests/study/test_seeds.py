@@ -118,7 +118,7 @@ def test_a_study_goes_on_with_more_seeds_and_keeps_those_that_it_has(tmp_path: P
     assert [row["trial_id"] for row in journal(folder)] == ["t001", "t002", "t003", "t004", "t005", "t006"]
     assert {row["status"] for row in result.rows} == {"completed"}
     about = json.loads((folder / "study.json").read_text())
-    assert (about["seeds"], about["options"]["seeds"], len(about["configurations"])) == (3, 3, 2)
+    assert (about["seeds"], about["settings"]["seeds"], len(about["configurations"])) == (3, 3, 2)
     best = min(result.rows, key=lambda row: row["val_loss"])
     assert torch.load(folder / "best.pt", weights_only=True)["seed"] == best["seed"], "also a new one's weights"
     with pytest.raises(InputError, match="it has 3 seeds; give seeds=3 or more"):
