@@ -134,9 +134,12 @@ def test_a_name_that_is_taken_is_refused_and_nothing_changed(tmp_path: Path, url
     ("storage", "said"),
     [
         (None, "optuna: say where the study goes"),
-        ("x.db", "optuna='x.db': is no URL of a database: for a file give sqlite:///x.db"),
-        ("sqlite:///no/x.db", "optuna='sqlite:///no/x.db': there is no folder no: make it"),
-        ("sqlite:////tmp", "optuna='sqlite:////tmp': is a folder"),
+        (
+            "x.db",
+            "optuna='x.db': cannot be used: Could not parse SQLAlchemy URL .*; give another, such as sqlite:///",
+        ),
+        ("sqlite:///no/x.db", "optuna='sqlite:///no/x.db': cannot be used: unable to open database file"),
+        ("sqlite:////tmp", "optuna='sqlite:////tmp': cannot be used: unable to open database file"),
         ("foo://me:secret@x/y", r"optuna='foo://me:\*\*\*@x/y': cannot be used: Can't load plugin"),
         (
             "foo://me:secret@x/y?password=secret",
