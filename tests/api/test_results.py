@@ -247,7 +247,7 @@ def test_of_several_studies_a_damaged_one_is_left_out_and_told(one: Path, tmp_pa
     assert names(found) == ["n2", "n1", "n3"]
     assert found.notes == [
         f"left out: {tmp_path}/three/attempts.jsonl: 2 lines (1, 2) are incomplete, and there is no other; restore "
-        "it from a copy, or resume the study, which moves them to another file",
+        "it from a copy, or resume the study",
         f"left out: results {tmp_path}/two: study.json is damaged (Expecting property name enclosed in double "
         "quotes: line 1 column 2 (char 1)); restore it from a copy, or start a new study",
     ]
