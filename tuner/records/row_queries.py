@@ -200,17 +200,8 @@ def default_columns(
     attempts = ["attempts"] if any(row.attempts > 1 for row in rows) else []
     error = ["error"] if any(row.error for row in rows) else []
     used = ["epochs", "duration_s", "estimated_memory_gb", "peak_memory_gb"]
-    return [
-        *study,
-        "name",
-        *seed,
-        "status",
-        *attempts,
-        *metric_columns(rows, metric, headline),
-        *used,
-        *varied,
-        *error,
-    ]
+    metrics = metric_columns(rows, metric, headline)
+    return [*study, "name", *seed, "status", *attempts, *metrics, *used, *varied, *error]
 
 
 def is_metric(column: str) -> bool:
