@@ -7,8 +7,8 @@ TunerError                 anything that tuner refuses or gives up on, on purpos
 │   └── WorkloadError      a workload's method raises, or returns what cannot be used
 └── ExecutionError         the machinery below the trials failed (Ray did not start, a disk is full)
 
-A text names a parameter by ``option("max_workers", 2)``. It is spelled where it is shown: ``--max-workers 2`` in a
-terminal, ``max_workers=2`` in Python. ``str`` of an error is Python's spelling.
+A text names a parameter by ``option("max_workers", 2)``. It is spelled where it is shown: in a terminal as
+``--max-workers 2``, and in Python as ``max_workers=2``. ``str`` of an error is Python's spelling.
 """
 
 from __future__ import annotations

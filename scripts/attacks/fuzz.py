@@ -73,13 +73,11 @@ class Try:
 
 
 def _lines(folder: Path) -> set[bytes]:
-    """The lines of the journal, with those that were put aside."""
-    found: set[bytes] = set()
-    for name in ("attempts.jsonl", "attempts.jsonl.corrupt"):
-        path = folder / "work/study" / name
-        if path.is_file() and not path.is_symlink() and path.stat().st_size < 2**26:
-            found |= {line.strip() for line in path.read_bytes().split(b"\n") if _result(line)}
-    return found
+    """The lines of the journal."""
+    path = folder / "work/study/attempts.jsonl"
+    if path.is_file() and not path.is_symlink() and path.stat().st_size < 2**26:
+        return {line.strip() for line in path.read_bytes().split(b"\n") if _result(line)}
+    return set()
 
 
 def _result(line: bytes) -> bool:

@@ -115,8 +115,8 @@ def test_of_several_workloads_each_is_a_study(tmp_path: Path, url: str) -> None:
     rows[3] |= {"workload": "toy-wide", "val_error": 2.0, "status": "completed"}
     (tmp_path / "made" / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = export(tmp_path / "made", optuna=url, study_name="both")
-    assert [each.study_name for each in made] == ["both-toy", "both-toy-wide"]
-    assert [len(load(url, each.study_name).trials) for each in made] == [3, 1]
+    assert [exported.study_name for exported in made] == ["both-toy", "both-toy-wide"]
+    assert [len(load(url, exported.study_name).trials) for exported in made] == [3, 1]
     assert load(url, "both-toy-wide").best_value == 2.0
 
 
@@ -134,9 +134,12 @@ def test_a_name_that_is_taken_is_refused_and_nothing_changed(tmp_path: Path, url
     ("storage", "said"),
     [
         (None, "optuna: say where the study goes"),
-        ("x.db", "optuna='x.db': is no URL of a database: for a file give sqlite:///x.db"),
-        ("sqlite:///no/x.db", "optuna='sqlite:///no/x.db': there is no folder no: make it"),
-        ("sqlite:////tmp", "optuna='sqlite:////tmp': is a folder"),
+        (
+            "x.db",
+            "optuna='x.db': cannot be used: Could not parse SQLAlchemy URL .*; give another, such as sqlite:///",
+        ),
+        ("sqlite:///no/x.db", "optuna='sqlite:///no/x.db': cannot be used: unable to open database file"),
+        ("sqlite:////tmp", "optuna='sqlite:////tmp': cannot be used: unable to open database file"),
         ("foo://me:secret@x/y", r"optuna='foo://me:\*\*\*@x/y': cannot be used: Can't load plugin"),
         (
             "foo://me:secret@x/y?password=secret",
@@ -157,7 +160,7 @@ def test_a_workload_whose_trials_have_not_ended_is_a_study_without_any(tmp_path:
     about = json.loads((tmp_path / "made" / "study.json").read_text())
     about |= {"workload": ["toy", "later"], "metrics": {"toy": "val_loss", "later": "val_loss"}}
     (tmp_path / "made" / "study.json").write_text(json.dumps(about))
-    assert [sum(each.trials.values()) for each in export(tmp_path / "made", optuna=url)] == [2, 0]
+    assert [sum(exported.trials.values()) for exported in export(tmp_path / "made", optuna=url)] == [2, 0]
 
 
 def test_what_is_no_study_is_refused_in_one_line(tmp_path: Path) -> None:

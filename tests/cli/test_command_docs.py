@@ -54,7 +54,7 @@ def test_what_is_recommended_to_those_from_elsewhere_exists() -> None:
     text = "".join((ROOT / "docs" / page).read_text() for page in ("other_guides.md", "ray_tune.md"))
     ours = " ".join(line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| "))
     ours = re.sub(r"`scripts/[^`]*`", "", ours)  # scripts have options of their own
-    known = {each for command in cli.commands.values() for option in command.params for each in option_names(option)}
+    known = {name for command in cli.commands.values() for option in command.params for name in option_names(option)}
     assert len(ours) > 1000
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", ours)) - known == set()
     assert set(re.findall(r"`tuner\.(\w+)", ours)) - set(tuner.__all__) == set()

@@ -110,7 +110,9 @@ def test_a_trial_of_a_study_is_trained_again_without_ray_to_the_last_digit(
     monkeypatch.chdir(finished[0])
     printed = said(capsys, "train", "--from", "out", "--exact", "--output", str(tmp_path / "trained"))
     assert printed.endswith("the study's figures came out again, to the last digit\n")
-    there, here = (torch.load(each / "best.pt", weights_only=True) for each in (Path("out"), tmp_path / "trained"))
+    there, here = (
+        torch.load(folder / "best.pt", weights_only=True) for folder in (Path("out"), tmp_path / "trained")
+    )
     assert here["metrics"] == there["metrics"]
     assert all(torch.equal(weight, here["weights"][name]) for name, weight in there["weights"].items())
 
@@ -250,7 +252,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
         (["--n-trial", "2"], "No such option '--n-trial': did you mean --num-samples?"),
         (
             ["--timeout", "soon"],
-            "--timeout soon: must be a time above 0: seconds, or numbers with h, m and s, such as 90s or 1h30m",
+            "--time-limit soon: must be a time above 0: seconds, or numbers with h, m and s, such as 90s or 1h30m",
         ),
         (["--config", "own.yaml", "--mode", "quick"], "--config and --mode were both given: leave one of them out"),
         (["plan", "--mode", "quick", "--config", "x"], "--config and --mode were both given: leave one of them out"),

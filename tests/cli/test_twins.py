@@ -115,16 +115,9 @@ def test_samplers_and_pruners_have_one_name_in_records_and_their_options_are_spe
     assert " ".join(arguments(given)).startswith("--search tpe --search-option group=true --search-option seed=3 ")
 
 
-def test_an_error_names_an_option_as_it_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "'--sampler': 'best' is not one of" in refused(capsys, "--sampler", "best")
-    assert "'--n-trials': 'x' is not a valid" in refused(capsys, "--n-trials=x")
-    assert "error: --n-trials 3: has no effect without" in refused(capsys, "--n-trials", "3")
-    assert "error: --num-samples 3: has no effect without" in refused(capsys, "--num-samples", "3")
-
-
 def test_memory_is_estimated_unless_it_is_given_but_for_the_function_of_the_guide() -> None:
     given = {"model_memory_gb": 2.0}
-    assert [Settings(**each).packing_used for each in ({}, given)] == ["per-trial", "uniform"]
+    assert [Settings(**options).packing_used for options in ({}, given)] == ["per-trial", "uniform"]
     of_guide = inspect.signature(tuner.tune_hyperparameters_parallel).parameters
     assert (of_guide["auto_memory"].default, of_guide["model_memory_gb"].default) == (False, 1.5)
 

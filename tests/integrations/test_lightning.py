@@ -49,13 +49,13 @@ def events(function: Callable[..., Any], folder: Path | None = None, **asked: An
 
 
 def reports(said: list[Any]) -> list[EpochReport]:
-    return [each for each in said if isinstance(each, EpochReport)][1:]
+    return [event for event in said if isinstance(event, EpochReport)][1:]
 
 
 def test_every_validation_is_reported_with_the_metrics_of_its_epoch(tmp_path: Path) -> None:
     said = events(given().train, tmp_path)
-    assert [each.epoch for each in reports(said)] == [1, 2, 3]
-    assert all(set(each.metrics) == {"val_loss", "train_loss"} for each in reports(said))
+    assert [told.epoch for told in reports(said)] == [1, 2, 3]
+    assert all(set(told.metrics) == {"val_loss", "train_loss"} for told in reports(said))
     assert reports(said)[0].metrics["train_loss"] > reports(said)[0].metrics["val_loss"]  # not of the epoch before
     assert isinstance(said[-1], Fit) and list(said[-1].files) == [given().FILE]
 
@@ -71,8 +71,8 @@ def test_a_retry_goes_on_at_the_last_checkpoint_and_ends_as_if_it_had_not_been_i
     with pytest.raises(Stopped):
         events(whole, tmp_path, stop_asked=lambda: next(answers))
     again = reports(events(whole, tmp_path))
-    assert [each.epoch for each in again] == [3, 4]
-    assert [each.metrics for each in again] == [each.metrics for each in whole_reports[2:]]
+    assert [told.epoch for told in again] == [3, 4]
+    assert [told.metrics for told in again] == [told.metrics for told in whole_reports[2:]]
     assert modules[-1].steps == 8
 
 
@@ -97,7 +97,7 @@ def test_a_trial_that_is_to_end_ends_fit(asked: str, ending: type[Exception]) ->
 )
 def test_no_epoch_is_reported_twice(options: dict[str, Any], epochs: list[int]) -> None:
     said = events(lambda config: given().trained(config["lr"], given().ReportCallback(), epochs=2, **options))
-    assert [each.epoch for each in reports(said)] == epochs
+    assert [told.epoch for told in reports(said)] == epochs
 
 
 def test_metrics_are_chosen_and_renamed() -> None:
@@ -136,7 +136,7 @@ def test_a_trial_in_a_process_beside_the_study_trains_by_lightning(tmp_path: Pat
     with closing(ChildExecutor()) as executor:
         executor.open({"train": TrainingTask(Function(given().train), None, asked=LOSS)}, plan, tmp_path)
         executor.submit(Placement(TRIAL, MemoryEstimate.given(2.0), ram_device(), 1.0, 2 * GB, 1))
-        (ended,) = (each for each in until_the_end(executor))
+        (ended,) = (event for event in until_the_end(executor))
     assert (ended.error, ended.status, ended.epochs) == ("", "completed", 3)
     assert ended.metrics["val_loss"] < 0.5
 
@@ -157,14 +157,14 @@ def test_pytorch_lightning_does_as_well(monkeypatch: pytest.MonkeyPatch) -> None
         made.append(run_path(FILE_OF_CALLBACK)["ReportCallback"])
     monkeypatch.setitem(sys.modules, "lightning.pytorch", None)  # as if it were not installed
     made.append(run_path(FILE_OF_CALLBACK)["ReportCallback"])
-    assert [issubclass(each, other.Callback) for each in made] == [True, True]
+    assert [issubclass(callback, other.Callback) for callback in made] == [True, True]
     module = type(
         "OtherSum", (other.LightningModule,), {**vars(given().Sum), "__init__": other.LightningModule.__init__}
     )()
     module.layer, module.lr, module.steps = nn.Linear(4, 1), 0.1, 0
     trainer = other.Trainer(max_epochs=2, callbacks=[made[0]()], **given().QUIET)
     said = events(lambda config: trainer.fit(module, given().batches(), given().batches()))
-    assert [each.epoch for each in reports(said)] == [1, 2]
+    assert [told.epoch for told in reports(said)] == [1, 2]
 
 
 def test_without_lightning_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ TINY = BertConfig(vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attent
 def texts(number: int) -> list[dict[str, torch.Tensor]]:
     """Random token ids; the first says the label."""
     drawn = torch.randint(1, 20, (number, 6), generator=torch.Generator().manual_seed(number))
-    return [{"input_ids": each, "labels": (each[0] > 9).long()} for each in drawn]
+    return [{"input_ids": tokens, "labels": (tokens[0] > 9).long()} for tokens in drawn]
 
 
 def trainer_of(folder: Path, callback: Any, data: Any = None, **arguments: Any) -> Trainer:
@@ -54,7 +54,7 @@ def events(function: Callable[[], Any], folder: Path | None = None, **asked: Any
 
 
 def reports(said: list[Any]) -> list[EpochReport]:
-    return [each for each in said if isinstance(each, EpochReport)][1:]
+    return [event for event in said if isinstance(event, EpochReport)][1:]
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def kept(tmp_path: Path) -> Path:
 
 def test_every_evaluation_is_reported_with_the_checkpoint_of_its_epoch(tmp_path: Path, kept: Path) -> None:
     said = events(lambda: trainer_of(tmp_path, ReportCallback()).train(), kept)
-    assert [each.epoch for each in reports(said)] == [1, 2, 3]
-    assert all(set(each.metrics) == {"eval_loss", "eval_accuracy"} for each in reports(said))
+    assert [told.epoch for told in reports(said)] == [1, 2, 3]
+    assert all(set(told.metrics) == {"eval_loss", "eval_accuracy"} for told in reports(said))
     best = int(said[-1].metrics["best_epoch"])
     state = bytes(said[-1].files["trainer_state.json"].tolist())
     assert f'"global_step": {4 * best},'.encode() in state
@@ -86,7 +86,7 @@ def test_a_retry_goes_on_at_the_last_checkpoint(tmp_path: Path, kept: Path) -> N
     with pytest.raises(Stopped):
         events(train, kept, stop_asked=lambda: next(answers))
     again = reports(events(train, kept))
-    assert [(each.epoch, each.metrics) for each in again] == [(whole[2].epoch, whole[2].metrics)]
+    assert [(told.epoch, told.metrics) for told in again] == [(whole[2].epoch, whole[2].metrics)]
     assert steps == [12, 12]
 
 
@@ -101,14 +101,14 @@ def test_a_pruned_trial_ends_train(tmp_path: Path, kept: Path, save: str) -> Non
 def test_evaluations_within_epochs_are_counted_and_that_of_the_untrained_model_is_none(tmp_path: Path) -> None:
     often = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "no", "eval_on_start": True}
     said = events(lambda: trainer_of(tmp_path, ReportCallback(), **often).train())
-    assert [each.epoch for each in reports(said)] == [1, 2, 3, 4]
+    assert [told.epoch for told in reports(said)] == [1, 2, 3, 4]
 
 
 def test_evaluations_of_several_data_sets_are_one_report(tmp_path: Path) -> None:
     data = {"near": texts(16), "far": texts(8)}
     callback = ReportCallback({"eval_accuracy": "eval_far_accuracy", "near": "eval_near_accuracy"})
     said = events(lambda: trainer_of(tmp_path, callback, data, save_strategy="no", num_train_epochs=2).train())
-    assert [set(each.metrics) for each in reports(said)] == [{"eval_accuracy", "near"}] * 2
+    assert [set(told.metrics) for told in reports(said)] == [{"eval_accuracy", "near"}] * 2
 
 
 @pytest.mark.parametrize(("within", "reported"), [("no", 1), ("epoch", 2)])
@@ -128,7 +128,7 @@ def test_outside_of_a_trial_metrics_are_printed(tmp_path: Path, capsys: pytest.C
     callback = ReportCallback("eval_loss")
     assert callback.resume_from_checkpoint is None
     trainer_of(tmp_path, callback, num_train_epochs=1).train()
-    (line,) = (each for each in capsys.readouterr().out.splitlines() if each.startswith('{"'))
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith('{"'))
     assert line.startswith('{"eval_loss": ') and line.endswith(', "epoch": 1}')
 
 

@@ -21,7 +21,7 @@ Read = Callable[[Path], object]
 READERS: dict[str, Read] = {
     "results": tuner.results,
     "compare": tuner.compare,
-    "report": tuner.report,
+    "report": tuner.write_report,
     "export": lambda folder: tuner.export(folder, optuna=f"sqlite:///{folder}/optuna.db"),
     "plan": lambda folder: tuner.plan(like=str(folder), limit=1, gpus=1, device_memory_gb=8),
     "train": lambda folder: tuner.train(folder, device="cpu"),

@@ -282,10 +282,10 @@ def test_what_a_kill_leaves_half_done_is_finished_or_removed(study: StudyFolder,
         file.write('{"trial_id": "002", "sta')
     again = resumed(study)
     again.close()
-    assert [note.split(": ")[1] for note in again.notes] == ["line 2 is incomplete; moved to attempts.jsonl.corrupt"]
+    assert [note.split(": ")[1] for note in again.notes] == ["line 2 is incomplete; left out"]
     assert [row.trial_id for row in again.rows()] == ["001"]
     assert names(study.checkpoints) == {"002.pt"}
-    known = {"attempts.jsonl", "attempts.jsonl.corrupt", "results.csv", "study.json", "best.pt", "checkpoints"}
+    known = {"attempts.jsonl", "results.csv", "study.json", "best.pt", "checkpoints"}
     assert names(study.path) == known
 
 
@@ -341,7 +341,7 @@ def test_a_folder_where_another_run_writes_is_refused(study: StudyFolder, tmp_pa
     begun.close()
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "attempts.jsonl.corrupt", "checkpoints/stop"])
+@pytest.mark.parametrize("name", ["checkpoints", "epochs.jsonl", "checkpoints/stop"])
 def test_a_folder_with_a_link_is_not_gone_on_with(study: StudyFolder, tmp_path: Path, name: str) -> None:
     study.close()
     (tmp_path / "victim").mkdir()

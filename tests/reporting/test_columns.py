@@ -81,7 +81,7 @@ def test_error_seconds_and_memory_are_left_out_first() -> None:
         lines, before = lines_of(printed), heads
         heads = lines[0].split()
         left_out += [head for head in before if head not in heads]
-    assert left_out[:5] == ["error", "seconds", "share", "estimated", "peak"]
+    assert left_out[:4] == ["error", "seconds", "estimated_gb", "peak_gb"]
     assert {"name", "val_rmse", *VARYING} <= set(heads)
 
 

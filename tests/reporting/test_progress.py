@@ -43,7 +43,7 @@ class Piped:
     def __init__(self, *placements: Placement) -> None:
         self.now, self.file = 0.0, io.StringIO()
         console = Console(file=self.file, width=250)
-        requests = [Request(each.trial, each.estimate, each.limit_bytes) for each in placements]
+        requests = [Request(placed.trial, placed.estimate, placed.limit_bytes) for placed in placements]
         of_day = {"clock": lambda: self.now, "stamp": lambda: "12:31:05 "}
         self.progress = StudyProgress(console, 2, requests, OBJECTIVES, GB, phase="starting Ray", **of_day)
 
@@ -59,8 +59,8 @@ def test_a_pipe_gets_a_line_with_the_time_where_nothing_else_was_printed_for_lon
     both = placement("a"), placement("b")
     piped = Piped(*both)
     assert piped.said_at(40) == [], "nothing runs yet"
-    for each in both:
-        piped.progress.started(each)
+    for placed in both:
+        piped.progress.started(placed)
     assert piped.said_at(41) == ["12:31:05 starting Ray, 41 s so far"]
     piped.progress.reported(EpochReport("a", 0, 4))
     piped.now = 50
@@ -98,9 +98,9 @@ def screen(width: int) -> list[str]:
     names = [f"learning-rate-and-width-{hidden}" for hidden in (64, 128)]
     placements = [placement(name) for name in names]
     progress = StudyProgress(console, 2, [], OBJECTIVES, GB, clock=lambda: 0.0)
-    for each in placements:
-        progress.started(each)
-        progress.reported(EpochReport(each.trial.trial_id, 1, 4, {"val_loss": 0.5}))
+    for placed in placements:
+        progress.started(placed)
+        progress.reported(EpochReport(placed.trial.trial_id, 1, 4, {"val_loss": 0.5}))
     with console.capture() as shown:
         console.print(progress._render())
     return [line.rstrip() for line in shown.get().splitlines()]

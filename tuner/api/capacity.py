@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tuner.errors import InputError, ParameterError
@@ -39,29 +39,22 @@ Fits = Callable[[Config], bool]
 
 
 @dataclass(frozen=True)
-class Change:
-    """A change with which a configuration fits."""
-
-    values: Config  # the hyperparameters to set
-    need_bytes: int  # the predicted need with the change
-
-
-@dataclass(frozen=True)
 class Misfit:
     """A configuration that does not fit a card."""
 
     name: str
     need_bytes: int
     card_bytes: int  # the smallest card that would hold it as it is, buffer included
-    change: Change | None  # the cheapest change with which it fits; None where there is none, or none was sought
-    sought: bool
+    sought: bool  # whether a change was looked for
+    change: Config | None = None  # the hyperparameters to set, so that it fits at the lowest cost; None without such
+    changed_need_bytes: int | None = None  # the predicted need with the change
 
 
 @dataclass(frozen=True)
 class Card:
     """The plan of a study for one card."""
 
-    total_bytes: int
+    card_bytes: int
     budget_bytes: int  # the memory that trials share: total - buffer
     # The trials that run at once. With uniform packing, each counts as the largest footprint, and their number is not
     # limited by the study's.
@@ -144,7 +137,7 @@ def _card(
         workers, at_least = (most, most) if plan.packing == "uniform" else (plan.workers, plan.guaranteed)
         footprint = plan.footprint_bytes
     return Card(
-        total_bytes=device.total_bytes,
+        card_bytes=device.total_bytes,
         budget_bytes=budget,
         workers=workers,
         workers_at_least=at_least,
@@ -159,7 +152,7 @@ def _card(
 
 def _misfit(request: Request, budget: int, settings: Settings, estimated: _Estimated, seek: bool) -> Misfit:
     trial, task = request.trial, estimated.tasks[request.trial.workload]
-    change = None
+    config = None
     if seek:
 
         def fits(config: Config) -> bool:
@@ -168,14 +161,13 @@ def _misfit(request: Request, budget: int, settings: Settings, estimated: _Estim
         config = cheapest_change(
             task.workload, trial.config, fits, lambda changed: _allowed(estimated.tasks, trial, changed)
         )
-        if config is not None:
-            change = Change(_difference(trial.config, config), estimated(trial, config, budget).need_bytes)
     return Misfit(
         name=title(trial.workload, trial.name, several=len(estimated.tasks) > 1),
         need_bytes=request.need_bytes,
         card_bytes=request.estimate.least_bytes + settings.buffer_bytes,
-        change=change,
         sought=seek,
+        change=None if config is None else _difference(trial.config, config),
+        changed_need_bytes=None if config is None else estimated(trial, config, budget).need_bytes,
     )
 
 
@@ -245,27 +237,16 @@ def to_record(found: Capacity) -> dict[str, object]:
         "buffer_gb": round(found.buffer_bytes / GB, 4),
         "trials": len(found.requests),
         "largest_footprint_gb": round(max(request.need_bytes for request in found.requests) / GB, 4),
-        "cards": [_card_record(card) for card in found.cards],
+        "cards": [_record(asdict(card)) for card in found.cards],
     }
 
 
-def _card_record(card: Card) -> dict[str, object]:
-    return {
-        "card_gb": round(card.total_bytes / GB, 4),
-        "budget_gb": round(card.budget_bytes / GB, 4),
-        "workers": card.workers,
-        "workers_at_least": card.workers_at_least,
-        "footprint_gb": round(card.footprint_bytes / GB, 4),
-        "fitting": card.fitting,
-        "misfits": [
-            {
-                "name": misfit.name,
-                "need_gb": round(misfit.need_bytes / GB, 4),
-                "card_gb": round(misfit.card_bytes / GB, 4),
-                "sought": misfit.sought,
-                "change": dict(misfit.change.values) if misfit.change else None,
-                "changed_need_gb": round(misfit.change.need_bytes / GB, 4) if misfit.change else None,
-            }
-            for misfit in card.misfits
-        ],
-    }
+def _record(fields: Mapping[str, object]) -> dict[str, object]:
+    """Fields as plain values, with sizes in GB instead of bytes."""
+    found: dict[str, object] = {}
+    for name, value in fields.items():
+        if name.endswith("_bytes"):
+            found[f"{name.removesuffix('_bytes')}_gb"] = round(value / GB, 4) if isinstance(value, int) else None
+        else:
+            found[name] = [_record(inner) for inner in value] if isinstance(value, tuple) else value
+    return found

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.api.report import load_study_view
-from tuner.errors import InputError, ParameterError, one_line, option
+from tuner.errors import InputError, one_line, option
 from tuner.records.attempts import CONFIG
 from tuner.records.epochs import histories
 from tuner.records.optuna_space import frozen_trials, without_log
@@ -25,8 +25,6 @@ from tuner.trial import Objective
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
-
-SQLITE = "sqlite:///"
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,10 @@ def export(options: ExportOptions) -> list[Exported]:
     Raises:
         InputError: there is no such study, the URL cannot be used, or the database has a study of that name already.
     """
-    url, directory = _check_url(options.optuna), options.directory
+    url, directory = options.optuna, options.directory
+    if not url:
+        example = option("optuna", "sqlite:///optuna.db")
+        raise InputError(f"{option('optuna')}: say where the study goes, such as {example}")
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
     view = load_study_view(folder, "export")
     study, objectives, curves = view.record, view.objectives, histories(view.epochs)
@@ -84,22 +85,6 @@ def export(options: ExportOptions) -> list[Exported]:
     return made
 
 
-def _check_url(url: str | None) -> str:
-    if not url or not isinstance(url, str):
-        raise InputError(
-            f"{option('optuna')}: say where the study goes, such as {option('optuna', 'sqlite:///optuna.db')}"
-        )
-    if "://" not in url:
-        raise ParameterError("optuna", url, "is no URL of a database", f"for a file give {SQLITE}{url}")
-    if url.startswith(SQLITE):
-        file = Path(url.removeprefix(SQLITE))
-        if file.is_dir() or not file.name:
-            raise ParameterError("optuna", url, "is a folder", "give the name of a file")
-        if not file.parent.is_dir():
-            raise ParameterError("optuna", url, f"there is no folder {file.parent}", "make it or give another")
-    return url
-
-
 def _shown(url: str) -> str:
     """A URL without its password and its query, which may hold one; of one that cannot be read only its kind."""
     from sqlalchemy.engine import make_url
@@ -108,7 +93,8 @@ def _shown(url: str) -> str:
     try:
         known = make_url(url)
     except (ArgumentError, ValueError):  # the latter is of a port that is no number
-        return f"{url.partition('://')[0]}://…"
+        kind, found, _ = url.partition("://")
+        return f"{kind}{found}…" if found else url
     shown = str(known.set(query={}).render_as_string(hide_password=True))
     return f"{shown}?…" if known.query else shown
 
@@ -145,7 +131,7 @@ def _check_names(storage: Any, names: Iterable[str], url: str) -> None:
             raise InputError(
                 f"{option('optuna', _shown(url))}: has a study {name!r} already: give another name by "
                 f"{option('study_name')}, or remove "
-                f"that one: optuna delete-study --storage {_shown(url)} --study-name {name}"
+                "that one by optuna delete-study"
             )
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError
@@ -16,47 +17,37 @@ if TYPE_CHECKING:
 
 
 def report(
-    given: Mapping[str, object] | str | PathLike[str] | None = None,
+    given: Mapping[str, object] | None = None,
     /,
     *,
     epoch: int | None = None,
     checkpoint: State | None = None,
     **metrics: object,
-) -> Path | None:
+) -> None:
     """Reports the metrics of a trial from within its training: ``tuner.report(val_accuracy=0.9, epoch=3)``.
 
-    Outside of a trial the metrics are printed as a line of JSON, so that the same program runs by itself. With a path
-    alone it writes a study's page, as ``tuner.write_report``.
+    Outside of a trial the metrics are printed as a line of JSON, so that the same program runs by itself.
 
     Args:
-        given: the metrics as a mapping, in place of or beside names; or a study's folder.
+        given: the metrics as a mapping, in place of or beside names.
         epoch: the epoch, counted from 0 or 1. By default the number of reports.
         checkpoint: what to keep of the training: a state dict of tensors and plain values, or a folder of files.
             ``tuner.checkpoint`` returns it after a retry or a resume. The best trial's is the study's ``best.pt``.
         metrics: numbers by name.
 
-    Returns:
-        None; the page's file if a folder was given.
-
     Raises:
         InputError: a metric is no number or lacks, or the checkpoint cannot be used.
         TrialEnd: the trial was pruned, or the study ends. It is no ``Exception``: let it pass.
     """
-    if isinstance(given, (str, PathLike)):
-        from tuner.api.report import write_report
-
-        path: Path = write_report(given, **metrics)
-        return path
-    named = {**(given or {}), **metrics}
     session = current()
+    if not isinstance(given, (Mapping, NoneType)) or not (session or given or metrics):
+        raise InputError("tuner.report: give metrics by name; tuner.write_report() writes a study's page")
+    named = {**(given or {}), **metrics}
     if session is not None:
         session.report(named, epoch, checkpoint)  # type: ignore[arg-type]
-    elif not named:
-        raise InputError("tuner.report: give metrics by name; tuner.write_report() writes a study's page")
     else:
         counted = {} if epoch is None else {"epoch": epoch}
         print(json.dumps({**to_numbers(named), **counted}), flush=True)
-    return None
 
 
 def checkpoint() -> Mapping[str, Any] | Path | None:

@@ -10,9 +10,8 @@ from collections.abc import Collection, Sequence
 import click
 
 from tuner.cli.help import DEFAULT_COMMAND, PROGRAM
-from tuner.errors import NOT_GIVEN
 from tuner.spec.options import ALIKE
-from tuner.spec.spelling import as_typed, in_terminal
+from tuner.spec.spelling import in_terminal
 
 
 def told(error: click.ClickException, commands: Collection[str], words: Sequence[str]) -> str:
@@ -24,8 +23,6 @@ def told(error: click.ClickException, commands: Collection[str], words: Sequence
     else:
         said = error.format_message()
         meant = _argument_meant(said, commands if error.ctx.info_name == DEFAULT_COMMAND else ())
-    if isinstance(error, click.BadParameter) and error.param and error.param.name:
-        said = said.replace(error.param.opts[0], as_typed(words)(error.param.name, NOT_GIVEN), 1)
     hint = f"did you mean {meant}?" if meant else f"see {error.ctx.command_path} --help"
     return f"{said.rstrip('.')}: {hint}"
 

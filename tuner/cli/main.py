@@ -31,7 +31,7 @@ from tuner.spec.commands import (
 )
 from tuner.spec.options import Options
 from tuner.spec.settings import Settings
-from tuner.spec.spelling import as_typed, in_terminal
+from tuner.spec.spelling import in_terminal
 
 MOST_OF_ERROR = 4000  # the characters that are printed of an error
 CONTROLS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\r\t"}
@@ -315,7 +315,7 @@ def main() -> None:
         _fail(told(error, cli.commands, sys.argv[1:]), error.exit_code, debug)
     except TunerError as error:
         hint = "; --debug shows where" if isinstance(error, WorkloadError) and error.__cause__ else ""
-        _fail(error.told(as_typed(sys.argv[1:])) + hint, error.exit_code, debug)
+        _fail(error.told(in_terminal) + hint, error.exit_code, debug)
     except (KeyboardInterrupt, click.Abort):
         _fail("interrupted", 130, debug)
     except MemoryError:

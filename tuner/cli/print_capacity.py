@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from tuner.reporting.texts import gb_span
-from tuner.trial import GB, Config
+from tuner.trial import GB
 
 if TYPE_CHECKING:
     from tuner.api.capacity import Capacity, Card, Misfit
@@ -36,14 +36,14 @@ def _card_line(card: Card, trials: int) -> str:
     least = f"{card.workers_at_least}-" if card.workers_at_least < card.workers else ""
     largest = f"{card.footprint_bytes / GB:.2f} GB" if card.fitting else "-"
     return (
-        f"{_gb(card.total_bytes):>8} {card.budget_bytes / GB:>9.2f} GB {largest:>10} {least + str(card.workers):>9}  "
+        f"{_gb(card.card_bytes):>8} {card.budget_bytes / GB:>9.2f} GB {largest:>10} {least + str(card.workers):>9}  "
         f"{card.fitting} of {trials}"
     )
 
 
 def _misfit_lines(card: Card) -> list[str]:
     count = len(card.misfits)
-    head = f"{_gb(card.total_bytes)}: {count} do{'es' if count == 1 else ''} not fit"
+    head = f"{_gb(card.card_bytes)}: {count} do{'es' if count == 1 else ''} not fit"
     sought = [misfit for misfit in card.misfits if misfit.sought]
     if not sought:
         most = max(misfit.card_bytes for misfit in card.misfits)
@@ -62,11 +62,8 @@ def _misfit_line(misfit: Misfit, width: int) -> str:
     name = f"  {misfit.name:<{width}} {misfit.need_bytes / GB:>8.2f} GB: "
     if misfit.change is None:
         return f"{name}no accumulation, amp, checkpointing or smaller batch; a card of {_ceil(misfit.card_bytes)} GB"
-    return f"{name}{_words(misfit.change.values)}: {misfit.change.need_bytes / GB:.2f} GB"
-
-
-def _words(values: Config) -> str:
-    return ", ".join(f"{key} {value}" for key, value in values.items())
+    values = ", ".join(f"{key} {value}" for key, value in misfit.change.items())
+    return f"{name}{values}: {(misfit.changed_need_bytes or 0) / GB:.2f} GB"
 
 
 def _gb(size_bytes: int) -> str:

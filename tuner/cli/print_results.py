@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from tuner.api.results import Comparison, again
 from tuner.records.attempts import Attempt
-from tuner.records.row_queries import default_columns, head, is_metric
+from tuner.records.row_queries import default_columns, head
 from tuner.reporting.columns import table_lines
 from tuner.reporting.console import line_width
-from tuner.reporting.result_tables import ELSEWHERE, has_seeds, print_averages, print_lines, row_columns, spared_order
+from tuner.reporting.result_tables import ELSEWHERE, has_seeds, print_averages, print_lines, row_columns, trial_lines
 from tuner.trial import title
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def print_results(console: Console, found: Comparison) -> None:
     """Prints what is shown; on a terminal or with COLUMNS within that width, elsewhere in lines of any length."""
-    width, elsewhere = line_width(console), f"--columns, {ELSEWHERE}"
+    width = line_width(console)
     for workload, objective in found.objectives.items():
         rows = [row for row in found.shown if row.workload == workload]
         if not rows:
@@ -28,11 +28,13 @@ def print_results(console: Console, found: Comparison) -> None:
         if len(found.objectives) > 1:
             console.print(workload, style="bold", markup=False)
         of_workload = [row for row in found.rows if row.workload == workload]
-        columns = found.chosen or default_columns(of_workload, found.columns, objective.metric)
-        other_metrics = [name for name in columns if is_metric(name) and name != objective.metric]
-        order = () if found.chosen else spared_order(rows, other_metrics)
-        heads = {column: head(column, found.columns) for column in columns}
-        print_lines(console, table_lines(row_columns(rows, heads, order), width, elsewhere))
+        if found.chosen:
+            heads = {column: head(column, found.columns) for column in found.chosen}
+            lines = table_lines(row_columns(rows, heads, ()), width)
+        else:
+            shown = default_columns(of_workload, found.columns, objective.metric)
+            lines = trial_lines(rows, shown, found.columns, objective.metric, width, f"--columns, {ELSEWHERE}")
+        print_lines(console, lines)
         for group in found.to_average(workload) if objective.metric else []:
             if len({row.name for row in group}) < len(group):
                 print_averages(console, group, objective)

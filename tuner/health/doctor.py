@@ -56,7 +56,7 @@ def _torch() -> Iterator[Finding]:
         import torch
     except Exception as error:  # a broken installation may raise anything
         text = f"cannot be imported: {one_line(error, 200)}"
-        yield Finding("torch", "problem", text, "pip install --force-reinstall torch")
+        yield Finding("torch", "problem", text, "install torch again")
         return
     build, visible, usable = torch.version.cuda, os.environ.get("CUDA_VISIBLE_DEVICES"), 0
     seen = torch.cuda.device_count() if build else 0

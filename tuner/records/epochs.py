@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from tuner.machine.atomic_files import not_following
 from tuner.records.checking import Amount, Metric, TrialId, Whole, readable_lines
@@ -42,7 +41,7 @@ class EpochLog:
         self._path = path
         self._lines: list[str] = []
         self._flushed = time.monotonic()
-        self._checked = False
+        self._appends = False  # whether the last line is its own
 
     def add(self, report: EpochReport, attempt: int) -> None:
         """Adds the report of a trial's attempt."""
@@ -67,12 +66,12 @@ class EpochLog:
         self._flushed = time.monotonic()
         if not self._lines:
             return
-        text = "\n".join(self._lines) + "\n"
+        text = "".join(f"{line}\n" for line in self._lines)
         self._lines.clear()
-        with suppress(OSError), open(self._path, "a+b", opener=not_following) as file:
-            if not self._checked and _ends_in_partial_line(file):
+        with suppress(OSError), open(self._path, "ab", opener=not_following) as file:
+            if file.tell() and not self._appends:  # a kill may have left an incomplete line
                 text = "\n" + text
-            self._checked = True
+            self._appends = True
             file.write(text.encode())
 
 
@@ -111,11 +110,3 @@ def seconds_per_epoch(lines: Iterable[EpochLine]) -> dict[str, float]:
         for trial_id, (first, last) in ends.items()
         if last.epoch > first.epoch
     }
-
-
-def _ends_in_partial_line(file: BinaryIO) -> bool:
-    """Whether a kill has left an incomplete last line, to which nothing must be appended."""
-    if file.seek(0, 2) == 0:
-        return False
-    file.seek(-1, 2)
-    return file.read(1) != b"\n"

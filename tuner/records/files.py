@@ -2,7 +2,6 @@
 
 results/<time>-<workload>-<mode>/
     attempts.jsonl            the journal: a line for each attempt as soon as it ends; other files follow it
-    attempts.jsonl.corrupt    incomplete lines that a kill left, if any
     results.csv               a row for each trial, rewritten as a whole
     study.json                command, versions, seed, devices, plan
     best.pt                   the best trial's weights and configuration; best-<workload>.pt in a study of several

@@ -7,7 +7,6 @@ import io
 import json
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.errors import InputError
@@ -16,6 +15,7 @@ from tuner.machine.regular_files import regular
 from tuner.records.attempts import BEFORE_METRICS, Attempt, parse_attempt
 
 MOST_BYTES = 2**30  # about a million attempts
+CUT = b" was cut off\n"  # the end of such a line, also where it is whole but for its end
 NUMBERED = 8  # the maximum number of damaged lines that a message lists
 
 
@@ -42,36 +42,18 @@ class Journal:
             self._file.close()
             raise
         self._end = len(content)
+        self._is_cut = bool(content) and not content.endswith(b"\n")
 
     def repair(self) -> list[str]:
-        """Moves incomplete lines to ``<name>.corrupt``, and returns a note about each.
-
-        They are copied first, so that a kill loses nothing.
-        """
-        if not self._damaged:
-            return []
-        aside = self._path.with_name(f"{self._path.name}.corrupt")
-        atomic_files.append_file(aside, b"".join(line.content.rstrip(b"\n") + b"\n" for line in self._damaged))
-        for line in reversed(self._damaged):
-            if line.start + len(line.content) == self._end:
-                self._cut(line.start)
-            else:  # overwritten in place, as a new file under the same name would not be locked
-                self._file.seek(line.start)
-                atomic_files.write_through(self._file, b" " * (len(line.content) - 1))
-        notes = [f"{self._path}: line {line.number} is incomplete; moved to {aside.name}" for line in self._damaged]
-        self._damaged = []
-        return notes
+        """Ends a line that a kill has cut off, and returns a note if there are incomplete lines, which stay."""
+        if self._is_cut:
+            self._write(CUT)
+            self._is_cut = False
+        return _left_out(self._path, self._damaged)
 
     def append(self, row: Attempt) -> None:
         """Appends a line and waits until the disk has it. If an OSError is raised, nothing has been appended."""
-        line = (json.dumps(row.to_line(exact=True)) + "\n").encode()
-        self._file.seek(self._end)
-        try:
-            atomic_files.write_through(self._file, line)
-        except OSError:
-            self._cut(self._end)
-            raise
-        self._end += len(line)
+        self._write((json.dumps(row.to_line(exact=True)) + "\n").encode())
         self.rows.append(row)
 
     @property
@@ -88,10 +70,15 @@ class Journal:
                 lines = "".join(json.dumps(row.to_line(exact=True)) + "\n" for row in self.rows)
                 atomic_files.replace_file(self._path, lines.encode())
 
-    def _cut(self, end: int) -> None:
-        os.ftruncate(self._file.fileno(), end)
-        os.fsync(self._file.fileno())
-        self._end = end
+    def _write(self, content: bytes) -> None:
+        self._file.seek(self._end)
+        try:
+            atomic_files.write_through(self._file, content)
+        except OSError:
+            os.ftruncate(self._file.fileno(), self._end)
+            os.fsync(self._file.fileno())
+            raise
+        self._end += len(content)
 
 
 def read_attempts(
@@ -118,23 +105,14 @@ def read_attempts(
     rows, damaged = _parse(content, path, workloads)
     if some and damaged and not rows:
         raise InputError(
-            f"{path}: {_incomplete(damaged)}, and there is no other; restore it from a copy, or resume the study, "
-            "which moves them to another file"
+            f"{path}: {_incomplete(damaged)}, and there is no other; restore it from a copy, or resume the study"
         )
-    return rows, [f"{path}: {_incomplete(damaged)}; left out"] if damaged else []
+    return rows, _left_out(path, damaged)
 
 
-@dataclass(frozen=True)
-class _Damaged:
-    """A line that is not an attempt: a kill cut it off, or somebody changed it."""
-
-    number: int
-    start: int
-    content: bytes
-
-
-def _parse(content: bytes, path: Path, workloads: Collection[str] = ()) -> tuple[list[Attempt], list[_Damaged]]:
-    rows, damaged, start = [], [], 0
+def _parse(content: bytes, path: Path, workloads: Collection[str] = ()) -> tuple[list[Attempt], list[int]]:
+    """The attempts, and the numbers of lines that are none: a kill cut them off, or somebody changed them."""
+    rows, damaged = [], []
     for number, line in enumerate(io.BytesIO(content), 1):
         where = f"{path}, line {number}"
         row = _to_attempt(line, where)
@@ -142,18 +120,21 @@ def _parse(content: bytes, path: Path, workloads: Collection[str] = ()) -> tuple
             raise InputError(f"{where}: workload is {row.workload!r}; the study is of {', '.join(workloads)}")
         if row:
             rows.append(row)
-        elif line.strip():  # a blank line is where a damaged one was
-            damaged.append(_Damaged(number, start, line))
-        start += len(line)
+        elif line.strip():  # a blank line is where earlier versions had a damaged one
+            damaged.append(number)
     return rows, damaged
 
 
-def _incomplete(damaged: Sequence[_Damaged]) -> str:
+def _left_out(path: Path, damaged: Sequence[int]) -> list[str]:
+    return [f"{path}: {_incomplete(damaged)}; left out"] if damaged else []
+
+
+def _incomplete(damaged: Sequence[int]) -> str:
     """The numbers of the damaged lines as text."""
     if len(damaged) == 1:
-        return f"line {damaged[0].number} is incomplete"
+        return f"line {damaged[0]} is incomplete"
     more = ", …" * (len(damaged) > NUMBERED)
-    return f"{len(damaged)} lines ({', '.join(str(line.number) for line in damaged[:NUMBERED])}{more}) are incomplete"
+    return f"{len(damaged)} lines ({', '.join(map(str, damaged[:NUMBERED]))}{more}) are incomplete"
 
 
 def _to_attempt(line: bytes, where: str) -> Attempt | None:

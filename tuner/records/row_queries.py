@@ -187,7 +187,9 @@ def varying(rows: Sequence[Attempt]) -> list[str]:
     return [key for key in keys if len({repr(row.value(key)) for row in rows}) > 1]
 
 
-def default_columns(rows: Sequence[Attempt], columns: Sequence[str], metric: str) -> list[str]:
+def default_columns(
+    rows: Sequence[Attempt], columns: Sequence[str], metric: str, headline: Sequence[str] = ()
+) -> list[str]:
     """The columns of one workload's rows that are shown by default: results and varying hyperparameters.
 
     Seeds, attempts and errors are included if they differ between rows. ``rows`` are all rows of the workload.
@@ -198,7 +200,8 @@ def default_columns(rows: Sequence[Attempt], columns: Sequence[str], metric: str
     attempts = ["attempts"] if any(row.attempts > 1 for row in rows) else []
     error = ["error"] if any(row.error for row in rows) else []
     used = ["epochs", "duration_s", "estimated_memory_gb", "peak_memory_gb"]
-    return [*study, "name", *seed, "status", *attempts, *metric_columns(rows, metric), *used, *varied, *error]
+    metrics = metric_columns(rows, metric, headline)
+    return [*study, "name", *seed, "status", *attempts, *metrics, *used, *varied, *error]
 
 
 def is_metric(column: str) -> bool:

@@ -77,13 +77,18 @@ class StudyRecord:
     data: Shown | None = None  # a short description of the data sets
     last_epoch: Whole | None = None  # of a training on all data, which holds nothing out
     cautions: Mapping[str, Shown] = field(default_factory=dict)  # why a workload's data may not tell the best trial
-    settings: Mapping[str, object] = field(default_factory=dict)  # the values of all options
+    settings: Mapping[str, object] = field(default_factory=dict)  # its options where ``options`` does not have them
     plan: PlanRecord = PlanRecord()
     versions: Mapping[str, str] = field(default_factory=dict)
     revision: str = ""  # git's, of the folder that the study was started in, with "+" if files were changed
     started: str = ""
     command: Shown = "a Python program"  # the user's command
     options: Mapping[str, object] | None = None  # those that repeat the study; None if only the same call does
+
+    @property
+    def used(self) -> Mapping[str, object]:
+        """The values of all options, also where only the same call repeats the study."""
+        return {**self.settings, **(self.options or {})}
 
     @property
     def workloads(self) -> list[str]:

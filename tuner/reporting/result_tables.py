@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.errors import printable
-from tuner.records.attempts import CONFIG, Attempt
-from tuner.records.row_queries import head, metric_columns, varying
+from tuner.records.attempts import CONFIG, Attempt, columns
+from tuner.records.row_queries import default_columns, head, is_metric, metric_columns, varying
 from tuner.records.seed_statistics import Interval, averages, summary
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
@@ -19,15 +19,9 @@ from tuner.trial import Objective, title
 if TYPE_CHECKING:
     from rich.console import Console
 
-HEADS = {
-    "duration_s": "seconds",
-    "gpu_fraction": "share",
-    "estimated_memory_gb": "estimated",
-    "peak_memory_gb": "peak",
-}
 LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
 # The columns that a narrow terminal omits first. Metrics other than the objective follow.
-SPARED = ("error", *HEADS, "epochs", "attempts")
+SPARED = ("error", "duration_s", "estimated_memory_gb", "peak_memory_gb", "epochs", "attempts")
 ELSEWHERE = "a wider terminal or results.csv"  # what shows the columns that are left out
 
 
@@ -40,12 +34,25 @@ def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> s
     return f"{objective.metric} {best.number(objective.metric):.4f}{' with ' * bool(values)}{', '.join(values)}"
 
 
-def print_trials(
-    console: Console, rows: Sequence[Attempt], metric: str, headline: Sequence[str] = (), *, seeds: bool = False
-) -> None:
+def print_trials(console: Console, rows: Sequence[Attempt], metric: str, headline: Sequence[str] = ()) -> None:
     """Prints the trials of one workload with its ``headline`` metrics and the hyperparameters that vary."""
-    columns = trial_columns(rows, metric, headline, seeds=seeds)
-    print_lines(console, table_lines(columns, console.width, ELSEWHERE))
+    known = columns(rows)
+    shown = default_columns(rows, known, metric, headline)
+    print_lines(console, trial_lines(rows, shown, known, metric, console.width))
+
+
+def trial_lines(
+    rows: Sequence[Attempt],
+    shown: Sequence[str],
+    known: Sequence[str],
+    metric: str,
+    width: int | None,
+    elsewhere: str = ELSEWHERE,
+) -> list[str]:
+    """A table of one workload's trials with the ``shown`` ones of the ``known`` columns."""
+    other_metrics = [name for name in shown if is_metric(name) and name != metric]
+    heads = {column: head(column, known) for column in shown}
+    return table_lines(row_columns(rows, heads, spared_order(rows, other_metrics)), width, elsewhere)
 
 
 def spared_order(rows: Sequence[Attempt], metrics: Sequence[str]) -> tuple[str, ...]:
@@ -65,43 +72,12 @@ def print_lines(console: Console, lines: Sequence[str]) -> None:
         print_text(console, "\n".join(others))
 
 
-def trial_columns(
-    rows: Sequence[Attempt], metric: str, headline: Sequence[str] = (), *, seeds: bool = False
-) -> list[TextColumn]:
-    """The trials of one workload in the given order; ``seeds`` adds a column of seeds."""
-    metrics = metric_columns(rows, metric, headline)
-    shown = [
-        "name",
-        *["seed"] * seeds,
-        "status",
-        *["attempts"] * any(row.attempts > 1 for row in rows),
-        *metrics,
-        *varying(rows),
-        "epochs",
-        *HEADS,
-        *["error"] * any(row.error for row in rows),
-    ]
-    order = spared_order(rows, metrics[:0:-1])
-    heads = {column: HEADS.get(column, head(column, shown)) for column in shown}
-    return row_columns(rows, heads, order, unit=" GB")
-
-
-def row_columns(
-    rows: Sequence[Attempt], heads: Mapping[str, str], order: Sequence[str], unit: str = ""
-) -> list[TextColumn]:
-    """Columns of rows, by their heads.
-
-    ``order`` names those that are left out first; others stay. ``unit`` stands behind sizes of memory.
-    """
-
-    def text(column: str, row: Attempt) -> str:
-        shown = printable(value_text(column, row.value(column)), MOST_OF_ERROR)
-        return f"{shown}{unit}" if shown and column.endswith("_gb") else shown
-
+def row_columns(rows: Sequence[Attempt], heads: Mapping[str, str], order: Sequence[str]) -> list[TextColumn]:
+    """Columns of rows, by their heads; ``order`` names those that are left out first, and others stay."""
     return [
         TextColumn(
             printable(shown_as),
-            [text(column, row) for row in rows],
+            [printable(value_text(column, row.value(column)), MOST_OF_ERROR) for row in rows],
             left=column in LEFT,
             spared=order.index(column) + 1 if column in order else 0,
             names=column in ("study", "name"),
@@ -203,8 +179,8 @@ def figures_lines(
     ]
     names = list(dict.fromkeys([*study, *here]))
     figures = [[_figure(name, given.get(name)) for name in names] for given in (here, study)]
-    columns = [TextColumn(head, texts) for head, texts in zip(heads, figures, strict=True)]
-    return table_lines([TextColumn("", [printable(name) for name in names], left=True), *columns])
+    both = [TextColumn(head, texts) for head, texts in zip(heads, figures, strict=True)]
+    return table_lines([TextColumn("", [printable(name) for name in names], left=True), *both])
 
 
 def _figure(name: str, value: float | None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import sys
-import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,8 +24,6 @@ class LivePage:
     def __init__(self, folder: Path, load: Callable[[], StudyView]) -> None:
         self.folder = folder
         self._load = load
-        self._lock = threading.Lock()
-        self._main = ("", "")  # a version of the study and its content
 
     def version(self) -> str:
         """A text that changes whenever the study's files do."""
@@ -39,12 +36,8 @@ class LivePage:
         return page_html(Page(study.name, main_html(study)), live=version)
 
     def main(self) -> str:
-        """The part that changes; made once for each version."""
-        with self._lock:
-            version = self.version()
-            if self._main[0] != version:
-                self._main = version, main_html(self._load())
-            return self._main[1]
+        """The part that changes."""
+        return main_html(self._load())
 
 
 def _stamp(path: Path) -> str:

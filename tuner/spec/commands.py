@@ -61,8 +61,7 @@ class PlanOptions(SelectionOptions, SpaceOptions, Training, PackingOptions, TooL
     gpu: CardSizes | None = field(
         None,
         'The sizes of cards in GB, such as "8,16,24". They need not be there. Says for each of them what the study '
-        "would be on "
-        "one such card, and what would make the rest fit.",
+        "would be on one such card, and what would make the rest fit.",
         Terminal("GB,GB,…"),
     )
     like: PathText | None = field(
@@ -116,8 +115,7 @@ class EstimateOptions(SelectionOptions, Seed, Estimation, TransformerOptions, ti
     model: Model | None = field(
         None,
         "A TOML file with a transformer's sizes, by the names of the options from model_embd on, which win over it; "
-        "or, "
-        "if it is no text, a workload.",
+        "or, if it is no text, a workload.",
         Terminal("[MODEL.toml]", argument=True),
     )
     step: Step | None = field(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tuner.errors import NOT_GIVEN, Spelling
+from tuner.errors import NOT_GIVEN
 from tuner.spec.commands import TrainOptions
 from tuner.spec.options import Options
 from tuner.spec.settings import Settings
@@ -21,18 +21,6 @@ FLAGS = PRINTING | {  # the others follow from their names
 def flag(parameter: str) -> str:
     """The option of a parameter: ``--max-workers`` for ``max_workers``."""
     return FLAGS.get(parameter, f"--{parameter.replace('_', '-')}")
-
-
-def as_typed(words: Sequence[str]) -> Spelling:
-    """How this command line spells parameters: an option by the other name that was given for it, if one was."""
-    typed = {word.partition("=")[0] for word in words}
-
-    def spelling(parameter: str, value: object = NOT_GIVEN) -> str:
-        aliases = Settings.terminal(parameter).aliases if parameter in Settings.model_fields else ()
-        alias = next((alias for alias in aliases if alias in typed), flag(parameter))
-        return in_terminal(parameter, value).replace(flag(parameter), alias, 1)
-
-    return spelling
 
 
 def in_terminal(parameter: str, value: object = NOT_GIVEN) -> str:

@@ -155,7 +155,7 @@ def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objectiv
     print_averages(console, rows, objective, varying(rows), headline)
     others = [row for row in rows if row.status != "completed"]
     if ran := [row for row in others if row.device]:
-        print_trials(console, ran, objective.metric, headline, seeds=True)
+        print_trials(console, ran, objective.metric, headline)
     if len(others) > len(ran):
         console.print(f"{len(others) - len(ran)} of {count_text(len(rows), 'trial')} never started")
 

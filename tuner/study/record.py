@@ -19,7 +19,7 @@ from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.reporting.console import print_text
 from tuner.study.prepare import Study
 from tuner.study.resume import description, listed, with_more_samples, with_more_seeds
-from tuner.study.stored_options import how_it_runs
+from tuner.study.stored_options import to_stored
 from tuner.trial import title
 from tuner.workloads.contract import summarize
 from tuner.workloads.lookup import classes_of
@@ -97,7 +97,7 @@ def _new(study: Study) -> StudyRecord:
         data=describe(study.tasks),
         last_epoch=study.selected.selections[0].last_epoch,
         cautions={name: said for name, task in study.tasks.items() if (said := doubt(task))},
-        settings=how_it_runs(study.settings),
+        settings={} if study.options else to_stored(study.settings),
         plan=PlanRecord(
             **vars(study.plan),
             workers=study.plan.workers,

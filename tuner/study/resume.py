@@ -126,8 +126,9 @@ def with_more_samples(study: StudyRecord, number: int | None) -> StudyRecord:
 
 
 def _with_option(study: StudyRecord, name: str, value: int | None) -> StudyRecord:
-    options = None if study.options is None else {**study.options, name: value}
-    return replace(study, options=options, settings={**study.settings, name: value})
+    if study.options is None:
+        return replace(study, settings={**study.settings, name: value})
+    return replace(study, options={**study.options, name: value})
 
 
 def _batches(study: StudyRecord, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:
@@ -170,7 +171,7 @@ def _more_samples(study: StudyRecord, described: StudyRecord) -> bool:
     own, asked = study.configurations, described.configurations
     alone = len(described.workloads) == described.seeds == 1 and not study.auto_batch
     same_ids = len(str(len(asked))) <= max(3, len(str(len(own))))
-    grows = study.settings.get("search") == "random" or study.command == OPTUNA_CALL
+    grows = study.used.get("search") == "random" or study.command == OPTUNA_CALL
     return grows and alone and same_ids and bool(asked[: len(own)] == own)
 
 

@@ -9,7 +9,6 @@ from tuner.records.study_record import OPTUNA_CALL, StudyRecord
 from tuner.search.configurations import space_content
 from tuner.search.optuna_names import SCHEDULERS, SEARCHES, canonical
 from tuner.search.plain_values import has_objects, plain_configs, plain_points, plain_space, stored
-from tuner.spec.groups import ObjectiveOptions, SelectionOptions
 from tuner.spec.settings import Settings
 from tuner.workloads.lookup import WorkloadLike, as_list, find_workload, texts_of
 
@@ -38,12 +37,6 @@ def to_stored(settings: Settings) -> dict[str, object]:
     marked = {name: stored(values[name]) for name in OBJECTS}
     named = {"search": settings.search_name, "scheduler": settings.scheduler_name}
     return {**values, **marked, **named, "workload": texts_of(settings.workload)}
-
-
-def how_it_runs(settings: Settings) -> dict[str, object]:
-    """The options that say how a study runs, and not what it trains."""
-    selection = (*SelectionOptions.names(), *ObjectiveOptions.names(), "space", "points")
-    return {name: value for name, value in to_stored(settings).items() if name not in selection}
 
 
 def from_stored(stored: Mapping[str, object]) -> Settings:

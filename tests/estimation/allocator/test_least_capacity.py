@@ -42,7 +42,7 @@ def runs(step, cap):
     return True
 
 
-for step in [each for each in read_steps() if each.name in sys.argv[2:]]:
+for step in [step for step in read_steps() if step.name in sys.argv[2:]]:
     runs(step, card.total_memory)  # what is taken once for a process
     memory._record_memory_history(context=None)
     runs(step, card.total_memory)

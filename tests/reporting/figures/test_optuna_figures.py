@@ -150,18 +150,6 @@ def test_a_running_trial_has_a_curve_and_is_named(study: StudyView) -> None:
     assert "late &lt;one&gt; (after epoch 1)" in main_html(going)
 
 
-def test_a_result_that_is_not_the_best_of_its_curve_is_explained(study: StudyView) -> None:
-    best, *others = study.rows
-    own = [line.metrics.get("val_loss") for line in study.epochs if line.trial_id == best.trial_id]
-
-    def caption(value: float | None) -> str:
-        row = replace(best, metrics={**best.metrics, "val_loss": value})
-        return learning_curves(drawn(replace(study, rows=[row, *others]), "toy")).caption
-
-    assert "The table has" not in caption(min(value for value in own if value is not None))
-    assert caption(0.001).endswith(" The table has 0.001, the value that it returned at its end.")
-
-
 def test_several_seeds_are_drawn_as_single_trials_and_said_to_be_so(seeded: StudyView) -> None:
     found = drawn(seeded, "toy")
     assert slices(found).caption.endswith("Configurations have several seeds; each trial is drawn.")

@@ -46,7 +46,7 @@ def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: StudyView) -
     assert first.startswith("cuda:0 (A generated GPU): ") and second.startswith("cuda:1 ")
     assert "of the device's 14 GB were reserved at a time" in first
     retried = sum(row.attempts > 1 for row in study.attempts if row.device == "cuda:0")
-    assert f"{retried} bar" in first
+    assert f"{retried} attempt" in first
 
 
 def test_the_unit_of_time_suits_the_longest_device() -> None:

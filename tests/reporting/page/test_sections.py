@@ -95,5 +95,5 @@ def test_traces_in_the_folder_are_linked_with_how_to_look_at_them(few: StudyView
 def test_more_seeds_are_advised_only_where_a_study_takes_them(few: StudyView) -> None:
     own = replace(few, record=replace(few.record, command=OPTUNA_CALL))
     suggested = replace(few, record=replace(few.record, settings={"search": "optuna"}))
-    said = [main_html(view).count("Resume the study with --seeds 3") for view in (few, own, suggested)]
+    said = [main_html(view).count("Resume the study with three seeds") for view in (few, own, suggested)]
     assert said == [1, 0, 0]

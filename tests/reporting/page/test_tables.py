@@ -16,7 +16,8 @@ def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: St
     for average, line in zip(found, lines, strict=True):
         assert average.interval
         assert f">{average.name}</th>" in line
-        assert f'data-sort="{average.interval.mean}">{interval_text(average.interval)}<td' in line
+        text = interval_text(average.interval)
+        assert f'data-sort="{text.split()[0]}">{text}<td' in line
         assert f">{len(average.values)}/3<td" in line
-        assert ("cannot be told from the best" in line) == (average.verdict == "=")
+        assert f">{average.verdict}<td" in line
     assert {average.verdict for average in found} == {"best", "=", "worse"}

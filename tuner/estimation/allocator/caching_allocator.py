@@ -9,8 +9,6 @@ Not simulated, as they are off by default or not needed: ``max_split_size_mb``, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tuner.estimation.allocator.pools import (
     ADDRESS_SPACE,
     LARGE_BUFFER,
@@ -28,32 +26,7 @@ NULL = 0  # the address of an empty tensor, for which nothing is allocated
 
 
 class SimulatedOutOfMemoryError(Exception):
-    """A request exceeds the capacity even after every cached segment has been released. All sizes are in bytes."""
-
-    def __init__(self, requested_bytes: int, allocated_bytes: int, reserved_bytes: int, capacity_bytes: int):
-        super().__init__(
-            f"{requested_bytes} bytes do not fit: {allocated_bytes} of {capacity_bytes} bytes are allocated "
-            f"and {reserved_bytes} reserved"
-        )
-        self.requested_bytes, self.allocated_bytes = requested_bytes, allocated_bytes
-
-
-@dataclass(frozen=True)
-class Block:
-    """A part of a segment, which one tensor uses or which is free."""
-
-    address: int
-    size_bytes: int
-    allocated: bool
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Contiguous reserved memory (for an expandable segment: contiguous mapped pages), divided into blocks."""
-
-    address: int
-    size_bytes: int
-    blocks: tuple[Block, ...]
+    """A request exceeds the capacity even after every cached segment has been released."""
 
 
 class CachingAllocator:
@@ -115,7 +88,10 @@ class CachingAllocator:
             if self._used != PRIVATE:  # nothing is given back while a graph is recorded
                 self.empty_cache()
             if not self._fits(size):
-                raise SimulatedOutOfMemoryError(size, self.allocated_bytes, self.reserved_bytes, self._capacity or 0)
+                raise SimulatedOutOfMemoryError(
+                    f"{size} bytes do not fit: {self.allocated_bytes} of {self._capacity} bytes are allocated "
+                    f"and {self.reserved_bytes} reserved"
+                )
         address, block, grown = pool.grow(size)
         self.reserved_bytes += grown
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
@@ -142,16 +118,3 @@ class CachingAllocator:
         """
         for small, large in self._pools[:PRIVATE]:
             self.reserved_bytes -= large.release() + small.release()
-
-    def segments(self) -> list[Segment]:
-        """The segments and their blocks by address, like ``torch.cuda.memory_snapshot``."""
-        blocks = [Block(address, size, True) for address, (size, _) in self._live.items()]
-        for pool in (pool for both in self._pools for pool in both):
-            blocks += [Block(address, size, False) for address, size in pool.size_at.items()]
-        runs: list[list[Block]] = []  # blocks without gaps are one segment, as segments never touch
-        for block in sorted(blocks, key=lambda block: block.address):
-            if runs and runs[-1][-1].address + runs[-1][-1].size_bytes == block.address:
-                runs[-1].append(block)
-            else:
-                runs.append([block])
-        return [Segment(run[0].address, sum(block.size_bytes for block in run), tuple(run)) for run in runs]

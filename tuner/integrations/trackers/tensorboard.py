@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TensorBoard(Tracker):
-    """Writes event files; ``tensorboard --logdir DIR/tensorboard`` shows them."""
+    """Writes event files into the folder ``tensorboard``, which TensorBoard shows."""
 
     package = "tensorboardX"
 

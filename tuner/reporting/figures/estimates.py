@@ -20,7 +20,7 @@ MANY = 200  # more points are drawn smaller
 def estimate_against_peak(study: StudyView) -> Chart:
     """A point for each completed trial: its estimated memory and its measured peak."""
     title = "Memory: estimate against measured peak"
-    settings = study.record.settings
+    settings = study.record.used
     if not settings.get("auto_memory", True):
         # The latter had a default in earlier versions.
         given = settings.get("memory_gb") or settings.get("model_memory_gb")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from html import unescape
 from typing import TYPE_CHECKING
@@ -246,7 +245,7 @@ def _contour(found: Drawn, first: str, second: str) -> Chart:
 
 
 def _best_curve(found: Drawn) -> str:
-    """When the best trial was best, and why the table may have another value."""
+    """When the best trial was best."""
     best = found.completed[0] if found.completed else None
     own = [trial for trial in found.lines() if best and trial.user_attrs["trial_id"] == best.trial_id]
     if not best or not own or not own[0].intermediate_values:
@@ -254,10 +253,4 @@ def _best_curve(found: Drawn) -> str:
     points = own[0].intermediate_values
     epoch, last = min(points, key=lambda number: found.objective.loss(points[number])), max(points)
     text = f" The best was best at {number_text(points[epoch])} after epoch {epoch} of {last}"
-    text += "; it was still improving at its end." if epoch == last > 1 else "."
-    value = best.number(found.objective.metric)
-    if not math.isfinite(value) or number_text(value) == number_text(points[epoch]):
-        return text
-    last_one = number_text(value) == number_text(points[last])
-    why = "after the last epoch" if last_one else "that it returned at its end"
-    return f"{text} The table has {number_text(value)}, the value {why}."
+    return text + ("; it was still improving at its end." if epoch == last > 1 else ".")

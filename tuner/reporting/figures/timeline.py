@@ -96,9 +96,8 @@ def _add_bars(
     plot: Plot, row: int, status: str, bars: Sequence[Bar], height: float, unit: Unit, names: Names
 ) -> None:
     """Adds a pale bar for each attempt, and in it a solid one with the height of the used share of its memory."""
-    (word, seconds), full, surface, name = unit, colour(status), colour("surface"), status.replace("_", " ")
+    (word, seconds), full, name = unit, colour(status), status.replace("_", " ")
     shares = [min(1.0, (bar.used_gb or 0.0) / bar.reserved_gb) if bar.reserved_gb else 0.0 for bar in bars]
-    stripes = ["/" if bar.attempt > 1 else "" for bar in bars]
     common = {
         "row": row,
         "col": 1,
@@ -117,11 +116,7 @@ def _add_bars(
         textposition="none",
         hovertemplate=f"%{{text}}, attempt %{{customdata[1]}}: {status}<br>%{{base:.2f}} to %{{customdata[2]:.2f}} "
         f"{word}<br>reserved %{{customdata[3]}}<extra></extra>",
-        marker={
-            "color": full + PALE,
-            "line": {"color": full, "width": 1 if len(bars) <= 300 else 0},
-            "pattern": {"shape": stripes, "fgcolor": full, "bgcolor": full + PALE, "size": 6, "solidity": 0.35},
-        },
+        marker={"color": full + PALE, "line": {"color": full, "width": 1 if len(bars) <= 300 else 0}},
         showlegend=False,
     )
     plot.add_bar(
@@ -130,11 +125,7 @@ def _add_bars(
         width=[round(height * share, 4) for share in shares],
         hoverinfo="skip",
         showlegend=not _named(plot, name),
-        marker={
-            "color": full,
-            "line": {"width": 0},
-            "pattern": {"shape": stripes, "fgcolor": surface, "bgcolor": full, "size": 6, "solidity": 0.25},
-        },
+        marker={"color": full, "line": {"width": 0}},
     )
 
 
@@ -180,7 +171,7 @@ def _finding(bars: Sequence[Bar], budget_gb: float, pauses: Pauses) -> str:
     text += f"; over time, {share:.0%} of what was reserved was used. " if share is not None else ". "
     retried = sum(bar.attempt > 1 for bar in bars)
     short = sum(bar.status == "out_of_memory" for bar in bars)
-    text += f"{count_text(retried, 'bar')} with stripes: a further attempt. " if retried else "No trial was retried. "
+    text += f"{count_text(retried, 'attempt')} of a trial that had failed before. " if retried else ""
     text += f"{count_text(short, 'attempt')} ran out of memory. " if short else ""
     text += f"{count_text(len(pauses), 'pause')} in which nothing ran left out (dotted). " if pauses else ""
     return text.rstrip()

@@ -152,10 +152,10 @@ def _best(study: StudyView, workload: str) -> str:
 def _more_seeds(study: StudyView) -> str:
     """How to train with more seeds; empty where a search suggests configurations, and trains each with one only."""
     record = study.record
-    search = record.settings.get("search") or (record.options or {}).get("search")
+    search = record.used.get("search")
     if record.command == OPTUNA_CALL or search not in (None, "grid", "random"):
         return ""
-    return "Resume the study with --seeds 3 to train each configuration with two more seeds."
+    return "Resume the study with three seeds to train each configuration with two more."
 
 
 def _best_configuration(rows: Sequence[Attempt], objective: Objective) -> str:

@@ -109,7 +109,7 @@ def _facts(study: StudyView) -> dict[str, str]:
     found: dict[str, object] = {"data": record.data or "", "code revision": record.revision}
     found |= {f"version of {name}": version for name, version in record.versions.items()}
     found["devices"] = ", ".join(f"{device.label} {device.name}" for device, _ in study.devices())
-    found |= record.settings
+    found |= record.used
     return {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in found.items()}
 
 

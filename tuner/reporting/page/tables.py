@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from html import escape
 
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, Attempt, columns
-from tuner.records.row_queries import metric_columns, varying
-from tuner.records.seed_statistics import Interval, averages
-from tuner.reporting.result_tables import has_seeds, interval_text, intervals
+from tuner.records.row_queries import varying
+from tuner.reporting.result_tables import average_columns, has_seeds
 from tuner.reporting.texts import number_text
 from tuner.trial import Objective
 
@@ -21,10 +20,6 @@ THEN = (
     "estimated_memory_gb",
     "device",
 )  # after the hyperparameters
-VERDICTS = {
-    "=": "cannot be told from the best",
-    "better": "better on common seeds",
-}  # other verdicts are shown as they are
 NUMBERS, SAME = "n", "s"  # CSS classes of columns with numbers, and with one value in all rows
 
 
@@ -65,32 +60,15 @@ def ordered_columns(rows: Sequence[Attempt], objectives: Mapping[str, Objective]
 
 
 def configurations_table(rows: Sequence[Attempt], objective: Objective, name: str, title: str) -> str:
-    """A workload's configurations over several seeds, the best mean first, with the verdicts of ``tuner results``.
+    """A workload's configurations over several seeds, as ``tuner results`` shows them.
 
     ``name`` is the table's id, ``title`` its name for screen readers.
     """
-    metric = objective.metric
-    tried, other_metrics = varying(rows), [key for key in metric_columns(rows, metric) if key != metric]
-    others = [intervals(rows, key) for key in other_metrics]
-    numbers, words = [NUMBERS], [Column(key, key.removeprefix(CONFIG), _classes(key, rows)) for key in tried]
-    means = [Column(f"mean {key}", f"mean {key}", numbers) for key in (metric, *other_metrics)]
-    shown = [Column("name", "name"), means[0], Column("verdict", "verdict")]
-    shown += [Column("to the best", "to the best", numbers), Column("seeds", "seeds", numbers), *means[1:], *words]
-    lines = []
-    for average in averages(rows, objective):
-        own = [row for row in rows if row.name == average.name]
-        cells = [
-            _name_cell(average.name),
-            _mean_cell(average.interval),
-            f'<td class="words">{escape(VERDICTS.get(average.verdict, average.verdict))}',
-            _mean_cell(average.difference, signed=True),
-            f'<td data-sort="{len(average.values)}">{len(average.values)}/{average.seeds}',
-            *(_mean_cell(by_name[average.name]) for by_name in others),
-            *(f"<td>{escape(values_text(own, key))}" for key in tried),
-        ]
-        lines.append(("", cells))
-    caption = f"Configurations over their seeds, the best mean {metric} first; means have their 95 % intervals"
-    return _sortable(name, f"Table: {title}", caption, shown, lines)
+    names, *others = average_columns(rows, objective, varying(rows))
+    shown = [Column("name", "name"), *(Column(column.head, column.head, [NUMBERS]) for column in others)]
+    cells = zip(map(_name_cell, names.texts), *(map(_sorted_cell, column.texts) for column in others), strict=True)
+    caption = f"Configurations over their seeds, the best mean {objective.metric} first, with 95 % intervals"
+    return _sortable(name, f"Table: {title}", caption, shown, [("", line) for line in cells])
 
 
 def values_text(rows: Iterable[Attempt], key: str) -> str:
@@ -125,8 +103,9 @@ def _name_cell(name: str) -> str:
     return f'<th scope="row">{escape(name)}</th>'
 
 
-def _mean_cell(interval: Interval | None, *, signed: bool = False) -> str:
-    return f'<td data-sort="{interval.mean}">{interval_text(interval, signed=signed)}' if interval else "<td>"
+def _sorted_cell(text: str) -> str:
+    """A cell that is sorted by the number that it begins with."""
+    return f'<td data-sort="{escape(text.partition(" ")[0])}">{escape(text)}'
 
 
 def _sortable(

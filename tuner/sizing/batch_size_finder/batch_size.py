@@ -311,12 +311,9 @@ def _check(mode: str, utilization: float, least: int, most: int, total_gb: float
         raise InputError(f"mode={mode!r}: choose one of {', '.join(get_args(Mode))}")
     if not (_is_number(utilization) and 0 < utilization <= 1):
         raise InputError(f"target_utilization={utilization!r}: give a share above 0 and up to 1")
-    sizes: dict[str, object] = {"min_batch_size": least, "max_batch_size": most}
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, Integral):
-            raise InputError(f"{name}={size!r}: give a whole number of samples, 1 or more")
-    if not 1 <= least <= most:
-        raise InputError(f"min_batch_size={least}, max_batch_size={most}: 1 <= min_batch_size <= max_batch_size")
+    if not all(isinstance(size, Integral) for size in (least, most)) or not 1 <= least <= most:
+        rule = "give whole numbers, 1 <= min_batch_size <= max_batch_size"
+        raise InputError(f"min_batch_size={least!r}, max_batch_size={most!r}: {rule}")
     if total_gb is not None and not (_is_number(total_gb) and 0 < total_gb <= MOST_GB):
         raise InputError(f"total_gb={total_gb!r}: give the device's memory in GB, above 0 and up to {MOST_GB:,.0f}")
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tuner.errors import InputError
+from tuner.workloads import batches
 from tuner.workloads.batches import Graph, is_graph
 
 Batch = Tensor | Sequence[Tensor] | Mapping[str, Tensor] | Graph  # the form of samples and of models' inputs
@@ -115,11 +116,7 @@ def apply(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 def tensors_of(batch: Batch) -> Iterator[Tensor]:
     """All tensors of a batch, including every node and edge type of a graph."""
-    if is_graph(batch):
-        for store in batch.stores:
-            yield from (value for value in store.values() if isinstance(value, Tensor))
-    else:
-        yield from parts_of(batch)
+    return iter(batches.tensors_of(batch) if is_graph(batch) else parts_of(batch))
 
 
 def without_floats(tensor: Tensor) -> Tensor:

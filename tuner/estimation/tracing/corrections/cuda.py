@@ -28,6 +28,7 @@ from tuner.estimation.tracing.corrections.temporaries import (
     aten,
     bytes_of,
     copy_if_strided,
+    copy_of_first,
     up,
     wide,
 )
@@ -156,14 +157,6 @@ def _softmax_backward(_out: Tensor, gradient: Tensor, *_: object) -> int:
     return bytes_of(gradient)
 
 
-def _log_softmax_backward(_out: Tensor, gradient: Tensor, *_: object) -> int:
-    return copy_if_strided(gradient)
-
-
-def _layer_norm_forward(_out: object, input: Tensor, *_: object) -> int:
-    return copy_if_strided(input)
-
-
 def _layer_norm_backward(
     out: Sequence[Tensor | None], gradient: Tensor, input: Tensor, shape: Sequence[int], *_: object
 ) -> Steps:
@@ -231,8 +224,8 @@ ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     aten._unique2.default: _unique,
     aten._safe_softmax.default: _safe_softmax,
     aten._softmax_backward_data.default: _softmax_backward,
-    aten._log_softmax_backward_data.default: _log_softmax_backward,
-    aten.native_layer_norm.default: _layer_norm_forward,
+    aten._log_softmax_backward_data.default: copy_of_first,
+    aten.native_layer_norm.default: copy_of_first,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten.native_group_norm.default: _group_norm,
     aten.native_group_norm_backward.default: _group_norm_backward,

@@ -54,6 +54,11 @@ def copy_if_strided(tensor: Tensor) -> int:
     return 0 if tensor.is_contiguous() else bytes_of(tensor)
 
 
+def copy_of_first(_out: object, first: Tensor, *_: object) -> int:
+    """A contiguous copy of the first argument."""
+    return copy_if_strided(first)
+
+
 def _loss(out: Tensor, input: Tensor, *_: object) -> int:
     """A second full-size buffer beside the one of ``BUFFERED_LOSSES``."""
     return bytes_of(input) if out.dim() == 0 else 0
@@ -131,10 +136,6 @@ def _unique(_out: object, input: Tensor, *_: object) -> int:
     return 3 * INDEX_BYTES * input.numel()
 
 
-def _embedding_backward(_out: Tensor, gradient: Tensor, *_: object) -> int:
-    return copy_if_strided(gradient)
-
-
 def _layer_norm_backward(out: Sequence[Tensor | None], gradient: Tensor, input: Tensor, *_: object) -> int:
     """Each thread's partial sums of the gradients of weight and bias, and contiguous arguments."""
     partial = 2 * torch.get_num_threads() * bytes_of(out[1]) if out[1] is not None else 0
@@ -174,7 +175,7 @@ ON_THE_CPU: Mapping[Operator | str, Rule] = {
     aten.sort.default: _sort,
     aten.sort.stable: _sort,
     aten._unique2.default: _unique,
-    aten.embedding_dense_backward.default: _embedding_backward,
+    aten.embedding_dense_backward.default: copy_of_first,
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten._scaled_dot_product_flash_attention_for_cpu.default: _attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: _attention_backward,
