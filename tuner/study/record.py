@@ -97,7 +97,7 @@ def _new(study: Study) -> StudyRecord:
         data=describe(study.tasks),
         last_epoch=study.selected.selections[0].last_epoch,
         cautions={name: said for name, task in study.tasks.items() if (said := doubt(task))},
-        settings={} if study.options else to_stored(study.settings),
+        settings={} if study.selected.options else to_stored(study.settings),
         plan=PlanRecord(
             **vars(study.plan),
             workers=study.plan.workers,
