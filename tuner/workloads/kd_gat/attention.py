@@ -50,9 +50,9 @@ class GraphAttention(GATConv):  # type: ignore[misc]  # PyG is not typed
         return weights
 
     def message_and_aggregate(self, edge_index: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
-        """``out[t] = Σ alpha[e] · x[s]`` over the edges e = (s, t), of which the last are the nodes' loops in order."""
-        weight, own = alpha.split([len(alpha) - len(x), len(x)])
-        out: Tensor = _Aggregate.apply(x, own, weight, edge_index[:, : len(weight)])  # type: ignore[no-untyped-call]
+        """``out[t] = Σ alpha[e] · x[s]`` over the edges e = (s, t); the last ones are the nodes' loops."""
+        edges = len(alpha) - len(x)
+        out: Tensor = _Aggregate.apply(x, alpha[edges:], alpha[:edges], edge_index[:, :edges])  # type: ignore[no-untyped-call]
         return out
 
 
