@@ -63,6 +63,24 @@ def _cores_count_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.machine.devices.idle_cores", lambda: None)
 
 
+@pytest.fixture(autouse=True)
+def _a_functions_worker_loads_what_a_users_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of every library have been collected here; without this a trial's process would load them all."""
+    monkeypatch.setattr("tuner.workloads.function.HEAVY", ())
+
+
+@pytest.fixture
+def writes_pages() -> None:
+    """For tests in which studies of this process write their page at the end, as they do unless ``report`` is off."""
+
+
+@pytest.fixture(autouse=True)
+def _studies_write_no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page takes half a second, and most tests of studies never look at it."""
+    if "writes_pages" not in request.fixturenames:
+        monkeypatch.setattr("tuner.study.ending.write_report", lambda *_: None)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_folder_for_temporary_files() -> Iterator[None]:
     """Studies of tests see no leases of studies beside them. The path is short, as Ray's sockets are in it."""

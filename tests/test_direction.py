@@ -90,10 +90,10 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [*re.findall(r"\w+-\d+(?= )", text), *re.findall(r"^(?:best|advice).*val_x", SIGN.sub("", text), re.M)]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.usefixtures("writes_pages")
 @pytest.mark.parametrize(
-    ("search", "scheduler", "seeds"),
-    [("random", "fifo", 2), ("random", "median", 1), ("optuna", "asha", 1)],
+    ("search", "scheduler", "seeds", "seed"),
+    [("random", "fifo", 2, 0), ("random", "median", 1, 1), ("optuna", "asha", 1, 0)],
 )
 def test_maximised_x_ranks_as_minimised_minus_x_does(
     search: str, scheduler: str, seeds: int, seed: int, capsys: pytest.CaptureFixture[str]
@@ -112,6 +112,7 @@ def test_maximised_x_ranks_as_minimised_minus_x_does(
     assert statuses == ({"completed"} if scheduler == "fifo" else {"completed", "pruned"}), "else nothing is compared"
 
 
+@pytest.mark.usefixtures("writes_pages")
 def test_a_resumed_search_that_maximises_suggests_and_prunes_as_one_that_minimises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -261,11 +261,11 @@ def test_a_profile_that_never_fits_is_an_error(ratings, monkeypatch) -> None:
         workload_sizing.profiled(predictor, config, goal, chosen)
 
 
-def test_real_steps_on_the_cpu_take_about_what_is_predicted(ratings) -> None:
+def test_real_steps_on_the_cpu_take_about_what_is_predicted() -> None:
     cpu = replace(GPU, kind="cpu", name="a CPU")
-    predictor = Predictor(TrainingTask(GraphSAGE(), ratings), cpu, EstimationService(calibration=False))
-    config = complete({"hidden_dim": 512}, GraphSAGE().schema)
-    goal = Goal(4 * GB)
+    predictor = Predictor(TrainingTask(Batched(), None), cpu, EstimationService(calibration=False))
+    config = complete({}, Batched().schema)
+    goal = Goal(4 * GB, max_batch_size=1000)
     chosen, notes = workload_sizing.profiled(
         predictor, config, goal, size_configuration(predictor, "a", config, goal)
     )

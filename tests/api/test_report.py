@@ -31,6 +31,8 @@ from tuner.reporting.study_view import StudyView
 from tuner.study.repeat import program
 from tuner.trial import Objective
 
+pytestmark = pytest.mark.usefixtures("writes_pages")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -99,14 +99,3 @@ def test_small_and_full_tables_can_be_drawn(sizes: tuple[int, int, int]) -> None
 def test_sizes_that_cannot_be_are_refused(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(InputError, match=f"cannot draw {sizes[2]} ratings by {sizes[0]} users"):
         synthetic_ratings(*sizes)
-
-
-def test_large_sets_are_drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.datasets.synthetic._MOST_SCORES", 0)
-    user, item, rating = everything(synthetic_ratings(943, 1682, 50_000))
-    assert np.unique(user.astype(np.int64) * 1682 + item).size == 50_000, "pairs are distinct"
-    by_user, by_item = np.bincount(user, minlength=943), np.bincount(item, minlength=1682)
-    assert by_user.min() >= 1
-    assert by_user.max() > 4 * by_user.mean()
-    assert by_item.max() > 8 * by_item.mean()
-    assert rating.mean() == pytest.approx(3.5, abs=0.1)

@@ -146,7 +146,7 @@ def test_synthetic_trees_need_no_folder() -> None:
 
 def test_bad_files_are_refused_or_left_out_and_counted(swc_folder: Path) -> None:
     (swc_folder / "a" / "bad.swc").write_text("1 1 0 0 0 nan -1\n")
-    with pytest.raises(DataError, match=r"bad\.swc, line 1: radius is nan; .*skip_bad=True leaves such files out"):
+    with pytest.raises(DataError, match=r"bad\.swc, line 1: expected .* nan.*skip_bad=True leaves such files out"):
         load_trees(str(swc_folder), seed=0)
     for _ in range(2):  # built, and from the cache
         data = load_trees(str(swc_folder), seed=0, skip_bad=True)

@@ -149,6 +149,7 @@ def test_what_is_wrong_with_a_function_is_told_in_its_row(
     assert row.status in ("failed", "diverged") and text in row.error and "\n" not in row.error
 
 
+@pytest.mark.usefixtures("writes_pages")
 def test_a_function_in_this_process_may_change_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

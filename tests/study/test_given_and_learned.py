@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,9 @@ def train(config: Config) -> dict[str, float]:
     return {"loss": float(kept[0])}
 
 
+@cache
 def function() -> Function:
+    """One for all tests: what its worker takes is measured once, in a new process."""
     made = Function(train)
     made.metric = "loss"
     return made

@@ -23,6 +23,7 @@ from tuner.cli.main import main
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.trees import TreeData
 from tuner.errors import InputError
+from tuner.estimation.service import EstimationService
 from tuner.execution.in_process import InProcessExecutor
 from tuner.machine.devices import ram_device
 from tuner.records.study_record import read_study
@@ -36,7 +37,7 @@ from tuner.study.same_figures import Differs, differing
 from tuner.study.selection import choose
 from tuner.study.study import run_study
 from tuner.training.learning_rates import LearningRates
-from tuner.trial import EpochReport
+from tuner.trial import GB, EpochReport, MemoryEstimate
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.lookup import find_workload
 
@@ -44,6 +45,7 @@ GRAPHSAGE = """
 defaults: {epochs: 3, batch_size: 100}
 configurations: [{name: small, hidden_dim: 4}, {name: wide, hidden_dim: 8, accumulation: 2}]
 """
+ESTIMATE = EstimationService.raw
 TREES = "{workload: gt-ssl, epochs: 2, hidden_channels: 8, num_interactions: 1, lr: 0.01}"
 
 
@@ -64,6 +66,7 @@ def study(folder: Path, text: str, data: Any, executor: Any = None, **settings: 
     options = {"data": data, "skip_bad": False}
     choices, label = choose(Settings(config=str(config), data=data), settings.get("seed", 0))
     common: dict[str, Any] = {"model_memory_gb": 0.1, "gpu_memory_buffer_gb": 0, "device": "cpu", "threads": 1}
+    common["report"] = False
     common |= {} if "resume" in settings else {"output": str(folder / "study")}
     run_study(
         Selected(choices, Settings(**{**common, **settings}), label=label, command="tune", options=options),
@@ -100,6 +103,8 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _in_a_folder_of_its_own_and_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
+    # What a trial takes is nothing that these tests ask.
+    monkeypatch.setattr(EstimationService, "raw", lambda *_: MemoryEstimate("traced", context_bytes=GB // 5))
 
 
 def best(folder: Path) -> dict[str, Any]:
@@ -123,6 +128,7 @@ def test_the_best_trial_comes_out_again_to_the_last_bit(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tuner.study.study.make_executor", make_executor)  # as a user runs it
+    monkeypatch.setattr(EstimationService, "raw", ESTIMATE)
     result = tuner.train(small, exact=True, output="again")
     assert result.differences == {}
     assert result.metrics == result.study

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.nn import SAGEConv
 
 from tests.support.toy import Batched, Toy
 from tests.training.test_graphs import Again
@@ -23,6 +22,7 @@ from tuner.training.loop import fit
 from tuner.training.optimizers import build_optimizer
 from tuner.trial import Config, Trial
 from tuner.workloads.batches import changed, tensors_of
+from tuner.workloads.contract import built
 from tuner.workloads.micro_batches import sample_count
 
 X = torch.arange(8.0).view(8, 1)
@@ -91,14 +91,17 @@ def test_a_step_on_graphs_is_recorded_as_a_cuda_graph() -> None:
     assert (recorder.launched, notes) == (5, [])
 
 
-def test_pyg_leaves_no_file_for_the_layers_of_a_model(tmp_path: Path) -> None:
-    code = (
-        "from tuner.workloads.contract import built; from tuner.workloads.lookup import find_workload\n"
-        "from tuner.datasets.synthetic import synthetic_ratings; from tuner.search.configurations import complete\n"
-        "workload = find_workload('graphsage')\n"
-        "print(type(built(workload, complete({}, workload.schema), synthetic_ratings(40, 60, 1000))).__name__)"
-    )
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert (run.stdout, run.stderr) == ("GraphSAGEModel\n", "")
-    assert [path.name for path in tmp_path.rglob("*.py")] == []
+def test_pyg_leaves_no_file_for_the_layers_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    class New(SAGEConv):
+        pass
+
+    class Layered(Toy):
+        def build_model(self, config: Config, data: Any) -> nn.Module:
+            layer = New(1, 1)
+            assert [path.suffix for path in tmp_path.iterdir()] == [".py"], "PyG writes one for each new class"
+            return layer
+
+    assert type(built(Layered(), complete({}, Layered().schema), None)).__name__ == "New"
+    assert list(tmp_path.iterdir()) == []

@@ -25,6 +25,11 @@ def line_fault(path: Path, number: int, text: str) -> DataError:
     return DataError(f"{path}, line {number}: {text}")
 
 
+def unexpected(path: Path, number: int, line: str, expected: str) -> DataError:
+    """The error for a line that is not what is expected."""
+    return line_fault(path, number, f"expected {expected}, but got {shown(line)}; mend or remove it")
+
+
 def shown(line: str) -> str:
     """The beginning of a line, quoted."""
     return repr(line if len(line) <= LONGEST else line[:LONGEST] + "…")

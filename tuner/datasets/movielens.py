@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.cache import cached, file_key
-from tuner.datasets.faults import line_fault, shown
+from tuner.datasets.faults import unexpected
 from tuner.datasets.progress import progress_bar
 from tuner.datasets.ratings import RatingData, Ratings, rating_data, split_validation
 from tuner.datasets.spans import joined
@@ -155,7 +155,7 @@ def _lines(path: Path, header: str = "") -> Iterator[tuple[int, str]]:
         if header:
             number, line = next(lines, (1, ""))
             if line != header:
-                raise _fault(path, number, line, f"the header {header}")
+                raise unexpected(path, number, line, f"the header {header}")
         yield from lines
 
 
@@ -168,10 +168,6 @@ def _encoding(path: Path) -> str:
     except UnicodeDecodeError:
         return "latin-1"
     return "utf-8-sig"
-
-
-def _fault(path: Path, number: int, line: str, expected: str) -> DataError:
-    return line_fault(path, number, f"expected {expected}, but got {shown(line)}; mend or remove it")
 
 
 def _id(text: str) -> int:
@@ -195,9 +191,9 @@ def _table(
             fields = next(csv.reader([line])) if separator == "," else line.split(separator)
             key, value = parse(fields)
         except (ValueError, csv.Error) as error:
-            raise _fault(path, number, line, expected) from error
+            raise unexpected(path, number, line, expected) from error
         if key in table:
-            raise _fault(path, number, line, f"a new id ({key} is used twice)")
+            raise unexpected(path, number, line, f"a new id ({key} is used twice)")
         table[key] = value
     if not table:
         raise DataError(f"{path} is empty; expected lines of {expected}")
@@ -221,9 +217,9 @@ def _item_100k(fields: list[str]) -> tuple[int, list[bool]]:
     return _id(key), [bool(("0", "1").index(flag)) for flag in flags]
 
 
-def _movie(fields: list[str]) -> tuple[int, list[str]]:
+def _movie(fields: list[str]) -> tuple[int, str]:
     key, _, genres = fields
-    return _id(key), genres.split("|")
+    return _id(key), genres
 
 
 def _ids(table: dict[int, T]) -> Ids:
@@ -241,13 +237,11 @@ def _user_features(table: dict[int, User]) -> Entities:
     return _ids(table), np.column_stack([standard, female, one_hot]).astype(np.float32)
 
 
-def _genre_flags(table: dict[int, list[str]]) -> Entities:
-    names = sorted({genre for genres in table.values() for genre in genres})
-    column = {name: index for index, name in enumerate(names)}
-    flags = np.zeros((len(table), len(names)), dtype=np.float32)
-    for row, genres in enumerate(table.values()):
-        flags[row, [column[genre] for genre in genres]] = 1
-    return _ids(table), flags
+def _genre_flags(table: dict[int, str]) -> Entities:
+    import pandas as pd
+
+    genres = pd.Series(list(table.values())).str.split("|").explode()
+    return _ids(table), pd.get_dummies(genres).groupby(level=0).any().to_numpy(np.float32)
 
 
 # Ratings: large files, which are read at once, and line by line only to find a fault
@@ -266,7 +260,9 @@ def _with_positions(table: Ratings, path: Path, users: Ids, items: Ids, header: 
         if strange.size:
             row = int(strange[0])
             number, line = next(islice(_lines(path, header), row, None))
-            raise _fault(path, number, line, f"{'a' if what == 'user' else 'an'} {what} that is in the {what} file")
+            raise unexpected(
+                path, number, line, f"{'a' if what == 'user' else 'an'} {what} that is in the {what} file"
+            )
         places.append(place)
     return Ratings(places[0], places[1], table.rating)
 
@@ -329,5 +325,5 @@ def _rating_row(path: Path, number: int, line: str, separator: str) -> tuple[flo
         if not 0.5 <= row[2] <= 5:
             raise ValueError(stars)
     except ValueError as error:
-        raise _fault(path, number, line, f"{_RATING}, separated by {separator!r}") from error
+        raise unexpected(path, number, line, f"{_RATING}, separated by {separator!r}") from error
     return row

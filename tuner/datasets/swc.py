@@ -5,6 +5,7 @@ A line is ``id type x y z radius parent``; the root's parent is -1 (Cannon et al
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -12,11 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.datasets.faults import line_fault, reading
+from tuner.datasets.faults import line_fault, reading, unexpected
 from tuner.errors import DataError, option
 from tuner.machine.regular_files import regular
 
 COLUMNS = ("id", "type", "x", "y", "z", "radius", "parent")
+EXPECTED = f"the numbers {' '.join(COLUMNS)}, all finite, id and parent whole"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,34 +122,21 @@ def reduce_tree(tree: Tree) -> Tree:
 
 def _table(path: Path, rows: list[tuple[int, list[str]]]) -> NDArray[np.float64]:
     """The seven columns of all lines as numbers."""
-    try:
-        table = np.array([words[:7] for _, words in rows], dtype=np.float64)
-        if table.ndim == 2 and table.shape[1] == len(COLUMNS) and np.isfinite(table).all() and _whole(table[:, ::6]):
-            return table
-    except ValueError:
-        pass
-    raise next(fault for number, words in rows if (fault := _line_fault(path, number, words)))
-
-
-def _line_fault(path: Path, number: int, words: list[str]) -> DataError | None:
-    """What is wrong with a line."""
-    if len(words) < len(COLUMNS):
-        text = f"{len(words)} columns, not the 7 of an SWC file ({' '.join(COLUMNS)})"
-        return line_fault(path, number, text)
-    for name, word in zip(COLUMNS, words, strict=False):
-        kind = "whole" if name in ("id", "parent") else "finite"
+    table = []
+    for number, words in rows:
         try:
-            value = np.array(float(word))
-        except ValueError:
-            return line_fault(path, number, f"{name} is {word!r}, not a number")
-        if not (_whole(value) if kind == "whole" else np.isfinite(value)):
-            return line_fault(path, number, f"{name} is {word}; it must be a {kind} number")
-    return None
+            table.append(_row(words))
+        except ValueError as error:
+            raise unexpected(path, number, " ".join(words), EXPECTED) from error
+    return np.array(table)
 
 
-def _whole(values: NDArray[np.float64]) -> bool:
-    """Whether all values are whole numbers that a float represents exactly."""
-    return bool(((values == np.rint(values)) & (np.abs(values) < 2**53)).all())
+def _row(words: list[str]) -> list[float]:
+    row = [float(word) for word in words[: len(COLUMNS)]]
+    whole = all(number.is_integer() and abs(number) < 2**53 for number in row[::6])
+    if len(row) < len(COLUMNS) or not whole or not all(map(math.isfinite, row)):
+        raise ValueError(row)
+    return row
 
 
 def _tree(path: Path, table: NDArray[np.float64], lines: NDArray[np.int64]) -> Tree:

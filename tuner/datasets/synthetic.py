@@ -12,8 +12,6 @@ _LATENT = 8
 _OCCUPATIONS = 21
 _GENRES = 19
 _FEWEST = 5
-_MOST_SCORES = 2**25  # users x items for which each pair has a score
-_ROWS = 2**20  # ratings that are computed at a time
 
 # Standard deviations in stars. They were chosen so that the measured test RMSE is 1.09 for the global mean, 1.05 for
 # a linear model of the features, 0.945 for user and item biases and 0.90 for biased matrix factorisation.
@@ -40,9 +38,8 @@ def synthetic_ratings(
     factors with the shape of ML-100K's: user_features (num_users, 23) are age, gender and 21 occupations,
     item_features (num_items, 19) are genre flags. A fifth of the ratings is the test split.
 
-    Every user has at least a few ratings if `num_ratings` allows it, and one in large sets; some items may have none.
-    ``split_seed`` is the seed of the training/validation split. Raises ``InputError`` for a size below 1, or more
-    ratings than pairs.
+    Every user has at least a few ratings if `num_ratings` allows it; some items may have none. ``split_seed`` is
+    the seed of the training/validation split. Raises ``InputError`` for a size below 1, or more ratings than pairs.
     """
     if min(num_users, num_items, num_ratings) < 1 or num_ratings > num_users * num_items:
         raise InputError(
@@ -52,14 +49,11 @@ def synthetic_ratings(
     rng = np.random.default_rng(seed)
     users = rng.standard_normal((num_users, _LATENT), dtype=np.float32)
     items = rng.standard_normal((num_items, _LATENT), dtype=np.float32)
-    draw = _pairs if num_users * num_items <= _MOST_SCORES else _pairs_of_many
-    user, item = draw(rng, num_users, num_items, num_ratings)
+    user, item = _pairs(rng, num_users, num_items, num_ratings)
     user_bias, item_bias = _bias(rng, users, _USER_BIAS), _bias(rng, items, _ITEM_BIAS)
     stars = _NOISE * rng.standard_normal(num_ratings, dtype=np.float32)
-    for begin in range(0, num_ratings, _ROWS):
-        rows = slice(begin, begin + _ROWS)
-        taste = np.einsum("nk,nk->n", users[user[rows]], items[item[rows]])
-        stars[rows] += _MEAN + user_bias[user[rows]] + item_bias[item[rows]] + _TASTE / _LATENT**0.5 * taste
+    taste = np.einsum("nk,nk->n", users[user], items[item])
+    stars += _MEAN + user_bias[user] + item_bias[item] + _TASTE / _LATENT**0.5 * taste
     ratings = Ratings(user, item, np.clip(np.rint(stars), 1, 5).astype(np.float32))
     train, test = split_validation(ratings, 0.2, seed)
     return rating_data(
@@ -84,21 +78,6 @@ def _pairs(
         np.put_along_axis(scores, best, np.float32(np.inf), axis=1)
     chosen = rng.permutation(np.argpartition(scores, -count, axis=None)[-count:])
     user, item = np.divmod(chosen, num_items)
-    return user.astype(np.int32), item.astype(np.int32)
-
-
-def _pairs_of_many(
-    rng: np.random.Generator, num_users: int, num_items: int, count: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """As ``_pairs``, without a score for each user and item: pairs are drawn, and drawn again instead of copies."""
-    weights = (_power_law(rng, num_users, 0.7), _power_law(rng, num_items, 0.9))
-    ends = [np.exp(weight.astype(np.float64)).cumsum() for weight in weights]
-    pairs = (np.arange(num_users)[:, None] * num_items + rng.integers(num_items, size=(num_users, 1))).ravel()[:count]
-    while len(pairs) < count:
-        more = round(1.3 * (count - len(pairs))) + 1000
-        user, item = (np.searchsorted(end, end[-1] * rng.random(more)) for end in ends)
-        pairs = np.unique(np.concatenate([pairs, user * num_items + item]))
-    user, item = np.divmod(rng.permutation(pairs)[:count], num_items)
     return user.astype(np.int32), item.astype(np.int32)
 
 

@@ -286,15 +286,10 @@ def _wrong_range(kind: str, ends: Sequence[object], default: ConfigValue | None)
 
 
 def _wrong_step(kind: str, ends: Sequence[object], step: object) -> str:
-    if step is None:
-        return ""
     low, high = (end for end in ends if isinstance(end, (int, float)))
-    number = "a whole number" if kind in WHOLE else "a number"
-    if not is_number(step, kind in WHOLE) or step <= 0:
-        return f"has step {step!r}: give {number} above 0"
-    if step > high - low:
-        return f"has step {step!r}, which is more than the range"
-    return f"has step {step!r}, which is too small for its range" if (high - low) / step > MOST_STEPS else ""
+    if step is None or (is_number(step, kind in WHOLE) and (high - low) / MOST_STEPS <= step <= high - low):
+        return ""
+    return f"has step {step!r}: give {'a whole number' if kind in WHOLE else 'a number'} above 0, within its range"
 
 
 def _same_labels(values: Sequence[object], schema: Schema) -> str:

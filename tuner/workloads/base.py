@@ -37,7 +37,7 @@ MOST_BYTES_OF_NAME = 150  # file names have at most 255
 WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # the boundaries of words in a class name
 
 
-def _unpickled(_: SearchPath, cls: type[Workload]) -> Workload:
+def _unpickled(_: SearchPath, cls: type[Trainable]) -> Trainable:
     return cls.__new__(cls)
 
 
@@ -75,6 +75,10 @@ class Trainable(ABC):
     skips_bad_files: ClassVar[bool] = False
     data_keys: ClassVar[Sequence[str]] = ()
     default_data: ClassVar[str] = ""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Sends the import folder before the user's code, so that a worker can import it."""
+        return _unpickled, (SearchPath(search_path(self.code)), type(self)), self.__getstate__()
 
     @property
     @abstractmethod
@@ -129,10 +133,6 @@ class Workload(Trainable, Generic[DataT, ModelT]):
         super().__init_subclass__()
         if "name" not in vars(cls):  # a base's name is not inherited, since results need different names
             cls.name = WORDS.sub("-", cls.__name__).lower().strip("_")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Sends the import folder before the class, so that a worker can import it."""
-        return _unpickled, (SearchPath(search_path(type(self))), type(self)), self.__getstate__()
 
     @property
     def schema(self) -> Mapping[str, AnyHyperparameter]:

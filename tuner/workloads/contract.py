@@ -15,7 +15,6 @@ from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Batch, Split, Trainable, Workload
 from tuner.workloads.batches import is_graph, remove_templates
-from tuner.workloads.built_in import is_built_in
 from tuner.workloads.protocols import ChunkedEvaluation, DataDescription, optional
 from tuner.workloads.session import to_number
 
@@ -80,23 +79,15 @@ def _place(error: BaseException, function: Callable[..., object] | None) -> str:
     return f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
 
 
-@contextmanager
-def _own_method(workload: Trainable, call: str) -> Iterator[None]:
-    """Turns an exception of the block into a ``WorkloadError``, unless the workload is built in."""
+def load_data(workload: Trainable, source: str, seed: int, **options: ConfigValue) -> object:
+    """A workload's data; raises ``WorkloadError`` if the user's ``load_data`` fails."""
     try:
-        yield
+        with calling(workload, f"load_data({source!r}, {seed})"):
+            return workload.load_data(source, seed, **options)
     except TunerError:
         raise
     except (Exception, SystemExit) as error:
-        if is_built_in(workload):
-            raise
-        raise WorkloadError(f"workload {workload.name}: {call} failed: {summarize(error)}") from error
-
-
-def load_data(workload: Trainable, source: str, seed: int, **options: ConfigValue) -> object:
-    """A workload's data; raises ``WorkloadError`` if the user's ``load_data`` fails."""
-    with _own_method(workload, f"load_data({source!r}, {seed})"):
-        return workload.load_data(source, seed, **options)
+        raise to_workload_error(error) or error from error
 
 
 def built(workload: Workload, config: Config, data: object) -> nn.Module:

@@ -7,22 +7,15 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from tuner.errors import InputError, WorkloadError
 from tuner.trial import Config
-from tuner.workloads.pickling import SearchPath, place_of, search_path
+from tuner.workloads.pickling import place_of
 from tuner.workloads.program import Program
 from tuner.workloads.session import Session, is_number
 
 HEAVY = ("torch", "numpy", "pandas", "sklearn", "lightning", "pytorch_lightning", "transformers", "torch_geometric")
 UNNAMED = "function"
-
-
-def _unpickled(_: SearchPath, cls: type[Function], state: dict[str, Any]) -> Function:
-    function = cls.__new__(cls)
-    vars(function).update(state)
-    return function
 
 
 class Function(Program):
@@ -35,10 +28,6 @@ class Function(Program):
         self.takes_data, self.needs_data = _takes_data(function, self.name, of_optuna=self.asks)
         # What the function needs is mostly imported by now.
         self.imports = tuple(name for name in HEAVY if name in sys.modules)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Sends the import folder before the function, so that a worker can import it."""
-        return _unpickled, (SearchPath(search_path(self.code)), type(self), vars(self))
 
     @property
     def code(self) -> object:

@@ -395,7 +395,7 @@ def can_classifier(*, amp: bool = False) -> Parts:
     from tuner.workloads.kd_gat.distillation import gat_loss
     from tuner.workloads.kd_gat.networks import GAT
 
-    model, batch = GAT(NUM_IDS, hidden_channels=16, num_layers=3, heads=4, dropout=0.2), random_batch(100)
+    model, batch = GAT(NUM_IDS, hidden_channels=16, num_layers=3, heads=4, dropout=0.2), random_batch(30)
 
     def loss() -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=amp):
@@ -409,7 +409,7 @@ def can_autoencoder(*, again: bool = False) -> Parts:
     from tuner.workloads.kd_gat.networks import VGAE
 
     model = VGAE(NUM_IDS, hidden_channels=80, latent_channels=16, heads=4, dropout=0.2)
-    batch = random_batch(100)
+    batch = random_batch(30)
 
     def loss() -> Tensor:
         with recomputing(model.checkpointed if again else []):
@@ -426,7 +426,7 @@ def taught_can_autoencoder() -> Parts:
     teacher = VGAE(NUM_IDS, hidden_channels=80, latent_channels=16, heads=4, dropout=0.2).eval()
     student = VGAE(NUM_IDS, hidden_channels=32, latent_channels=8, heads=1, dropout=0.2)
     trained = nn.ModuleList([student, nn.Linear(8, 16)])
-    batch = random_batch(100)
+    batch = random_batch(30)
 
     def loss() -> Tensor:
         with torch.no_grad():

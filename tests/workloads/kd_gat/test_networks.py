@@ -73,8 +73,8 @@ def test_attention_and_its_gradients_are_those_of_pyg(
 
 def test_the_gradients_of_the_sum_over_edges_are_those_of_finite_differences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "PART", 3)
-    edge_index = torch.tensor([[0, 1, 2, 3, 3, 0, 1], [1, 1, 0, 2, 0, 3, 0]])
-    inputs = [torch.randn(*shape, dtype=torch.double, requires_grad=True) for shape in ((4, 2, 3), (7, 2))]
+    edge_index = torch.tensor([[0, 1, 3, 3, 0, 0, 1, 2, 3], [1, 1, 2, 0, 3, 0, 1, 2, 3]])
+    inputs = [torch.randn(*shape, dtype=torch.double, requires_grad=True) for shape in ((4, 2, 3), (9, 2))]
     layer = GraphAttention(3, 3, heads=2)
     assert torch.autograd.gradcheck(lambda x, alpha: layer.message_and_aggregate(edge_index, x, alpha), inputs)
 
@@ -87,7 +87,8 @@ def test_a_node_that_nothing_leads_to_attends_to_itself() -> None:
 
 def test_scores_of_a_thousand_are_no_trouble() -> None:
     layer = GraphAttention(3, 2, heads=1)
-    out = layer(torch.randn(4, 3) * 1e4, torch.tensor([[0, 1, 2], [3, 3, 0]]), torch.full((3, 1), 1e4))
+    edge_index = torch.tensor([[0, 1, 2, 0, 1, 2, 3], [3, 3, 0, 0, 1, 2, 3]])
+    out = layer(torch.randn(4, 3) * 1e4, edge_index, torch.full((7, 1), 1e4))
     out.sum().backward()
     assert out.isfinite().all()
     assert layer.att_edge.grad.isfinite().all()

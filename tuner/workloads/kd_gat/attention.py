@@ -33,7 +33,7 @@ class GraphAttention(GATConv):  # type: ignore[misc]  # PyG is not typed
         self.register_load_state_dict_pre_hook(_rename)
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
-        """Nodes (N, in), edges (2, E) and their feature (E, 1) → (N, heads · out)."""
+        """Nodes (N, in), edges (2, E) with all loops at the end and their feature (E, 1) → (N, heads · out)."""
         values = self.lin(x).view(-1, self.heads, self.out_channels)
         scores = (values * self.att_src).sum(-1), (values * self.att_dst).sum(-1)
         alpha = self.edge_updater(edge_index, alpha=scores, edge_attr=edge_attr, size=None)
@@ -50,31 +50,33 @@ class GraphAttention(GATConv):  # type: ignore[misc]  # PyG is not typed
         return weights
 
     def message_and_aggregate(self, edge_index: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
-        """``out[t] = Σ alpha[e] · x[s]`` over the edges e = (s, t)."""
-        out: Tensor = _Aggregate.apply(x, alpha, edge_index)  # type: ignore[no-untyped-call]
+        """``out[t] = Σ alpha[e] · x[s]`` over the edges e = (s, t); the last ones are the nodes' loops."""
+        edges = len(alpha) - len(x)
+        out: Tensor = _Aggregate.apply(x, alpha[edges:], alpha[:edges], edge_index[:, :edges])  # type: ignore[no-untyped-call]
         return out
 
 
 class _Aggregate(Function):
-    """The sum of ``message_and_aggregate``, computed for a part of the edges at a time."""
+    """``out[t] = own[t] · x[t] + Σ weight[e] · x[s]``, computed for a part of the edges at a time."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, alpha: Tensor, edge_index: Tensor) -> Tensor:
-        ctx.save_for_backward(x, alpha, edge_index)
-        out = torch.zeros_like(x, dtype=alpha.dtype)
+    def forward(ctx: FunctionCtx, x: Tensor, own: Tensor, weight: Tensor, edge_index: Tensor) -> Tensor:
+        ctx.save_for_backward(x, own, weight, edge_index)
+        out = own[..., None] * x
         for part, (source, target) in _parts(edge_index):
-            out.index_add_(0, target, alpha[part, :, None] * x.index_select(0, source))
+            out.index_add_(0, target, weight[part, :, None] * x.index_select(0, source))
         return out.to(x.dtype)
 
     @staticmethod
     def backward(ctx: BackwardCFunction, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, alpha, edge_index = tuple(ctx.saved_tensors)
-        to_x, to_alpha = torch.zeros_like(x, dtype=alpha.dtype), torch.empty_like(alpha)
+        x, own, weight, edge_index = tuple(ctx.saved_tensors)
+        to_own, to_weight = (grads[0] * x).sum(-1, dtype=own.dtype), torch.empty_like(weight)
+        to_x = own[..., None] * grads[0]  # after the product above has been freed
         for part, (source, target) in _parts(edge_index):
             arrived = grads[0].index_select(0, target)
-            to_alpha[part] = (arrived * x.index_select(0, source)).sum(-1, dtype=alpha.dtype)
-            to_x.index_add_(0, source, alpha[part, :, None] * arrived)
-        return to_x.to(x.dtype), to_alpha, None
+            to_weight[part] = (arrived * x.index_select(0, source)).sum(-1, dtype=weight.dtype)
+            to_x.index_add_(0, source, weight[part, :, None] * arrived)
+        return to_x.to(x.dtype), to_own, to_weight, None
 
 
 def _parts(edge_index: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -117,7 +118,6 @@ def auroc(score: NDArray[np.floating], label: NDArray[np.integer]) -> float:
 
     Labels are 1 for an attack. Both classes must be present.
     """
-    values, place = np.unique(score, return_inverse=True)
-    normal, attack = (np.bincount(place[label == kind], minlength=len(values)) for kind in (0, 1))
-    pairs = attack @ (np.cumsum(normal) - 0.5 * normal)
-    return float(pairs / (normal.sum() * attack.sum()))
+    ranks, attacks = pd.Series(score).rank().to_numpy(), int(label.sum())
+    pairs = ranks[label == 1].sum() - attacks * (attacks + 1) / 2
+    return float(pairs / (attacks * (len(label) - attacks)))

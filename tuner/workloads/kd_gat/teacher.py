@@ -22,6 +22,7 @@ class KeptOutputs(nn.Module):
     """
 
     start: Tensor
+    rows: Tensor
 
     def __init__(self, teacher: VGAE | GAT, data: CanData, device: torch.device) -> None:
         """Allocates memory for the outputs for ``data.train``."""
@@ -31,26 +32,17 @@ class KeptOutputs(nn.Module):
         start = np.zeros(len(data), np.int64)
         start[data.train] = np.cumsum(sizes) - sizes
         self.register_buffer("start", torch.from_numpy(start).to(device), persistent=False)
-        widths = (teacher.mean.out_features, NUM_FEATURES) if isinstance(teacher, VGAE) else (2,)
-        self._names = [f"rows{place}" for place in range(len(widths))]
-        for name, width in zip(self._names, widths, strict=True):
-            self.register_buffer(name, torch.zeros(int(sizes.sum()), width, device=device), persistent=False)
-
-    @property
-    def rows(self) -> list[Tensor]:
-        """A tensor for each output."""
-        return [self.get_buffer(name) for name in self._names]
+        self._widths = [teacher.mean.out_features, NUM_FEATURES] if isinstance(teacher, VGAE) else [2]
+        rows = torch.zeros(int(sizes.sum()), sum(self._widths), device=device)
+        self.register_buffer("rows", rows, persistent=False)
 
     def put(self, batch: Batch, outputs: tuple[Tensor, ...]) -> None:
         """Stores the outputs for a batch."""
-        place = self._place(batch)
-        for rows, values in zip(self.rows, outputs, strict=True):
-            rows[place] = values
+        self.rows[self._place(batch)] = torch.cat(outputs, dim=1)
 
     def get(self, batch: Batch) -> tuple[Tensor, ...]:
         """The outputs for a batch."""
-        place = self._place(batch)
-        return tuple(rows[place] for rows in self.rows)
+        return torch.split(self.rows[self._place(batch)], self._widths, dim=1)
 
     def _place(self, batch: Batch) -> Tensor:
         start = self.start[batch.graph]
