@@ -54,6 +54,11 @@ PRINTING = {
 }
 
 
+def _log_decisions(ctx: click.Context, parameter: click.Parameter, debug: bool) -> None:
+    if debug:
+        os.environ["TUNER_LOG"] = "debug"
+
+
 def command(
     spec: type[Options] = Options, *printing: str, phase: str = "importing"
 ) -> Callable[[Callable[..., object]], click.Command]:
@@ -66,7 +71,8 @@ def command(
             return function(*arguments, **given)
 
         made = click.pass_context(begun)
-        made = click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")(made)
+        debug = "Show the traceback of an error, and of a study each decision and its numbers."
+        made = click.option("--debug", is_flag=True, expose_value=False, callback=_log_decisions, help=debug)(made)
         for name in reversed(printing):
             made = PRINTING[name](made)
         return cli.command(cls=GroupedCommand)(options(spec)(made))

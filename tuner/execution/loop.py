@@ -5,6 +5,7 @@ A study that runs, one that is resumed and one that is simulated differ in execu
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,12 +16,14 @@ from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Executor, Happening, Weights
 from tuner.execution.stall_detector import StallDetector
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
+from tuner.placement.bounds import Bounds
 from tuner.placement.events import (
     Allowed,
     Dropped,
     Ended,
     Event,
     Lost,
+    Opened,
     Planned,
     PruneAsked,
     Reported,
@@ -31,8 +34,9 @@ from tuner.placement.events import (
 )
 from tuner.placement.policies import Course, Packing
 from tuner.placement.state import State
-from tuner.trial import Began, DeviceLost, EpochReport, Outcome, Placement, Question
+from tuner.trial import GB, Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
 
+LOG = logging.getLogger("tuner.decisions")
 POLL_SECONDS = 0.5
 STOP_SECONDS = 10.0  # for checkpoints at the end of the study; a second signal ends the wait
 
@@ -108,7 +112,7 @@ class StudyLoop:
             self.executor.submit(event.placement)
         elif isinstance(event, PruneAsked):
             self.executor.prune(event.trial_id)
-        elif isinstance(event, (Ended, Allowed, Planned, Woken)):
+        elif isinstance(event, (Opened, Ended, Allowed, Planned, Woken)):
             self.changed = True
 
     def decide(self) -> None:
@@ -133,6 +137,8 @@ class StudyLoop:
             self.arbiter.promise(self._placements())
             wait = self.arbiter.wait(held, placed=placed)
         self.take(RoomSeen(None))
+        if self.changed and self.course.state.waiting:
+            self._log_waiting(held, bounds)
         self.changed, self.look_again = False, now + POLL_SECONDS if held else 0.0
         if wait.text:
             self.listener.noted(wait.text)
@@ -220,6 +226,23 @@ class StudyLoop:
             return outcome
         said = "; ".join(filter(None, [outcome.error, who, "the attempt does not count"]))
         return replace(outcome, lost="memory", error=said)
+
+    def _log_waiting(self, held: tuple[Request, Device] | None, bounds: Bounds) -> None:
+        """Says why trials wait: for the study's own trials, or for ``held`` on its device for other programs."""
+        waiting = self.course.state.waiting
+        if held is None:
+            least, room = min(request.need_bytes for request in waiting.values()), self.packing.room_bytes
+            said = "%d waiting for others of the study: the smallest needs %.2f GB, %.2f GB are free with a slot"
+            LOG.debug(said, len(waiting), least / GB, room / GB)
+            return
+        request, device = held
+        rooms = {"memory": bounds.rooms.get(device), "RAM": bounds.ram_bytes}
+        left = {name: "all" if room is None else f"{room / GB:.2f} GB" for name, room in rooms.items()}
+        LOG.debug(
+            "%s waits for other programs: it needs %.2f GB of %s and %.2f GB of RAM; they leave %s, and cores for %s",
+            *(request.trial.trial_id, request.need_bytes / GB, device.label, request.host_bytes / GB),
+            *(left, "all" if bounds.most is None else bounds.most),
+        )
 
     def _placements(self) -> list[Placement]:
         return [run.placement for run in self.course.state.running.values()]

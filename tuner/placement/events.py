@@ -38,7 +38,7 @@ class Opened:
     requests: tuple[Request, ...]
 
     def __str__(self) -> str:
-        return f"{len(self.requests)} trials wait for {self.plan.workers} workers, bound by {self.plan.bound}"
+        return f"{len(self.requests)} waiting, {self.plan.workers} at once, bound by {self.plan.bound}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ results/<time>-<workload>-<mode>/
     checkpoints/              <trial_id>.pt of unfinished trials, and <trial_id>.prune
     epochs.jsonl              the reports of trials after their epochs, for curves only
     machine.jsonl             the load of the study's machine over time, for the report only
+    decisions.log             what was decided of which trial, when, and by which numbers
     tracebacks.log            the tracebacks of errors, if any
     logs/                     <trial_id>.log: what trials printed, if anything
     *.pickle                  traces for PyTorch's memory viewer, if ``tuner estimate --snapshot`` put any there
@@ -21,6 +22,7 @@ CHECKPOINTS = "checkpoints"
 PRUNE = ".prune"  # the suffix of a file among the checkpoints that asks a running trial to end
 EPOCHS = "epochs.jsonl"
 MACHINE = "machine.jsonl"
+DECISIONS = "decisions.log"
 TRACEBACKS = "tracebacks.log"
 SNAPSHOT = ".pickle"  # the suffix of a trace for PyTorch's memory viewer
 

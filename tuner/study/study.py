@@ -15,9 +15,11 @@ from tuner.execution.executor import Executor
 from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.first_use import remove_compiled_folder
 from tuner.machine.interrupts import Immediate, orderly
+from tuner.records.files import DECISIONS
 from tuner.records.row_queries import best_first
 from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, make_console
+from tuner.reporting.decision_log import decisions_logged
 from tuner.reporting.notebook import import_quietly
 from tuner.spec.spelling import in_terminal
 from tuner.study.ending import show_end
@@ -80,7 +82,9 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         with closing(folder):
             if record is not study.record:
                 folder.describe(record)
-            broken = execute(study, steering, folder, record, Surroundings(executor, console, interrupt, trackers))
+            around = Surroundings(executor, console, interrupt, trackers)
+            with decisions_logged(folder.path / DECISIONS):
+                broken = execute(study, steering, folder, record, around)
             study = replace(study, attempts=folder.attempts())
             if selected.optuna and (scales := selected.optuna.scales()):  # an objective defines its space as it runs
                 record = replace(record, scales=scales)
