@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 IN_RAM = " | RAM"  # the end of calibration keys for the host RAM of GPU trials
 A_STEP = " | a step, "  # with a method, the end of the keys for step times
-# Steps are samples of the calibration's file, with microseconds in place of a peak. The seconds of a step are those of
-# an epoch over its steps, evaluation included.
+# Steps are samples of the calibration's file, with microseconds in place of a peak. A step's seconds are those of an
+# epoch over its steps, evaluation included.
 MICROSECOND = 1e-6
 MOST_BEYOND = 2.0  # the factor by which activations may lie outside the range of those timed
 WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)  # parameters that no allocation depends on
