@@ -7,8 +7,7 @@ import pytest
 
 from tests.support.toy import Toy
 from tests.support.worker_process import measure_here
-from tuner.estimation.epoch_times import predicted, step_sample, steps_in_epoch
-from tuner.estimation.service import EstimationService
+from tuner.estimation.service import EstimationService, predicted, step_sample, steps_in_epoch
 from tuner.hyperparameters import Hyperparameter
 from tuner.search.configurations import complete, configurations
 from tuner.trial import GB, MB, Device, MemoryEstimate

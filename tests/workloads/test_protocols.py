@@ -13,7 +13,7 @@ from tuner.trial import ACCUMULATION, EVALUATION_PARTS, Configuration
 from tuner.workloads import protocols
 from tuner.workloads.base import Workload
 from tuner.workloads.micro_batches import chunk_size, halved, micro_batch, sample_count, smaller, training_steps
-from tuner.workloads.task import Selection
+from tuner.workloads.task import Selection, TrainingTask, describe
 
 FIVE = {"load_data", "build_model", "batches", "loss", "evaluate"}
 OWN = [
@@ -41,7 +41,7 @@ def test_without_optional_methods_there_is_nothing_to_check_to_prepare_or_to_des
     assert protocols.finish_of(toy)(values) == values
     assert protocols.prerequisites(toy, values) == {}
     assert protocols.frozen(toy, toy.build_model({"fault": 0}, None)) == []
-    assert protocols.describe_data(toy, None) == protocols.caution(toy, None) == ""
+    assert describe({"toy": TrainingTask(toy, None)}) == protocols.caution(toy, None) == ""
     protocols.check(toy, [], None)
     with pytest.raises(InputError, match=r"^all_data=True: workload 'toy' has no method all_data"):
         protocols.joined_splits(toy, None)

@@ -32,13 +32,8 @@ DELIMITERS = ",;\t"
 MARKS = ' "()[]#\r\n'  # may stand around a field
 HCRL_NAMES = ("Timestamp", "ID", "DLC", "Data", "Flag")
 
-Rest = Callable[
-    [str], tuple[str, str]
-]  # splits the end of a row into bytes and flag; an empty flag means there is none
-
-
-def _bytes_alone(rest: str) -> tuple[str, str]:
-    return rest.strip(), ""
+# Splits the end of a row into bytes and flag; an empty flag means that there is none.
+Rest = Callable[[str], tuple[str, str]]
 
 
 def _candump_log(rest: str) -> tuple[str, str]:
@@ -57,7 +52,7 @@ class Form:
 
     name: str  # with what a row is
     pattern: str
-    rest: Rest = _bytes_alone
+    rest: Rest = lambda rest: (rest.strip(), "")  # bytes alone
     has_header: bool = False  # whether the first line has the columns' names
 
 

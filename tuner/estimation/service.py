@@ -1,7 +1,8 @@
-"""The service that estimates the memory of configurations and calibrates the estimates."""
+"""The service that estimates the memory of configurations and an epoch's time, and calibrates the estimates."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
 from tuner.estimation import calibration
-from tuner.estimation.calibration import Sample
-from tuner.estimation.epoch_times import can_be_recorded, predicted, step_sample, steps_in_epoch
+from tuner.estimation.calibration import Sample, to_sample
 from tuner.estimation.estimators import AUTO, ESTIMATORS, Method, can_be_calibrated, check_method, trace_of_step
-from tuner.trial import MAX_BATCH, UNNAMED, Configuration, Device, MemoryEstimate
-from tuner.workloads.base import Workload
+from tuner.placement.seconds import Pace
+from tuner.trial import MAX_BATCH, UNNAMED, Config, Configuration, Device, MemoryEstimate
+from tuner.workloads.base import Trainable, Workload
+from tuner.workloads.protocols import training_samples
 
 if TYPE_CHECKING:
     from tuner.estimation.tracing.tracer import Parts
@@ -22,8 +24,13 @@ if TYPE_CHECKING:
 
     Build = Callable[[dict[str, Any]], Parts]
 
+
 IN_RAM = " | RAM"  # the end of calibration keys for the host RAM of GPU trials
 A_STEP = " | a step, "  # with a method, the end of the keys for step times
+# Steps are samples of the calibration's file, with microseconds in place of a peak. A step's seconds are those of an
+# epoch over its steps, evaluation included.
+MICROSECOND = 1e-6
+MOST_BEYOND = 2.0  # the factor by which activations may lie outside the range of those timed
 WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)  # parameters that no allocation depends on
 
 
@@ -176,3 +183,36 @@ class EstimationService:
 
     def _key(self, workload: str, device: str) -> str:
         return calibration.key(workload, device, self.expandable_segments)
+
+
+def can_be_recorded(raw: MemoryEstimate) -> bool:
+    """Whether an uncalibrated estimate is deterministic, so that it identifies a configuration."""
+    return raw.method in ("traced", "static")
+
+
+def steps_in_epoch(workload: Trainable, config: Config, data: object) -> int:
+    """The number of steps in an epoch: training samples over batch size; 1 if either is unknown."""
+    size = config.get(workload.memory_scales_with or "")
+    samples = training_samples(workload, data)
+    return math.ceil(samples / size) if samples and isinstance(size, int) and size > 0 else 1
+
+
+def step_sample(raw: MemoryEstimate, epoch_seconds: float, steps: int) -> Sample:
+    """The sample of a configuration with so many steps in an epoch, by its uncalibrated estimate."""
+    return to_sample(raw, math.ceil(epoch_seconds / steps / MICROSECOND))
+
+
+def predicted(samples: Sequence[Sample], raw: MemoryEstimate, steps: int) -> float | None:
+    """The seconds of a configuration's epoch: as measured, or else predicted by its activations.
+
+    None if its activations lie far outside the range of those timed.
+    """
+    asked = to_sample(raw, 0)
+    size = asked.activation_bytes
+    for sample in samples:
+        if (sample.exact_bytes, sample.activation_bytes) == (asked.exact_bytes, size):
+            return sample.peak_bytes * MICROSECOND * steps
+    pace = Pace((sample.activation_bytes, sample.peak_bytes) for sample in samples if sample.activation_bytes)
+    if not pace.sizes or not pace.sizes[0] / MOST_BEYOND <= size <= pace.sizes[-1] * MOST_BEYOND:
+        return None
+    return (pace.seconds(size) or 0.0) * MICROSECOND * steps

@@ -177,12 +177,6 @@ def frozen(workload: Trainable, model: nn.Module) -> list[nn.Module]:
     return list(own(model)) if own else []
 
 
-def describe_data(workload: Trainable, data: object) -> str:
-    """A short description of the data set; empty without the method ``describe``."""
-    own = optional(workload, DataDescription.describe)
-    return own(data) if own else ""
-
-
 def caution(workload: Trainable, data: object) -> str:
     """Why the best trial may not be the best; empty without the method ``caution``."""
     own = optional(workload, DataDescription.caution)

@@ -27,10 +27,10 @@ from tuner.workloads.program import Program
 from tuner.workloads.protocols import (
     Checkpointing,
     ChunkedEvaluation,
+    DataDescription,
     OwnLoop,
     Teachers,
     check,
-    describe_data,
     joined_splits,
     optional,
 )
@@ -162,5 +162,6 @@ def objectives_of(tasks: Tasks) -> dict[str, Objective]:
 
 def describe(tasks: Tasks) -> str:
     """A line for each data set, with the workload's name if there are several."""
-    words = {name: describe_data(task.workload, task.data) for name, task in tasks.items()}
+    asked = {name: (optional(task.workload, DataDescription.describe), task.data) for name, task in tasks.items()}
+    words = {name: own(data) for name, (own, data) in asked.items() if own}
     return "\n".join(f"{name}: {text}" if len(tasks) > 1 else text for name, text in words.items() if text)

@@ -67,7 +67,7 @@ def test_rates_fall_with_the_width(values: dict[str, float | str], rates: list[f
     model = GraphSAGE().build_model(config(**values), ratings)
     groups = build_optimizer(GraphSAGE(), model, config(**values)).param_groups
     assert [group["lr"] for group in groups] == pytest.approx(rates)
-    assert {len(each.shape) for each in groups[-1]["params"]} == {2}
+    assert {value.ndim for value in groups[-1]["params"]} == {2}
     assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
 
 

@@ -18,7 +18,7 @@ from tuner.workloads.kd_gat.workload import KDGAT
 
 
 def check(data: CanData, *listed: dict[str, Any]) -> None:
-    KDGAT().check([Configuration(f"c{number}", each) for number, each in enumerate(listed)], data)
+    KDGAT().check([Configuration(f"c{number}", values) for number, values in enumerate(listed)], data)
 
 
 def refused(reason: str, data: CanData, *listed: dict[str, Any]) -> None:
@@ -72,7 +72,7 @@ def test_a_classifier_needs_attacks(traffic: CanData) -> None:
 
 def test_each_part_needs_attacks_and_normal_graphs(traffic: CanData) -> None:
     labels = traffic.label
-    only_normal, only_attacks = (traffic.validation[labels[traffic.validation] == each] for each in (0, 1))
+    only_normal, only_attacks = (traffic.validation[labels[traffic.validation] == label] for label in (0, 1))
     refused("no graph with injected frames .* for validation", replace(traffic, validation=only_normal), config())
     for stage in STAGES:
         refused("no normal graph for validation", replace(traffic, validation=only_attacks), config(stage))
@@ -151,4 +151,4 @@ def test_a_teacher_that_sees_ids_does_not_teach_one_that_must_not(traffic: CanDa
 def test_any_number_of_teachers_can_be_traced_once_they_are_checked(traffic: CanData, tmp_path: Path) -> None:
     listed = [taught(best_pt(tmp_path / f"{number}.pt", traffic)) for number in range(9)]
     check(traffic, *listed)
-    assert all(trace_workload(KDGAT(), each, traffic).peak_bytes() > 0 for each in (listed[0], listed[-1]))
+    assert all(trace_workload(KDGAT(), values, traffic).peak_bytes() > 0 for values in (listed[0], listed[-1]))

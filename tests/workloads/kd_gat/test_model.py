@@ -112,8 +112,7 @@ def test_outputs_are_kept_for_each_graph_that_is_trained_on(traffic: CanData) ->
         (teacher,) = live.frozen
         kept.prepare(traffic)
         assert kept.kept is not None
-        for each in KDGAT().batches(config(stage), traffic):
-            batch = each
+        for batch in KDGAT().batches(config(stage), traffic):
             torch.testing.assert_close(kept.kept.get(batch), outputs(teacher, batch), atol=1e-6, rtol=1e-5)
 
 

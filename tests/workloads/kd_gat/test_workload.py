@@ -82,8 +82,8 @@ MODES = sorted(path.stem for path in mode_file("kd-gat", "full").parent.iterdir(
 def test_every_mode_is_of_complete_configurations(mode: str) -> None:
     listed, defaults = read_configs(mode_file("kd-gat", mode))
     found = configurations(listed, KDGAT().schema, defaults=defaults, finish=KDGAT().finish)
-    assert len({each.values["stage"] for each in found}) == 1
-    assert all(each.values["hidden_channels"] > 0 for each in found)
+    assert len({configuration.values["stage"] for configuration in found}) == 1
+    assert all(configuration.values["hidden_channels"] > 0 for configuration in found)
 
 
 # ------------------------------------------------------------------------------------------- prerequisites
@@ -104,7 +104,7 @@ def test_configurations_that_differ_in_what_is_their_own_need_the_same() -> None
         for own in ({"lr": 0.1, "heads": 2}, {"temperature": 8.0, "batch_size": 64, "seed": 1})
     )
     assert one == other
-    assert {key: each.values["stage"] for key, each in one.items()} == {
+    assert {key: teacher.values["stage"] for key, teacher in one.items()} == {
         "teacher_path": "classifier",
         "scorer_path": "autoencoder",
     }
