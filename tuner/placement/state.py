@@ -53,6 +53,7 @@ class State:
     delayed: tuple[Delayed, ...] = ()  # sorted
     running: HashTrieMap[str, Running] = NOTHING
     undecided: HashTrieMap[str, Ended] = NOTHING  # attempts of which nobody has decided what follows
+    reported: HashTrieMap[str, int] = NOTHING  # the furthest epoch that each trial has reported
     ended: HashTrieMap[str, Ended] = NOTHING  # the last attempt of each trial that has ended for good
     plan: Plan | None = None  # how the devices are divided; None before trials may start
     bounds: Bounds | None = None  # what others leave of them; None while nothing may start
@@ -113,10 +114,12 @@ def _started(state: State, event: events.Started) -> dict[str, Any]:
 
 
 def _reported(state: State, event: events.Reported) -> dict[str, Any]:
-    run = state.running.get(event.report.trial_id)
+    trial_id, epoch = event.report.trial_id, event.report.epoch
+    reported = state.reported.insert(trial_id, max(epoch, state.reported.get(trial_id, 0)))
+    run = state.running.get(trial_id)
     if run is None:  # of an earlier process
-        return {}
-    return {"running": state.running.insert(event.report.trial_id, replace(run, epoch=event.report.epoch))}
+        return {"reported": reported}
+    return {"reported": reported, "running": state.running.insert(trial_id, replace(run, epoch=epoch))}
 
 
 def _ended(state: State, event: Ended) -> dict[str, Any]:

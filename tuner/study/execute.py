@@ -56,7 +56,7 @@ def execute(
     """
     try:
         if study.requests:
-            around.trackers.open(folder.path, record)
+            around.trackers.open(folder.path, record, steering.course.state.reported)
         _run(study, steering, folder, record, around)
     except (KeyboardInterrupt, TimeLimitReached) as error:
         return error

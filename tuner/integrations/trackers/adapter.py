@@ -11,15 +11,13 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 
 from tuner.errors import one_line
 from tuner.records.attempts import AFTER_METRICS, Attempt
-from tuner.records.epochs import read_epochs
-from tuner.records.files import EPOCHS
 from tuner.records.study_record import StudyRecord
 from tuner.trial import GB, EpochReport, Placement, Trial
 
@@ -98,10 +96,12 @@ class Trackers:
         for tracker in self._trackers:
             tracker.connect()
 
-    def open(self, folder: Path, study: StudyRecord) -> None:
-        """A study begins or is resumed; ``study`` is the content of its ``study.json``."""
-        for line in read_epochs(folder / EPOCHS) if self._trackers else ():
-            self._sent[line.trial_id] = max(line.epoch, self._sent.get(line.trial_id, 0))
+    def open(self, folder: Path, study: StudyRecord, reported: Mapping[str, int]) -> None:
+        """A study begins or is resumed.
+
+        ``study`` is the content of its ``study.json``, ``reported`` the last epoch that each trial reported before.
+        """
+        self._sent = dict(reported)
         text = json.dumps([study.started, study.command, study.fingerprint])  # they never change
         study_id = hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
         for tracker in self._trackers:
