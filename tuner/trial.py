@@ -204,9 +204,7 @@ class MemoryEstimate:
     # What a trial on a GPU takes of its host's RAM, with its child processes; no part of the total. 0 on the CPU.
     host_bytes: int = 0
     host_measured: bool = False  # whether trials of its workload have shown what they take there; else it is a guess
-    epoch_seconds: float | None = (
-        None  # how long an epoch takes with its evaluation; no part of the total; None: unknown
-    )
+    epoch_seconds: float | None = None  # how long an epoch takes with its evaluation; None if unknown
 
     @classmethod
     def given(cls, gb: float) -> MemoryEstimate:

@@ -12,6 +12,7 @@ import ray
 import torch
 
 import tuner
+from tests.support.toy import Toy
 from tuner.api.run import run_given
 from tuner.errors import InputError
 from tuner.spec.settings import Settings
@@ -42,7 +43,7 @@ def test_a_notebook_gets_a_frame_and_its_best_model(tmp_path: Path, capfd: pytes
         table(0, 200), table(1, 50), USERS, ITEMS, CONFIGURATIONS, 0.5, 0.5, max_workers=2, output=str(out)
     )
     assert not ray.is_initialized(), "no Ray is left"
-    assert frame.status.tolist() == ["completed"] * 2
+    assert (frame.status.tolist(), frame.attrs["folder"]) == (["completed"] * 2, str(out))
     assert frame.val_rmse.is_monotonic_increasing
     written = pd.read_csv(out / "results.csv", keep_default_na=False).set_index("trial_id")
     shown = frame.set_index("trial_id").sort_index().fillna("")  # nothing beside a GPU: peak_ram_gb
@@ -104,10 +105,9 @@ def test_weights_that_would_run_code_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 def test_studies_run_on_the_ray_that_a_notebook_has_started(tmp_path: Path, shared_ray: None) -> None:
+    here: dict[str, Any] = {"device": "cpu", "gpu_memory_buffer_gb": 0, "model_memory_gb": 0.5, "max_workers": 2}
     for name in ("first", "second"):
-        frame = tuner.tune_hyperparameters_parallel(
-            table(0, 200), table(1, 50), USERS, ITEMS, CONFIGURATIONS[:1], output=str(tmp_path / name), threads=2
-        )
-        assert frame.status.tolist() == ["completed"]
-        assert frame.attrs["folder"] == str(tmp_path / name)
+        found = tuner.run(Toy, config=[{"epochs": 1}, {"epochs": 2}], output=tmp_path / name, **here)
+        assert [row["status"] for row in found.rows] == ["completed"] * 2
+        assert found.folder == tmp_path / name
     assert ray.is_initialized()

@@ -22,7 +22,6 @@ import psutil
 import pytest
 import torch
 
-from tests.conftest import write_ratings
 from tests.support.commands import refused, said
 from tuner.cli.main import cli
 from tuner.errors import InputError
@@ -50,17 +49,24 @@ configurations:
   - {name: d, hidden_dim: 8, num_layers: 3}
 """
 
+TOYS = """
+defaults: {epochs: 2}
+configurations:
+  - {name: a, width: 4}
+  - {name: b c, width: 8}
+  - {name: d, width: 8, lr: 0.01}
+"""
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A study in the folder ``out`` of this one, and what it printed."""
     folder = tmp_path_factory.mktemp("finished")
-    config, data = own_file(folder, SMALL), str(write_ratings(folder / "ml-small"))
+    study = ["--workload", "tests.support.toy:Wide", "--config", own_file(folder, TOYS), "--output", "out"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        run = tune(
-            "--config", config, "--data", data, "--auto-memory", "--max-workers", "1", "--output", "out", cwd=folder
-        )
+        patch.setenv("PYTHONPATH", str(ROOT))
+        run = tune(*study, "--auto-memory", "--max-workers", "1", cwd=folder)
     assert (run.returncode, run.stderr) == (0, "")
     return folder, run.stdout
 
@@ -89,7 +95,6 @@ def command_again(printed: str) -> str:
     return str(again)
 
 
-@pytest.mark.ray
 def test_a_study_ends_with_a_table_a_csv_and_the_best(
     finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,7 +108,6 @@ def test_a_study_ends_with_a_table_a_csv_and_the_best(
     assert f"Again: {command_again(printed)}\n" in said(capsys, "results", "out")
 
 
-@pytest.mark.ray
 def test_a_trial_of_a_study_is_trained_again_without_ray_to_the_last_digit(
     finished: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,8 +138,20 @@ def test_the_command_that_repeats_the_best_may_be_ended_by_a_limit_of_time_and_g
     rows = pd.read_csv(folder / "again" / "results.csv")
     assert list(zip(rows.seed, rows.status, strict=True)) == [(seed, "completed") for seed in (0, 1, 2)]
     tried = pd.read_csv(folder / "out" / "results.csv")
-    same = ["name", "val_rmse", "test_rmse"]
-    assert rows.loc[0, same].tolist() == tried.loc[tried.val_rmse.idxmin(), same].tolist()
+    same = ["name", "val_error", "test_error"]
+    assert rows.loc[0, same].tolist() == tried.loc[tried.val_error.idxmin(), same].tolist()
+
+
+ENDLESS = """
+import time
+from tests.support.toy import Toy
+from tuner import Hyperparameter
+class Endless(Toy):
+    name = "endless"
+    hyperparameters = {**Toy.hyperparameters, "epochs": Hyperparameter(1, 1, 99999)}
+    def load_data(self, source, seed): time.sleep(1)
+    def describe(self, data): return "none"
+"""
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
@@ -150,15 +166,16 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.ray
-def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(folder: Path, tmp_path: Path) -> None:
+def test_ctrl_c_on_a_terminal_keeps_the_finished_and_leaves_no_process(tmp_path: Path) -> None:
     text = "defaults: {epochs: 99999}\nconfigurations: [{name: brief, epochs: 1}, {name: long}]"
-    arguments = ["--config", own_file(tmp_path, text), "--data", str(folder), "--output", "out"]
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    arguments = ["--workload", "endless:Endless", "--config", own_file(tmp_path, text), "--output", "out"]
     arguments += ["--model-memory-gb", "0.5", "--max-workers", "1"]
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(tmp_path)
-        os.execve(sys.executable, [*COMMAND, *arguments], {**os.environ, "TERM": "xterm", "COLUMNS": "150"})
+        terminal_of = {"TERM": "xterm", "COLUMNS": "150", "PYTHONPATH": str(ROOT)}
+        os.execve(sys.executable, [*COMMAND, *arguments], {**os.environ, **terminal_of})
     output, pressed, deadline = "", False, time.monotonic() + 90
     while time.monotonic() < deadline:
         if not select.select([terminal], [], [], 1)[0]:

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError, ParameterError, option, printable
 from tuner.records.attempts import STUDY, Attempt, attempts_of
-from tuner.records.read_studies import (
-    RecordedStudy,
-    by_data,
-    data_print,
-    labels,
-    name_in_study,
-    objective_in,
-    read_studies,
-)
+from tuner.records.read_studies import RecordedStudy, by_data, name_in_study, objective_in, read_together
 from tuner.records.seed_statistics import Average, Interval, averages
 from tuner.trial import DIRECTIONS, DirectionWord, Objective
 from tuner.workloads.objectives import is_score
@@ -73,11 +65,10 @@ def compare(
 def _read(source: Any) -> tuple[list[Attempt], dict[str, RecordedStudy]]:
     """The trials, with the column ``study`` where there are several studies, and what is known of these."""
     if isinstance(source, (str, Path)) or not hasattr(source, "to_dict"):
-        studies, notes = read_studies(source)
+        studies, rows, notes = read_together(source)
         for note in notes:
             warnings.warn(printable(note), stacklevel=3)
-        by_label = dict(zip(labels(studies), studies, strict=True))
-        return [replace(row, study=label) for label, study in by_label.items() for row in study.rows], by_label
+        return rows, studies
     if missing := [name for name in NEEDED if name not in source]:
         raise InputError(f"the table has no column {missing[0]!r}: give a study's folder, or its trials")
     return attempts_of(source), {}
@@ -111,7 +102,7 @@ def _records(
         hint = "" if metric is None else "; several studies are given as a list, such as compare(['a', 'b'])"
         raise InputError(f"metric {by.metric!r}: the trials of {workload} have no such column{hint}")
     several = len({row.study for row in rows}) > 1
-    for group in by_data(own, {label: data_print(study, workload) for label, study in studies.items()}):
+    for group in by_data(own, {label: study.record.fingerprints.get(workload) for label, study in studies.items()}):
         names = {name_in_study(row): (row.study, row.name) for row in group}
         for average in averages([replace(row, name=name_in_study(row)) for row in group], by):
             study, name = names[average.name]

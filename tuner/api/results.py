@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 from tuner.errors import InputError, printable
 from tuner.records.attempts import STUDY, Attempt, Line
 from tuner.records.attempts import columns as csv_columns
-from tuner.records.read_studies import (
-    RecordedStudy,
-    by_data,
-    data_print,
-    labels,
-    name_in_study,
-    objective_in,
-    read_studies,
-)
+from tuner.records.read_studies import RecordedStudy, by_data, name_in_study, objective_in, read_together
 from tuner.records.row_queries import (
     best_first,
     check_number,
@@ -97,7 +89,7 @@ class Comparison:
         return [[replace(row, name=name_in_study(row)) for row in group] for group in groups]
 
     def _prints(self, workload: str) -> dict[str, str | None]:
-        return {label: data_print(study, workload) for label, study in self.studies.items()}
+        return {label: study.record.fingerprints.get(workload) for label, study in self.studies.items()}
 
     def _other_data(self, workload: str) -> bool:
         return len(set(self._prints(workload).values()) - {None}) > 1
@@ -125,11 +117,11 @@ def results(options: ResultsOptions) -> pd.DataFrame:
 
 def side_by_side(options: ResultsOptions) -> Comparison:
     """Reads studies and chooses what to show of them."""
-    studies, unread = read_studies(options.paths)
-    by_label = dict(zip(labels(studies), studies, strict=True))
-    rows = [replace(row, study=label) for label, study in by_label.items() for row in study.rows]
-    known = [STUDY, *csv_columns(rows, expected=(name for study in studies for name in _expected(study)))]
-    objectives = {name: objective_in(name, rows, studies) for name in dict.fromkeys(row.workload for row in rows)}
+    studies, rows, unread = read_together(options.paths)
+    known = [STUDY, *csv_columns(rows, expected=(name for study in studies.values() for name in _expected(study)))]
+    objectives = {
+        name: objective_in(name, rows, studies.values()) for name in dict.fromkeys(row.workload for row in rows)
+    }
     rows = best_first(rows, objectives)
     orders = [parse_order(text, known) for text in options.sort]
     conditions = [parse_condition(text, known) for text in options.where]
@@ -142,7 +134,7 @@ def side_by_side(options: ResultsOptions) -> Comparison:
         for name in objectives
         for row in sort_rows([row for row in matching if row.workload == name], orders)[: options.top]
     ]
-    return Comparison(by_label, objectives, rows, matching, shown, known, chosen, unread)
+    return Comparison(studies, objectives, rows, matching, shown, known, chosen, unread)
 
 
 def again(found: Comparison, row: Attempt) -> str:

@@ -119,9 +119,17 @@ def labels(studies: Sequence[RecordedStudy]) -> list[str]:
     return [joint.join(name) for name in names]
 
 
-def data_print(study: RecordedStudy, workload: str) -> str | None:
-    """The fingerprint of a workload's data and split in a study; None if unknown."""
-    return study.record.fingerprints.get(workload)
+def read_together(
+    paths: str | Path | Iterable[str | Path],
+) -> tuple[dict[str, RecordedStudy], list[Attempt], list[str]]:
+    """The studies at these paths by their labels, all of their rows with these in the column ``study``, and notes.
+
+    Raises:
+        InputError: as of ``read_studies``.
+    """
+    studies, notes = read_studies(paths)
+    by_label = dict(zip(labels(studies), studies, strict=True))
+    return by_label, [replace(row, study=label) for label, study in by_label.items() for row in study.rows], notes
 
 
 def by_data(rows: Iterable[Attempt], prints: Mapping[str, str | None]) -> list[list[Attempt]]:

@@ -9,13 +9,8 @@ from tuner.trial import GB
 
 MEMORY_VIEWER = "https://docs.pytorch.org/memory_viz"  # draws snapshots of PyTorch's allocator
 MOST_OF_ERROR = 400  # the characters that a terminal shows of an error; the journal has them all
-DIGITS = {
-    "duration_s": 1,
-    "gpu_fraction": 3,
-    "estimated_memory_gb": 2,
-    "peak_memory_gb": 2,
-    "peak_ram_gb": 2,
-}  # by column
+GB_DIGITS = dict.fromkeys(("estimated_memory_gb", "peak_memory_gb", "peak_ram_gb"), 2)
+DIGITS = {"duration_s": 1, "gpu_fraction": 3, **GB_DIGITS}  # by column
 
 
 def value_text(column: str, value: object) -> str:

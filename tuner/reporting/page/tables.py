@@ -12,14 +12,8 @@ from tuner.reporting.result_tables import average_columns, has_seeds
 from tuner.reporting.texts import number_text
 from tuner.trial import Objective
 
-THEN = (
-    "attempts",
-    "epochs",
-    "duration_s",
-    "peak_memory_gb",
-    "estimated_memory_gb",
-    "device",
-)  # after the hyperparameters
+# The columns after the hyperparameters.
+THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_gb", "device")
 NUMBERS, SAME = "n", "s"  # CSS classes of columns with numbers, and with one value in all rows
 
 

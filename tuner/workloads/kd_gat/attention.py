@@ -16,7 +16,6 @@ from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.nn import functional as F
 from torch_geometric.nn import GATConv
-from torch_geometric.utils import softmax
 
 PART = 4096  # the number of edges whose messages are computed at a time
 
@@ -34,26 +33,30 @@ class GraphAttention(GATConv):  # type: ignore[misc]  # PyG is not typed
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
         """Nodes (N, in), edges (2, E) with all loops at the end and their feature (E, 1) → (N, heads · out)."""
+        source, target = edge_index
         values = self.lin(x).view(-1, self.heads, self.out_channels)
-        scores = (values * self.att_src).sum(-1), (values * self.att_dst).sum(-1)
-        alpha = self.edge_updater(edge_index, alpha=scores, edge_attr=edge_attr, size=None)
+        from_source, to_target = (values * self.att_src).sum(-1), (values * self.att_dst).sum(-1)
+        edge = (self.lin_edge.weight.view(1, self.heads, self.out_channels) * self.att_edge).sum(-1)
+        score = from_source.index_select(0, source) + to_target.index_select(0, target) + edge_attr * edge
+        alpha = _softmax(F.leaky_relu(score, self.negative_slope), target, len(x))
         out = self.message_and_aggregate(edge_index, values, alpha)
         result: Tensor = out.flatten(1) + self.bias.to(out.dtype)
         return result
-
-    def edge_update(  # noqa: D102  # PyG's
-        self, alpha_j: Tensor, alpha_i: Tensor, edge_attr: Tensor, index: Tensor, dim_size: int | None
-    ) -> Tensor:
-        weight = self.lin_edge.weight.view(1, self.heads, self.out_channels)
-        alpha = alpha_j + alpha_i + edge_attr * (weight * self.att_edge).sum(-1)
-        weights: Tensor = softmax(F.leaky_relu(alpha, self.negative_slope), index, num_nodes=dim_size)
-        return weights
 
     def message_and_aggregate(self, edge_index: Tensor, x: Tensor, alpha: Tensor) -> Tensor:
         """``out[t] = Σ alpha[e] · x[s]`` over the edges e = (s, t); the last ones are the nodes' loops."""
         edges = len(alpha) - len(x)
         out: Tensor = _Aggregate.apply(x, alpha[edges:], alpha[:edges], edge_index[:, :edges])  # type: ignore[no-untyped-call]
         return out
+
+
+def _softmax(score: Tensor, target: Tensor, nodes: int) -> Tensor:
+    """The softmax over the edges to each node. PyG's, with its ``edge_updater``, makes steps up to a tenth longer."""
+    index = target[:, None].expand_as(score)
+    top = score.new_full((nodes, score.shape[1]), -torch.inf).scatter_reduce_(0, index, score.detach(), "amax")
+    score = (score - top.index_select(0, target)).exp()
+    total = score.new_zeros(nodes, score.shape[1]).index_add_(0, target, score)
+    return score / total.index_select(0, target)
 
 
 class _Aggregate(Function):
