@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from random import Random
 
@@ -71,20 +72,32 @@ def run_study(seed: int) -> Rules:
         rules.check(state, event)  # type: ignore[arg-type]
         assert state.number < MOST_EVENTS, "the study does not end"
 
-    journal = Journal(check, None)
+    journal = Journal(check)
     process = Process(world, journal, rules, 0.0)
     for _ in range(draw.choice([0, 0, 1, 3])):
-        journal.stop_at = process.course.state.number + draw.randrange(1, 120)
-        with suppress(Crash):
+        journal.end = _end(process, process.course.state.number + draw.randrange(1, 120), draw.random() < 0.7)
+        with suppress(Crash, KeyboardInterrupt):
             process.run()
             break
         process = resumed(process, journal)
     else:
-        journal.stop_at = None
+        journal.end = lambda _: None
         process.run()
     ended = process.course.state.ended
     assert len(ended) == len(world.requests), "a trial has no end"
     return rules
+
+
+def _end(process: Process, at: int, crash: bool) -> Callable[[State], None]:
+    """What ends a process at an event of this number: a kill, or somebody who interrupts it."""
+
+    def end(state: State) -> None:
+        if state.number >= at and crash:
+            raise Crash
+        if state.number == at:
+            process.loop.interrupt.remember()
+
+    return end
 
 
 def resumed(crashed: Process, journal: Journal) -> Process:
@@ -95,7 +108,8 @@ def resumed(crashed: Process, journal: Journal) -> Process:
     for trial_id, ended in process.course.state.ended.items():
         known = state.ended.get(trial_id) or state.undecided[trial_id]
         assert known.result.status == ended.result.status, "a trial has another end"
-    if state.lost:  # a resumed study takes its devices anew, and may give more than before
+    # It takes its devices anew, also those that were lost or had no slot, and may give more than before.
+    if state.lost or process.rules.devices_are_back or 0 in crashed.world.plan.slots:
         process.rules.devices_are_back = True
         return process
     # One whose need is learned is given up with less than the ample share that it would begin with.
