@@ -11,12 +11,11 @@ so that the predictions are corrected by what these took.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ def cases_of(gb: float) -> list[Case]:
 
 def make_tasks(gb: float) -> dict[str, TrainingTask]:
     data = {"graphsage": synthetic_ratings(2_000, 2_000, RATINGS), "gt-ssl": trees(int(TREES_PER_GB * gb))}
-    return {name: TrainingTask(find_workload(name), each) for name, each in data.items()}
+    return {name: TrainingTask(find_workload(name), loaded) for name, loaded in data.items()}
 
 
 def trees(count: int) -> TreeData:
@@ -199,12 +198,12 @@ def print_table(found: Sequence[Found]) -> None:
         f"\n{'case':<18} {'GB':>4} {'batch':>8} {'stopped by':<17} {'predicted':>9} {'peak':>6} {'status':<14} "
         f"{'a tenth more':>12} {'peak':>6} {'status':<14}"
     )
-    for each in found:
-        chosen = each.chosen
+    for one in found:
+        chosen = one.chosen
         click.echo(
-            f"{each.case.name:<18} {each.case.gb:>4g} {chosen.batch_size:>8} {chosen.stopped_by:<17} "
-            f"{chosen.need_bytes / GB:>9.2f} {_gb(each.peak_gb):>6} {each.status:<14} "
-            f"{each.more_batch:>12} {_gb(each.more_peak_gb):>6} {each.more_status:<14}"
+            f"{one.case.name:<18} {one.case.gb:>4g} {chosen.batch_size:>8} {chosen.stopped_by:<17} "
+            f"{chosen.need_bytes / GB:>9.2f} {_gb(one.peak_gb):>6} {one.status:<14} "
+            f"{one.more_batch:>12} {_gb(one.more_peak_gb):>6} {one.more_status:<14}"
         )
 
 
@@ -218,7 +217,6 @@ def _gb(value: float | None) -> str:
 @click.option("--safety-margin", type=float, default=0.98, show_default=True, help="As in tune optimize.")
 @click.option("--calibrate", "calibrated", is_flag=True, help="Calibrate first.")
 @click.option("--profile", is_flag=True, help="Check and correct each choice by real steps, as in tune optimize.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 @click.pass_context
 def main(
     ctx: click.Context,
@@ -227,7 +225,6 @@ def main(
     safety_margin: float,
     calibrated: bool,
     profile: bool,
-    json_path: Path | None,
 ) -> None:
     with tempfile.TemporaryDirectory() as temporary, own_cache(Path(temporary)):
         folder = Path(temporary)
@@ -239,10 +236,8 @@ def main(
         for gb in sizes:
             found += of_size(gb, make_tasks(gb), safety_margin, profile, only, folder / f"study-{gb:g}")
     print_table(found)
-    held = sum(each.held for each in found)
+    held = sum(one.held for one in found)
     click.echo(f"\n{'PASS' if held == len(found) else 'FAIL'}  {held} of {len(found)} cases")
-    if json_path:
-        json_path.write_text(json.dumps([asdict(each) for each in found], indent=1))
     ctx.exit(0 if held == len(found) else 1)
 
 
