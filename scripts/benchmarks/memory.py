@@ -35,12 +35,12 @@ from scripts.benchmarks.memory_models import (
     Step,
     parse_sizes,
     percentile,
-    print_verdicts,
     read_steps,
     run,
     trace,
     workload_parts,
 )
+from scripts.benchmarks.verdicts import print_verdicts
 from scripts.gpu.measure_gpu_memory import (
     Measured,
     card_kind,
@@ -319,6 +319,7 @@ def main(
     else:
         rows = rows_on_cpu(steps)
     print_families(rows, bars)
+    click.echo()
     ctx.exit(0 if print_verdicts(verdicts(rows, bars)) else 1)
 
 

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import tuner
+from scripts.benchmarks.verdicts import print_verdicts
 from scripts.gpu import cells as gpu_cells
 from scripts.gpu.cells import ADAPTIVE, GRAPHS, MAIN, WAYS, Cell, Measured, Sample, Timed, Trial
 from scripts.gpu.models import MODELS, has_constant_shapes, train, values
@@ -375,10 +376,7 @@ def main() -> int:
     print(f"\n{table(found, about)}")
     if not real or options.quick:
         return 0
-    judged = gpu_cells.verdicts(found)
-    for met, text in judged:
-        print(f"{'PASS' if met else 'FAIL'}  {text}")
-    return 0 if all(met for met, _ in judged) else 1
+    return 0 if print_verdicts(gpu_cells.verdicts(found)) else 1
 
 
 if __name__ == "__main__":
