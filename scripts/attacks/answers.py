@@ -165,7 +165,7 @@ def run_apart(
         hung = True
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
-    texts = [(each or b"").decode(errors="replace") for each in (out, err)]
+    texts = [(content or b"").decode(errors="replace") for content in (out, err)]
     return Answer(process.returncode, time.monotonic() - began, *texts, hung)
 
 

@@ -68,7 +68,7 @@ def attack(section: str, options: argparse.Namespace, place: Path, tally: Tally)
     """Makes the tries of a section, or those that were named."""
     named = options.only.split(",") if options.only else None
     ways = options.way or list(WAYS)
-    numbers = [int(each) for each in named] if named and section in ("fuzz", "kills") else None
+    numbers = [int(number) for number in named] if named and section in ("fuzz", "kills") else None
     if section in ("undamaged", "fuzz", "environments") and not (place / "original").exists():
         originals.write(place / "original")
     tries = options.tries or SECTIONS[section]

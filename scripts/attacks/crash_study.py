@@ -1,11 +1,10 @@
-"""Kills the driver of a study with SIGKILL, goes on with the study, and compares with one that was left alone.
+"""Kills a study with SIGKILL at every write, goes on with it, and compares with a study that was left alone.
 
-    writes   at every write into the study's folder: before it, within it (half of it is written) and after it;
-             in this process' children, without Ray
-    moments  at random moments of the real command, with Ray
+A kill comes before a write into the study's folder, within it (half of it is written) or after it, in a child of
+this process and without Ray. ``scripts/benchmark attack kills`` kills at random moments.
 
-After each: the table and the journal can be read, no finished trial is lost or has run twice, and the results, with
-the best weights, are those of the study that was left alone. Exits with 1 at the first difference.
+After each kill the table and the journal can be read, no finished trial is lost or has run twice, and the results,
+with the best weights, are those of the study that was left alone. Exits with 1 at the first difference.
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ import csv
 import gc
 import json
 import os
-import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -63,7 +60,7 @@ def study(folder: Path) -> None:
     """Begins a study in this folder, or goes on with the one there is; its table is written after every trial."""
     study_folder.CSV_SECONDS = study_folder.CSV_PATIENCE = 0
     workload = find_workload("graphsage")
-    listed = [{"epochs": 2, "batch_size": 500, **each} for each in LISTED]
+    listed = [{"epochs": 2, "batch_size": 500, **values} for values in LISTED]
     where = {"resume": str(folder)} if (folder / "study.json").exists() else {"output": str(folder)}
     run_study(
         Selected(
@@ -222,30 +219,6 @@ def writes(every: int = 1) -> str:
     return f"{kills} kills at {total} writes"
 
 
-def moments(kills: int, seed: int) -> str:
-    """Kills the real command at random moments."""
-    draw, hits = random.Random(seed), 0
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        began = time.monotonic()
-        subprocess.run([*COMMAND, *OPTIONS, "--output", "alone"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        whole, alone = time.monotonic() - began, table(folder / "alone")
-        for number in range(kills):
-            out = folder / str(number)
-            process = subprocess.Popen([*COMMAND, *OPTIONS, "--output", out], cwd=folder, stdout=subprocess.DEVNULL)
-            time.sleep(draw.uniform(0, whole))
-            process.kill()
-            hits += process.wait() == -signal.SIGKILL
-            before = finished(out)
-            table(out)
-            left_behind(folder)
-            again = ["--resume", out] if (out / "study.json").exists() else [*OPTIONS, "--output", out]
-            subprocess.run([*COMMAND, *again], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-            check(out, before, alone)
-            print(f"  {number + 1}: {len(before)} finished before the kill", flush=True)
-    return f"{kills} runs, {hits} of them killed before their end"
-
-
 def left_behind(folder: Path, seconds: float = 10.0) -> None:
     """Waits until no process of a killed study works in its folder any more.
 
@@ -281,18 +254,12 @@ def works_in(process: psutil.Process, folder: Path) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=["writes", "moments"], help="only this part")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="of writes: only every Nth (default 1)")
-    parser.add_argument("--kills", type=int, default=20, metavar="N", help="of moments (default 20)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of moments (default 0)")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth write (default 1)")
     options = parser.parse_args()
     torch.set_num_threads(1)  # children are forked
     gc.freeze()  # the clean-up after a trial then looks at what it leaves, as in a worker, and not at all of torch
     try:
-        if options.part in (None, "writes"):
-            print(f"writes: {writes(options.every)}: nothing lost, nothing doubled, results equal", flush=True)
-        if options.part in (None, "moments"):
-            print(f"moments: {moments(options.kills, options.seed)}: nothing lost, nothing doubled, results equal")
+        print(f"{writes(options.every)}: nothing lost, nothing doubled, results equal")
     except Difference as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -253,13 +253,13 @@ def _one(name: str, way: str, top: Path, original: Path, tally: Tally) -> None:
             one.output,
         ]
         answer = run_apart(_shell(one, words), one.work, one.variables, SECONDS)
-        faults = [each for each in answer.faults() if not (name == "broken-pipe" and "stderr" in each)]
+        faults = [fault for fault in answer.faults() if not (name == "broken-pipe" and "stderr" in fault)]
         faults += (
             [] if answer.code in one.codes else [f"exit code {answer.code}, not {' or '.join(map(str, one.codes))}"]
         )
         after = changes(before, state(top, ("home", "tmp", "small", "other", "t")))
         inside = os.path.normpath(f"work/{one.output}")
-        faults += [each for each in after if one.untouched or inside not in each]
+        faults += [change for change in after if one.untouched or inside not in change]
         faults += _missing(one, answer)
     finally:
         for undo in one.undo:
@@ -270,7 +270,7 @@ def _one(name: str, way: str, top: Path, original: Path, tally: Tally) -> None:
 
 def _shell(one: Place, words: Sequence[str]) -> list[str]:
     """The command, bound by permissions or behind a shell's own commands where those are needed."""
-    bound = ["setpriv", f"--bounding-set={','.join(f'-{each}' for each in BEYOND)}"] if one.bound else []
+    bound = ["setpriv", f"--bounding-set={','.join(f'-{power}' for power in BEYOND)}"] if one.bound else []
     if one.prelude.startswith("mount"):
         inner = f'{one.prelude} && exec "$@"'
         return ["unshare", "-m", "sh", "-c", inner, "sh", *bound, *words]

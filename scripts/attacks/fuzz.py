@@ -94,14 +94,14 @@ def undamaged(place: Path, jobs: int, tally: Tally) -> None:
     folders = [place / f"undamaged-{number}" for number in range(len(words))]
 
     def begun() -> Iterator[tuple[int, Callable[[], Child]]]:
-        for number, (_, each) in enumerate(words):
+        for number, (_, command) in enumerate(words):
             shutil.copytree(place / "original", folders[number])
-            yield number, partial(forked, partial(run_tune, list(each), folders[number]), folders[number])
+            yield number, partial(forked, partial(run_tune, list(command), folders[number]), folders[number])
 
     for number, answer in all_of(begun(), jobs):
-        name, each = words[number]
+        name, command = words[number]
         faults = [*answer.faults(), *(["does not end with 0"] if answer.code else [])]
-        if tally.take("undamaged", name, number, faults, f"tune {' '.join(each)}", answer):
+        if tally.take("undamaged", name, number, faults, f"tune {' '.join(command)}", answer):
             shutil.rmtree(folders[number])
 
 

@@ -165,8 +165,8 @@ def seen(folder: Path) -> Iterator[str]:
             with suppress(OSError):
                 path = Path(entry.path)
                 mode = path.lstat().st_mode
-                stays = any(path.is_relative_to(each) or each.is_relative_to(path) for each in (*STAYS, HOME))
-                if any(path.is_relative_to(each) for each in RAYS_OWN):
+                stays = any(path.is_relative_to(kept) or kept.is_relative_to(path) for kept in (*STAYS, HOME))
+                if any(path.is_relative_to(kept) for kept in RAYS_OWN):
                     continue
                 if not stat.S_ISLNK(mode) and os.access(path, os.W_OK):
                     yield f"writes {path}"
@@ -187,7 +187,7 @@ def left_files() -> list[str]:
     found = []
     for place in PLACES:
         for path in sorted(place.rglob("*")):
-            if not any(path.is_relative_to(each) or each.is_relative_to(path) for each in STAYS):
+            if not any(path.is_relative_to(kept) or kept.is_relative_to(path) for kept in STAYS):
                 found.append(f"left {path}")
                 shutil.rmtree(path, ignore_errors=True)
                 path.unlink(missing_ok=True)
@@ -201,7 +201,7 @@ def left_processes() -> list[str]:
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        pids = [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()]
+        pids = [int(process.name) for process in Path("/proc").iterdir() if process.name.isdigit()]
         others = [pid for pid in pids if pid not in (1, os.getpid())]
         if not others or time.monotonic() > end:
             return [f"still runs: {command_of(pid)}" for pid in others]
@@ -237,7 +237,7 @@ def inside(names: list[str]) -> int:
             STUDIES[name]()
         except (RuntimeError, subprocess.TimeoutExpired) as error:
             failed = [f"failed: {error}"]
-        looked = [f"another user {each}" for each in spy.report()]
+        looked = [f"another user {line}" for line in spy.report()]
         if name == "memory_aware":
             for folder in RAYS_OWN:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -151,10 +151,10 @@ def _nodes(content: Any) -> list[Node]:
     found: list[Node] = []
     todo = [content]
     while todo:
-        each = todo.pop()
-        keys = list(each) if isinstance(each, dict) else range(len(each)) if isinstance(each, list) else ()
-        found += [(each, key) for key in keys]
-        todo += [each[key] for key in keys]
+        node = todo.pop()
+        keys = list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ()
+        found += [(node, key) for key in keys]
+        todo += [node[key] for key in keys]
     return found
 
 

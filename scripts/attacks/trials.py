@@ -75,11 +75,13 @@ def _study(name: str, kinds: Sequence[str], way: str, place: Path, tally: Tally)
     good = True
     for kind in kinds:
         good &= tally.take(section, "bad kinds", kind, _faults(kind, rows, answer), _told(kind, rows))
-    lost = [each["name"] for each in listed if each["kind"] == "good" and _status(rows, each["name"]) != "completed"]
+    lost = [
+        trial["name"] for trial in listed if trial["kind"] == "good" and _status(rows, trial["name"]) != "completed"
+    ]
     faults = [*answer.faults(), *changes(before, state(folder, ("work", "tmp", "home", "out", "err")))]
     if kinds != ["removes-study"]:
         faults += [f"not completed: {', '.join(lost)}"] if lost else []
-        expected = int(any(_status(rows, each["name"]) != "completed" for each in listed))
+        expected = int(any(_status(rows, trial["name"]) != "completed" for trial in listed))
         faults += [f"exit code {answer.code}, not {expected}"] if answer.code != expected else []
     if kinds != ["removes-study"] and len(finished(folder / "work/study")) < len(listed) - len(kinds):
         faults.append("the journal has lost finished trials")

@@ -4,26 +4,22 @@ For GraphSAGE and GT-SSL and devices of 1, 2, 4 and 8 GB the batch is chosen as 
 with for two epochs in a Ray worker that is capped at the device's size. Then a tenth more is, which must run out of
 memory, or what else stopped the batch is named. Trees are all alike here: of others a batch is chosen so that the
 largest of them fit, and a tenth more of those that are drawn may well fit, too.
-
-With ``--calibrate`` some batches of these models are trained with first, as ``tune calibrate --config FILE`` does it,
-so that the predictions are corrected by what these took.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
-from tuner.api.estimate import calibrate
+from scripts.benchmarks.verdicts import print_verdicts
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import TreeData, build
@@ -42,22 +38,6 @@ from tuner.workloads.task import Selection, TrainingTask
 RATINGS = 700_000
 TREES_PER_GB = 34  # to train on: a tenth more than the largest batch
 MORE = 1.1
-
-
-# From half a GB to several: what is larger than all samples is predicted by a line through these.
-CALIBRATION = """
-configurations:
-  - {workload: graphsage, name: g512, hidden_dim: 512, batch_size: 20000}
-  - {workload: graphsage, name: g512x3, hidden_dim: 512, num_layers: 3, batch_size: 60000}
-  - {workload: graphsage, name: g1024, hidden_dim: 1024, batch_size: 60000}
-  - {workload: graphsage, name: g2048, hidden_dim: 2048, lr: 1.0e-5, batch_size: 60000}
-  - {workload: graphsage, name: g4096, hidden_dim: 4096, lr: 1.0e-5, batch_size: 60000}
-  - {workload: gt-ssl, name: t4, batch_size: 4, n_negatives: 20000, max_paths_per_batch: 100000000}
-  - {workload: gt-ssl, name: t8, batch_size: 8, n_negatives: 20000, max_paths_per_batch: 100000000}
-  - {workload: gt-ssl, name: t16, batch_size: 16, n_negatives: 20000, max_paths_per_batch: 100000000}
-  - {workload: gt-ssl, name: t28, batch_size: 28, n_negatives: 20000, max_paths_per_batch: 100000000}
-  - {workload: gt-ssl, name: t56, batch_size: 56, n_negatives: 20000, max_paths_per_batch: 100000000}
-"""
 
 
 @dataclass(frozen=True)
@@ -109,7 +89,7 @@ def cases_of(gb: float) -> list[Case]:
 
 def make_tasks(gb: float) -> dict[str, TrainingTask]:
     data = {"graphsage": synthetic_ratings(2_000, 2_000, RATINGS), "gt-ssl": trees(int(TREES_PER_GB * gb))}
-    return {name: TrainingTask(find_workload(name), each) for name, each in data.items()}
+    return {name: TrainingTask(find_workload(name), loaded) for name, loaded in data.items()}
 
 
 def trees(count: int) -> TreeData:
@@ -199,12 +179,12 @@ def print_table(found: Sequence[Found]) -> None:
         f"\n{'case':<18} {'GB':>4} {'batch':>8} {'stopped by':<17} {'predicted':>9} {'peak':>6} {'status':<14} "
         f"{'a tenth more':>12} {'peak':>6} {'status':<14}"
     )
-    for each in found:
-        chosen = each.chosen
+    for one in found:
+        chosen = one.chosen
         click.echo(
-            f"{each.case.name:<18} {each.case.gb:>4g} {chosen.batch_size:>8} {chosen.stopped_by:<17} "
-            f"{chosen.need_bytes / GB:>9.2f} {_gb(each.peak_gb):>6} {each.status:<14} "
-            f"{each.more_batch:>12} {_gb(each.more_peak_gb):>6} {each.more_status:<14}"
+            f"{one.case.name:<18} {one.case.gb:>4g} {chosen.batch_size:>8} {chosen.stopped_by:<17} "
+            f"{chosen.need_bytes / GB:>9.2f} {_gb(one.peak_gb):>6} {one.status:<14} "
+            f"{one.more_batch:>12} {_gb(one.more_peak_gb):>6} {one.more_status:<14}"
         )
 
 
@@ -216,34 +196,24 @@ def _gb(value: float | None) -> str:
 @click.option("--gb", "sizes", multiple=True, type=float, default=(1, 2, 4, 8), show_default=True)
 @click.option("--only", default="", metavar="TEXT", help="Cases whose name has this in it.")
 @click.option("--safety-margin", type=float, default=0.98, show_default=True, help="As in tune optimize.")
-@click.option("--calibrate", "calibrated", is_flag=True, help="Calibrate first.")
 @click.option("--profile", is_flag=True, help="Check and correct each choice by real steps, as in tune optimize.")
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 @click.pass_context
 def main(
     ctx: click.Context,
     sizes: tuple[float, ...],
     only: str,
     safety_margin: float,
-    calibrated: bool,
     profile: bool,
-    json_path: Path | None,
 ) -> None:
     with tempfile.TemporaryDirectory() as temporary, own_cache(Path(temporary)):
         folder = Path(temporary)
-        if calibrated:
-            (folder / "calibration.yaml").write_text(CALIBRATION)
-            table = calibrate(config=str(folder / "calibration.yaml"), device="cpu")
-            click.echo(table.to_string(index=False))
         found: list[Found] = []
         for gb in sizes:
             found += of_size(gb, make_tasks(gb), safety_margin, profile, only, folder / f"study-{gb:g}")
     print_table(found)
-    held = sum(each.held for each in found)
-    click.echo(f"\n{'PASS' if held == len(found) else 'FAIL'}  {held} of {len(found)} cases")
-    if json_path:
-        json_path.write_text(json.dumps([asdict(each) for each in found], indent=1))
-    ctx.exit(0 if held == len(found) else 1)
+    held = sum(one.held for one in found)
+    click.echo()
+    ctx.exit(0 if print_verdicts([(held == len(found), f"{held} of {len(found)} cases")]) else 1)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from typing import Any
 
 import click
 
+from scripts.benchmarks.verdicts import print_verdicts
 from tuner.workloads.lookup import find_workload
 
 # Largest first: Ray Tune and Optuna keep this order, and would else be left with the longest at the end.
@@ -111,9 +112,7 @@ def report(runs: Mapping[str, Sequence[Run]]) -> bool:
         (share <= 1, f"{OURS}: {share:.2f} of the time of {BY_RAY}, at most 1"),
         (part <= MOST_OF_THE_BEST, f"{BY_TUNER}: {part:.2f} of the best other's time, at most {MOST_OF_THE_BEST}"),
     ]
-    for passed, text in verdicts:
-        click.echo(f"{'PASS' if passed else 'FAIL'}  {text}")
-    return all(passed for passed, _ in verdicts)
+    return print_verdicts(verdicts)
 
 
 @click.command(help=__doc__)

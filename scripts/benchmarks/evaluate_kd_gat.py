@@ -34,10 +34,6 @@ import click
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import f1_score
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from tuner.datasets.can import CanData, load_can
 from tuner.errors import InputError
@@ -147,21 +143,32 @@ def checked(source: str) -> CanData:
     return data
 
 
+def f1(data: CanData, graphs: NDArray[np.integer], found: NDArray[np.generic]) -> float:
+    """The F1 score of what was found in each graph."""
+    from sklearn.metrics import f1_score  # here: it takes a second to import
+
+    return float(f1_score(data.label[graphs], found, zero_division=0))
+
+
 def rule(data: CanData, test: Test) -> float:
     """F1 of: an attack is where an ID is that attack-free traffic does not have. Hidden IDs tell nothing."""
     graphs = graphs_of(data, "test", stage="classifier", held_out=test.held_out)
     unseen = np.zeros(len(data), np.int64)
     if test.use_id:
         np.maximum.at(unseen, np.repeat(np.arange(len(data)), np.diff(data.first)), data.ids == 0)
-    return float(f1_score(data.label[graphs], unseen[graphs], zero_division=0))
+    return f1(data, graphs, unseen[graphs])
 
 
 def logistic(data: CanData, test: Test, x: NDArray[np.floating]) -> float:
     """F1 of a logistic regression on (G, F) of a graph, standardised."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     trained = usable(data, data.train, stage="classifier", held_out=test.held_out)
     graphs = graphs_of(data, "test", stage="classifier", held_out=test.held_out)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000)).fit(x[trained], data.label[trained])
-    return float(f1_score(data.label[graphs], model.predict(x[graphs]), zero_division=0))
+    return f1(data, graphs, model.predict(x[graphs]))
 
 
 def means(data: CanData, test: Test) -> NDArray[np.floating]:
@@ -193,7 +200,7 @@ def normal_range(data: CanData, x: NDArray[np.floating], test: Test) -> float:
     graphs = graphs_of(data, "test", stage="classifier", held_out=test.held_out)
     low, high = x[trained].min(0), x[trained].max(0)
     outside = np.maximum((x - high) / np.maximum(high - low, 1e-9), (low - x) / np.maximum(high - low, 1e-9)).max(1)
-    return float(f1_score(data.label[graphs], outside[graphs] > 2 * max(0.0, outside[later].max()), zero_division=0))
+    return f1(data, graphs, outside[graphs] > 2 * max(0.0, outside[later].max()))
 
 
 def missed(test: Test, found: Found, baselines: Mapping[str, float]) -> tuple[int, list[str]]:

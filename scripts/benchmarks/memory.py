@@ -19,10 +19,9 @@ Error is (estimate - truth) / truth. Exits with 1 if a bar is missed.
 from __future__ import annotations
 
 import gc
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -36,12 +35,12 @@ from scripts.benchmarks.memory_models import (
     Step,
     parse_sizes,
     percentile,
-    print_verdicts,
     read_steps,
     run,
     trace,
     workload_parts,
 )
+from scripts.benchmarks.verdicts import print_verdicts
 from scripts.gpu.measure_gpu_memory import (
     Measured,
     card_kind,
@@ -267,16 +266,6 @@ def rows_on_card(steps: Sequence[Step], truths_path: Path | None, *, cap: bool) 
     return rows
 
 
-def write_json(path: Path, rows: Sequence[Row], bars: Bars) -> None:
-    summaries = {kind: summarise(rows, kind) for kind in bars}
-    content = {
-        "torch": str(torch.__version__),
-        "rows": [asdict(row) for row in rows],
-        "summary": {kind: found and asdict(found) for kind, found in summaries.items()},
-    }
-    path.write_text(json.dumps(content, indent=1))
-
-
 @click.command(help=__doc__)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
 @click.option(
@@ -295,7 +284,6 @@ def write_json(path: Path, rows: Sequence[Row], bars: Bars) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="CUDA: a table as of measure_gpu_memory.py with steps that need not be measured; others are added to it.",
 )
-@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the results here.")
 @click.pass_context
 def main(
     ctx: click.Context,
@@ -305,7 +293,6 @@ def main(
     limit: int | None,
     cap: bool,
     truths_path: Path | None,
-    json_path: Path | None,
 ) -> None:
     if device == "cpu" and (cap or truths_path):
         raise click.UsageError("--cap and --truths are for --device cuda")
@@ -332,8 +319,7 @@ def main(
     else:
         rows = rows_on_cpu(steps)
     print_families(rows, bars)
-    if json_path:
-        write_json(json_path, rows, bars)
+    click.echo()
     ctx.exit(0 if print_verdicts(verdicts(rows, bars)) else 1)
 
 

@@ -45,7 +45,7 @@ def loss_of(sizes: Sizes, usual: str) -> Callable[..., Tensor]:
 
 
 def random_edges(nodes: int, edges: int) -> Tensor:
-    """(2, edges) of node numbers, the same on fake tensors as on real ones."""
+    """(2, edges) of node numbers, the same on fake tensors as on real ones, where a model's weights draw nothing."""
     return torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(0))
 
 

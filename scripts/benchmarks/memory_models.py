@@ -16,14 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import click
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from scripts.benchmarks.gpt_model import Built
 from scripts.benchmarks.gpt_model import build as build_gpt
-from scripts.benchmarks.memory_model_zoo import ZOO, loss_of
+from scripts.benchmarks.memory_model_zoo import ZOO, loss_of, random_edges
 from tuner.datasets.can import build as build_can
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.datasets.synthetic_can import synthetic_can
@@ -107,14 +106,6 @@ def _number(text: str) -> Any:
 def percentile(values: Sequence[float], share: float) -> float:
     """The smallest of the values that at least this share of them does not exceed (nearest rank)."""
     return sorted(values)[math.ceil(share * len(values)) - 1]
-
-
-def print_verdicts(found: Sequence[tuple[bool, str]]) -> bool:
-    """Prints what was held to which bar; whether all passed."""
-    click.echo()
-    for passed, text in found:
-        click.echo(f"{'PASS' if passed else 'FAIL'}  {text}")
-    return all(passed for passed, _ in found)
 
 
 def run(step: Step, device: str) -> None:
@@ -210,12 +201,6 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-def _classify(model: nn.Module, *batch: Tensor) -> Tensor:
-    """Cross-entropy: the last of the batch is the classes, the rest the model's inputs."""
-    *inputs, target = batch
-    return F.cross_entropy(model(*inputs).flatten(0, -2), target.flatten())
-
-
 def make_mlp(sizes: Sizes) -> Built:
     """``depth`` hidden layers of ``width``: linear, norm if named, activation (ReLU), dropout if named."""
     widths = [sizes["features"]] + [sizes["width"]] * sizes["depth"]
@@ -260,10 +245,8 @@ class GAT(nn.Module):
 def make_gat(sizes: Sizes) -> Built:
     """Node classification on a random directed graph; a few of its edges are loops."""
     nodes = sizes["nodes"]
-    # From a generator of its own: on fake tensors the model's weights draw nothing, and the graph must be the same.
-    edges = torch.randint(nodes, (2, sizes["edges"]), generator=torch.Generator().manual_seed(0))
-    x = torch.randn(nodes, sizes["features"])
-    return GAT(sizes), (x, edges, torch.randint(sizes["classes"], (nodes,))), _classify
+    x, edges = torch.randn(nodes, sizes["features"]), random_edges(nodes, sizes["edges"])
+    return GAT(sizes), (x, edges, torch.randint(sizes["classes"], (nodes,))), loss_of({}, "cross_entropy")
 
 
 class Attention(nn.Module):
@@ -302,19 +285,19 @@ class Transformer(nn.Module):
         self.head = nn.Linear(width, sizes["vocabulary"])
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """(B, T) → (B, T, vocabulary)."""
+        """(B, T) → (B · T, vocabulary)."""
         x = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
-        out: Tensor = self.head(x)
-        return out
+        scores: Tensor = self.head(x)
+        return scores.flatten(0, 1)
 
 
 def make_transformer(sizes: Sizes) -> Built:
     """Cross-entropy of random tokens against other random tokens."""
     shape = sizes["batch"], sizes["length"]
-    batch = torch.randint(sizes["vocabulary"], shape), torch.randint(sizes["vocabulary"], shape)
-    return Transformer(sizes), batch, _classify
+    tokens, others = (torch.randint(sizes["vocabulary"], shape) for _ in range(2))
+    return Transformer(sizes), (tokens, others.flatten()), loss_of({}, "cross_entropy")
 
 
 def gpt_config(sizes: Sizes) -> TransformerConfig:

@@ -60,7 +60,9 @@ def main() -> int:
     for cell in notebook.cells:
         cell.source = TIME.sub(said, cell.source)
         cell.metadata.pop("execution", None)
-    plots = [each.data for cell in notebook.cells for each in cell.get("outputs", []) if PLOT in each.get("data", {})]
+    plots = [
+        output.data for cell in notebook.cells for output in cell.get("outputs", []) if PLOT in output.get("data", {})
+    ]
     with browser() as driver:
         for data in plots:
             data[IMAGE] = image(driver, data[PLOT])

@@ -129,7 +129,7 @@ def run(
     trials: list[Request], devices: Sequence[Device], executor: RayExecutor, **limits: int
 ) -> tuple[Clock, float]:
     """Runs the trials; returns the clock, and the seconds from Ray being ready to the last row."""
-    plan = make_plan(devices, [each.need_bytes for each in trials], packing="per-trial", buffer_bytes=0, **limits)
+    plan = make_plan(devices, [trial.need_bytes for trial in trials], packing="per-trial", buffer_bytes=0, **limits)
     with tempfile.TemporaryDirectory() as folder, closing(executor):
         executor.prepare(devices)
         executor.wait()
@@ -179,7 +179,7 @@ def mixed() -> bool:
     # Two cores each: with more of them more workers start than the real cores can warm up in the time.
     gpus = [Device("", "cuda", index, "declared", 16 * GB, 16 * GB, 2, f"GPU-{index}") for index in range(2)]
     trials = requests([0.3] * 40, shares, 16 * GB)
-    plan: Plan = make_plan(gpus, [each.need_bytes for each in trials], packing="per-trial", buffer_bytes=0)
+    plan: Plan = make_plan(gpus, [trial.need_bytes for trial in trials], packing="per-trial", buffer_bytes=0)
     ideal = shortest_possible(trials, plan, lambda _: 0.3)
     clock, took = run(trials, gpus, DeclaredGpus(caps=False))
     assert clock.first

@@ -49,7 +49,7 @@ def study(distribution: str, seed: int) -> tuple[list[Request], Callable[[Reques
 
 def plan(requests: list[Request], sizes: tuple[int, ...], packing: Packing) -> Plan:
     devices = [Device("", "cuda", i, "a GPU", gb * GB, gb * GB, cores=0) for i, gb in enumerate(sizes)]
-    return make_plan(devices, [each.need_bytes for each in requests], packing=packing, buffer_bytes=2 * GB)
+    return make_plan(devices, [request.need_bytes for request in requests], packing=packing, buffer_bytes=2 * GB)
 
 
 def compare(distribution: str, sizes: tuple[int, ...], seed: int) -> tuple[float, float]:
@@ -83,7 +83,7 @@ def main() -> int:
     for distribution in DISTRIBUTIONS:
         for name, sizes in DEVICES.items():
             found = [compare(distribution, sizes, seed) for seed in range(seeds)]
-            gain, over = [each[0] for each in found], [each[1] for each in found]
+            gain, over = [pair[0] for pair in found], [pair[1] for pair in found]
             gains, bounds = gains + gain, bounds + over
             print(
                 f"{distribution:<11} {name:<16} {statistics.median(gain):>12.2f} {min(gain):>8.2f} "

@@ -64,13 +64,13 @@ Found = Mapping[int, Mapping[str, float]]
 def accuracy(x: Tensor, data: TreeData) -> float:
     """The probe's accuracy in percent, over ten partitions into folds."""
     found = [probe_accuracy(x, data.label, seed) for seed in range(PARTITIONS)]
-    return 100 * mean(float(each) for each in found if each is not None)
+    return 100 * mean(float(share) for share in found if share is not None)
 
 
 def drawn(label: NDArray[np.integer], count: int, draw: int) -> Trees:
     """So many trees of each class, the same for the same draw."""
     random = np.random.default_rng([count, draw])
-    classes = [np.flatnonzero(label == each) for each in np.unique(label)]
+    classes = [np.flatnonzero(label == one) for one in np.unique(label)]
     return np.sort(np.concatenate([random.choice(trees, count, replace=False) for trees in classes]))
 
 
@@ -203,7 +203,7 @@ def print_few(found: Sequence[Found], trees: TreeData, few: Few) -> None:
     simple = few_accuracies(morphometrics(trees), trees, few)
     for count in few.labels:
         names = list(found[0][count])
-        values = {name: [each[count][name] for each in found] for name in names}
+        values = {name: [of_seed[count][name] for of_seed in found] for name in names}
         click.echo(f"{count} labelled trees a class; morphometrics {simple[count]:.1f}%")
         for name in names:
             click.echo(f"  {name:<24} {mean(values[name]):.1f}%")

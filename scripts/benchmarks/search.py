@@ -9,11 +9,10 @@ The studies stay in ``--output``: run again, the script goes on with what is the
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -123,11 +122,8 @@ def report(results: dict[int, dict[str, Found]]) -> bool:
 @click.option("--seeds", default=5, show_default=True)
 @click.option("--epochs", default=12, show_default=True)
 @click.option("--short", is_flag=True, help="Six small configurations: does it run?")
-@click.option("--json", "as_json", type=click.Path(path_type=Path), help="Write the figures there, too.")
 @click.pass_context
-def main(
-    ctx: click.Context, data: str, output: str, seeds: int, epochs: int, short: bool, as_json: Path | None
-) -> None:
+def main(ctx: click.Context, data: str, output: str, seeds: int, epochs: int, short: bool) -> None:
     results: dict[int, dict[str, Found]] = {}
     grids: list[list[Line]] = []
     for seed in range(seeds):
@@ -154,10 +150,6 @@ def main(
     click.echo(
         f"seed noise: test RMSE ± {deviation:.4f}, the median standard deviation of {configurations} configurations"
     )
-    if as_json:
-        as_json.write_text(
-            json.dumps({seed: {k: asdict(v) for k, v in kinds.items()} for seed, kinds in results.items()})
-        )
     ctx.exit(0 if holds or short else 1)
 
 

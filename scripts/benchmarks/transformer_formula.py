@@ -16,6 +16,7 @@ import torch
 
 from scripts.benchmarks.memory import true_peak
 from scripts.benchmarks.memory_models import Step, gpt_config, read_steps, run, trace
+from scripts.benchmarks.verdicts import print_verdicts
 from scripts.gpu.measure_gpu_memory import without_cudnn_if_emulated
 from tuner.estimation.cards import card_of, cublas_workspace_bytes
 from tuner.machine.devices import detect_devices
@@ -77,9 +78,8 @@ def main(ctx: click.Context, device: Kind) -> None:
         click.echo(f"{step.name:<56} {sizes} {errors[-1][0]:>+8.2%} {errors[-1][1]:>+8.2%}")
     of_trace, of_formula = zip(*errors, strict=True)
     click.echo(f"\nerrors: traced {worst(of_trace)}, formula {worst(of_formula)}")
-    passed = max(abs(error) for error in of_formula) <= MOST
-    click.echo(f"{'PASS' if passed else 'FAIL'}  formula: within {MOST:.0%} of every real step")
-    ctx.exit(0 if passed else 1)
+    near = max(abs(error) for error in of_formula) <= MOST
+    ctx.exit(0 if print_verdicts([(near, f"formula: within {MOST:.0%} of every real step")]) else 1)
 
 
 if __name__ == "__main__":

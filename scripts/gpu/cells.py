@@ -108,8 +108,8 @@ def main_of(models: Sequence[str]) -> str:
 
 def best_fraction(cells: Sequence[Measured], model: str) -> int | None:
     """The number of workers with which Ray Tune trained most of a model; None if it has not."""
-    tried = [each for each in cells if each.cell.way == "ray-tune" and each.cell.model == model]
-    speeds = {each.workers: each.trials_an_hour for each in tried if each.trials_an_hour}
+    tried = [row for row in cells if row.cell.way == "ray-tune" and row.cell.model == model]
+    speeds = {row.workers: row.trials_an_hour for row in tried if row.trials_an_hour}
     return max(speeds, key=lambda workers: speeds[workers], default=None)
 
 
@@ -122,23 +122,23 @@ def plan(
     counts = sorted(set(workers))
     top = counts[-1]
     few = max((count for count in counts if count <= OTHERS_WORKERS), default=counts[0])
-    cells = [Cell(main, "fresh", 1, 3), *(Cell(each, "warm", 1, 6 if each == main else 3) for each in models)]
-    cells += [Cell(each, "warm", 1, 3, (GRAPHS,)) for each in models if GRAPHS in levers[each]]
+    cells = [Cell(main, "fresh", 1, 3), *(Cell(model, "warm", 1, 6 if model == main else 3) for model in models)]
+    cells += [Cell(model, "warm", 1, 3, (GRAPHS,)) for model in models if GRAPHS in levers[model]]
     cells += [Cell(main, "ours", top, trials_at(top))]
     cells += [Cell(main, "ray-tune", count, trials_at(count)) for count in reversed(counts) if count > 1]
     with_levers = levers[main] if len(levers[main]) > 1 else ()
-    cells += [Cell(main, "ours", top, trials_at(top), tuple(each)) for each in [with_levers] if each]
-    cells += [Cell(main, "ours", top, trials_at(top), (each,)) for each in levers[main]]
+    cells += [Cell(main, "ours", top, trials_at(top), tuple(chosen)) for chosen in [with_levers] if chosen]
+    cells += [Cell(main, "ours", top, trials_at(top), (lever,)) for lever in levers[main]]
     cells += [Cell(main, "ours", count, trials_at(count)) for count in reversed(counts[:-1])]
     for model in others:
         cells += [Cell(model, "fresh", 1, 2), Cell(model, "ours", few, trials_at(few))]
         cells += [Cell(model, "ray-tune", 0, trials_at(few))] if top > 1 else []
-    cells += [Cell(each, "ours", few, trials_at(few), tuple(levers[each])) for each in others if levers[each]]
+    cells += [Cell(model, "ours", few, trials_at(few), tuple(levers[model])) for model in others if levers[model]]
     if GRAPHS in levers[main] and top > 1:
         cells.append(Cell(main, "ours", 1, trials_at(1), (GRAPHS,)))
-    cells += [Cell(each, "ours", count, trials_at(count)) for each in others for count in counts if count != few]
+    cells += [Cell(model, "ours", count, trials_at(count)) for model in others for count in counts if count != few]
     # Workers that are added take a while to start.
-    cells = [replace(each, trials=2 * each.trials) if ADAPTIVE in each.levers else each for each in cells]
+    cells = [replace(cell, trials=2 * cell.trials) if ADAPTIVE in cell.levers else cell for cell in cells]
     return [cell for cell in cells if cell.way in ways]
 
 
@@ -170,7 +170,7 @@ def choose_epochs(
     """Each model's epochs: trials as long as possible within TRIAL_SECONDS, so that all cells fit into the time."""
     longest, shortest = int(10 * TRIAL_SECONDS[1]), int(10 * TRIAL_SECONDS[0])
     for tenths in range(longest, shortest - 1, -1):
-        epochs = {model: epochs_of(each, tenths / 10) for model, each in timed.items()}
+        epochs = {model: epochs_of(parts, tenths / 10) for model, parts in timed.items()}
         needed = STARTED_RAY + sum(
             predicted_seconds(cell, trial_seconds(timed[cell.model], epochs[cell.model]), start, cores)
             for cell in cells
@@ -213,20 +213,20 @@ def rate(trials: Sequence[Trial], between: tuple[float, float], epochs: int) -> 
 def usage(samples: Sequence[Sample], between: tuple[float, float]) -> tuple[float | None, float | None, str]:
     """The mean share of busy time, and the joules in the window with what they were measured by."""
     begin, end = between
-    within = [each for each in samples if begin <= each.at <= end]
-    shares = [each.busy for each in within if each.busy is not None]
+    within = [sample for sample in samples if begin <= sample.at <= end]
+    shares = [sample.busy for sample in within if sample.busy is not None]
     busy = mean(shares) if shares else None
-    counted = [(each.at, each.joules) for each in within if each.joules is not None]
+    counted = [(sample.at, sample.joules) for sample in within if sample.joules is not None]
     if len(counted) > 1:  # the window is a little longer than between its first and its last sample
         (first, least), (last, most) = counted[0], counted[-1]
         return busy, (most - least) * (end - begin) / (last - first), "counter"
-    watts = [each.watts for each in within if each.watts is not None]
+    watts = [sample.watts for sample in within if sample.watts is not None]
     return (busy, mean(watts) * (end - begin), "power") if watts else (busy, None, "")
 
 
 def estimate_off(trials: Sequence[Trial]) -> float | None:
     """The largest error of an estimate, as a share of what was reserved; None without estimates or a GPU."""
-    pairs = [(each.estimated_bytes, each.reserved_bytes) for each in trials]
+    pairs = [(trial.estimated_bytes, trial.reserved_bytes) for trial in trials]
     errors = [estimated / reserved - 1 for estimated, reserved in pairs if estimated and reserved]
     return max(errors, key=abs, default=None)
 
@@ -258,7 +258,7 @@ def measured(
 
 def difference(one: Measured, other: Measured) -> float | None:
     """How far the metric's means over the seeds that both have are apart; None without such seeds."""
-    of_one, of_other = ({each.seed: each.value for each in cell.trials} for cell in (one, other))
+    of_one, of_other = ({trial.seed: trial.value for trial in cell.trials} for cell in (one, other))
     pairs = [(value, of_other.get(seed)) for seed, value in of_one.items()]
     both = [(value, of) for value, of in pairs if value is not None and of is not None]
     return abs(mean(value for value, _ in both) - mean(of for _, of in both)) if both else None
@@ -266,19 +266,19 @@ def difference(one: Measured, other: Measured) -> float | None:
 
 def verdicts(cells: Sequence[Measured]) -> list[tuple[bool, str]]:
     """Whether each bar is met, with what was found."""
-    main = [each for each in cells if each.cell.model == MAIN and each.trials_an_hour]
+    main = [row for row in cells if row.cell.model == MAIN and row.trials_an_hour]
     best: dict[str, Measured] = {}
-    for each in sorted(main, key=lambda cell: cell.trials_an_hour or 0.0):
-        best[each.cell.way] = each
-    warm = [each for each in main if each.cell.way == "warm" and not each.cell.levers]
+    for row in sorted(main, key=lambda cell: cell.trials_an_hour or 0.0):
+        best[row.cell.way] = row
+    warm = [row for row in main if row.cell.way == "warm" and not row.cell.levers]
     apart = difference(best["ours"], warm[0]) if "ours" in best and warm else None
-    errors = [each.estimate_off for each in cells if each.estimate_off is not None]
-    lost = sum(each.lost for each in cells if each.cell.way == "ours")
-    failed = sum(each.state == "failed" for each in cells if each.cell.way == "ours")
+    errors = [row.estimate_off for row in cells if row.estimate_off is not None]
+    lost = sum(row.lost for row in cells if row.cell.way == "ours")
+    failed = sum(row.state == "failed" for row in cells if row.cell.way == "ours")
     worst = max(errors, key=abs, default=None)
 
     def faster(way: str, name: str, bar: float) -> tuple[bool, str]:
-        if missing := [each for each in ("ours", way) if each not in best]:
+        if missing := [one for one in ("ours", way) if one not in best]:
             return False, f"{MAIN}: {', '.join(missing)} not measured, {name}"
         ratio = (best["ours"].trials_an_hour or 0.0) / (best[way].trials_an_hour or math.inf)
         return ratio >= bar, f"{ratio:.1f} times {name}, at least {bar:g}"

@@ -12,7 +12,6 @@ It needs matplotlib.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -178,15 +177,10 @@ def draw(timelines: list[Timeline], card: str, total: float, path: Path) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("picture", type=Path, help="the SVG file to write")
-    parser.add_argument("--recorded", type=Path, help="draw this file of an earlier run, or write it")
     parser.add_argument("--study", choices=STUDIES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.study:
         options.picture.write_text(str(STUDIES[options.study](str(options.picture.with_name("study")))))
-        return
-    if options.recorded and options.recorded.exists():
-        read = json.loads(options.recorded.read_text())
-        draw([Timeline(**each) for each in read["timelines"]], read["card"], read["total"], options.picture)
         return
     import pynvml
 
@@ -194,11 +188,7 @@ def main() -> None:
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     card = f"{'emulated ' if EMULATED else ''}{pynvml.nvmlDeviceGetName(handle)}"
     total = pynvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30
-    timelines = [record(name) for name in STUDIES]
-    if options.recorded:
-        kept = {"card": card, "total": total, "timelines": [vars(each) for each in timelines]}
-        options.recorded.write_text(json.dumps(kept))
-    draw(timelines, card, total, options.picture)
+    draw([record(name) for name in STUDIES], card, total, options.picture)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import tuner
+from scripts.benchmarks.verdicts import print_verdicts
 from scripts.gpu import cells as gpu_cells
 from scripts.gpu.cells import ADAPTIVE, GRAPHS, MAIN, WAYS, Cell, Measured, Sample, Timed, Trial
 from scripts.gpu.models import MODELS, has_constant_shapes, train, values
@@ -82,7 +83,7 @@ class Meter:
             busy, power = asked("nvmlDeviceGetUtilizationRates"), asked("nvmlDeviceGetPowerUsage")
             energy = asked("nvmlDeviceGetTotalEnergyConsumption")
             shares = None if busy is None else busy.gpu / 100
-            watts, joules = (None if each is None else each / 1000 for each in (power, energy))
+            watts, joules = (None if value is None else value / 1000 for value in (power, energy))
             self.samples.append(Sample(time.time(), shares, watts, joules))
 
     def close(self) -> None:
@@ -124,7 +125,7 @@ def alone(cell: Cell, epochs: int, device: str, seeds: Sequence[int], seconds: f
         raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no output")
     trials = [to_trial(json.loads(line)) for line in done.stdout.splitlines() if line.startswith("{")]
     if cell.way == "fresh":
-        trials = [replace(each, epochs=(began, *each.epochs[1:])) for each in trials]
+        trials = [replace(trial, epochs=(began, *trial.epochs[1:])) for trial in trials]
     return trials
 
 
@@ -161,10 +162,10 @@ def by_ray_tune(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[M
             tune_config=tune.TuneConfig(reuse_actors=True, time_budget_s=seconds),
             run_config=tune.RunConfig(storage_path=folder, verbose=0),
         ).fit()
-        records = [each.metrics for each in found if each.error is None and each.metrics]
+        records = [result.metrics for result in found if result.error is None and result.metrics]
     ran_out = sum("out of memory" in str(error) for error in found.errors)
     lost = cell.trials - len(records)
-    return Measured(cell, workers=cell.workers, lost=lost, ran_out=ran_out), [to_trial(each) for each in records]
+    return Measured(cell, workers=cell.workers, lost=lost, ran_out=ran_out), [to_trial(record) for record in records]
 
 
 def by_tuner(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[Measured, list[Trial]]:
@@ -192,13 +193,13 @@ def by_tuner(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[Meas
         lines = read_epochs(output / EPOCHS)
     metric = next(iter(result.objectives.values())).metric
     trials = []
-    for each in attempts:
-        if each["status"] == "completed":
-            mine = (each["trial_id"], each["attempts"])
+    for attempt in attempts:
+        if attempt["status"] == "completed":
+            mine = (attempt["trial_id"], attempt["attempts"])
             times = tuple(line.at for line in lines if (line.trial_id, line.attempt) == mine)
-            trials.append(Trial(each["seed"], times, each["ended_at"], each[metric]))
-    ran_out = sum(each["status"] == "out_of_memory" for each in attempts)
-    note = "; ".join(sorted({each["error"] for each in attempts if each["error"]}))
+            trials.append(Trial(attempt["seed"], times, attempt["ended_at"], attempt[metric]))
+    ran_out = sum(attempt["status"] == "out_of_memory" for attempt in attempts)
+    note = "; ".join(sorted({attempt["error"] for attempt in attempts if attempt["error"]}))
     workers = sum(result.plan.at_first)
     empty = Measured(cell, workers=workers, lost=cell.trials - len(trials), ran_out=ran_out, note=note)
     return empty, trials
@@ -230,7 +231,7 @@ def run_cell(cell: Cell, epochs: int, device: str, meter: Meter, best: int, seco
         took = time.perf_counter() - began
         if cell.way == "warm" and device == "cuda":
             expected = estimated(cell.model, device, graphs=GRAPHS in cell.levers)
-            trials = [replace(each, estimated_bytes=expected) for each in trials]
+            trials = [replace(trial, estimated_bytes=expected) for trial in trials]
         return gpu_cells.measured(empty, trials, epochs, meter.samples, took)
     except Exception as error:
         return Measured(cell, "failed", wall_seconds=time.perf_counter() - began, note=failure(error))
@@ -269,7 +270,7 @@ def shared_ray(device: str) -> Iterator[None]:
 
 def table(cells: Sequence[Measured], about: dict[str, Any]) -> str:
     """The table as Markdown, under what it was measured on."""
-    fresh = {each.cell.model: each for each in cells if each.cell.way == "fresh" and each.trials_an_hour}
+    fresh = {row.cell.model: row for row in cells if row.cell.way == "fresh" and row.trials_an_hour}
     number = lambda value, form: "—" if value is None else format(value, form)  # noqa: E731
     lines = [
         f"{about['caption']}",
@@ -277,22 +278,22 @@ def table(cells: Sequence[Measured], about: dict[str, Any]) -> str:
         f"| {' | '.join(COLUMNS)} | |",
         f"| {' | '.join(['---'] * (len(COLUMNS) + 1))} |",
     ]
-    for each in cells:
-        base = fresh.get(each.cell.model)
-        ratio = each.trials_an_hour / base.trials_an_hour if base and each.trials_an_hour else None  # type: ignore[operator]
+    for row in cells:
+        base = fresh.get(row.cell.model)
+        ratio = row.trials_an_hour / base.trials_an_hour if base and row.trials_an_hour else None  # type: ignore[operator]
         shown = [
-            each.cell.model,
-            each.cell.label,
-            str(each.workers or each.cell.workers),
-            number(each.trials_an_hour, ",.0f"),
+            row.cell.model,
+            row.cell.label,
+            str(row.workers or row.cell.workers),
+            number(row.trials_an_hour, ",.0f"),
             number(ratio, ".1f"),
-            number(each.busy, ".0%"),
-            number(each.joules, ".0f"),
-            number(each.value, ".4f"),
-            str(each.lost) if each.state in ("measured", "cut short") else "—",
-            str(each.ran_out) if each.state in ("measured", "cut short") else "—",
-            number(each.estimate_off, "+.1%"),
-            "; ".join(filter(None, [each.state if each.state != "measured" else "", each.note])),
+            number(row.busy, ".0%"),
+            number(row.joules, ".0f"),
+            number(row.value, ".4f"),
+            str(row.lost) if row.state in ("measured", "cut short") else "—",
+            str(row.ran_out) if row.state in ("measured", "cut short") else "—",
+            number(row.estimate_off, "+.1%"),
+            "; ".join(filter(None, [row.state if row.state != "measured" else "", row.note])),
         ]
         lines.append(f"| {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
@@ -320,7 +321,7 @@ def main() -> int:
     what = "" if real else "NOT A REAL GPU, so that no figure of speed shows anything. "
     about: dict[str, Any] = {
         **{"device": name, "driver": driver, "real": real, "cores": cores, "python": platform.python_version()},
-        **{each: version(each) for each in ("torch", "ray")},
+        **{package: version(package) for package in ("torch", "ray")},
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "memory_gb": cuda_devices()[0].total_bytes / GB if options.device == "cuda" else None,
     }
@@ -340,7 +341,7 @@ def main() -> int:
     models = list(parts)
     main = gpu_cells.main_of(models)
     cells = gpu_cells.plan(models, options.ways, options.workers, levers)
-    times = {model: each for model, (each, _) in parts.items()}
+    times = {model: seconds for model, (seconds, _) in parts.items()}
     start = parts[main][1]
     epochs = dict.fromkeys(models, 1)
     if not options.quick:
@@ -369,16 +370,13 @@ def main() -> int:
             best = gpu_cells.best_fraction(found, main) or best
             print(f"{left():4.0f} s left  {cell.model}, {found[-1].cell.label}, {found[-1].state}", flush=True)
             (options.output / "trials_per_hour.md").write_text(table(found, about))
-            records = {**about, "cells": [asdict(each) for each in found]}
+            records = {**about, "cells": [asdict(row) for row in found]}
             (options.output / "trials_per_hour.json").write_text(json.dumps(records, indent=1))
     meter.close()
     print(f"\n{table(found, about)}")
     if not real or options.quick:
         return 0
-    judged = gpu_cells.verdicts(found)
-    for met, text in judged:
-        print(f"{'PASS' if met else 'FAIL'}  {text}")
-    return 0 if all(met for met, _ in judged) else 1
+    return 0 if print_verdicts(gpu_cells.verdicts(found)) else 1
 
 
 if __name__ == "__main__":

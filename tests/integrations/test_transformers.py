@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -11,22 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("transformers", reason="needs tuner[transformers]")
-pytest.importorskip("accelerate", reason="needs tuner[transformers]")
-
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
-
-import tuner.transformers
+import tuner
 from tuner.training.endings import Fit, Pruned, Stopped
 from tuner.training.program import run_program
 from tuner.training.program_checkpoints import ProgramCheckpoints
-from tuner.transformers import ReportCallback
 from tuner.trial import EpochReport, Objective, Trial
 from tuner.workloads.function import Function
 
+# Tests import transformers themselves, as the import takes seconds and every process collects this file.
+pytestmark = pytest.mark.skipif(
+    not (find_spec("transformers") and find_spec("accelerate")), reason="needs tuner[transformers]"
+)
 TRIAL = Trial("t001", "train", "one", {"lr": 0.01}, seed=3)
 ACCURACY = Objective("eval_accuracy", "maximize")
-TINY = BertConfig(vocab_size=20, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16)
+TINY = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
 
 def texts(number: int) -> list[dict[str, torch.Tensor]]:
@@ -35,10 +34,18 @@ def texts(number: int) -> list[dict[str, torch.Tensor]]:
     return [{"input_ids": tokens, "labels": (tokens[0] > 9).long()} for tokens in drawn]
 
 
-def trainer_of(folder: Path, callback: Any, data: Any = None, **arguments: Any) -> Trainer:
+def report_callback(*metrics: Any) -> Any:
+    from tuner.transformers import ReportCallback
+
+    return ReportCallback(*metrics)
+
+
+def trainer_of(folder: Path, callback: Any, data: Any = None, **arguments: Any) -> Any:
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
     chosen = {"eval_strategy": "epoch", "save_strategy": "epoch", "num_train_epochs": 3, **arguments}
     return Trainer(
-        BertForSequenceClassification(TINY),
+        BertForSequenceClassification(BertConfig(vocab_size=20, **TINY)),
         TrainingArguments(str(folder), report_to=[], disable_tqdm=True, use_cpu=True, learning_rate=0.01, **chosen),
         train_dataset=texts(32),  # 4 steps in an epoch
         eval_dataset=texts(16) if data is None else data,
@@ -64,7 +71,7 @@ def kept(tmp_path: Path) -> Path:
 
 
 def test_every_evaluation_is_reported_with_the_checkpoint_of_its_epoch(tmp_path: Path, kept: Path) -> None:
-    said = events(lambda: trainer_of(tmp_path, ReportCallback()).train(), kept)
+    said = events(lambda: trainer_of(tmp_path, report_callback()).train(), kept)
     assert [told.epoch for told in reports(said)] == [1, 2, 3]
     assert all(set(told.metrics) == {"eval_loss", "eval_accuracy"} for told in reports(said))
     best = int(said[-1].metrics["best_epoch"])
@@ -76,7 +83,7 @@ def test_a_retry_goes_on_at_the_last_checkpoint(tmp_path: Path, kept: Path) -> N
     steps: list[int] = []
 
     def train() -> None:
-        callback = ReportCallback()
+        callback = report_callback()
         trainer = trainer_of(tmp_path / "mine", callback)
         trainer.train(resume_from_checkpoint=callback.resume_from_checkpoint)
         steps.append(trainer.state.global_step)
@@ -92,7 +99,7 @@ def test_a_retry_goes_on_at_the_last_checkpoint(tmp_path: Path, kept: Path) -> N
 
 @pytest.mark.parametrize("save", ["epoch", "no"])
 def test_a_pruned_trial_ends_train(tmp_path: Path, kept: Path, save: str) -> None:
-    trainer = trainer_of(tmp_path, ReportCallback("eval_accuracy"), save_strategy=save)
+    trainer = trainer_of(tmp_path, report_callback("eval_accuracy"), save_strategy=save)
     with pytest.raises(Pruned):
         events(trainer.train, kept, prune_asked=lambda: True)
     assert trainer.state.global_step == 4
@@ -100,13 +107,13 @@ def test_a_pruned_trial_ends_train(tmp_path: Path, kept: Path, save: str) -> Non
 
 def test_evaluations_within_epochs_are_counted_and_that_of_the_untrained_model_is_none(tmp_path: Path) -> None:
     often = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "no", "eval_on_start": True}
-    said = events(lambda: trainer_of(tmp_path, ReportCallback(), **often).train())
+    said = events(lambda: trainer_of(tmp_path, report_callback(), **often).train())
     assert [told.epoch for told in reports(said)] == [1, 2, 3, 4]
 
 
 def test_evaluations_of_several_data_sets_are_one_report(tmp_path: Path) -> None:
     data = {"near": texts(16), "far": texts(8)}
-    callback = ReportCallback({"eval_accuracy": "eval_far_accuracy", "near": "eval_near_accuracy"})
+    callback = report_callback({"eval_accuracy": "eval_far_accuracy", "near": "eval_near_accuracy"})
     said = events(lambda: trainer_of(tmp_path, callback, data, save_strategy="no", num_train_epochs=2).train())
     assert [set(told.metrics) for told in reports(said)] == [{"eval_accuracy", "near"}] * 2
 
@@ -116,7 +123,9 @@ def test_an_evaluation_after_the_training_is_reported_if_there_was_none_in_it(
     tmp_path: Path, within: str, reported: int
 ) -> None:
     def train() -> None:
-        trainer = trainer_of(tmp_path, ReportCallback(), eval_strategy=within, save_strategy="no", num_train_epochs=2)
+        trainer = trainer_of(
+            tmp_path, report_callback(), eval_strategy=within, save_strategy="no", num_train_epochs=2
+        )
         trainer.train()
         trainer.evaluate()
 
@@ -125,7 +134,7 @@ def test_an_evaluation_after_the_training_is_reported_if_there_was_none_in_it(
 
 
 def test_outside_of_a_trial_metrics_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    callback = ReportCallback("eval_loss")
+    callback = report_callback("eval_loss")
     assert callback.resume_from_checkpoint is None
     trainer_of(tmp_path, callback, num_train_epochs=1).train()
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith('{"'))
@@ -135,4 +144,4 @@ def test_outside_of_a_trial_metrics_are_printed(tmp_path: Path, capsys: pytest.C
 def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"transformers is not installed: .*\[transformers\]'$"):
-        run_path(str(tuner.transformers.__file__))
+        run_path(str(Path(tuner.__file__).with_name("transformers.py")))

@@ -39,6 +39,11 @@ def test_many_damaged_files_are_answered_in_a_line() -> None:
     attack("undamaged", "fuzz", "--seed", "8", "--tries", "300")
 
 
+@pytest.mark.slow
+def test_a_kill_at_a_random_moment_loses_and_doubles_nothing() -> None:
+    attack("kills", "--seed", "1", "--tries", "4")
+
+
 @pytest.mark.long
 def test_bad_trials_leave_good_ones_alone() -> None:
     assert "     9       0" in attack("trials", "--way", "child", "--only", KINDS)

@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.long
 def test_a_kill_before_within_or_after_a_write_loses_and_doubles_nothing() -> None:
-    command = [sys.executable, "-m", "scripts.attacks.crash_study", "writes", "--every", "7"]
+    command = [sys.executable, "-m", "scripts.attacks.crash_study", "--every", "7"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    assert re.fullmatch(r"writes: 12 kills at \d+ writes: nothing lost, nothing doubled, results equal\n", run.stdout)
+    assert re.fullmatch(r"12 kills at \d+ writes: nothing lost, nothing doubled, results equal\n", run.stdout)
     assert (run.returncode, run.stderr) == (0, "")
 
 
@@ -29,9 +29,3 @@ def test_the_harness_notices_a_trial_that_is_lost_or_doubled(tmp_path: Path) -> 
         crash_study.check(tmp_path, ["t1"], {})
     with pytest.raises(crash_study.Difference, match=r"finished before the kill: \['t0', 't1'\]"):
         crash_study.check(tmp_path, ["t0", "t1"], {})
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_kill_at_a_random_moment_loses_and_doubles_nothing() -> None:
-    assert crash_study.moments(3, seed=1).startswith("3 runs")
