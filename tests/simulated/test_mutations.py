@@ -56,10 +56,10 @@ def order_of_the_queue(patch: Patch) -> None:
 
 
 def double_completion(patch: Patch) -> None:
-    def concluded(before: state.State, event: Concluded) -> dict[str, Any]:
+    def concluded(before: state.State, event: Concluded) -> state.State:
         trial_id = event.ended.trial.trial_id
         waiting = before.waiting.insert(trial_id, before.requests[trial_id])
-        return {"undecided": before.undecided.discard(trial_id), "waiting": waiting}
+        return replace(before, undecided=before.undecided.discard(trial_id), waiting=waiting)
 
     patch.setitem(state._CHANGES, Concluded, concluded)
 

@@ -6,6 +6,7 @@ Values are frozen. Maps share what does not change, so an event costs the same i
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,100 +89,108 @@ class State:
 
 def apply(state: State, event: Event) -> State:
     """The state after an event. It is the only way in which a state changes, live or read from the journal."""
-    return replace(state, number=state.number + 1, **_CHANGES[type(event)](state, event))
+    return _CHANGES[type(event)](state, event)
 
 
-def _planned(state: State, event: events.Planned) -> dict[str, Any]:
+def _with(state: State, **changes: Any) -> State:
+    return replace(state, number=state.number + 1, **changes)
+
+
+def _planned(state: State, event: events.Planned) -> State:
     requests, waiting = state.requests, state.waiting
     for request in event.requests:
         requests = requests.insert(request.trial.trial_id, request)
         waiting = waiting.insert(request.trial.trial_id, request)
-    return {"requests": requests, "waiting": waiting}
+    return _with(state, requests=requests, waiting=waiting)
 
 
-def _opened(state: State, event: events.Opened) -> dict[str, Any]:
+def _opened(state: State, event: events.Opened) -> State:
     waiting = HashTrieMap({request.trial.trial_id: request for request in event.requests})
-    return {"plan": event.plan, "waiting": waiting, "requests": state.requests.update(waiting), "delayed": ()}
+    return _with(state, plan=event.plan, waiting=waiting, requests=state.requests.update(waiting), delayed=())
 
 
-def _started(state: State, event: events.Started) -> dict[str, Any]:
+def _started(state: State, event: events.Started) -> State:
     trial_id = event.request.trial.trial_id
-    return {
-        "waiting": state.waiting.discard(trial_id),
-        "running": state.running.insert(trial_id, Running(event.request, event.placement)),
-        "requests": state.requests.insert(trial_id, event.request),
-    }
+    return _with(
+        state,
+        waiting=state.waiting.discard(trial_id),
+        running=state.running.insert(trial_id, Running(event.request, event.placement)),
+        requests=state.requests.insert(trial_id, event.request),
+    )
 
 
-def _reported(state: State, event: events.Reported) -> dict[str, Any]:
+def _reported(state: State, event: events.Reported) -> State:
     trial_id, epoch = event.report.trial_id, event.report.epoch
     reported = state.reported.insert(trial_id, max(epoch, state.reported.get(trial_id, 0)))
     run = state.running.get(trial_id)
     if run is None:  # of an earlier process
-        return {"reported": reported}
-    return {"reported": reported, "running": state.running.insert(trial_id, replace(run, epoch=epoch))}
+        return _with(state, reported=reported)
+    return _with(state, reported=reported, running=state.running.insert(trial_id, replace(run, epoch=epoch)))
 
 
-def _ended(state: State, event: Ended) -> dict[str, Any]:
+def _ended(state: State, event: Ended) -> State:
     trial_id = event.trial.trial_id
     undecided = state.undecided.insert(trial_id, event)
     if trial_id in state.running:
-        return {"running": state.running.remove(trial_id), "undecided": undecided}
-    return {  # the journal does not say when an attempt started
-        "waiting": state.waiting.discard(trial_id),
-        "delayed": _without(state.delayed, trial_id),
-        "ended": state.ended.discard(trial_id),
-        "undecided": undecided,
-    }
+        return _with(state, running=state.running.remove(trial_id), undecided=undecided)
+    return _with(  # the journal does not say when an attempt started
+        state,
+        waiting=state.waiting.discard(trial_id),
+        delayed=_without(state.delayed, trial_id),
+        ended=state.ended.discard(trial_id),
+        undecided=undecided,
+    )
 
 
-def _retried(state: State, event: events.Retried) -> dict[str, Any]:
+def _retried(state: State, event: events.Retried) -> State:
     trial_id = event.ended.trial.trial_id
     delayed = list(state.delayed)
     insort(delayed, Delayed(event.due, state.number, event.request, event.always))
-    return {
-        "undecided": state.undecided.discard(trial_id),
-        "delayed": tuple(delayed),
-        "requests": state.requests.insert(trial_id, event.request),
-    }
+    return _with(
+        state,
+        undecided=state.undecided.discard(trial_id),
+        delayed=tuple(delayed),
+        requests=state.requests.insert(trial_id, event.request),
+    )
 
 
-def _woken(state: State, event: events.Woken) -> dict[str, Any]:
+def _woken(state: State, event: events.Woken) -> State:
     trial_id = event.request.trial.trial_id
-    return {
-        "delayed": _without(state.delayed, trial_id),
-        "waiting": state.waiting.insert(trial_id, event.request),
-    }
+    return _with(
+        state,
+        delayed=_without(state.delayed, trial_id),
+        waiting=state.waiting.insert(trial_id, event.request),
+    )
 
 
 def _without(delayed: tuple[Delayed, ...], trial_id: str) -> tuple[Delayed, ...]:
     return tuple(retry for retry in delayed if retry.request.trial.trial_id != trial_id)
 
 
-def _concluded(state: State, event: events.Concluded) -> dict[str, Any]:
+def _concluded(state: State, event: events.Concluded) -> State:
     trial_id = event.ended.trial.trial_id
-    return {"undecided": state.undecided.discard(trial_id), "ended": state.ended.insert(trial_id, event.ended)}
+    return _with(state, undecided=state.undecided.discard(trial_id), ended=state.ended.insert(trial_id, event.ended))
 
 
-def _dropped(state: State, event: events.Dropped) -> dict[str, Any]:
+def _dropped(state: State, event: events.Dropped) -> State:
     trial_id, outcome = event.outcome.trial.trial_id, event.outcome
     ended = Ended(outcome.trial, outcome.result, outcome.metrics, outcome=outcome)
-    return {"waiting": state.waiting.discard(trial_id), "ended": state.ended.insert(trial_id, ended)}
+    return _with(state, waiting=state.waiting.discard(trial_id), ended=state.ended.insert(trial_id, ended))
 
 
-def _corrected(state: State, event: events.Corrected) -> dict[str, Any]:
-    return {"waiting": state.waiting.update(event.requests), "requests": state.requests.update(event.requests)}
+def _corrected(state: State, event: events.Corrected) -> State:
+    return _with(state, waiting=state.waiting.update(event.requests), requests=state.requests.update(event.requests))
 
 
-def _prune_asked(state: State, event: events.PruneAsked) -> dict[str, Any]:
+def _prune_asked(state: State, event: events.PruneAsked) -> State:
     run = state.running[event.trial_id]
-    return {"running": state.running.insert(event.trial_id, replace(run, prune_asked=True))}
+    return _with(state, running=state.running.insert(event.trial_id, replace(run, prune_asked=True)))
 
 
-_CHANGES: dict[type, Any] = {
+_CHANGES: dict[type, Callable[[State, Any], State]] = {
     events.Planned: _planned,
     events.Opened: _opened,
-    events.RoomSeen: lambda _, event: {"bounds": event.bounds},
+    events.RoomSeen: lambda state, event: _with(state, bounds=event.bounds),
     events.Started: _started,
     events.Reported: _reported,
     events.Ended: _ended,
@@ -190,8 +199,8 @@ _CHANGES: dict[type, Any] = {
     events.Concluded: _concluded,
     events.Dropped: _dropped,
     events.Corrected: _corrected,
-    events.Allowed: lambda *_: {},
+    events.Allowed: lambda state, _: _with(state),
     events.PruneAsked: _prune_asked,
-    events.Lost: lambda state, event: {"lost": state.lost | {event.device}},
-    events.Stopping: lambda *_: {"stopping": True},
+    events.Lost: lambda state, event: _with(state, lost=state.lost | {event.device}),
+    events.Stopping: lambda state, _: _with(state, stopping=True),
 }
