@@ -11,7 +11,9 @@ import tuner
 from tests.support.can_files import rows_of, write_recordings
 from tests.support.commands import refused, said
 from tuner.datasets.synthetic_can import synthetic_can
+from tuner.estimation.service import EstimationService
 from tuner.execution.in_process import InProcessExecutor
+from tuner.trial import GB, MemoryEstimate
 from tuner.workloads.kd_gat.networks import GAT
 
 OWN = """
@@ -31,6 +33,7 @@ def test_a_teacher_is_trained_first_and_the_study_can_be_carried_on_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
+    monkeypatch.setattr(EstimationService, "raw", lambda *_: MemoryEstimate("traced", context_bytes=GB // 5))
     write_recordings(tmp_path / "drives", synthetic_can(2000))
     (tmp_path / "own.yaml").write_text(OWN)
     study = ["--workload", "kd-gat", "--config", "own.yaml", "--data", "drives", "--device", "cpu", "--output", "out"]
