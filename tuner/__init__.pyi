@@ -12,8 +12,8 @@ from tuner.api.optimize import Optimization as Optimization
 from tuner.api.plan import Forecast as Forecast
 from tuner.api.train import TrainingResult as TrainingResult
 from tuner.machine.devices import DeviceChoice as DeviceChoice
-from tuner.placement.packing import Packing as Packing
-from tuner.placement.retry import OnOom as OnOom
+from tuner.decisions.packing import Packing as Packing
+from tuner.decisions.retry import OnOom as OnOom
 from tuner.reporting.frame import StudyFrame as StudyFrame
 from tuner.search.configurations import Configs as Configs
 from tuner.sizing.transformers.formula import Attention as Attention

@@ -52,10 +52,10 @@ from scripts.gpu.measure_gpu_memory import (
     without_cudnn_if_emulated,
     write_table,
 )
+from tuner.decisions.packing import need_bytes
 from tuner.estimation.allocator.replay import largest_peaks
 from tuner.estimation.cards import card_of
 from tuner.machine.devices import detect_devices
-from tuner.placement.packing import need_bytes
 from tuner.trial import MB, Device
 
 PERCENTILE = 0.95

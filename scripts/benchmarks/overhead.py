@@ -30,6 +30,11 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from tuner.decisions.events import Event, Opened, Reported
+from tuner.decisions.packing import Plan, make_plan
+from tuner.decisions.policies import Course, Packing, Retrying
+from tuner.decisions.retry import RetryPolicy
+from tuner.decisions.state import State
 from tuner.execution.loop import StudyLoop
 from tuner.execution.ray_executor import RayExecutor, Worker
 from tuner.execution.simulation import shortest_possible
@@ -37,11 +42,6 @@ from tuner.hyperparameters import Hyperparameter
 from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
-from tuner.placement.events import Event, Opened, Reported
-from tuner.placement.packing import Plan, make_plan
-from tuner.placement.policies import Course, Packing, Retrying
-from tuner.placement.retry import RetryPolicy
-from tuner.placement.state import State
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import UNKNOWN
 from tuner.reporting.console import make_console

@@ -43,7 +43,7 @@ from scripts.gpu.models import MODELS, has_constant_shapes, train, values
 from tuner.errors import one_line
 from tuner.execution.cluster import connect_local
 from tuner.machine.caps import worker_environment
-from tuner.machine.devices import available_cores, cuda_devices, detect_devices, nvml_text
+from tuner.machine.devices import available_cores, cuda_devices, detect_devices
 from tuner.machine.mps import CONTROL, control_program
 from tuner.records.epochs import read_epochs
 from tuner.records.files import EPOCHS
@@ -105,7 +105,7 @@ def card_of(device: str) -> tuple[str, str, bool]:
     import pynvml
 
     pynvml.nvmlInit()
-    driver = nvml_text(pynvml.nvmlSystemGetDriverVersion())
+    driver = str(pynvml.nvmlSystemGetDriverVersion())
     emulated = EMULATED in os.environ
     return f"{'emulated ' * emulated}{cuda_devices()[0].name}", driver, not emulated
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tuner.decisions.packing import need_bytes
 from tuner.errors import InputError
 from tuner.estimation.calibration import (
     Calibration,
@@ -19,7 +20,6 @@ from tuner.estimation.calibration import (
     to_sample,
     with_headroom,
 )
-from tuner.placement.packing import need_bytes
 from tuner.trial import GB, MB, MemoryEstimate
 
 TRACED = MemoryEstimate("traced", parameter_bytes=100 * MB, activation_bytes=400 * MB, context_bytes=GB, margin=0.1)

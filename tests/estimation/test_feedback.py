@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from tuner.decisions.packing import need_bytes
 from tuner.estimation.calibration import Sample
 from tuner.estimation.feedback import Feedback, StudyFeedback
-from tuner.placement.packing import need_bytes
 from tuner.trial import MB, AttemptResult, History, MemoryEstimate, Request, Trial
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from tuner.decisions.packing import host_need_bytes, need_bytes
 from tuner.estimation.feedback import StudyFeedback, corrected
 from tuner.estimation.overheads import WORKER_BYTES, with_host
 from tuner.estimation.service import IN_RAM, EstimationService
-from tuner.placement.packing import host_need_bytes, need_bytes
 from tuner.trial import GB, MB, AttemptResult, EpochReport, History, MemoryEstimate, Request, Trial
 from tuner.workloads.pickling import own_bytes
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from tuner.decisions.packing import need_bytes
 from tuner.errors import InputError
 from tuner.estimation.estimators import FIRST_SHARES, LearnedEstimator, first_share, with_room
 from tuner.estimation.feedback import StudyFeedback
 from tuner.estimation.learned_footprints import FIRST
-from tuner.placement.packing import need_bytes
 from tuner.trial import (
     GB,
     LEARNED,

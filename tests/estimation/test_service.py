@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from tests.support.toy import Toy
 from tests.support.worker_process import measure_here
 from tuner.datasets.ratings import RatingData
+from tuner.decisions.packing import need_bytes
 from tuner.errors import ExecutionError, InputError
 from tuner.estimation.service import EstimationService
-from tuner.placement.packing import need_bytes
 from tuner.search.configurations import complete, configurations
 from tuner.trial import EVALUATION_PARTS, GB, MB, Device, MemoryEstimate
 from tuner.workloads.base import Batch

@@ -22,11 +22,11 @@ import torch
 import tuner
 from tests.support.processes import runs
 from tests.support.ray_trials import until
+from tuner.decisions.packing import make_plan
 from tuner.execution.child import ChildDied, outcome_of_death
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import ram_device
-from tuner.placement.packing import make_plan
 from tuner.trial import GB, Began, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.support.ray_trials import Slow, placements, until
+from tuner.decisions.packing import Plan, make_plan
 from tuner.errors import InputError
 from tuner.execution import cluster_discovery as joining
 from tuner.execution.cluster import RayConnection
@@ -23,7 +24,6 @@ from tuner.execution.cluster_discovery import find_address, join_cluster
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, oom_kills
 from tuner.execution.ray_executor import RayExecutor
-from tuner.placement.packing import Plan, make_plan
 from tuner.trial import GB, MB, Began, Device, DeviceLost, EpochReport, Outcome
 from tuner.workloads.task import TrainingTask
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tuner.decisions.packing import make_plan
 from tuner.execution import device_arbiter
 from tuner.execution.device_arbiter import GIVEN_UP_SECONDS, DeviceArbiter
 from tuner.machine.holders import Holder, Memory
 from tuner.machine.leases import WAITING_SECONDS
-from tuner.placement.packing import make_plan
 from tuner.trial import GB, Device, MemoryEstimate, Placement, Request, Trial
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from tests.conftest import share_ray
 from tests.support.ray_trials import stop_and_go_on
 from tests.support.toy import Fatal, Sharing, Toy, Wide
+from tuner.decisions.packing import make_plan
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.executor import Executor
 from tuner.execution.in_process import InProcessExecutor
@@ -20,7 +21,6 @@ from tuner.execution.ray_executor import RayExecutor
 from tuner.machine import peak
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
-from tuner.placement.packing import make_plan
 from tuner.records.attempts import Line
 from tuner.records.files import best_name
 from tuner.search.configurations import configurations

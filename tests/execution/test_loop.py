@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from tests.support.loops import Asked, Notes, run_trials
+from tuner.decisions.events import Concluded, Corrected, Decision, Ended, Event, Planned, PruneAsked, Reported
+from tuner.decisions.packing import Plan, make_plan
+from tuner.decisions.retry import RetryPolicy
+from tuner.decisions.state import State
+from tuner.decisions.throughput import Crowding
 from tuner.errors import ExecutionError
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Weights
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt
-from tuner.placement.events import Concluded, Corrected, Decision, Ended, Event, Planned, PruneAsked, Reported
-from tuner.placement.packing import Plan, make_plan
-from tuner.placement.retry import RetryPolicy
-from tuner.placement.state import State
-from tuner.placement.throughput import Crowding
 from tuner.trial import GB, Device, DeviceLost, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Workload
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from tuner.decisions.packing import make_plan
 from tuner.errors import InputError
 from tuner.execution.child import run_apart
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import ram_device
-from tuner.placement.packing import make_plan
 from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
 from tuner.workloads.script import Script
 from tuner.workloads.task import TrainingTask

@@ -16,10 +16,10 @@ import pytest
 from torch import nn
 
 import tuner
+from tuner.decisions.packing import make_plan
 from tuner.errors import WorkloadError
 from tuner.execution.child_executor import ChildExecutor
 from tuner.machine.devices import ram_device
-from tuner.placement.packing import make_plan
 from tuner.training.endings import Fit, Pruned, Stopped
 from tuner.training.program import run_program
 from tuner.training.program_checkpoints import ProgramCheckpoints

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tests.simulated.world import World
-from tuner.placement.events import Concluded, Ended, Event, PruneAsked, Retried, RoomSeen, Started, Woken
-from tuner.placement.state import State
+from tuner.decisions.events import Concluded, Ended, Event, PruneAsked, Retried, RoomSeen, Started, Woken
+from tuner.decisions.state import State
 from tuner.trial import Device, Placement, Request
 
 

@@ -8,12 +8,12 @@ from random import Random
 
 from tests.simulated.rules import Rules
 from tests.simulated.world import OBJECTIVE, Crash, Journal, Machines, Others, Stalls, World
+from tuner.decisions.events import Opened, Planned
+from tuner.decisions.packing import host_need_bytes, need_bytes
+from tuner.decisions.policies import Course, Packing, Policy, Retrying, replay
+from tuner.decisions.state import State
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.loop import StudyLoop
-from tuner.placement.events import Opened, Planned
-from tuner.placement.packing import host_need_bytes, need_bytes
-from tuner.placement.policies import Course, Packing, Policy, Retrying, replay
-from tuner.placement.state import State
 from tuner.spec.settings import Settings
 from tuner.study.judging import Judging
 from tuner.study.resume import events_of

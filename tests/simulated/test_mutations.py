@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.simulated.studies import run_study
+from tuner.decisions import policies, retry, state
+from tuner.decisions.events import Concluded, Reported
+from tuner.decisions.packing import Packer
+from tuner.decisions.policies import Retrying
+from tuner.decisions.queue import Queue
 from tuner.estimation.feedback import StudyFeedback
-from tuner.placement import policies, retry, state
-from tuner.placement.events import Concluded, Reported
-from tuner.placement.packing import Packer
-from tuner.placement.policies import Retrying
-from tuner.placement.queue import Queue
 from tuner.search import optuna_trials
 from tuner.trial import GB
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from tuner.decisions.bounds import Bounds
+from tuner.decisions.events import Event, Reported
+from tuner.decisions.packing import Plan, make_plan
+from tuner.decisions.retry import RetryPolicy
+from tuner.decisions.state import State
 from tuner.execution.device_arbiter import DeviceArbiter, Wait
 from tuner.execution.executor import ExecutorEvent, Happening, Weights
 from tuner.execution.simulation import SimulatedExecutor, Unheard
 from tuner.execution.stall_detector import StallDetector
-from tuner.placement.bounds import Bounds
-from tuner.placement.events import Event, Reported
-from tuner.placement.packing import Plan, make_plan
-from tuner.placement.retry import RetryPolicy
-from tuner.placement.state import State
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.trial import (

@@ -8,8 +8,8 @@ from typing import Any
 from tests.support.attempts import attempt
 from tests.support.toy import Toy
 from tuner import errors
+from tuner.decisions.packing import make_plan
 from tuner.errors import spelled
-from tuner.placement.packing import make_plan
 from tuner.records.attempts import Attempt
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal

@@ -12,9 +12,9 @@ import tuner
 from tests.support.toy import Batched, Toy
 from tuner.api.plan import to_record
 from tuner.cli.print_plan import forecast_text
+from tuner.decisions.packing import need_bytes
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.placement.packing import need_bytes
 from tuner.search.configurations import complete, configurations
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, share_of, size_batches

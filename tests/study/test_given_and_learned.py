@@ -14,9 +14,9 @@ from torch import nn
 
 import tuner
 from tests.support.toy import Toy
+from tuner.decisions.packing import budget_bytes
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.placement.packing import budget_bytes
 from tuner.records.study_record import UNKNOWN, read_study
 from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.plan_text import plan_text

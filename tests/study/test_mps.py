@@ -11,9 +11,9 @@ import pytest
 import tuner
 from tests.support import fake_mps
 from tests.support.commands import refused
+from tuner.decisions.packing import Plan, make_plan
 from tuner.errors import InputError
 from tuner.machine.mps import MpsDaemons
-from tuner.placement.packing import Plan, make_plan
 from tuner.reporting.console import make_console
 from tuner.study.mps import Mps, mps_line
 from tuner.trial import GB, Device

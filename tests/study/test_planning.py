@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 from tests.support.toy import Toy
+from tuner.decisions.packing import host_need_bytes, need_bytes
 from tuner.errors import InputError, spelled
 from tuner.estimation.calibration import Sample
 from tuner.estimation.overheads import WORKER_BYTES
-from tuner.placement.packing import host_need_bytes, need_bytes
 from tuner.reporting.plan_text import plan_text, time_lines
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, misfit_text

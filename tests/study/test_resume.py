@@ -13,11 +13,11 @@ import pytest
 import tuner
 from tests.support.attempts import attempt
 from tests.support.toy import Toy
+from tuner.decisions.events import Planned
+from tuner.decisions.policies import Course, Retrying, replay
+from tuner.decisions.retry import RetryPolicy
+from tuner.decisions.state import State
 from tuner.errors import InputError
-from tuner.placement.events import Planned
-from tuner.placement.policies import Course, Retrying, replay
-from tuner.placement.retry import RetryPolicy
-from tuner.placement.state import State
 from tuner.records.attempts import Attempt
 from tuner.records.journal import Journal
 from tuner.records.study_record import PlanRecord, StudyRecord

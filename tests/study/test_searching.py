@@ -12,13 +12,13 @@ import pytest
 import tuner
 from tests.support.toy import Batched, Picky, Toy
 from tests.support.worker_process import measure_here
+from tuner.decisions.bounds import Bounds
+from tuner.decisions.events import Opened, Planned, PruneAsked, Reported, RoomSeen, Started
+from tuner.decisions.packing import make_plan
+from tuner.decisions.policies import Course, Packing
+from tuner.decisions.state import State
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.placement.bounds import Bounds
-from tuner.placement.events import Opened, Planned, PruneAsked, Reported, RoomSeen, Started
-from tuner.placement.packing import make_plan
-from tuner.placement.policies import Course, Packing
-from tuner.placement.state import State
 from tuner.records.study_record import UNKNOWN, StudyRecord
 from tuner.search.configurations import configurations
 from tuner.search.optuna_names import make_sampler

@@ -14,10 +14,10 @@ import torch
 import tuner
 from tests.study.test_study import study
 from tests.support.toy import Toy
+from tuner.decisions.packing import Packer, Plan, make_plan
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
-from tuner.placement.packing import Packer, Plan, make_plan
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.planning import to_trials

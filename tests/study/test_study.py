@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from tests.support.toy import Toy
+from tuner.decisions.packing import Plan
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.placement.packing import Plan
 from tuner.records.epochs import read_epochs
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tuner.decisions.events import Decision, Event, Opened
+from tuner.decisions.packing import Plan
+from tuner.decisions.policies import Course, Packing, Policy, Retrying
+from tuner.decisions.retry import RetryPolicy
+from tuner.decisions.state import State
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Executor, Weights
 from tuner.execution.loop import StudyLoop
 from tuner.execution.simulation import Unheard
 from tuner.execution.stall_detector import StallDetector
 from tuner.machine.interrupts import Interrupt
-from tuner.placement.events import Decision, Event, Opened
-from tuner.placement.packing import Plan
-from tuner.placement.policies import Course, Packing, Policy, Retrying
-from tuner.placement.retry import RetryPolicy
-from tuner.placement.state import State
 from tuner.trial import GB, Outcome, Request
 
 

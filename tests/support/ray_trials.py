@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from tests.support.toy import Toy
+from tuner.decisions.packing import Packer, Plan
 from tuner.execution.executor import Executor
 from tuner.execution.stop_requests import StopRequests
-from tuner.placement.packing import Packer, Plan
 from tuner.trial import GB, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Batch
 

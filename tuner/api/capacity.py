@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from tuner.decisions.capacity import UNBOUNDED
+from tuner.decisions.packing import Packing, budget_bytes
 from tuner.errors import InputError, ParameterError
 from tuner.estimation.service import memory_key
-from tuner.placement.capacity import UNBOUNDED
-from tuner.placement.packing import Packing, budget_bytes
 from tuner.sizing.target import imagined_gpu
 from tuner.spec.settings import Settings
 from tuner.study.planning import Whole, check_amp, estimate_requests, plan_requests, within

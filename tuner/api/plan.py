@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.api.capacity import Capacity, capacity, card_sizes
+from tuner.decisions.packing import Plan
+from tuner.decisions.seconds import Pace
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.execution.simulation import Schedule, simulate
 from tuner.machine.devices import detect_with_idle_cores
-from tuner.placement.packing import Plan
-from tuner.placement.seconds import Pace
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts

@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from tuner.decisions.events import Corrected, Decision, Ended, Event, Opened, Planned, Reported
+from tuner.decisions.packing import is_tight
+from tuner.decisions.state import State
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Calibration, Sample
 from tuner.estimation.estimators import can_be_calibrated
 from tuner.estimation.learned_footprints import LearnedFeedback
-from tuner.placement.events import Corrected, Decision, Ended, Event, Opened, Planned, Reported
-from tuner.placement.packing import is_tight
-from tuner.placement.state import State
 from tuner.trial import MB, AttemptResult, EpochReport, History, MemoryEstimate, Request, Trial, shrunk
 
 REFIT = 1.1  # refit only after this growth in samples, as a fit's time is quadratic in their number

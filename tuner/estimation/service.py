@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tuner.decisions.seconds import Pace
 from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample, to_sample
 from tuner.estimation.estimators import AUTO, ESTIMATORS, Method, can_be_calibrated, check_method, trace_of_step
-from tuner.placement.seconds import Pace
 from tuner.trial import MAX_BATCH, UNNAMED, Config, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Trainable, Workload
 from tuner.workloads.protocols import training_samples

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tuner.decisions.packing import Plan
 from tuner.execution.child import Child, ChildDied, outcome_of_death
 from tuner.execution.executor import START_SECONDS, ExecutorEvent
 from tuner.execution.nodes import oom_kills
@@ -15,7 +16,6 @@ from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, WorkerEvent, weights_of
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.machine.logs import remove_empty, shorten
-from tuner.placement.packing import Plan
 from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tuner.decisions.bounds import Bounds
+from tuner.decisions.capacity import ram_buffer_bytes
+from tuner.decisions.packing import Plan
 from tuner.machine.holders import Memory, holders, memory_now, with_descendants
 from tuner.machine.leases import Lease, LeaseHolder, Share, device_key, host_ram
-from tuner.placement.bounds import Bounds
-from tuner.placement.capacity import ram_buffer_bytes
-from tuner.placement.packing import Plan
 from tuner.trial import GB, MB, Device, Placement, Request, ShortOf
 
 READING_SECONDS = 0.5  # between two readings of the devices' memory, at least

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from tuner.decisions.packing import Plan
 from tuner.machine.devices import DeviceChoice
-from tuner.placement.packing import Plan
 from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tuner.decisions.packing import Plan
 from tuner.errors import ParameterError
 from tuner.execution.executor import ExecutorEvent
 from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, weights_of
 from tuner.machine.devices import DeviceChoice, detect_with_idle_cores, torch_index
 from tuner.machine.peak import PeakMeter
-from tuner.placement.packing import Plan
 from tuner.trial import Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 

@@ -11,13 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tuner.errors import ExecutionError, with_text
-from tuner.execution.device_arbiter import DeviceArbiter
-from tuner.execution.executor import Executor, Happening, Weights
-from tuner.execution.stall_detector import StallDetector
-from tuner.machine.interrupts import Interrupt, TimeLimitReached
-from tuner.placement.bounds import Bounds
-from tuner.placement.events import (
+from tuner.decisions.bounds import Bounds
+from tuner.decisions.events import (
     Allowed,
     Dropped,
     Ended,
@@ -32,8 +27,13 @@ from tuner.placement.events import (
     Stopping,
     Woken,
 )
-from tuner.placement.policies import Course, Packing
-from tuner.placement.state import State
+from tuner.decisions.policies import Course, Packing
+from tuner.decisions.state import State
+from tuner.errors import ExecutionError, with_text
+from tuner.execution.device_arbiter import DeviceArbiter
+from tuner.execution.executor import Executor, Happening, Weights
+from tuner.execution.stall_detector import StallDetector
+from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.trial import GB, Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
 
 LOG = logging.getLogger("tuner.decisions")

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tuner.decisions.packing import Plan
 from tuner.errors import ExecutionError
 from tuner.execution.ray_api import RAY_STEP, PlacementGroup, WorkerHandle
 from tuner.machine.mps import MpsClients
-from tuner.placement.packing import Plan
 from tuner.trial import Device, Outcome, Placement
 
 READY_SECONDS = 60

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from tuner.decisions.packing import Plan
 from tuner.errors import ExecutionError
 from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, connect_local
@@ -27,7 +28,6 @@ from tuner.machine.devices import DeviceChoice, allocator_environment, detect_wi
 from tuner.machine.logs import remove_empty, shorten
 from tuner.machine.mps import MpsClients
 from tuner.machine.process_exits import ProcessExit
-from tuner.placement.packing import Plan
 from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.pickling import sent_by_value

@@ -10,14 +10,14 @@ from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
+from tuner.decisions.events import Event, Opened
+from tuner.decisions.packing import Plan
+from tuner.decisions.policies import Course, Packing, Retrying
+from tuner.decisions.retry import RetryPolicy
+from tuner.decisions.state import State
 from tuner.execution.executor import ExecutorEvent, Weights
 from tuner.execution.loop import StudyLoop
 from tuner.machine.devices import DeviceChoice
-from tuner.placement.events import Event, Opened
-from tuner.placement.packing import Plan
-from tuner.placement.policies import Course, Packing, Retrying
-from tuner.placement.retry import RetryPolicy
-from tuner.placement.state import State
 from tuner.trial import Device, Outcome, Placement, Question, Request
 from tuner.workloads.task import Tasks
 

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
+from tuner.decisions.events import Retried
+from tuner.decisions.seconds import TimeLeft
 from tuner.errors import printable
-from tuner.placement.events import Retried
-from tuner.placement.seconds import TimeLeft
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
 from tuner.reporting.texts import MOST_OF_ERROR, count_text, rough

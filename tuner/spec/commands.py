@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator
 
+from tuner.decisions.retry import OnOom
 from tuner.errors import option
 from tuner.machine.devices import DeviceChoice
-from tuner.placement.retry import OnOom
 from tuner.sizing.transformers.formula import Attention
 from tuner.spec.groups import (
     Caps,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ValidationInfo
 
+from tuner.decisions.packing import Packing
+from tuner.decisions.retry import OnOom
 from tuner.errors import ParameterError, both_given, option
-from tuner.placement.packing import Packing
-from tuner.placement.retry import OnOom
 from tuner.search.optuna_names import FIFO, PRUNERS, SCHEDULERS, SEARCHES, canonical
 from tuner.spec.memory_groups import DeviceMemory, TrialMemory
 from tuner.spec.options import Options, PathText, Terminal, Texts, field

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tuner.decisions.packing import Packing
+from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, ParameterError, both_given, option
-from tuner.placement.packing import Packing
-from tuner.placement.retry import RetryPolicy
 from tuner.records.study_folder import check_empty
 from tuner.spec.groups import (
     ObjectiveOptions,

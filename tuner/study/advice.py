@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tuner.decisions.packing import Packing, Plan, make_plan
 from tuner.errors import NOT_GIVEN, InputError, option
-from tuner.placement.packing import Packing, Plan, make_plan
 from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import Average, averages, seeds_needed
 from tuner.reporting.texts import gb_span

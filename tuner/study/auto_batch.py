@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from tuner.decisions.capacity import most_in_ram, ram_budgets
+from tuner.decisions.packing import Bound, budget_bytes, need_bytes
 from tuner.errors import InputError, ParameterError, option, spelled
 from tuner.estimation.service import memory_key
-from tuner.placement.capacity import most_in_ram, ram_budgets
-from tuner.placement.packing import Bound, budget_bytes, need_bytes
 from tuner.sizing.search import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings

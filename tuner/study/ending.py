@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.decisions.packing import is_tight
 from tuner.errors import TunerError, one_line
-from tuner.placement.packing import is_tight
 from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.epochs import read_epochs, seconds_per_epoch
 from tuner.records.files import EPOCHS, RESULTS

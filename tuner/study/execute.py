@@ -6,6 +6,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tuner.decisions.events import Opened
 from tuner.errors import TunerError
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Executor
@@ -14,7 +15,6 @@ from tuner.execution.stall_detector import StallDetector
 from tuner.execution.stop_requests import StopRequests
 from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
-from tuner.placement.events import Opened
 from tuner.records.files import MACHINE
 from tuner.records.machine_log import recording
 from tuner.records.study_folder import StudyFolder

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tuner.decisions.packing import Plan
 from tuner.execution.executor import Executor
-from tuner.placement.packing import Plan
 from tuner.spec.settings import Settings
 from tuner.trial import Device
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from copy import deepcopy
 
-from tuner.placement.events import Concluded, Decision, Dropped, Ended, Event, Planned, PruneAsked, Reported
-from tuner.placement.state import State
+from tuner.decisions.events import Concluded, Decision, Dropped, Ended, Event, Planned, PruneAsked, Reported
+from tuner.decisions.state import State
 from tuner.search.optuna_names import FIFO, make_pruner
 from tuner.search.searchers import RaySearcher, Searcher
 from tuner.search.searchers import State as Ending

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tuner.decisions.events import Corrected, Decision, Dropped, Event, Opened, Planned, Started
+from tuner.decisions.policies import Course, Packing
+from tuner.decisions.state import State
 from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
-from tuner.placement.events import Corrected, Decision, Dropped, Event, Opened, Planned, Started
-from tuner.placement.policies import Course, Packing
-from tuner.placement.state import State
 from tuner.reporting.texts import count_text
 from tuner.search.drawing import MAX_REJECTED_DRAWS
 from tuner.search.searchers import Searcher

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tuner.decisions.packing import Plan
 from tuner.errors import ParameterError, option
 from tuner.machine.mps import CONTROL, MpsDaemons, control_program, users_daemon
-from tuner.placement.packing import Plan
 from tuner.reporting.console import print_text
 from tuner.spec.groups import MpsChoice
 from tuner.trial import Device

@@ -16,8 +16,8 @@ from optuna.storages._heartbeat import is_heartbeat_enabled
 from optuna.trial import TrialState
 from rpds import HashTrieMap
 
-from tuner.placement import events
-from tuner.placement.state import State
+from tuner.decisions import events
+from tuner.decisions.state import State
 from tuner.records.study_record import Scale
 from tuner.search.optuna_trials import OptunaTrials
 from tuner.search.searchers import State as Ending

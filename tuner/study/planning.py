@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import NamedTuple
 
+from tuner.decisions.capacity import largest_ram, limited, ram_budgets, ram_buffer_bytes
+from tuner.decisions.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
 from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.estimation.calibration import Sample
 from tuner.estimation.estimators import first_share, with_room
@@ -14,8 +16,6 @@ from tuner.estimation.feedback import corrected
 from tuner.estimation.overheads import with_host
 from tuner.estimation.service import IN_RAM, EstimatePair, EstimationService
 from tuner.machine.leases import with_leased
-from tuner.placement.capacity import largest_ram, limited, ram_budgets, ram_buffer_bytes
-from tuner.placement.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
 from tuner.reporting import phases
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings

@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.decisions.events import Planned
+from tuner.decisions.packing import Plan, host_need_bytes, need_bytes
+from tuner.decisions.policies import Course, Packing, Policy, Retrying, replay
+from tuner.decisions.state import State
+from tuner.decisions.throughput import Crowding
 from tuner.errors import InputError, option
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.simulation import expected_seconds
-from tuner.placement.events import Planned
-from tuner.placement.packing import Plan, host_need_bytes, need_bytes
-from tuner.placement.policies import Course, Packing, Policy, Retrying, replay
-from tuner.placement.state import State
-from tuner.placement.throughput import Crowding
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS

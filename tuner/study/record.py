@@ -9,9 +9,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.decisions.packing import is_tight
 from tuner.errors import ParameterError
 from tuner.machine.revision import git_revision
-from tuner.placement.packing import is_tight
 from tuner.records.attempts import in_gb
 from tuner.records.checking import LARGEST_AMOUNT
 from tuner.records.study_folder import StudyFolder

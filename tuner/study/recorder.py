@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tuner.decisions.events import Allowed, Concluded, Dropped, Event, Planned, Reported, Retried, Started
+from tuner.decisions.state import State
 from tuner.execution.executor import Weights
 from tuner.integrations.trackers.adapter import Trackers
-from tuner.placement.events import Allowed, Concluded, Dropped, Event, Planned, Reported, Retried, Started
-from tuner.placement.state import State
 from tuner.records.attempts import Attempt, Times
 from tuner.records.epochs import EpochLog
 from tuner.records.files import EPOCHS

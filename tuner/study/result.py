@@ -9,8 +9,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.decisions.packing import Plan
 from tuner.errors import InputError, printable
-from tuner.placement.packing import Plan
 from tuner.records.attempts import Attempt, Line
 from tuner.records.seed_statistics import best_trial
 from tuner.reporting.result_tables import best_text

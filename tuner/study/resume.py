@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tuner.decisions.events import Ended, Event, Reported
 from tuner.errors import InputError, one_line, option
-from tuner.placement.events import Ended, Event, Reported
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import OPTUNA_CALL, StudyRecord

@@ -15,13 +15,13 @@ from ray import tune
 
 import tuner
 from tests.support.tune_mnist import train_mnist, train_within
+from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError
 from tuner.integrations.ray_tune.attempt import CappedAttempt
 from tuner.integrations.ray_tune.resources import Budget, RunAgain, TrialResources, trial_resources
 from tuner.integrations.ray_tune.trainable_spec import TrainableSpec
 from tuner.machine.holders import Memory
 from tuner.machine.leases import read_leases
-from tuner.placement.retry import RetryPolicy
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
 

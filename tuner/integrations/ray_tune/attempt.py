@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
+from tuner.decisions.packing import make_plan
+from tuner.decisions.retry import RetryPolicy, next_attempt
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.integrations.ray_tune.resources import RunAgain, TrialResources
@@ -15,8 +17,6 @@ from tuner.machine.caps import STACK_BYTES, capped, is_out_of_memory, lack_of_me
 from tuner.machine.devices import detect_devices, pin
 from tuner.machine.first_use import load_early
 from tuner.machine.peak import PeakMeter
-from tuner.placement.packing import make_plan
-from tuner.placement.retry import RetryPolicy, next_attempt
 from tuner.trial import GB, AttemptResult, Placement
 
 WAIT_SECONDS = 0.5  # between two looks at what others hold

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING
 
+from tuner.decisions.packing import budget_bytes
+from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, one_line
 from tuner.estimation.calibration import with_headroom
-from tuner.placement.packing import budget_bytes
-from tuner.placement.retry import RetryPolicy
 from tuner.spec.settings import Settings
 from tuner.trial import GB, MB, MOST_GB, Device, MemoryEstimate
 

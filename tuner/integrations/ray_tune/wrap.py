@@ -6,10 +6,10 @@ import inspect
 import sys
 from collections.abc import Sequence
 
+from tuner.decisions.capacity import limited
 from tuner.errors import InputError, ParameterError
 from tuner.integrations.ray_tune.trainable_spec import TrainableSpec, given_estimate
 from tuner.machine.devices import DeviceChoice, detect_devices
-from tuner.placement.capacity import limited
 from tuner.spec.commands import MemoryAwareOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings

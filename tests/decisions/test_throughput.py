@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 import tuner
-from tuner.placement.throughput import WorkerCount
+from tuner.decisions.throughput import WorkerCount
 
 # GPUMemNet's (arXiv 2602.17817), of trainings on an A100, each alone: GRACT is the part of the time in which the
 # GPU's engine was active.

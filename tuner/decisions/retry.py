@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from tuner.placement.capacity import UNBOUNDED
+from tuner.decisions.capacity import UNBOUNDED
 from tuner.trial import AttemptResult, Config, History, Phase, Request, Trial
 
 OnOom = Literal["grow", "accumulate", "fail"]

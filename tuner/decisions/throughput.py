@@ -13,8 +13,8 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-from tuner.placement.events import Allowed, Decision, Ended, Event, Opened, Reported
-from tuner.placement.state import State
+from tuner.decisions.events import Allowed, Decision, Ended, Event, Opened, Reported
+from tuner.decisions.state import State
 from tuner.trial import Device
 
 GAIN = 0.05  # the relative gain in throughput for which one more worker is kept

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from tuner.decisions.packing import Packer, make_plan
+from tuner.decisions.queue import Queue
 from tuner.execution.simulation import expected_seconds
-from tuner.placement.packing import Packer, make_plan
-from tuner.placement.queue import Queue
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
 
 

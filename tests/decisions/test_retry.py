@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tuner.placement.capacity import UNBOUNDED
-from tuner.placement.retry import STARVED, Retry, RetryPolicy, backoff, next_attempt
+from tuner.decisions.capacity import UNBOUNDED
+from tuner.decisions.retry import STARVED, Retry, RetryPolicy, backoff, next_attempt
 from tuner.trial import GB, AttemptResult, History, MemoryEstimate, Phase, Request, Trial
 
 OOM = AttemptResult("out_of_memory", limit_bytes=2 * GB)

@@ -12,11 +12,11 @@ from typing import Any
 
 from rpds import HashTrieMap
 
-from tuner.placement import events
-from tuner.placement.bounds import Bounds
-from tuner.placement.capacity import UNBOUNDED, largest_ram
-from tuner.placement.events import Ended, Event
-from tuner.placement.packing import Plan
+from tuner.decisions import events
+from tuner.decisions.bounds import Bounds
+from tuner.decisions.capacity import UNBOUNDED, largest_ram
+from tuner.decisions.events import Ended, Event
+from tuner.decisions.packing import Plan
 from tuner.trial import Device, Placement, Request
 
 NOTHING: HashTrieMap[str, Any] = HashTrieMap()

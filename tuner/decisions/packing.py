@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from tuner.errors import InputError
-from tuner.placement.capacity import (
+from tuner.decisions.capacity import (
     MOST_PER_CORE,
     UNBOUNDED,
     does_not_fit,
@@ -28,7 +27,8 @@ from tuner.placement.capacity import (
     within_cores,
     within_ram,
 )
-from tuner.placement.queue import Queue
+from tuner.decisions.queue import Queue
+from tuner.errors import InputError
 from tuner.trial import Device, MemoryEstimate, Placement, Request
 
 Bound = Literal["memory", "RAM", "CPU cores", "max_workers", "number of trials"]

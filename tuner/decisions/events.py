@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tuner.placement.bounds import Bounds
-from tuner.placement.packing import Plan
+from tuner.decisions.bounds import Bounds
+from tuner.decisions.packing import Plan
 from tuner.trial import GB, AttemptResult, Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from tuner.decisions.capacity import RAM_BUFFER_BYTES, ram_buffer_bytes
+from tuner.decisions.packing import Packer, Plan, make_plan
 from tuner.errors import InputError
 from tuner.execution.simulation import simulate
-from tuner.placement.capacity import RAM_BUFFER_BYTES, ram_buffer_bytes
-from tuner.placement.packing import Packer, Plan, make_plan
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
 

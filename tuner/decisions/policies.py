@@ -18,7 +18,7 @@ from dataclasses import replace
 from random import Random
 from typing import Protocol
 
-from tuner.placement.events import (
+from tuner.decisions.events import (
     Allowed,
     Concluded,
     Corrected,
@@ -35,9 +35,9 @@ from tuner.placement.events import (
     Started,
     Woken,
 )
-from tuner.placement.packing import Packer
-from tuner.placement.retry import RetryPolicy, Smaller, next_attempt
-from tuner.placement.state import State, apply
+from tuner.decisions.packing import Packer
+from tuner.decisions.retry import RetryPolicy, Smaller, next_attempt
+from tuner.decisions.state import State, apply
 from tuner.trial import Device, Placement, Request
 
 LOG = logging.getLogger("tuner.decisions")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tuner.placement.seconds import TimeLeft
+from tuner.decisions.seconds import TimeLeft
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 
 CPU = Device("", "cpu", 0, "a CPU", GB, GB, cores=2)
