@@ -231,9 +231,10 @@ class StudyLoop:
         """Says why trials wait: for the study's own trials, or for ``held`` on its device for other programs."""
         waiting = self.course.state.waiting
         if held is None:
-            least, room = min(request.need_bytes for request in waiting.values()), self.packing.room_bytes
-            said = "%d waiting for others of the study: the smallest needs %.2f GB, %.2f GB are free with a slot"
-            LOG.debug(said, len(waiting), least / GB, room / GB)
+            room = self.packing.room_bytes / GB
+            LOG.debug(
+                "%d waiting for others of the study: at most %.2f GB are free beside a free slot", len(waiting), room
+            )
             return
         request, device = held
         rooms = {"memory": bounds.rooms.get(device), "RAM": bounds.ram_bytes}

@@ -21,7 +21,7 @@ from tuner.machine.devices import DeviceChoice
 from tuner.trial import Device, Outcome, Placement, Question, Request
 from tuner.workloads.task import Tasks
 
-MOST = 2000  # of a study with more trials, so many are simulated, spread over all of them
+MOST = 500  # of a study with more trials, so many are simulated, spread over all of them
 
 
 @dataclass(frozen=True)
