@@ -250,6 +250,7 @@ def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(
 ) -> None:
     own_file(tmp_path, SMALL)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # whichever Ray other tests share
     assert message in refused(capfd, *arguments, "--device", "cpu")
     assert [path.name for path in tmp_path.iterdir()] == ["own.yaml"]
 
