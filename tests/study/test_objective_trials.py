@@ -208,3 +208,23 @@ def test_what_was_recorded_before_a_kill_is_told_to_the_study(tmp_path: Path) ->
     objective = OptunaObjective(conditional)
     assert told("completed", {"value": 0.25}) is TrialState.COMPLETE
     assert told("failed", {}) is TrialState.FAIL
+
+
+def test_a_trial_says_whose_it_is_from_its_first_moment_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a kill at that moment would leave a trial that nobody goes on with."""
+    study = optuna.create_study()
+    study.enqueue_trial({"x": 1})
+    made, storage = [], study._storage
+    create = storage.create_new_trial
+
+    def creating(*given: Any) -> int:
+        number = create(*given)
+        made.append(storage.get_trial(number).user_attrs)
+        return number
+
+    monkeypatch.setattr(storage, "create_new_trial", creating)
+    trials = ObjectiveTrials(study, OptunaObjective(conditional))
+    trials.begin(tmp_path, {})
+    asked = [trials.answer(Question(name, Call("suggest_float", ("x", 0, 2)))) for name in ("t001", "t002")]
+    assert asked[0] == 1 and made == [{"tuner": f"{tmp_path}/t002"}]
+    assert [trial.user_attrs["tuner"] for trial in study.trials] == [f"{tmp_path}/t001", f"{tmp_path}/t002"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tuner.reporting.plan_text import plan_text, time_lines
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, misfit_text
 from tuner.study.planning import Estimates, estimate_requests, plan_requests, whole_of, with_host_needs
-from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
+from tuner.trial import GB, Device, History, MemoryEstimate, Request, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
@@ -58,6 +59,18 @@ def test_a_trial_that_fits_only_without_what_is_cached_has_a_whole_device_and_th
     assert "gives back" not in plan_text(plan, roomy, "data")
     with pytest.raises(InputError, match=r"wide: a trial needs 16\.50 GB"):
         plan_requests(tasks, [cached(15, 0.5)], [gpu_16gb], settings)
+
+
+@pytest.mark.parametrize(("packing", "fits"), [("uniform", 7), ("per-trial", 3)])
+def test_a_resumed_study_gives_no_trial_more_because_another_ran_out_of_memory(
+    gpu_16gb: Device, packing: Any, fits: int
+) -> None:
+    first = cached(2, 0)
+    first = dataclasses.replace(first, estimate=dataclasses.replace(first.estimate, margin=0.0), need_bytes=2 * GB)
+    grown = dataclasses.replace(first, need_bytes=4 * GB, history=History(out_of_memory=1))
+    settings = Settings(auto_memory=True, packing=packing)
+    plan, served = plan_requests({"toy": TrainingTask(Toy(), None)}, [first, grown], [gpu_16gb], settings)
+    assert (plan.fits, [request.need_bytes for request in served]) == ((fits,), [2 * GB, 4 * GB])
 
 
 def test_a_plan_says_which_cores_are_busy_with_other_work(gpu_16gb: Device) -> None:

@@ -105,9 +105,22 @@ class ObjectiveTrials(OptunaTrials):
         if trial_id not in self._trials:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Heartbeat of storage")  # that only ``optimize`` has one
-                self._keep(trial_id, self.study.ask())
-            self._trials[trial_id].set_user_attr(OWNER, f"{self._folder}/{trial_id}")
+                self._keep(trial_id, self._ask(f"{self._folder}/{trial_id}"))
         return self._trials[trial_id]
+
+    def _ask(self, owner: str) -> optuna.Trial:
+        """The study's next trial, which says whose it is.
+
+        ``study.ask`` cannot say so as it makes one. A kill just after that would leave a trial that never ends.
+        """
+        study = self.study
+        if study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):  # the user has enqueued one
+            trial = study.ask()
+            trial.set_user_attr(OWNER, owner)
+            return trial
+        study._thread_local.cached_all_trials = None  # as ``study.ask`` does
+        made = optuna.trial.create_trial(state=TrialState.RUNNING, user_attrs={OWNER: owner})
+        return optuna.Trial(study, study._storage.create_new_trial(study._study_id, made))
 
     def _keep(self, trial_id: str, trial: optuna.Trial) -> None:
         """Begins a trial's heartbeat, if the storage asks for one, which ends with the trial.

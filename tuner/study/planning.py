@@ -220,7 +220,7 @@ def plan_requests(
     try:
         plan = make_plan(
             devices,
-            [request.need_bytes for request in all_of_them],
+            [_planned_bytes(request, settings) for request in all_of_them],
             packing=settings.packing_used,
             buffer_bytes=settings.buffer_bytes,
             max_workers=settings.most_workers,
@@ -246,6 +246,13 @@ def plan_requests(
         said = f"{', '.join(remedies)}, or use {larger}" if remedies else f"use {larger}"
         raise InputError(f"{whose}{error.text}: {said}") from error
     return plan, served
+
+
+def _planned_bytes(request: Request, settings: Settings) -> int:
+    """What a trial adds to a plan: with uniform packing, the others get no more because it ran out of memory."""
+    if settings.packing_used == "uniform" and request.history.out_of_memory:
+        return min(request.need_bytes, need_bytes(request.estimate))
+    return request.need_bytes
 
 
 def _buffer_binds(devices: Sequence[Device], settings: Settings) -> bool:
