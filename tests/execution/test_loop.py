@@ -260,18 +260,11 @@ def test_what_ended_corrects_what_waits(gpu_16gb: Device) -> None:
 
 
 class Reporting(Pretender):
-    """Its oldest trial reports an epoch before it ends; it writes down who was asked to end."""
-
-    def __init__(self, script: Script) -> None:
-        super().__init__(script)
-        self.asked: list[str] = []
+    """Its oldest trial reports an epoch before it ends."""
 
     def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
         report = EpochReport(self.running[0].trial.trial_id, 1, 3, {"loss": 1.0}, memory_bytes=GB)
         return [(report, bytes), *super().poll(timeout_seconds)]
-
-    def prune(self, trial_id: str) -> None:
-        self.asked.append(trial_id)
 
 
 def test_what_a_running_trial_reports_corrects_what_waits(gpu_16gb: Device) -> None:
@@ -304,13 +297,46 @@ def test_where_there_is_room_and_nobody_waits_another_is_suggested(gpu_16gb: Dev
 
 
 def test_a_trial_that_is_not_worth_its_epochs_is_asked_to_end(gpu_16gb: Device) -> None:
+    asked: list[str] = []
+
     class Disliking(Asked):
         def decide(self, state: State, now: float) -> Decision | None:
             run = state.running.get("b")
             return PruneAsked("b") if run and run.epoch and not run.prune_asked else None
 
+    class Slow(Pretender):
+        """Its oldest trial reports, and ends when it is polled again."""
+
+        reported = False
+
+        def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
+            self.reported = not self.reported
+            if self.reported:
+                return [(EpochReport(self.running[0].trial.trial_id, 1, 3, {"loss": 1.0}), bytes)]
+            return super().poll(timeout_seconds)
+
+        def prune(self, trial_id: str) -> None:
+            asked.append(trial_id)
+
     requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("given"), GB) for n in "ab"]
     plan = make_plan([gpu_16gb], [GB, GB], packing="per-trial", buffer_bytes=2 * GB)
-    executor = Reporting(needs({"a": 1, "b": 1}))
-    run_trials(requests, plan, executor, policies=[Disliking()])
-    assert executor.asked == ["b"]
+    run_trials(requests, plan, Slow(needs({"a": 1, "b": 1})), policies=[Disliking()])
+    assert asked == ["b"]
+
+
+def test_a_study_whose_workers_the_signal_has_ended_waits_for_none(gpu_16gb: Device) -> None:
+    interrupt = Interrupt()
+
+    class Killed(Training):
+        """The signal has ended the trials' processes, too."""
+
+        def poll(self, timeout_seconds: float) -> list[tuple[EpochReport | Outcome | DeviceLost, Weights]]:
+            if not self.stops:
+                return super().poll(timeout_seconds)
+            ended, self.running = self.running, []
+            return [(Outcome(placement.trial, "failed", placement), bytes) for placement in ended]
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run(Killed(interrupt, presses=1), {"a": 4, "b": 4}, [gpu_16gb], interrupt)
+    assert time.monotonic() - began < 5

@@ -17,7 +17,7 @@ def test_a_studys_folder_says_what_was_decided_and_by_which_numbers(
     assert "2 waiting, 1 at once, bound by max_workers\n" in log
     assert "t001 starts attempt 1 on cpu with 0.10 GB (" in log
     assert "t001 ended attempt 1: completed, peak" in log
-    assert "1 waiting for others of the study: at most 0.00 GB are free beside a free slot\n" in log
+    assert "1 waiting for others of the study: no device has a free slot\n" in log
     assert "t001 starts" not in capsys.readouterr().err
 
 

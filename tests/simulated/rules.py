@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.simulated.world import World
 from tuner.decisions.events import Concluded, Ended, Event, PruneAsked, Retried, RoomSeen, Started, Woken
 from tuner.decisions.state import State
+from tuner.records.attempts import Attempt
 from tuner.trial import Device, Placement, Request
 
 
@@ -23,6 +25,12 @@ class Rules:
     before: State = field(default_factory=State)
     since: list[Placement] = field(default_factory=list)  # what has started since the last look at the devices
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)  # by trial id and way of ending
+
+    def recall(self, rows: Sequence[Attempt]) -> None:
+        """A process begins with these rows on disk."""
+        self.completed = Counter(row.trial_id for row in rows if row.status == "completed")
+        self.failures = Counter((row.trial_id, row.lost or row.status) for row in rows)
+        assert max(self.completed.values(), default=0) <= 1, "a trial is completed twice"
 
     def check(self, state: State, event: Event) -> None:
         """An event has led to a state."""
@@ -183,7 +191,7 @@ class Rules:
         assert event.delay_seconds >= least, "a retry does not wait"
 
     def _woken(self, event: Woken) -> None:
-        first = next(retry for retry in self.before.delayed if retry.request is event.request)
+        first = next(retry for retry in self.before.delayed.values() if retry.request is event.request)
         idle = not (self.before.running or self.before.waiting)
         assert first.due <= self.now or (idle and not first.always), "a retry does not wait for its time"
 

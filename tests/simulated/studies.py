@@ -75,13 +75,14 @@ def run_study(seed: int) -> Rules:
     journal = Journal(check)
     process = Process(world, journal, rules, 0.0)
     for _ in range(draw.choice([0, 0, 1, 3])):
-        journal.end = _end(process, process.course.state.number + draw.randrange(1, 120), draw.random() < 0.7)
+        at = process.course.state.number + draw.randrange(1, 120)
+        journal.end, journal.kill = _end(process, at, draw.random() < 0.7), _kill(process, at, draw.random() < 0.3)
         with suppress(Crash, KeyboardInterrupt):
             process.run()
             break
         process = resumed(process, journal)
     else:
-        journal.end = lambda _: None
+        journal.end, journal.kill = (lambda _: None), (lambda: None)
         process.run()
     ended = process.course.state.ended
     assert len(ended) == len(world.requests), "a trial has no end"
@@ -100,12 +101,27 @@ def _end(process: Process, at: int, crash: bool) -> Callable[[State], None]:
     return end
 
 
+def _kill(process: Process, at: int, between: bool) -> Callable[[], None]:
+    """What kills a process when a row is on disk, and nothing has followed from it."""
+
+    def kill() -> None:
+        if between and process.course.state.number >= at - 20:
+            raise Crash
+
+    return kill
+
+
 def resumed(crashed: Process, journal: Journal) -> Process:
     """The next process of a study that has crashed: it has decided what the crashed one had, or would have."""
     state, before = crashed.course.state, crashed.left()
     process = Process(crashed.world, journal, crashed.rules, crashed.machines.now)
     after = process.left()
+    process.rules.recall(journal.rows)
+    recorded = {(row.trial_id, row.attempts) for row in journal.rows}
+    unseen = {key for key, run in state.running.items() if (key, run.placement.trial.attempt) in recorded}
     for trial_id, ended in process.course.state.ended.items():
+        if trial_id in unseen:  # the process was killed between its row and what follows
+            continue
         known = state.ended.get(trial_id) or state.undecided[trial_id]
         assert known.result.status == ended.result.status, "a trial has another end"
     # It takes its devices anew, also those that were lost or had no slot, and may give more than before.
@@ -113,10 +129,10 @@ def resumed(crashed: Process, journal: Journal) -> Process:
         process.rules.devices_are_back = True
         return process
     # One whose need is learned is given up with less than the ample share that it would begin with.
-    again = after.keys() & state.ended.keys()
+    again = after.keys() & set(state.ended)
     assert crashed.world.learned or not again, "a trial that had ended runs again"
-    for trial_id, run in state.running.items():
-        assert after[trial_id].trial == run.request.trial, "a running attempt does not start again"
+    for trial_id in set(state.running) - unseen:
+        assert after[trial_id].trial == state.running[trial_id].request.trial, "a running attempt is not tried again"
     for trial_id, request in before.items():
         assert after[trial_id].trial == request.trial, "another attempt follows after a crash"
         assert after[trial_id].history == request.history, "attempts are counted differently after a crash"

@@ -7,6 +7,7 @@ memory are made up. A crash forgets everything but the journal.
 from __future__ import annotations
 
 import heapq
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from tuner.execution.device_arbiter import DeviceArbiter, Wait
 from tuner.execution.executor import ExecutorEvent, Happening, Weights
 from tuner.execution.simulation import SimulatedExecutor, Unheard
 from tuner.execution.stall_detector import StallDetector
-from tuner.records.attempts import Attempt
+from tuner.records.attempts import Attempt, parse_attempt
 from tuner.records.epochs import EpochLine
 from tuner.trial import (
     GB,
@@ -253,13 +254,16 @@ class Journal(Unheard):
         self.rows: list[Attempt] = []
         self.lines: list[EpochLine] = []
         self.end: Callable[[State], None] = lambda _: None  # ends the process at some moment
+        self.kill: Callable[[], None] = lambda: None  # ends it between a row and all that follows from it
         self.now: Callable[[], float] = lambda: 0.0
         self._check = check
 
     def append(self, outcome: Outcome, weights: Weights) -> None:
         assert outcome.placement is None or outcome.trial == outcome.placement.trial
         estimate = outcome.placement.estimate if outcome.placement else MemoryEstimate("given")
-        self.rows.append(Attempt.of(outcome, estimate, (self.now(), self.now())))
+        line = json.dumps(Attempt.of(outcome, estimate, (self.now(), self.now())).to_line(exact=True))
+        self.rows.append(parse_attempt(json.loads(line), "line"))
+        self.kill()
 
     def hear(self, state: State, event: Event) -> None:
         if isinstance(event, Reported):

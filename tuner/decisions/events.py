@@ -89,6 +89,7 @@ class Ended:
     result: AttemptResult
     metrics: Mapping[str, float | None]
     at: float = 0.0
+    estimated_bytes: int = 0  # the total that was expected of it; with less, its peak says nothing of other trials
     outcome: Outcome | None = None  # all that is known of it; None if it was read from the journal
 
     def __str__(self) -> str:

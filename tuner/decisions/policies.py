@@ -1,13 +1,14 @@
 """What is decided in a study, and by whom: a policy for each question, asked in order after every event.
 
-A policy is where a new rule goes. ``Policy`` is its interface, and ``Course`` asks:
+A policy is where a new rule goes. ``Policy`` is its interface. ``tuner.study.prepare`` lists them, and ``Course``
+asks them in this order. It matters: a suggestion that fits no device is dropped before its estimate is corrected.
 
-    Retrying    what follows an attempt that has ended, and when        this module and ``retry.py``
-    Learning    which estimates of waiting trials were wrong            ``tuner.estimation.feedback``
-    Judging     which running trials end early                          ``tuner.study.judging``
-    Crowding    how many trials a GPU runs at once                      ``throughput.py``
-    Searching   what is tried next                                      ``tuner.study.live_search``
-    Packing     which trial starts, where, and with how much memory     this module and ``packing.py``
+    Retrying        what follows an attempt that has ended, and when        this module and ``retry.py``
+    Searching       what is tried next, if there is a search                ``tuner.study.live_search``
+    StudyFeedback   which estimates of waiting trials were wrong            ``tuner.estimation.feedback``
+    Judging         which running trials end early                          ``tuner.study.judging``
+    Crowding        how many trials a GPU runs at once                      ``throughput.py``
+    Packing         which trial starts, where, and with how much memory     this module and ``packing.py``
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Policy(Protocol):
     """Answers one question about a study.
 
     ``hear`` gets every event in order, the journal's of a resumed study first, so a policy remembers nothing that a
-    resumed study would forget. ``decide`` changes nothing: what is decided comes back by ``hear`` as an event.
+    resumed study would forget. ``decide`` changes nothing: what is decided comes back by ``hear`` as an event. Only a
+    search gives each suggestion once, so its answer is always taken.
     """
 
     def hear(self, state: State, event: Event) -> None:
@@ -100,9 +102,9 @@ class Retrying:
         """
         for ended in state.undecided.values():
             return self.after(state, ended, now)
-        if state.stopping or not state.delayed:
+        first = None if state.stopping else state.first_delayed
+        if first is None:
             return None
-        first = state.delayed[0]
         idle = not (state.running or state.waiting)
         return Woken(first.request) if first.due <= now or (idle and not first.always) else None
 

@@ -5,7 +5,6 @@ Values are frozen. Maps share what does not change, so an event costs the same i
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -51,7 +50,7 @@ class State:
     whole_ram_bytes: int = UNBOUNDED
     requests: HashTrieMap[str, Request] = NOTHING  # every trial by its id, as it was asked for last
     waiting: HashTrieMap[str, Request] = NOTHING
-    delayed: tuple[Delayed, ...] = ()  # sorted
+    delayed: HashTrieMap[str, Delayed] = NOTHING
     running: HashTrieMap[str, Running] = NOTHING
     undecided: HashTrieMap[str, Ended] = NOTHING  # attempts of which nobody has decided what follows
     reported: HashTrieMap[str, int] = NOTHING  # the furthest epoch that each trial has reported
@@ -78,8 +77,13 @@ class State:
     @property
     def left(self) -> list[Request]:
         """The trials that wait, in the order of their ids, with those whose retries are delayed."""
-        left = [*self.waiting.values(), *(retry.request for retry in self.delayed)]
+        left = [*self.waiting.values(), *(retry.request for retry in self.delayed.values())]
         return sorted(left, key=lambda request: request.trial.trial_id)
+
+    @property
+    def first_delayed(self) -> Delayed | None:
+        """The retry that is due first."""
+        return min(self.delayed.values(), default=None)
 
     @property
     def is_over(self) -> bool:
@@ -106,7 +110,7 @@ def _planned(state: State, event: events.Planned) -> State:
 
 def _opened(state: State, event: events.Opened) -> State:
     waiting = HashTrieMap({request.trial.trial_id: request for request in event.requests})
-    return _with(state, plan=event.plan, waiting=waiting, requests=state.requests.update(waiting), delayed=())
+    return _with(state, plan=event.plan, waiting=waiting, requests=state.requests.update(waiting), delayed=NOTHING)
 
 
 def _started(state: State, event: events.Started) -> State:
@@ -125,7 +129,8 @@ def _reported(state: State, event: events.Reported) -> State:
     run = state.running.get(trial_id)
     if run is None:  # of an earlier process
         return _with(state, reported=reported)
-    return _with(state, reported=reported, running=state.running.insert(trial_id, replace(run, epoch=epoch)))
+    run = replace(run, epoch=epoch, prune_asked=False)  # it has not heard it, if it was asked
+    return _with(state, reported=reported, running=state.running.insert(trial_id, run))
 
 
 def _ended(state: State, event: Ended) -> State:
@@ -136,7 +141,7 @@ def _ended(state: State, event: Ended) -> State:
     return _with(  # the journal does not say when an attempt started
         state,
         waiting=state.waiting.discard(trial_id),
-        delayed=_without(state.delayed, trial_id),
+        delayed=state.delayed.discard(trial_id),
         ended=state.ended.discard(trial_id),
         undecided=undecided,
     )
@@ -144,12 +149,11 @@ def _ended(state: State, event: Ended) -> State:
 
 def _retried(state: State, event: events.Retried) -> State:
     trial_id = event.ended.trial.trial_id
-    delayed = list(state.delayed)
-    insort(delayed, Delayed(event.due, state.number, event.request, event.always))
+    delayed = Delayed(event.due, state.number, event.request, event.always)
     return _with(
         state,
         undecided=state.undecided.discard(trial_id),
-        delayed=tuple(delayed),
+        delayed=state.delayed.insert(trial_id, delayed),
         requests=state.requests.insert(trial_id, event.request),
     )
 
@@ -158,23 +162,19 @@ def _woken(state: State, event: events.Woken) -> State:
     trial_id = event.request.trial.trial_id
     return _with(
         state,
-        delayed=_without(state.delayed, trial_id),
+        delayed=state.delayed.discard(trial_id),
         waiting=state.waiting.insert(trial_id, event.request),
     )
 
 
-def _without(delayed: tuple[Delayed, ...], trial_id: str) -> tuple[Delayed, ...]:
-    return tuple(retry for retry in delayed if retry.request.trial.trial_id != trial_id)
-
-
 def _concluded(state: State, event: events.Concluded) -> State:
-    trial_id = event.ended.trial.trial_id
-    return _with(state, undecided=state.undecided.discard(trial_id), ended=state.ended.insert(trial_id, event.ended))
+    trial_id, kept = event.ended.trial.trial_id, replace(event.ended, outcome=None)  # which may hold a long traceback
+    return _with(state, undecided=state.undecided.discard(trial_id), ended=state.ended.insert(trial_id, kept))
 
 
 def _dropped(state: State, event: events.Dropped) -> State:
     trial_id, outcome = event.outcome.trial.trial_id, event.outcome
-    ended = Ended(outcome.trial, outcome.result, outcome.metrics, outcome=outcome)
+    ended = Ended(outcome.trial, outcome.result, outcome.metrics)
     return _with(state, waiting=state.waiting.discard(trial_id), ended=state.ended.insert(trial_id, ended))
 
 

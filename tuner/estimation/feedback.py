@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tuner.decisions.events import Corrected, Decision, Ended, Event, Opened, Planned, Reported
-from tuner.decisions.packing import is_tight
 from tuner.decisions.state import State
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Calibration, Sample
@@ -187,12 +186,12 @@ class StudyFeedback:
         if isinstance(event, Planned):
             for request in event.requests:
                 self.add(request.trial, event.raw[request.trial.trial_id])
+            self._changed = self._changed or state.plan is not None  # what was learned counts for a suggestion, too
         elif isinstance(event, Reported):
             trial = state.requests[event.report.trial_id].trial
             self._learned(trial, self.report(trial, event.report), state)
         elif isinstance(event, Ended):
-            estimate, given = state.requests[event.trial.trial_id].estimate, event.result.limit_bytes
-            if not (given and is_tight(estimate, given)):
+            if not 0 < event.result.limit_bytes < event.estimated_bytes:
                 self._learned(event.trial, self.learn(event.trial, event.result), state)
         elif isinstance(event, (Opened, Corrected)):
             self._changed = False

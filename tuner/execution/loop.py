@@ -81,6 +81,7 @@ class StudyLoop:
     clock: Callable[[], float] = time.monotonic
     changed: bool = False  # whether more may fit than at the last look at the devices
     look_again: float = 0.0  # when to ask the arbiter again
+    gone: set[str] = field(default_factory=set)  # the ids of trials whose workers a signal to the study has ended
 
     def run(self) -> None:
         """Runs the study to its end.
@@ -154,7 +155,8 @@ class StudyLoop:
         """
         for happening, weights in self.executor.poll(timeout_seconds):
             self._take_in(happening, weights)
-            self.decide()
+            while self.course.state.undecided and (decision := self.course.decide(self.clock())):
+                self.take(decision)  # what follows an attempt; all else is decided when everything has been heard
         stalled, notices = self.stalls.look()
         if self.course.state.stopping:  # no trial is tried again
             return
@@ -193,11 +195,14 @@ class StudyLoop:
             self._lose(happening)
         elif isinstance(happening, Outcome):
             self.stalls.ends(happening.trial.trial_id)
-            # Ctrl-C ends the workers, too.
-            if not (self.interrupt.requested and happening.status == "failed"):
-                outcome = self._unless_starved(happening)
-                self.listener.append(outcome, weights)
-                self.take(Ended(outcome.trial, outcome.result, outcome.metrics, self.clock(), outcome))
+            if self.interrupt.requested and happening.status == "failed":  # Ctrl-C ends the workers, too
+                self.gone.add(happening.trial.trial_id)
+                return
+            outcome = self._unless_starved(happening)
+            assert outcome.placement is not None
+            self.listener.append(outcome, weights)
+            size = outcome.placement.estimate.total_bytes
+            self.take(Ended(outcome.trial, outcome.result, outcome.metrics, self.clock(), size, outcome))
 
     def _lose(self, happening: DeviceLost) -> None:
         self.take(Lost(happening.device))
@@ -232,9 +237,8 @@ class StudyLoop:
         waiting = self.course.state.waiting
         if held is None:
             room = self.packing.room_bytes / GB
-            LOG.debug(
-                "%d waiting for others of the study: at most %.2f GB are free beside a free slot", len(waiting), room
-            )
+            free = f"{room:.2f} GB are free on the emptiest device" if room else "no device has a free slot"
+            LOG.debug("%d waiting for others of the study: %s", len(waiting), free)
             return
         request, device = held
         rooms = {"memory": bounds.rooms.get(device), "RAM": bounds.ram_bytes}
@@ -250,9 +254,10 @@ class StudyLoop:
 
     def _training(self) -> int:
         """How many trials have reported and still run."""
-        return sum(run.epoch is not None for run in self.course.state.running.values())
+        running = self.course.state.running.items()
+        return sum(run.epoch is not None and trial_id not in self.gone for trial_id, run in running)
 
     def _seconds_until_next(self) -> float:
         """The seconds until the next retry, at most ``POLL_SECONDS``."""
-        delayed = self.course.state.delayed
-        return max(0.0, min(POLL_SECONDS, delayed[0].due - self.clock())) if delayed else POLL_SECONDS
+        first = self.course.state.first_delayed
+        return max(0.0, min(POLL_SECONDS, first.due - self.clock())) if first else POLL_SECONDS

@@ -152,7 +152,7 @@ def expected_seconds(requests: Sequence[Request], plan: Plan, trials: int) -> fl
     known = {request.trial.trial_id: request.seconds for request in requests}
     if not requests or None in known.values():
         return None
-    some = requests[:: len(requests) // MOST + 1]
+    some = requests[:: -(-len(requests) // MOST)]
     took = simulate(some, plan, lambda request: known[request.trial.trial_id] or 0.0).seconds
     return took * max(trials, len(requests)) / len(some)
 

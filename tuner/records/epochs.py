@@ -1,6 +1,7 @@
-"""The reports of trials after their epochs, in ``epochs.jsonl``. They are used for learning curves only.
+"""The reports of trials after their epochs, in ``epochs.jsonl``: for learning curves, and for resumed studies.
 
-Lines are buffered for up to a second and not synced to the disk. Without the file, only the curves are missing.
+Lines are buffered for up to a second and not synced to the disk. Without the file, curves are missing, and a resumed
+study's pruner and search know the ends of trials alone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class EpochLine:
     at: Amount  # the time in unix seconds
     metrics: Mapping[str, Metric]  # by name; None for a metric that was not finite
     memory_gb: Amount | None = None  # the peak of its process on its device so far; None if unknown
+    host_peak_gb: Amount | None = None  # beside a GPU, its peak in its host's RAM so far; None if unknown
 
 
 class EpochLog:
@@ -51,12 +53,13 @@ class EpochLog:
             "epoch": report.epoch,
             "at": round(time.time(), 3),
             "metrics": {
-                name: round(float(value), 6) if math.isfinite(value) else None
-                for name, value in report.metrics.items()
+                name: float(value) if math.isfinite(value) else None for name, value in report.metrics.items()
             },
         }
         if report.memory_bytes is not None:
-            line["memory_gb"] = round(report.memory_bytes / GB, 4)
+            line["memory_gb"] = report.memory_bytes / GB
+        if report.host_peak_bytes is not None:
+            line["host_peak_gb"] = report.host_peak_bytes / GB
         self._lines.append(json.dumps(line))
         if time.monotonic() >= self._flushed + FLUSH_SECONDS:
             self.flush()

@@ -1,6 +1,6 @@
 """The log of a study's decisions: what was decided of which trial, and the numbers it was decided by.
 
-Everything under ``logging.getLogger("tuner")`` goes into a file of the study's folder. The environment variable
+What ``logging.getLogger("tuner.decisions")`` is told goes into a file of the study's folder. The environment variable
 ``TUNER_LOG=debug``, or ``--debug`` in a terminal, shows it as well, and so does a program that logs at that level.
 """
 
@@ -9,39 +9,58 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
 from tuner.machine.atomic_files import not_following
 
+LOGGER = logging.getLogger("tuner.decisions")
 VARIABLE = "TUNER_LOG"
 FORMAT = "%(asctime)s %(message)s"
 
 
-class _Quiet(logging.StreamHandler[TextIO]):
-    """A handler that loses what it cannot write: a full disk or a closed terminal ends no study."""
+class DecisionLog(logging.Handler):
+    """Keeps what is decided until there is a folder, and then writes it to a file there.
 
-    def handleError(self, record: logging.LogRecord) -> None:
-        """Nothing is printed."""
+    What cannot be written is lost: a full disk or a closed terminal ends no study.
+    """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter(FORMAT))
+        self._lines: list[str] = []
+        self._files: list[TextIO] = [sys.stderr] if os.environ.get(VARIABLE, "").lower() == "debug" else []
+        self._opened = False
 
-@contextmanager
-def decisions_logged(path: Path) -> Iterator[None]:
-    """Logs what is decided in the block to a file, and to the standard error if that is asked for."""
-    logger, formatter = logging.getLogger("tuner"), logging.Formatter(FORMAT)
-    with ExitStack() as handlers:
-        streams = [sys.stderr] if os.environ.get(VARIABLE, "").lower() == "debug" else []
+    def __enter__(self) -> Self:
+        """Begins to take what is decided."""
+        LOGGER.setLevel(logging.DEBUG)
+        LOGGER.propagate = logging.getLogger().isEnabledFor(logging.DEBUG)
+        LOGGER.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Takes no more, and closes the file."""
+        LOGGER.removeHandler(self)
+        for file in self._files[-1:] if self._opened else ():
+            with suppress(OSError):
+                file.close()
+
+    def open(self, path: Path) -> None:
+        """Writes what was kept, and all that follows, to this file."""
         with suppress(OSError):
-            streams.append(handlers.enter_context(open(path, "a", opener=not_following)))
-        for stream in streams:
-            handler = _Quiet(stream)
-            handler.setFormatter(formatter)
-            logger.addHandler(handler)
-            handlers.callback(logger.removeHandler, handler)
-        handlers.callback(logger.setLevel, logger.level)
-        handlers.callback(setattr, logger, "propagate", logger.propagate)
-        logger.propagate = logger.propagate and logger.isEnabledFor(logging.DEBUG)  # to a handler that takes all
-        logger.setLevel(logging.DEBUG)
-        yield
+            self._files.append(open(path, "a", opener=not_following))  # noqa: SIM115  # closed at the end of the block
+            self._opened = True
+            self._files[-1].writelines(self._lines)
+        self._lines.clear()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a line, or keeps it."""
+        line = self.format(record) + "\n"
+        if not self._opened:
+            self._lines.append(line)
+        for file in self._files:
+            with suppress(OSError, ValueError):
+                file.write(line)
+                file.flush()

@@ -73,7 +73,7 @@ class Judging:
         report = event.report
         workload = self._workloads[report.trial_id]
         metric = self._objectives[workload].metric
-        if report.epoch == 0 or metric not in report.metrics:
+        if report.epoch == 0 or metric not in report.metrics or report.trial_id in state.ended:
             return
         value = report.metrics[metric]
         known = math.nan if value is None else value

@@ -73,6 +73,7 @@ class Searching:
         if isinstance(event, Planned):
             self.estimates = self.estimates.with_more(Estimates(event.requests, event.raw))
             self._new = event.requests[-1].trial.trial_id if state.plan else ""
+            self._least = min([self._least, *(request.need_bytes for request in event.requests)])
         elif isinstance(event, Opened):
             self._least = min((request.need_bytes for request in event.requests), default=0)
         elif isinstance(event, (Corrected, Started)):

@@ -65,6 +65,7 @@ class Recorder:
             self._stopped[trial_id] = outcome, time.monotonic()
             return
         outcome = self._described(outcome)
+        self._epochs.flush()  # what it reported is known to whoever knows that it has ended
         request = self._unfinished.pop(trial_id)
         estimate = outcome.placement.estimate if outcome.placement else request.estimate
         self._ends[trial_id] = self._folder.record(outcome, estimate, weights, self._times(trial_id)), outcome

@@ -216,12 +216,13 @@ def events_of(attempts: Sequence[Attempt], lines: Sequence[EpochLine], trials: M
 
 def _reported(line: EpochLine) -> Reported:
     metrics = {name: math.nan if value is None else value for name, value in line.metrics.items()}
-    memory = None if line.memory_gb is None else int(line.memory_gb * GB)
-    return Reported(EpochReport(line.trial_id, line.epoch, 0, metrics, memory), line.at)
+    memory, host = (None if gb is None else int(gb * GB) for gb in (line.memory_gb, line.host_peak_gb))
+    return Reported(EpochReport(line.trial_id, line.epoch, 0, metrics, memory, host), line.at)
 
 
 def _ended(row: Attempt, planned: Trial) -> Ended:
     """The end of an attempt, with its batch and evaluation as small as they were, and not as they would be now."""
     now = shrunk(planned.config)
     config = {key: value for key, value in planned.config.items() if key not in now} | shrunk(row.config)
-    return Ended(replace(planned, config=config, attempt=row.attempts), row.result, row.metrics)
+    size = int(row.estimated_memory_gb * GB)
+    return Ended(replace(planned, config=config, attempt=row.attempts), row.result, row.metrics, 0.0, size)

@@ -19,7 +19,7 @@ from tuner.records.files import DECISIONS
 from tuner.records.row_queries import best_first
 from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, make_console
-from tuner.reporting.decision_log import decisions_logged
+from tuner.reporting.decision_log import DecisionLog
 from tuner.reporting.notebook import import_quietly
 from tuner.spec.spelling import in_terminal
 from tuner.study.ending import show_end
@@ -52,6 +52,7 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
     given, executor = executor, executor or make_executor(settings)
     with orderly(interrupt), ExitStack() as started:
         started.callback(remove_compiled_folder)
+        decisions = started.enter_context(DecisionLog())
         mps = started.enter_context(closing(Mps(settings.mps)))  # its daemons end after the workers
         started.enter_context(closing(executor))
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
@@ -83,8 +84,8 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
             if record is not study.record:
                 folder.describe(record)
             around = Surroundings(executor, console, interrupt, trackers)
-            with decisions_logged(folder.path / DECISIONS):
-                broken = execute(study, steering, folder, record, around)
+            decisions.open(folder.path / DECISIONS)
+            broken = execute(study, steering, folder, record, around)
             study = replace(study, attempts=folder.attempts())
             if selected.optuna and (scales := selected.optuna.scales()):  # an objective defines its space as it runs
                 record = replace(record, scales=scales)

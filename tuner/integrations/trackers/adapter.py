@@ -67,9 +67,9 @@ class Tracker(Thread):
 def epoch_figures(report: EpochReport, share_bytes: int) -> Figures:
     """An epoch's metrics as in ``epochs.jsonl``, and the memory that the trial has and has taken."""
     finite = {name: value for name, value in report.metrics.items() if math.isfinite(value)}
-    figures = {EPOCH + name: round(float(value), 6) for name, value in finite.items()}
-    sizes = {"memory/taken_gb": report.memory_bytes, "memory/share_gb": share_bytes}
-    return figures | {name: round(size / GB, 4) for name, size in sizes.items() if size is not None}
+    figures = {EPOCH + name: float(value) for name, value in finite.items()}
+    figures["memory/share_gb"] = round(share_bytes / GB, 4)
+    return figures if report.memory_bytes is None else {**figures, "memory/taken_gb": report.memory_bytes / GB}
 
 
 def row_figures(row: Attempt) -> Figures:
