@@ -1,6 +1,6 @@
-"""The reports of trials after their epochs, in ``epochs.jsonl``. They are used for learning curves only.
+"""The reports of trials after their epochs, in ``epochs.jsonl``: for learning curves, and for pruners that go on.
 
-Lines are buffered for up to a second and not synced to the disk. Without the file, only the curves are missing.
+Lines are buffered for up to a second and not synced to the disk. Without the file, no result is missing.
 """
 
 from __future__ import annotations
