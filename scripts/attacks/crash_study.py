@@ -46,7 +46,6 @@ LISTED = [
 ]
 SAME = ("status", "epochs", "val_rmse", "test_rmse", "train_loss", "best_epoch")
 COMMAND = [sys.executable, "-m", "tuner"]
-OPTIONS = ["--mode", "architecture", "--limit", "4", "--epochs", "2", "--max-workers", "2", "--threads", "1"]
 
 
 RAY_AGENTS = ("ray::Dashboard", "ray::RuntimeEnv", "ray/dashboard/agent", "ray/_private/runtime_env/agent")

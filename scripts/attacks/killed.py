@@ -1,8 +1,7 @@
-"""What is killed: a function, a script (``killed.py X MB``), and an Optuna study's driver (``killed.py JSON``)."""
+"""What is killed: a function, a script of it, and an Optuna study."""
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
@@ -17,50 +16,41 @@ MB = (1, 400, 700)  # held by a trial; a first share is enough for 1, and a whol
 
 def train(config: dict[str, float]) -> None:
     """Goes on behind its checkpoint; a score follows from the configuration and the epoch."""
-    held, before = bytes(int(config["mb"]) << 20), tuner.checkpoint()
+    _held, before = bytes(int(config["mb"]) << 20), tuner.checkpoint()
     done = int((Path(before) / "epoch").read_text()) if before else 0
     for epoch in range(done + 1, EPOCHS + 1):
         time.sleep(0.1)
         with tempfile.TemporaryDirectory() as place:
             (Path(place) / "epoch").write_text(f"{epoch}")
             tuner.report(score=config["x"] / epoch, epoch=epoch, checkpoint=place)
-    del held
 
 
 def objective(trial: Any) -> float:
     """The same for Optuna, without checkpoints."""
     from optuna import TrialPruned
 
-    x, held = float(trial.suggest_float("x", 0, 1)), bytes(trial.suggest_categorical("mb", MB) << 20)
+    x, _held = float(trial.suggest_float("x", 0, 1)), bytes(trial.suggest_categorical("mb", MB) << 20)
     for epoch in range(1, EPOCHS + 1):
         time.sleep(0.1)
         trial.report(x / epoch, epoch)
         if trial.should_prune():
             raise TrialPruned
-    del held
     return x / EPOCHS
 
 
 def optimize(scheduler: str, trials: int, **options: object) -> None:
-    """Begins the study in this folder, or goes on with it."""
+    """Begins an Optuna study in this folder, or goes on with it."""
     import optuna
 
     import tuner.optuna
-    from scripts.attacks.killed import objective  # where workers find it
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    pruners = {"fifo": optuna.pruners.NopPruner, "asha": optuna.pruners.SuccessiveHalvingPruner}
-    how = {
-        "pruner": pruners.get(scheduler, optuna.pruners.MedianPruner)(),
-        "sampler": optuna.samplers.TPESampler(seed=0),
-    }
+    named = {"fifo": "NopPruner", "asha": "SuccessiveHalvingPruner", "median": "MedianPruner"}
+    how = {"pruner": getattr(optuna.pruners, named[scheduler])(), "sampler": optuna.samplers.TPESampler(seed=0)}
     study = optuna.create_study(storage="sqlite:///optuna.db", study_name="killed", load_if_exists=True, **how)
     where = "resume" if Path("study/study.json").exists() else "output"
     tuner.optuna.optimize(study, objective, trials, **options, **{where: "study"})
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        optimize(**json.loads(sys.argv[1]))
-    else:
-        train({"x": float(sys.argv[1]), "mb": float(sys.argv[2])})
+    train({"x": float(sys.argv[1]), "mb": float(sys.argv[2])})

@@ -49,6 +49,11 @@ def test_bad_trials_leave_good_ones_alone() -> None:
     assert "     9       0" in attack("trials", "--way", "child", "--only", KINDS)
 
 
+@pytest.mark.slow
+def test_a_killed_study_of_each_kind_loses_nothing() -> None:
+    assert "all                                           4       0" in attack("kills", "--tries", "4")
+
+
 @pytest.mark.long
 def test_a_study_runs_where_clusters_run_it() -> None:
     assert "     3       0" in attack("environments", "--way", "child", "--only", PLACES)
