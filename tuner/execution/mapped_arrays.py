@@ -1,4 +1,7 @@
-"""Sends memory-mapped arrays to the workers: by file name on one machine, else by content."""
+"""Sends tasks with their data to the workers: on one machine through a file that all of them map, else through Ray.
+
+Arrays that are mapped from files of their own are mapped again from these.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,22 @@ import mmap
 import os
 import pickle
 import sys
+import warnings
 from dataclasses import dataclass
-from functools import partial
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import DataError, option
-from tuner.execution import shared_tensors
 from tuner.execution.ray_api import ObjectRef
 
 AnyArray = NDArray[np.generic]
 Order = Literal["C", "F"]
 ALIGNMENT = 64  # of arrays in a packed file
+IN_MEMORY = hasattr(os, "memfd_create")  # on Linux, where packed files take no place on a drive
 GONE = f"has been removed or replaced since the study began: run it again, or resume it with {option('resume')}"
 
 
@@ -38,12 +41,11 @@ class MappedArray:
     identity: tuple[int, ...]  # device, inode, size and time of the last change
 
 
-def put(data: object, files: shared_tensors.Files, *, one_machine: bool) -> ObjectRef:
-    """Puts data into Ray's store, without the content of mapped files if all workers run on ``one_machine``.
+def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectRef:
+    """Gives content to Ray's workers. If all of them run on ``one_machine``, they map it from a file of ``pack``.
 
-    Workers map the files again and share the kernel's pages; Ray's small store holds nothing. Other machines may not
-    have the files, so in a cluster of several they are stored as plain arrays, one copy for each node. The files of
-    shared tensors are added to ``files``.
+    That file is added to ``files``, and must stay open as long as workers may start. Of several machines some may not
+    have the mapped files, so there Ray's store has one copy for each node.
 
     Raises:
         DataError: a mapped file has been removed.
@@ -51,46 +53,74 @@ def put(data: object, files: shared_tensors.Files, *, one_machine: bool) -> Obje
     import ray
     from ray.util import deregister_serializer, register_serializer
 
-    ways: dict[type, tuple[Any, Any]] = {np.memmap: (describe if one_machine else np.asarray, receive)}
-    if one_machine and (torch := sys.modules.get("torch")):
-        ways[torch.Tensor] = (partial(shared_tensors.pack, files=files), shared_tensors.unpack)
-    for kind, (serializer, deserializer) in ways.items():
-        register_serializer(kind, serializer=serializer, deserializer=deserializer)
+    if one_machine and IN_MEMORY:
+        files.append(pack(content))
+        packed: ObjectRef = ray.put(_Packed(files[-1]))
+        return packed
+    register_serializer(np.memmap, serializer=np.asarray, deserializer=np.asarray)
     try:
-        reference: ObjectRef = ray.put(data)
-        return reference
+        copied: ObjectRef = ray.put(content)
+        return copied
     finally:
-        for kind in ways:
-            deregister_serializer(kind)
+        deregister_serializer(np.memmap)
+
+
+class _Packed:
+    """A file of ``pack``, which another process unpickles as the content."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _open, (self._path,)
+
+
+def _open(path: str) -> Any:
+    with open(path, "rb") as file:
+        return unpack(file.fileno())
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles mapped arrays by their files, and code that cannot be imported by value."""
-
-    files: shared_tensors.Files
+    """Pickles mapped arrays by their files, tensors as their content, and code that cannot be imported by value."""
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, np.memmap):
             return receive, (describe(obj),)
-        if shared_tensors.is_shareable(obj):
-            return shared_tensors.receive, (shared_tensors.share(cast("Any", obj), self.files),)
+        if is_plain_tensor(obj):
+            tensor: Any = obj
+            flat = tensor.contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
+            return _tensor, (pickle.PickleBuffer(flat), tensor.dtype, tuple(tensor.shape))
         return super().reducer_override(obj)
 
 
-def pack(content: object, files: shared_tensors.Files) -> BinaryIO:
-    """An unnamed file with content for another process of this machine, which maps it by ``unpack``.
+def is_plain_tensor(value: object) -> bool:
+    """Whether a value is a non-empty tensor in the CPU's memory, and nothing more."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(value) is not torch.Tensor:
+        return False
+    tensor: Any = value
+    plain = tensor.layout is torch.strided and not tensor.requires_grad and not tensor.is_quantized
+    return bool(plain and tensor.device.type == "cpu" and tensor.numel() > 0)
 
-    The files of shared tensors are added to ``files``.
+
+def _tensor(content: memoryview, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """A tensor over its part of a mapped file. It may be changed: changed pages are this process's own."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(content, dtype=dtype).reshape(shape)
+
+
+def pack(content: object) -> BinaryIO:
+    """An unnamed file with content for other processes of this machine, which map it by ``unpack``.
 
     Raises:
         DataError: a mapped file has been removed.
     """
-    in_memory = hasattr(os, "memfd_create")  # on Linux
-    file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if in_memory else TemporaryFile()  # noqa: SIM115
+    file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if IN_MEMORY else TemporaryFile()  # noqa: SIM115
     pickled, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-    pickler = _Pickler(pickled, protocol=5, buffer_callback=buffers.append)
-    pickler.files = files
-    pickler.dump(content)
+    _Pickler(pickled, protocol=5, buffer_callback=buffers.append).dump(content)
     parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
     file.write(np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes())
     for part in parts:
@@ -102,7 +132,7 @@ def pack(content: object, files: shared_tensors.Files) -> BinaryIO:
 
 def unpack(descriptor: int) -> Any:
     """The content that the study's process has packed. Its arrays are read-only views of the file."""
-    mapped = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    mapped = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)).toreadonly()
     (number,) = np.frombuffer(mapped, np.int64, 1)
     sizes = np.frombuffer(mapped, np.int64, int(number), offset=8).tolist()
     place, parts = 8 * (1 + len(sizes)), []

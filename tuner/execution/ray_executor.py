@@ -6,26 +6,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import BinaryIO, ClassVar
 
 from tuner.decisions.packing import Plan
 from tuner.errors import ExecutionError
 from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, connect_local
 from tuner.execution.cluster_discovery import join_cluster
-from tuner.execution.executor import START_SECONDS, ExecutorEvent, Happening, Weights
+from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent, Happening, Weights
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
-from tuner.execution.shared_tensors import Files, close_shared
-from tuner.execution.stop_requests import EndsByRequest, StopRequests
 from tuner.execution.worker import TrialOptions, weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes
 from tuner.machine.caps import worker_environment
-from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
-from tuner.machine.logs import remove_empty, shorten
+from tuner.machine.devices import DeviceChoice, allocator_environment
+from tuner.machine.logs import shorten
 from tuner.machine.mps import MpsClients
 from tuner.machine.process_exits import ProcessExit
 from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
@@ -40,7 +38,7 @@ ANSWERS = "answers"  # the group of a worker's calls that need not wait for its 
 Stream = Iterator[ObjectRef]  # of a trial's events
 
 
-class RayExecutor(EndsByRequest):
+class RayExecutor(Executor):
     """Runs placed trials in warm worker processes; each worker keeps its device and its share until it ends."""
 
     worker_class: ClassVar[type[Worker]] = Worker
@@ -68,7 +66,7 @@ class RayExecutor(EndsByRequest):
         self._connection: RayConnection | None = None
         self._pools: dict[Device, WorkerPool] = {}
         self._lost: dict[Device, str] = {}
-        self._files: Files = []  # that workers map
+        self._files: list[BinaryIO] = []  # that workers map as they start
         self._running: dict[Stream, RunningTrial] = {}
         self._spent: list[RunningTrial] = []  # their workers are not used again
         self._events: list[ExecutorEvent] = []  # for the next poll
@@ -76,7 +74,7 @@ class RayExecutor(EndsByRequest):
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices, or those of all nodes of the cluster, which it joins."""
         if self._address is None:
-            return detect_with_idle_cores(choice)
+            return super().devices(choice)
         self._connection = self._connection or join_cluster(self._address)
         return cluster_devices(choice)
 
@@ -101,8 +99,7 @@ class RayExecutor(EndsByRequest):
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Waits for Ray, reserves the plan's devices and puts the data into Ray's store."""
-        self._stop_requests = StopRequests(checkpoints)
-        self._stop_requests.reset()
+        super().open(tasks, plan, checkpoints)
         self.prepare(plan.devices)
         self.wait()
         import ray
@@ -116,7 +113,6 @@ class RayExecutor(EndsByRequest):
         self._nodes = {device: device.node_id or self._watch.own_node for device in plan.devices}
         nodes: list[Node] = ray.nodes()
         memory = {node["NodeID"]: int(node["Resources"].get("memory", 0)) for node in nodes}
-        self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
         # One object, as Ray does not resolve references within containers. Its arrays are shared nevertheless.
         one_machine = on_one_machine(nodes, {self._watch.own_node, *self._nodes.values()})
         elsewhere = (
@@ -179,7 +175,6 @@ class RayExecutor(EndsByRequest):
         """Ends the workers, frees the devices, and ends the local Ray or leaves the cluster."""
         if self._connection is None:
             return
-        self._stop_requests.remove()
         if self._pools:
             # A local Ray ends with everything in it, and a head that is gone cannot be called.
             reachable, own = not self._has_own_ray and self._watch.head_answers, self._watch.own_node
@@ -189,8 +184,9 @@ class RayExecutor(EndsByRequest):
         self._running.clear()
         self._pools.clear()
         self._connection.stop()
-        close_shared(self._files)
-        remove_empty(self._options.logs)
+        while self._files:
+            self._files.pop().close()
+        super().close()
 
     @property
     def _has_own_ray(self) -> bool:
