@@ -19,6 +19,7 @@ from torch import Tensor
 
 import tuner
 from tests.conftest import write_ratings
+from tuner.api.train import Differs, differing
 from tuner.cli.main import main
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.trees import TreeData
@@ -33,7 +34,6 @@ from tuner.study.executors import make_executor
 from tuner.study.past_trial import find_trial
 from tuner.study.prepare import Selected
 from tuner.study.repeat import program
-from tuner.study.same_figures import Differs, differing
 from tuner.study.selection import choose
 from tuner.study.study import run_study
 from tuner.training.learning_rates import LearningRates
@@ -265,8 +265,8 @@ def test_data_that_have_changed_are_told(small: Path, folder: Path, capsys: pyte
         ({"threads": 0}, "threads=0: must be at least 1"),
         ({"seed": -1}, "seed=-1: must be at least 0"),
         ({"output": "ml-small"}, "output='ml-small': the folder is not empty"),
-        ({"exact": True, "device": "cuda"}, "exact=True: on GPUs the last digits differ"),
-        ({"exact": True, "all_data": True}, "exact and all_data were both given"),
+        ({"exact": True, "device": "cuda"}, "exact and device='cuda': the study's trial had another value"),
+        ({"exact": True, "all_data": True}, "exact and all_data: the study's trial had another value"),
         ({"exact": True, "epochs": 5}, "exact and epochs=5: the study's trial had another value"),
         ({"exact": True, "seed": 5}, "exact and seed=5"),
         ({"exact": True, "threads": 2}, "exact and threads=2"),

@@ -84,7 +84,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     check_search(settings)
     is_live = settings.search not in (None, *UP_FRONT)
     known = settings.changed(search="random", search_options=()) if is_live else settings
-    selections, _, _ = choose_searched(known, UNKNOWN)
+    selections = choose_searched(known, UNKNOWN).selections
     rows = _finished_rows(options.like, [selection.workload.name for selection in selections]) if options.like else []
     loaded = load(Selected(selections, settings))
     if sizes:
