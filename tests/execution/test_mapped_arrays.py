@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +14,7 @@ import pytest
 import torch
 
 from tuner.errors import DataError
-from tuner.execution.mapped_arrays import MappedArray, describe, is_plain_tensor, pack, receive, unpack
+from tuner.execution.mapped_arrays import is_plain_tensor, pack, unpack
 from tuner.execution.nodes import on_one_machine
 
 OTHER = """
@@ -40,11 +39,13 @@ def mapped(tmp_path: Path) -> np.memmap[Any, Any]:
 
 def sent(array: np.memmap[Any, Any]) -> Any:
     """What a worker has of an array."""
-    return receive(pickle.loads(pickle.dumps(describe(array))))  # noqa: S301
+    with pack(array) as file:
+        return unpack(file.fileno())
 
 
 def test_a_mapped_array_travels_as_its_place_in_a_file(mapped: np.memmap[Any, Any]) -> None:
-    assert len(pickle.dumps(describe(mapped))) < 1000
+    with pack(mapped) as file:
+        assert file.seek(0, 2) < 1000
     again = sent(mapped)
     assert isinstance(again, np.memmap)
     assert (again.filename, again.flags.writeable) == (os.fspath(mapped.filename or ""), False)
@@ -72,7 +73,7 @@ def test_shape_type_and_order_are_kept(array: np.ndarray[Any, Any], tmp_path: Pa
 def test_what_is_not_a_whole_mapping_travels_by_content(
     part: Callable[[Any], Any], mapped: np.memmap[Any, Any]
 ) -> None:
-    assert type(describe(part(mapped))) is np.ndarray
+    assert type(sent(part(mapped))) is np.ndarray
     assert np.array_equal(sent(part(mapped)), part(mapped))
 
 
@@ -84,16 +85,18 @@ def test_a_mapping_with_changes_of_its_own_travels_by_content(mapped: np.memmap[
 
 @pytest.mark.parametrize("change", ["removed", "replaced"])
 def test_a_file_that_is_not_the_same_any_more_is_told(change: str, mapped: np.memmap[Any, Any]) -> None:
-    place = describe(mapped)
-    assert isinstance(place, MappedArray)
-    os.unlink(place.path)
+    packed, path = pack(mapped), str(mapped.filename)
+    os.unlink(path)
     if change == "replaced":
-        np.save(place.path, np.zeros((500, 500)))
-    with pytest.raises(DataError, match=r"a\.npy has been removed or replaced since .*: run it again, or resume it"):
-        receive(place)
+        np.save(path, np.zeros((500, 500)))
+    with (
+        packed,
+        pytest.raises(DataError, match=r"a\.npy has been removed or replaced since .*: run it again, or resume it"),
+    ):
+        unpack(packed.fileno())
     if change == "removed":
         with pytest.raises(DataError, match=r"a\.npy has been removed or replaced"):
-            describe(mapped)
+            pack(mapped)
 
 
 def test_another_process_may_change_its_own_copy_of_a_tensor_and_no_array() -> None:

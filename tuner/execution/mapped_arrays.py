@@ -11,7 +11,6 @@ import os
 import pickle
 import sys
 import warnings
-from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Literal
 
@@ -22,23 +21,9 @@ from numpy.typing import NDArray
 from tuner.errors import DataError, option
 from tuner.execution.ray_api import ObjectRef
 
-AnyArray = NDArray[np.generic]
-Order = Literal["C", "F"]
 ALIGNMENT = 64  # of arrays in a packed file
 IN_MEMORY = hasattr(os, "memfd_create")  # on Linux, where packed files take no place on a drive
 GONE = f"has been removed or replaced since the study began: run it again, or resume it with {option('resume')}"
-
-
-@dataclass(frozen=True)
-class MappedArray:
-    """An array in a file at ``offset`` bytes; ``identity`` shows whether the file has changed."""
-
-    path: str
-    dtype: np.dtype[np.generic]
-    offset: int
-    shape: tuple[int, ...]
-    order: Order
-    identity: tuple[int, ...]  # device, inode, size and time of the last change
 
 
 def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectRef:
@@ -85,7 +70,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, np.memmap):
-            return receive, (describe(obj),)
+            return _mapping(obj)
         if is_plain_tensor(obj):
             tensor: Any = obj
             flat = tensor.contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
@@ -118,9 +103,9 @@ def pack(content: object) -> BinaryIO:
     Raises:
         DataError: a mapped file has been removed.
     """
-    file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if IN_MEMORY else TemporaryFile()  # noqa: SIM115
     pickled, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(pickled, protocol=5, buffer_callback=buffers.append).dump(content)
+    file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if IN_MEMORY else TemporaryFile()  # noqa: SIM115
     parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
     file.write(np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes())
     for part in parts:
@@ -143,41 +128,39 @@ def unpack(descriptor: int) -> Any:
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  # the file is our own
 
 
-def describe(array: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> MappedArray | AnyArray:
-    """A mapped array's place in its file; the plain array if it is a view, a copy or writable.
-
-    Raises:
-        DataError: the file does not exist any more.
-    """
+def _mapping(array: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> tuple[Any, tuple[object, ...]]:
+    """What makes a mapped array again from its file; the plain array if it is a view, a copy or writable."""
     # The base of the array that numpy mapped is the mapping; the base of a view is that array.
     path: str | os.PathLike[str] | None = array.filename
     if path is None or array.mode != "r" or array.base is not array._mmap:  # type: ignore[attr-defined]
-        return np.asarray(array)
+        return np.asarray, (np.asarray(array),)
     path = os.fspath(path)
-    order: Order = "C" if array.flags.c_contiguous else "F"
     try:
         identity = _identity(os.stat(path))
     except OSError as error:
         raise DataError(f"{path} {GONE}") from error
-    return MappedArray(path, array.dtype, int(array.offset), array.shape, order, identity)
+    order = "C" if array.flags.c_contiguous else "F"
+    return _mapped_again, (path, array.dtype, int(array.offset), array.shape, order, identity)
 
 
-def receive(sent: MappedArray | AnyArray) -> AnyArray:
-    """The array in the receiving process.
-
-    Raises:
-        DataError: its file has changed since it was sent.
-    """
-    if not isinstance(sent, MappedArray):
-        return sent
+def _mapped_again(
+    path: str,
+    dtype: np.dtype[np.generic],
+    offset: int,
+    shape: tuple[int, ...],
+    order: Literal["C", "F"],
+    identity: tuple[int, ...],
+) -> NDArray[np.generic]:
+    """An array in a file at ``offset`` bytes; a ``DataError`` if the file has changed since it was sent."""
     try:
-        with open(sent.path, "rb") as file:
-            if _identity(os.fstat(file.fileno())) != sent.identity:
-                raise DataError(f"{sent.path} {GONE}")
-            return np.memmap(file, sent.dtype, "r", sent.offset, sent.shape, sent.order)
+        with open(path, "rb") as file:
+            if _identity(os.fstat(file.fileno())) != identity:
+                raise DataError(f"{path} {GONE}")
+            return np.memmap(file, dtype, "r", offset, shape, order)
     except OSError as error:
-        raise DataError(f"{sent.path} {GONE}") from error
+        raise DataError(f"{path} {GONE}") from error
 
 
 def _identity(stat: os.stat_result) -> tuple[int, ...]:
+    """What differs once a file has been changed: device, inode, size and time of the last change."""
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns
