@@ -197,7 +197,7 @@ def _device_record(forecast: Forecast, device: Device) -> dict[str, object]:
         "device": device.label,
         "name": device.name,
         "budget_gb": round(budget / GB, 4),
-        "trials": forecast.schedule.trials_on(device),
+        "trials": len(forecast.schedule.by_device[device]),
         "most_at_once": forecast.schedule.most_at_once(device),
         "busy": round(forecast.schedule.busy(device, budget), 4),
     }

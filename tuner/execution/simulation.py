@@ -36,10 +36,6 @@ class Schedule:
             placements[entry[0].device].append(entry)
         return placements
 
-    def trials_on(self, device: Device) -> int:
-        """The total number of trials that the device runs."""
-        return len(self.by_device[device])
-
     def most_at_once(self, device: Device) -> int:
         """The maximum number of trials that the device runs at once."""
         here = self.by_device[device]

@@ -80,25 +80,17 @@ def resumed(study: StudyRecord, settings: Settings) -> Settings:
     asked = as_list(settings.workload) if "workload" in settings.given() else []
     found = {find_workload(workload, study.classes).name: workload for workload in asked}
     objects = [name for name, spec in study.classes.items() if spec is None]
-    if found and not set(found) & set(study.workloads):
-        raise _other_workload(study, list(found), folder)
-    left_out = [name for name in objects if name not in found]
-    _check_given_again(study, settings, [f"{_kind(study, name)} {name}" for name in left_out])
+    if not found or set(found) & set(study.workloads):
+        left_out = [name for name in objects if name not in found]
+        kinds = ["function" if name in study.programs else "workload" for name in left_out]
+        _check_given_again(study, settings, [f"{kind} {name}" for kind, name in zip(kinds, left_out, strict=True)])
     if found and set(found) not in (set(study.workloads), set(objects)):
-        raise _other_workload(study, list(found), folder)
+        rule = f"its workload is {study.workload!r}, not {list(found) if len(found) > 1 else next(iter(found))!r}"
+        raise ParameterError("resume", folder, rule, "start a new study for that")
     anew: dict[str, object] = {"workload": _workloads(study, own, found)} if found else {}
     if isinstance(settings.data, Mapping) and isinstance(own.data, Mapping):
         anew["data"] = {**own.data, **settings.data}
     return with_own(study, settings).changed(**anew)
-
-
-def _kind(study: StudyRecord, name: str) -> str:
-    return "function" if name in study.programs else "workload"
-
-
-def _other_workload(study: StudyRecord, names: Sequence[str], folder: str) -> ParameterError:
-    rule = f"its workload is {study.workload!r}, not {list(names) if len(names) > 1 else names[0]!r}"
-    return ParameterError("resume", folder, rule, "start a new study for that")
 
 
 def _workloads(study: StudyRecord, own: Settings, found: Mapping[str, WorkloadLike]) -> object:
