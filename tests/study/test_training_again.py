@@ -305,8 +305,7 @@ def test_of_a_configuration_with_several_seeds_the_best_trial_is_taken(
 ) -> None:
     with_seeds(small, one=[None, 0.9, 0.8], none=[None, None])
     assert find_trial(small, "one", None, 1).row.trial_id == "t1"
-    with pytest.raises(InputError, match=r"trial='none': .* seeds 0, 1, and no trial of it is completed: choose one"):
-        find_trial(small, "none", None, None)
+    assert find_trial(small, "none", None, None).row.seed == 0
     with (small / "attempts.jsonl").open("a") as file:
         file.write('{"trial_id": "t00')
     tuner.train(small, trial="one", epochs=1, output="again")
@@ -338,7 +337,7 @@ def test_a_study_of_several_seeds_is_repeated_with_each_of_them(template: Path) 
 
 
 def test_of_several_workloads_one_is_chosen(mixed: Path) -> None:
-    with pytest.raises(InputError, match="trial best: there is one of gt-ssl and one of graphsage; choose by"):
+    with pytest.raises(InputError, match="trial='best': there is one of gt-ssl and one of graphsage; choose by"):
         tuner.train(mixed)
     assert tuner.train(mixed, workload="graphsage", exact=True).differences == {}
 

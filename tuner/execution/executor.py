@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 from tuner.decisions.packing import Plan
 from tuner.execution.stop_requests import StopRequests
@@ -25,6 +26,7 @@ START_SECONDS = 300  # for a trial's process until the trial begins: importing t
 class Executor(ABC):
     """Runs placed trials: in Ray's workers, or in this process."""
 
+    starting: ClassVar[str] = "starting"  # what it does before the first trial begins to train
     _options = TrialOptions()
     _stop_requests = StopRequests(None)
 

@@ -41,6 +41,7 @@ Stream = Iterator[ObjectRef]  # of a trial's events
 class RayExecutor(Executor):
     """Runs placed trials in warm worker processes; each worker keeps its device and its share until it ends."""
 
+    starting: ClassVar[str] = "starting Ray"
     worker_class: ClassVar[type[Worker]] = Worker
 
     def __init__(

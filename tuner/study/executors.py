@@ -59,13 +59,6 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings, pipes: Mapping[
     return ChildExecutor(**_options(settings))
 
 
-def starting(executor: Executor) -> str:
-    """What the progress says before the first trial begins to train."""
-    from tuner.execution.ray_executor import RayExecutor
-
-    return "starting Ray" if isinstance(executor, RayExecutor) else "starting"
-
-
 def _options(settings: Settings) -> dict[str, Any]:
     return {
         "expandable_segments": settings.expandable_segments,
