@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tuner.study.stages import Selected
-
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.execution.child_executor import ChildExecutor
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
+from tuner.study.prepare import Selected
 from tuner.study.study import run_study
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.task import Selection
