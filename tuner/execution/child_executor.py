@@ -6,13 +6,13 @@ import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tuner.decisions.packing import Plan
 from tuner.execution.child import Child, ChildDied, outcome_of_death
 from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent
 from tuner.execution.nodes import oom_kills
-from tuner.execution.worker import TrialOptions, WorkerEvent, weights_of
-from tuner.machine.devices import allocator_environment
+from tuner.execution.worker import WorkerEvent, weights_of
 from tuner.machine.logs import shorten
 from tuner.trial import Began, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
@@ -23,16 +23,9 @@ WORKER = "worker"  # the name of the log for output between trials
 class ChildExecutor(Executor):
     """Runs placed trials in one warm process at a time. A trial that hangs or crashes harms no other."""
 
-    def __init__(
-        self,
-        *,
-        expandable_segments: bool = False,
-        caps: bool = True,
-        checkpoint_seconds: float = 60.0,
-    ) -> None:
-        """See ``RayExecutor``."""
-        self._variables = allocator_environment(expandable_segments)
-        self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
+    def __init__(self, **options: Any) -> None:
+        """See ``Executor``."""
+        super().__init__(**options)
         self._queue: deque[Placement] = deque()
         self._child: Child | None = None
         self._running: Placement | None = None
@@ -112,7 +105,7 @@ class ChildExecutor(Executor):
         self._reused = self._child is not None
         if self._child is None:
             log = self._options.log(placement.trial.trial_id if self._apart else WORKER)
-            self._child = Child(self._tasks, placement.device, self._threads, self._options, self._variables, log)
+            self._child = Child(self._tasks, placement.device, self._threads, self._options, self._allocator, log)
         self._running, self._began, self._report, self._kills = placement, False, None, oom_kills()
         self._started = time.monotonic()
         self._child.run(placement)

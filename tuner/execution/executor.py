@@ -11,7 +11,7 @@ from typing import ClassVar
 from tuner.decisions.packing import Plan
 from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions
-from tuner.machine.devices import DeviceChoice, detect_with_idle_cores
+from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.machine.logs import remove_empty
 from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
@@ -29,6 +29,19 @@ class Executor(ABC):
     starting: ClassVar[str] = "starting"  # what it does before the first trial begins to train
     _options = TrialOptions()
     _stop_requests = StopRequests(None)
+
+    def __init__(
+        self, *, caps: bool = True, checkpoint_seconds: float = 60.0, expandable_segments: bool = False
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            caps: see ``TrialOptions``.
+            checkpoint_seconds: see ``TrialOptions``.
+            expandable_segments: set the CUDA allocator's option of that name in processes for trials.
+        """
+        self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
+        self._allocator = allocator_environment(expandable_segments)
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """The devices on which it can run trials; joins the cluster if there is one.

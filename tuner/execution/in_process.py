@@ -9,11 +9,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tuner.decisions.packing import Plan
 from tuner.errors import ParameterError
 from tuner.execution.executor import Executor, ExecutorEvent
-from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, weights_of
+from tuner.execution.worker import WorkerEvent, run_trial, weights_of
 from tuner.machine.devices import DeviceChoice, torch_index
 from tuner.machine.peak import PeakMeter
 from tuner.trial import Device, EpochReport, Outcome, Placement, Question
@@ -26,8 +27,9 @@ class InProcessExecutor(Executor):
     By default there is no cap, since it would be one of this whole process.
     """
 
-    def __init__(self, *, checkpoint_seconds: float = 60.0, caps: bool = False) -> None:
-        self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
+    def __init__(self, *, caps: bool = False, **options: Any) -> None:
+        """See ``Executor``."""
+        super().__init__(caps=caps, **options)
         self._queue: deque[Iterator[WorkerEvent]] = deque()
         self._folder: str | None = None  # the running trial's current folder, if it differs from the study's
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 from tuner.decisions.packing import Plan
 from tuner.errors import ExecutionError
@@ -19,10 +19,10 @@ from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
-from tuner.execution.worker import TrialOptions, weights_of
+from tuner.execution.worker import weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes
 from tuner.machine.caps import worker_environment
-from tuner.machine.devices import DeviceChoice, allocator_environment
+from tuner.machine.devices import DeviceChoice
 from tuner.machine.logs import shorten
 from tuner.machine.mps import MpsClients
 from tuner.machine.process_exits import ProcessExit
@@ -44,29 +44,19 @@ class RayExecutor(Executor):
     starting: ClassVar[str] = "starting Ray"
     worker_class: ClassVar[type[Worker]] = Worker
 
-    def __init__(
-        self,
-        *,
-        expandable_segments: bool = False,
-        address: str | None = None,
-        caps: bool = True,
-        checkpoint_seconds: float = 60.0,
-    ) -> None:
+    def __init__(self, *, address: str | None = None, **options: Any) -> None:
         """Starts nothing yet.
 
         Args:
-            expandable_segments: set the CUDA allocator's option of that name in the workers.
             address: the cluster to join; None for the Ray to which this process is connected, or a new local one.
-            caps: see ``TrialOptions``.
-            checkpoint_seconds: see ``TrialOptions``.
+            options: see ``Executor``.
         """
-        self._allocator = allocator_environment(expandable_segments)
+        super().__init__(**options)
         self._address = address
-        self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
         self._mps: Mapping[str, str] = {}
         self._connection: RayConnection | None = None
         self._pools: dict[Device, WorkerPool] = {}
-        self._lost: dict[Device, str] = {}
+        self._lost: set[Device] = set()
         self._files: list[BinaryIO] = []  # that workers map as they start
         self._running: dict[Stream, RunningTrial] = {}
         self._spent: list[RunningTrial] = []  # their workers are not used again
@@ -132,14 +122,7 @@ class RayExecutor(Executor):
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
         self._end_spent()
         self._stop_requests.forget_prune(placement.trial.trial_id)
-        if reason := self._lost.get(placement.device):
-            self._emit(
-                Outcome(
-                    placement.trial, "failed", placement, error=reason, phase="start", lost="node", reusable=False
-                )
-            )
-        else:
-            self._start(placement, new=placement.trial.attempt > 1, started=time.monotonic())
+        self._start(placement, new=placement.trial.attempt > 1, started=time.monotonic())
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
         """At most one event of each trial; waits for the first for at most ``timeout_seconds``."""
@@ -280,7 +263,7 @@ class RayExecutor(Executor):
         for run in [self._running.pop(stream) for stream in streams] + self._failures.drop_node(node):
             self._emit(run.lost("failed", "node", reason))
         for device in devices:
-            self._lost[device] = reason
+            self._lost.add(device)
             self._emit(DeviceLost(device, reason))
             if device in self._pools and self._watch.head_answers:
                 self._pools[device].close()

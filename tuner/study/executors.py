@@ -17,7 +17,7 @@ def make_executor(settings: Settings) -> Executor:
     if settings.in_process:
         from tuner.execution.in_process import InProcessExecutor
 
-        return InProcessExecutor(checkpoint_seconds=settings.checkpoint_seconds, caps=settings.caps)
+        return InProcessExecutor(**_options(settings))
     from tuner.execution.ray_executor import RayExecutor
 
     return RayExecutor(address=settings.address, **_options(settings))
