@@ -89,7 +89,7 @@ class RayExecutor(Executor):
         self._connection.wait()
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
-        """Waits for Ray, reserves the plan's devices and puts the data into Ray's store."""
+        """Waits for Ray, reserves the plan's devices and makes the data ready for workers."""
         super().open(tasks, plan, checkpoints)
         self.prepare(plan.devices)
         self.wait()
