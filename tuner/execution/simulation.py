@@ -101,9 +101,3 @@ def expected_seconds(requests: Sequence[Request], plan: Plan, trials: int) -> fl
     some = requests[:: len(requests) // MOST + 1]
     took = simulate(some, plan, lambda request: known[request.trial.trial_id] or 0.0).seconds
     return took * max(trials, len(requests)) / len(some)
-
-
-def shortest_possible(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> float:
-    """A lower bound of any schedule's seconds: memory · time of all trials over all memory, or the longest trial."""
-    area = sum(request.need_bytes * seconds(request) for request in requests)
-    return max(area / sum(plan.budgets), max(seconds(request) for request in requests))

@@ -119,9 +119,13 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
 
 def needs_objects(study: StudyRecord) -> bool:
     """Whether only Python can continue a study, as it was given objects that no text finds again."""
-    options = study.options or {}
-    kept = any(has_objects(options.get(name)) for name in OBJECTS)
-    return None in study.classes.values() or kept or any(is_object(options.get(name)) for name in NAMED)
+    return None in study.classes.values() or bool(_objects_in(study.options or {}))
+
+
+def _objects_in(options: Mapping[str, object]) -> dict[str, str]:
+    """The options of a study that hold objects which only Python gives again, and what they are called."""
+    named = {name: f"{name} {options[name]}" for name in NAMED if is_object(options.get(name))}
+    return named | {name: name for name in OBJECTS if has_objects(options.get(name))}
 
 
 def same_call(folder: str) -> str:
@@ -131,12 +135,8 @@ def same_call(folder: str) -> str:
 
 def _check_given_again(study: StudyRecord, settings: Settings, left_out: Sequence[str] = ()) -> None:
     """Refuses to continue a study without its objects that only Python can give; ``left_out`` are some of them."""
-    stored, given, folder = study.options or {}, settings.given(), str(settings.resume)
-    needed = {name: name for name in OBJECTS if has_objects(stored.get(name))}
-    for name in reversed(NAMED):
-        if is_object(stored.get(name)):
-            needed = {name: f"{name} {stored[name]}", **needed}
-    if left := [*left_out, *(text for name, text in needed.items() if name not in given)]:
+    needed, folder = _objects_in(study.options or {}), str(settings.resume)
+    if left := [*left_out, *(text for name, text in needed.items() if name not in settings.given())]:
         *first, last = left
         named = f"{', '.join(first)} and {last}" if first else last
         rule = f"its {named} must be given again, as only Python can give {'them' if first else 'it'}"
