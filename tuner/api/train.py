@@ -71,26 +71,29 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     if options.study is None:
         raise InputError(f"{option('study')}: give the folder of a study")
     past = find_trial(Path(options.study), options.trial, options.workload, options.seed)
-    training = _planned(past, options)
+    selection, settings, changes = _planned(past, options)
     console = make_console(spelling)
     row = past.row
     print_text(console, f"{'from':<10} {past.folder}: {row.trial_id} {row.name} (seed {row.seed}), {row.status}")
-    for note in training.notes:
+    for note in past.notes:
         print_text(console, f"note: {note}")
+    if option("data", settings.data) in changes:
+        said = "the data are not the study's, so figures are of something else"
+        print_text(console, f"note: {said}: {settings.data}")
     selected = Selected(
-        [training.selection],
-        training.settings,
+        [selection],
+        settings,
         label="train",
         command=_command(options, past),
-        options=to_stored(training.settings),
+        options=to_stored(settings),
         from_python=spelling is in_python,
     )
     result = run_study(selected)
     here, there = _metrics(result), row.metrics
-    compared = not training.changes and row.status == "completed"
+    compared = not changes and row.status == "completed"
     found = TrainingResult(Path(result), here, there, differing(here, there) if compared else None)
     with suppress(OSError):  # nobody reads it any more
-        print_lines(console, figures_lines(here, there, (training.settings.seed, row.seed)))
+        print_lines(console, figures_lines(here, there, (settings.seed, row.seed)))
         given = "" if past.spec else "workload=…"
         print_text(console, f"saved: {found.folder / BEST}; {load_best_call(found.folder, given)} gives the model")
     if found.differences is not None:
@@ -98,18 +101,8 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     return found
 
 
-@dataclass(frozen=True)
-class _Training:
-    """What is trained again."""
-
-    selection: Selection
-    settings: Settings
-    changes: Sequence[str]  # the options by which it is another training than the study's
-    notes: Sequence[str]  # a line each
-
-
-def _planned(past: PastTrial, options: TrainOptions) -> _Training:
-    """The trial with what the options change.
+def _planned(past: PastTrial, options: TrainOptions) -> tuple[Selection, Settings, list[str]]:
+    """The trial with what the options change, and those by which it is another training than the study's.
 
     Raises:
         InputError: an option cannot be used, or the data cannot be read.
@@ -119,10 +112,11 @@ def _planned(past: PastTrial, options: TrainOptions) -> _Training:
     settings = _settings(past, values, options)
     phases.show("loading data")
     data = _load(chosen, past, options)
-    notes, changes = list(past.notes), _changes(past, values, settings, options)
-    if not past.has_data(data):
-        changes.append(option("data", settings.data))
-        notes.append(f"the data are not the study's, so figures are of something else: {settings.data}")
+    was = {"seed": past.row.seed, "epochs": values["epochs"], "threads": past.threads}
+    changes = [option(name, getattr(settings, name)) for name in was if getattr(settings, name) != was[name]]
+    changes += [option("device", "cuda")] if options.exact and options.device == "cuda" else []
+    changes += [option("all_data")] if options.all_data else []
+    changes += [] if past.has_data(data) else [option("data", settings.data)]
     if options.exact:
         _check_exact(past.row, changes)
     selection = replace(chosen, load_data=lambda: data, asked=past.objective)
@@ -130,7 +124,7 @@ def _planned(past: PastTrial, options: TrainOptions) -> _Training:
         selection = replace(selection, last_epoch=options.epochs or selection.last_epoch)
     elif options.all_data:
         selection = on_all_data(selection, _last_epoch(past, options))
-    return _Training(selection, settings, changes, notes)
+    return selection, settings, changes
 
 
 def _settings(past: PastTrial, values: Config, options: TrainOptions) -> Settings:
@@ -152,14 +146,6 @@ def _settings(past: PastTrial, values: Config, options: TrainOptions) -> Setting
     )
     settings.check()
     return settings
-
-
-def _changes(past: PastTrial, values: Config, settings: Settings, options: TrainOptions) -> list[str]:
-    """The options by which this is another training than the study's."""
-    was = {"seed": past.row.seed, "epochs": values["epochs"], "threads": past.threads}
-    changes = [option(name, getattr(settings, name)) for name in was if getattr(settings, name) != was[name]]
-    changes += [option("device", "cuda")] if options.exact and options.device == "cuda" else []
-    return [*changes, option("all_data")] if options.all_data else changes
 
 
 def _last_epoch(past: PastTrial, options: TrainOptions) -> int:
