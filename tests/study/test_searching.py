@@ -30,7 +30,7 @@ from tuner.study.judging import Judging
 from tuner.study.live_search import Search
 from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.searching import Chosen, choose_searched
+from tuner.study.searching import SearchedSelections, choose_searched
 from tuner.study.select import select
 from tuner.study.study import run_study
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Objective, Request, Trial
@@ -267,7 +267,7 @@ def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(
     assert not (tmp_path / "no").exists()
 
 
-def chosen(**options: Any) -> Chosen:
+def chosen(**options: Any) -> SearchedSelections:
     return choose_searched(Settings.of({**OPTIONS, **options}), UNKNOWN)
 
 
@@ -394,7 +394,7 @@ def test_a_space_is_not_a_list(space_file: str) -> None:
 def test_an_object_of_ones_own_is_searched_as_it_is(search: str) -> None:
     own, number = Toy(), None if search == "grid" else 2
     settings = Settings(workload=own, space={"lr": {"choice": [0.1, 0.2]}}, search=search, num_samples=number)
-    (choice,), _, live = choose_searched(settings, UNKNOWN)
+    (choice,), _, live, _ = choose_searched(settings, UNKNOWN)
     assert choice.workload is own
     assert (live is None) == (search != "optuna")
     assert live is None or live.workload is own

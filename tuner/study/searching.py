@@ -53,7 +53,7 @@ class SearchedSpace:
     named: Collection[str] = ()  # keys of which a grid's names are made
 
 
-class Chosen(NamedTuple):
+class SearchedSelections(NamedTuple):
     """What to try of each workload."""
 
     selections: Sequence[Selection]
@@ -89,7 +89,7 @@ def _asked(settings: Settings) -> GivenSpace | None:
     return None if settings.config is None else read_space(settings.config)
 
 
-def choose_searched(settings: Settings, study: StudyRecord) -> Chosen:
+def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelections:
     """What these options ask for, beside what a study that is resumed has tried.
 
     Raises:
@@ -98,7 +98,7 @@ def choose_searched(settings: Settings, study: StudyRecord) -> Chosen:
     check_search(settings)
     search = settings.search
     if search is None:
-        return Chosen(*choose(settings, settings.data_seed))
+        return SearchedSelections(*choose(settings, settings.data_seed))
     file = settings.space if isinstance(settings.space, str) else settings.config
     label = f"{settings.search_name}-{label_of(file) or ('space' if settings.space else settings.mode)}"
     find = Finder()
@@ -112,7 +112,7 @@ def choose_searched(settings: Settings, study: StudyRecord) -> Chosen:
         }
         workloads = [one.workload for one in spaces]
         selections, _ = choose(settings, settings.data_seed, workload=workloads, found=listed)
-        return Chosen(selections, label, None, spaces)
+        return SearchedSelections(selections, label, None, spaces)
     one = _one_space(settings, names, find)
     workload, before = one.workload, study.configurations
     if study.options and not same_selection(study, settings, (*SELECTION, "search", "space", "points")):
@@ -126,7 +126,7 @@ def choose_searched(settings: Settings, study: StudyRecord) -> Chosen:
     asked = settings.changed(overrides=())
     selections, _ = choose(asked, settings.data_seed, workload=[workload], found={workload.name: tried})
     selections = selections if before else [replace(selection, configurations=[]) for selection in selections]
-    return Chosen(selections, label, live, [one])
+    return SearchedSelections(selections, label, live, [one])
 
 
 def _searcher(

@@ -20,7 +20,7 @@ from tuner.study.prepare import Selected
 from tuner.study.repeat import command
 from tuner.study.searching import (
     SELECTION,
-    Chosen,
+    SearchedSelections,
     SearchedSpace,
     check_search,
     choose_searched,
@@ -119,7 +119,7 @@ def _with_objectives(selections: Sequence[Selection], settings: Settings) -> lis
     return [replace(selection, asked=objective_of(selection.workload, *asked)) for selection in selections]
 
 
-def _chosen(settings: Settings, record: StudyRecord) -> Chosen:
+def _chosen(settings: Settings, record: StudyRecord) -> SearchedSelections:
     """What is to be tried. A resumed study has its earlier selections if no others are asked for."""
     check_search(settings)
     of_list = settings.search in (None, *UP_FRONT)
@@ -129,7 +129,7 @@ def _chosen(settings: Settings, record: StudyRecord) -> Chosen:
         programs = {one.workload.name: one.workload for one in before if isinstance(one.workload, Program)}
         searched = programs and settings.search is not None  # their objects are in the space
         spaces = searched_spaces(settings, list(programs), programs.__getitem__) if searched else ()
-        return Chosen(before, settings.mode, spaces=spaces)
+        return SearchedSelections(before, settings.mode, spaces=spaces)
     return choose_searched(settings, record)
 
 
