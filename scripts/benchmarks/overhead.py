@@ -30,6 +30,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from scripts.benchmarks.packing import shortest_possible
 from tuner.decisions.events import Event, Opened, Reported
 from tuner.decisions.packing import Plan, make_plan
 from tuner.decisions.policies import Course, Packing, Retrying
@@ -37,7 +38,6 @@ from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.loop import StudyLoop
 from tuner.execution.ray_executor import RayExecutor, Worker
-from tuner.execution.simulation import shortest_possible
 from tuner.hyperparameters import Hyperparameter
 from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.devices import ram_device

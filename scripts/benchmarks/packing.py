@@ -14,10 +14,10 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tuner.decisions.packing import Packing, Plan, make_plan
-from tuner.execution.simulation import shortest_possible, simulate
+from tuner.execution.simulation import simulate
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial
 
 TRIALS = 200
@@ -50,6 +50,12 @@ def study(distribution: str, seed: int) -> tuple[list[Request], Callable[[Reques
 def plan(requests: list[Request], sizes: tuple[int, ...], packing: Packing) -> Plan:
     devices = [Device("", "cuda", i, "a GPU", gb * GB, gb * GB, cores=0) for i, gb in enumerate(sizes)]
     return make_plan(devices, [request.need_bytes for request in requests], packing=packing, buffer_bytes=2 * GB)
+
+
+def shortest_possible(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> float:
+    """A lower bound of any schedule's seconds: memory · time of all trials over all memory, or the longest trial."""
+    area = sum(request.need_bytes * seconds(request) for request in requests)
+    return max(area / sum(plan.budgets), max(seconds(request) for request in requests))
 
 
 def compare(distribution: str, sizes: tuple[int, ...], seed: int) -> tuple[float, float]:

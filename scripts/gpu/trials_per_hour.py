@@ -41,7 +41,7 @@ from scripts.gpu import cells as gpu_cells
 from scripts.gpu.cells import ADAPTIVE, GRAPHS, MAIN, WAYS, Cell, Measured, Sample, Timed, Trial
 from scripts.gpu.models import MODELS, has_constant_shapes, train, values
 from tuner.errors import one_line
-from tuner.execution.cluster import connect_local
+from tuner.execution.cluster import RayConnection, local_ray
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import available_cores, cuda_devices, detect_devices
 from tuner.machine.mps import CONTROL, control_program
@@ -260,7 +260,7 @@ def shared_ray(device: str) -> Iterator[None]:
         return
     first = detect_devices(device)[:1]  # type: ignore[arg-type]
     path = os.pathsep.join(map(str, sys.path))
-    connection = connect_local(first, {**worker_environment(first[0]), "PYTHONPATH": path})
+    connection = RayConnection(local_ray(first, {**worker_environment(first[0]), "PYTHONPATH": path}))
     try:
         connection.wait()
         yield

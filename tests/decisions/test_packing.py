@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from scripts.benchmarks.packing import shortest_possible
 from tuner.decisions.capacity import MOST_PER_CORE, limited
 from tuner.decisions.packing import Packer, Packing, Plan, is_tight, make_plan
 from tuner.errors import InputError
-from tuner.execution.simulation import shortest_possible, simulate
+from tuner.execution.simulation import simulate
 from tuner.trial import GB, MB, Device, MemoryEstimate, Placement, Request, Trial
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import psutil
@@ -76,12 +76,14 @@ def test_mapped_arrays_go_to_other_machines_by_content_and_on_one_by_name(
     np.save(tmp_path / "a.npy", np.arange(100_000))
     array = np.load(tmp_path / "a.npy", mmap_mode="r")
     assert on_one_machine(ray.nodes(), {node["NodeID"] for node in ray.nodes()})
-    named, whole = (put({"array": array}, [], one_machine=one) for one in (True, False))
+    files: list[BinaryIO] = []
+    named, whole = (put({"array": array}, files, one_machine=one) for one in (True, False))
     assert ray.get(named)["array"].filename == str(tmp_path / "a.npy")
     (tmp_path / "a.npy").unlink()
     content = ray.get(whole)["array"]
     with pytest.raises(ray.exceptions.RaySystemError, match=r"DataError: .*a\.npy has been removed or replaced"):
         ray.get(named)
+    files[0].close()
     assert (type(content), content.flags.owndata, content.sum()) == (np.ndarray, False, array.sum())
 
 
@@ -117,13 +119,10 @@ def test_a_node_that_dies_takes_its_trials_and_its_devices_and_nothing_else(
     lost = next(placement for placement in placed if placement.device.node_id == dying.node_id)
     two_nodes.remove_node(dying, allow_graceful=False)
     collect(joined, events, lambda: len(ended(events)) == 2)
-    joined.submit(lost)
-    (late,) = ended([event for event, _ in joined.poll(1)]).values()
     assert [event.device for event in events if isinstance(event, DeviceLost)] == [lost.device]
     outcomes = ended(events)
     assert (outcomes[lost.trial.trial_id].status, outcomes[lost.trial.trial_id].lost) == ("failed", "node")
     assert sorted(outcome.status for outcome in outcomes.values()) == ["completed", "failed"]
-    assert (late.lost, late.error) == ("node", "its node died")
 
 
 def collect(executor: RayExecutor, events: list[Any], enough: Callable[[], bool]) -> None:

@@ -1,19 +1,32 @@
-"""Mapped arrays on their way to the workers; test_executors.py and test_cluster.py send some by Ray."""
+"""Arrays and tensors on their way to the workers; test_executors.py and test_cluster.py send some by Ray."""
 
 from __future__ import annotations
 
 import os
-import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tuner.errors import DataError
-from tuner.execution.mapped_arrays import MappedArray, describe, receive
+from tuner.execution.mapped_arrays import is_plain_tensor, pack, unpack
 from tuner.execution.nodes import on_one_machine
+
+OTHER = """
+import sys
+from tuner.execution.mapped_arrays import unpack
+for _ in range(2):
+    data = unpack(int(sys.argv[1]))
+    large, small = data["large"], data["small"]
+    assert large.sum() == 2**20 and small.tolist() == [[True, False]] and large.shape == (2, 2**19)
+    large.mul_(3)
+    print(float(large[0, 0]), data["half"].dtype, data["array"].flags.writeable)
+"""
 
 
 @pytest.fixture
@@ -26,11 +39,13 @@ def mapped(tmp_path: Path) -> np.memmap[Any, Any]:
 
 def sent(array: np.memmap[Any, Any]) -> Any:
     """What a worker has of an array."""
-    return receive(pickle.loads(pickle.dumps(describe(array))))  # noqa: S301
+    with pack(array) as file:
+        return unpack(file.fileno())
 
 
 def test_a_mapped_array_travels_as_its_place_in_a_file(mapped: np.memmap[Any, Any]) -> None:
-    assert len(pickle.dumps(describe(mapped))) < 1000
+    with pack(mapped) as file:
+        assert file.seek(0, 2) < 1000
     again = sent(mapped)
     assert isinstance(again, np.memmap)
     assert (again.filename, again.flags.writeable) == (os.fspath(mapped.filename or ""), False)
@@ -58,7 +73,7 @@ def test_shape_type_and_order_are_kept(array: np.ndarray[Any, Any], tmp_path: Pa
 def test_what_is_not_a_whole_mapping_travels_by_content(
     part: Callable[[Any], Any], mapped: np.memmap[Any, Any]
 ) -> None:
-    assert type(describe(part(mapped))) is np.ndarray
+    assert type(sent(part(mapped))) is np.ndarray
     assert np.array_equal(sent(part(mapped)), part(mapped))
 
 
@@ -70,16 +85,43 @@ def test_a_mapping_with_changes_of_its_own_travels_by_content(mapped: np.memmap[
 
 @pytest.mark.parametrize("change", ["removed", "replaced"])
 def test_a_file_that_is_not_the_same_any_more_is_told(change: str, mapped: np.memmap[Any, Any]) -> None:
-    place = describe(mapped)
-    assert isinstance(place, MappedArray)
-    os.unlink(place.path)
+    packed, path = pack(mapped), str(mapped.filename)
+    os.unlink(path)
     if change == "replaced":
-        np.save(place.path, np.zeros((500, 500)))
-    with pytest.raises(DataError, match=r"a\.npy has been removed or replaced since .*: run it again, or resume it"):
-        receive(place)
+        np.save(path, np.zeros((500, 500)))
+    with (
+        packed,
+        pytest.raises(DataError, match=r"a\.npy has been removed or replaced since .*: run it again, or resume it"),
+    ):
+        unpack(packed.fileno())
     if change == "removed":
         with pytest.raises(DataError, match=r"a\.npy has been removed or replaced"):
-            describe(mapped)
+            pack(mapped)
+
+
+def test_another_process_may_change_its_own_copy_of_a_tensor_and_no_array() -> None:
+    data = {
+        "large": torch.ones(2, 2**19),
+        "small": torch.tensor([[True, False]]),
+        "half": torch.ones(2**20).bfloat16(),
+        "array": np.ones(3),
+    }
+    with pack(data) as file:
+        command = [sys.executable, "-c", OTHER, str(file.fileno())]
+        ran = subprocess.run(command, pass_fds=[file.fileno()], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("3.0 torch.bfloat16 False\n" * 2, "")
+    assert data["large"].sum() == 2**20
+
+
+def test_tensors_come_back_as_they_were() -> None:
+    plain = [torch.arange(2**19).reshape(2, -1).T, torch.tensor(3.5), torch.ones(3, dtype=torch.complex64)]
+    others = [torch.ones(1, requires_grad=True), torch.nn.Parameter(torch.ones(1)), torch.ones(0), "text"]
+    assert [is_plain_tensor(value) for value in [*plain, *others]] == [True] * 3 + [False] * 4
+    assert not is_plain_tensor(torch.eye(2).to_sparse())
+    with pack([*plain, *others]) as file:
+        back = unpack(file.fileno())
+    assert all(torch.equal(new, old) and new.dtype == old.dtype for new, old in zip(back, plain, strict=False))
+    assert back[3].requires_grad and isinstance(back[4], torch.nn.Parameter) and back[6] == "text"
 
 
 def test_one_machine_is_one_address_and_one_name() -> None:

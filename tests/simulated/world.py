@@ -22,7 +22,8 @@ from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.device_arbiter import DeviceArbiter, Wait
 from tuner.execution.executor import ExecutorEvent, Happening, Weights
-from tuner.execution.simulation import SimulatedExecutor, Unheard
+from tuner.execution.loop import Listener
+from tuner.execution.simulation import SimulatedExecutor
 from tuner.execution.stall_detector import StallDetector
 from tuner.records.attempts import Attempt, parse_attempt
 from tuner.records.epochs import EpochLine
@@ -247,7 +248,7 @@ class Stalls(StallDetector):
         super().__init__(30.0, clock)
 
 
-class Journal(Unheard):
+class Journal(Listener):
     """What is on disk: rows as they were recorded, and lines of reports."""
 
     def __init__(self, check: Callable[[State, Event], None]) -> None:

@@ -55,7 +55,7 @@ def test_a_range_without_a_number_of_samples_asks_for_it() -> None:
 
 
 def test_a_workload_takes_its_default_where_a_condition_does_not_hold() -> None:
-    (choice,), _, _ = choose_searched(Settings(workload=Toy(), space=CONDITIONAL, search="grid"), UNKNOWN)
+    (choice,), *_ = choose_searched(Settings(workload=Toy(), space=CONDITIONAL, search="grid"), UNKNOWN)
     found = [(one.values["fault"], one.values["weight_decay"]) for one in choice.configurations]
     assert found == [(0, 0.0), (4, 0.1), (4, 0.2), (4, 0.3), (4, 0.4), (4, 0.5)]
     assert choice.configurations[0].name == "fault=0"
@@ -63,7 +63,7 @@ def test_a_workload_takes_its_default_where_a_condition_does_not_hold() -> None:
 
 def test_a_trainable_without_a_schema_lacks_it_there() -> None:
     settings = Settings(workload=Opened(), space={**CONDITIONAL, "m": {"act": {"choice": [None]}}}, search="grid")
-    (choice,), _, _ = choose_searched(settings, UNKNOWN)
+    (choice,), *_ = choose_searched(settings, UNKNOWN)
     assert [dict(one.values) for one in choice.configurations][:2] == [
         {"fault": 0, "m.act": "None"},
         {"fault": 4, "weight_decay": 0.1, "m.act": "None"},
@@ -76,7 +76,7 @@ def test_a_condition_may_name_what_is_fixed(fixed: str) -> None:
     options: dict[str, Any] = {"config": {"space": space}, "overrides": ("fault=4",)}
     if fixed == "defaults":
         options = {"config": {"space": {"weight_decay": space["weight_decay"]}, "defaults": {"fault": 4}}}
-    (choice,), _, _ = choose_searched(Settings(workload=Toy(), search="grid", **options), UNKNOWN)
+    (choice,), *_ = choose_searched(Settings(workload=Toy(), search="grid", **options), UNKNOWN)
     assert [one.name for one in choice.configurations] == [f"weight_decay=0.{tenth}" for tenth in range(1, 6)]
 
 
@@ -85,7 +85,7 @@ def test_a_file_of_a_space_is_what_its_content_is(tmp_path: Path, bare: bool) ->
     file, space = tmp_path / "own.json", {"lr": {"uniform": [0.1, 0.2]}}
     file.write_text(json.dumps(space if bare else {"space": space, "points": [{"lr": 0.15}]}))
     settings = Settings(workload=Toy(), space=file, search="random", num_samples=2)
-    (choice,), label, _ = choose_searched(plainly(settings), UNKNOWN)
+    (choice,), label, *_ = choose_searched(plainly(settings), UNKNOWN)
     assert label == "random-own"
     assert (choice.configurations[0].values["lr"] == 0.15) is not bare
     assert to_stored(settings)["space"] == json.loads(file.read_text()), "a study does not depend on the file"
@@ -98,7 +98,7 @@ def test_points_are_tried_first_also_by_a_search_that_goes_on() -> None:
     space, points = {"lr": {"uniform": [0.1, 0.2]}}, [{"lr": 0.15}, {"lr": 0.125}]
     settings = Settings(workload=Toy(), space=space, points=points, search="optuna", num_samples=3)
     for before, expected in (([], [0.15, 0.125]), ([{"name": "suggestion-1", "lr": 0.15}], [0.125])):
-        _, _, live = choose_searched(settings, StudyRecord(workload="toy", configurations=before))
+        _, _, live, _ = choose_searched(settings, StudyRecord(workload="toy", configurations=before))
         asked = [live.searcher.ask(f"t{number}") or {} for number in range(2)] if live else []
         assert [values["lr"] for values in asked][: len(expected)] == expected
     with pytest.raises(InputError, match="points: config has points, too: leave one of them out"):
@@ -130,7 +130,7 @@ def test_a_space_with_objects_is_resumed_by_the_same_call_alone() -> None:
 
 def drawn(number: int, **options: Any) -> list[dict[str, Any]]:
     settings = Settings(workload=Batched(), search="random", num_samples=number, **options)
-    (choice,), _, _ = choose_searched(settings, UNKNOWN)
+    (choice,), *_ = choose_searched(settings, UNKNOWN)
     return [dict(one.values) for one in choice.configurations]
 
 

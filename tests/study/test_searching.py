@@ -30,7 +30,7 @@ from tuner.study.judging import Judging
 from tuner.study.live_search import Search
 from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.searching import choose_searched
+from tuner.study.searching import SearchedSelections, choose_searched
 from tuner.study.select import select
 from tuner.study.study import run_study
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Objective, Request, Trial
@@ -267,7 +267,7 @@ def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(
     assert not (tmp_path / "no").exists()
 
 
-def chosen(**options: Any) -> tuple[list[Selection], str, Search | None]:
+def chosen(**options: Any) -> SearchedSelections:
     return choose_searched(Settings.of({**OPTIONS, **options}), UNKNOWN)
 
 
@@ -281,7 +281,7 @@ def space_file(tmp_path: Path) -> str:
 
 
 def test_random_samples_are_configurations_with_defaults_and_overrides(space_file: str) -> None:
-    (choice,), label, live = chosen(config=space_file, overrides=("lr=0.5",), num_samples=2)
+    (choice,), label, live, _ = chosen(config=space_file, overrides=("lr=0.5",), num_samples=2)
     assert (label, live, [one.name for one in choice.configurations]) == (
         "random-own",
         None,
@@ -289,7 +289,7 @@ def test_random_samples_are_configurations_with_defaults_and_overrides(space_fil
     )
     assert {(one.values["lr"], one.values["epochs"]) for one in choice.configurations} == {(0.5, 2)}
     assert {one.values["hidden_dim"] for one in choice.configurations} == {8, 16}, "without repeating any"
-    (grid,), _, _ = chosen(search="grid", num_samples=None, config=space_file, overrides=("lr=0.5",))
+    (grid,), *_ = chosen(search="grid", num_samples=None, config=space_file, overrides=("lr=0.5",))
     assert [one.name for one in grid.configurations] == ["hidden_dim=8", "hidden_dim=16"]
 
 
@@ -329,9 +329,9 @@ def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
 
 
 def test_a_mode_that_is_a_grid_is_a_space() -> None:
-    (choice,), _, _ = chosen(mode="full", num_samples=5)
+    (choice,), *_ = chosen(mode="full", num_samples=5)
     assert len({tuple(one.values.items()) for one in choice.configurations}) == 5
-    (choice,), label, live = chosen(mode="full", search="optuna")
+    (choice,), label, live, _ = chosen(mode="full", search="optuna")
     assert (choice.configurations, label) == ([], "tpe-full")
     assert live and live.workload.name == choice.workload.name
 
@@ -394,7 +394,7 @@ def test_a_space_is_not_a_list(space_file: str) -> None:
 def test_an_object_of_ones_own_is_searched_as_it_is(search: str) -> None:
     own, number = Toy(), None if search == "grid" else 2
     settings = Settings(workload=own, space={"lr": {"choice": [0.1, 0.2]}}, search=search, num_samples=number)
-    (choice,), _, live = choose_searched(settings, UNKNOWN)
+    (choice,), _, live, _ = choose_searched(settings, UNKNOWN)
     assert choice.workload is own
     assert (live is None) == (search != "optuna")
     assert live is None or live.workload is own

@@ -290,7 +290,7 @@ def test_a_search_has_one_value_of_what_says_how_data_are_loaded(tmp_path: Path)
     given = {"workload": ["gt-ssl"], "data": swc_files(tmp_path), "search": "optuna", "num_samples": 2}
     space = {"lr": {"loguniform": [1e-4, 1e-2]}}
     for options in ({"space": {**space, "label_level": 2}}, {"space": space, "overrides": ("label_level=2",)}):
-        ((selection,), _, _) = choose_searched(Settings(**given, **options), StudyRecord(workload=[]))
+        ((selection,), *_) = choose_searched(Settings(**given, **options), StudyRecord(workload=[]))
         assert selection.load_checked().classes == ("basket", "pyramidal")  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"label_level = .*: data are loaded once for all trials: give it one value"):
         choose_searched(

@@ -11,14 +11,13 @@ from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Executor, Weights
-from tuner.execution.loop import StudyLoop
-from tuner.execution.simulation import Unheard
+from tuner.execution.loop import Listener, StudyLoop
 from tuner.execution.stall_detector import StallDetector
 from tuner.machine.interrupts import Interrupt
 from tuner.trial import GB, Outcome, Request
 
 
-class Notes(Unheard):
+class Notes(Listener):
     """A listener that writes down how attempts ended."""
 
     def __init__(self) -> None:

@@ -84,7 +84,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     check_search(settings)
     is_live = settings.search not in (None, *UP_FRONT)
     known = settings.changed(search="random", search_options=()) if is_live else settings
-    selections, _, _ = choose_searched(known, UNKNOWN)
+    selections = choose_searched(known, UNKNOWN).selections
     rows = _finished_rows(options.like, [selection.workload.name for selection in selections]) if options.like else []
     loaded = load(Selected(selections, settings))
     if sizes:
@@ -197,7 +197,7 @@ def _device_record(forecast: Forecast, device: Device) -> dict[str, object]:
         "device": device.label,
         "name": device.name,
         "budget_gb": round(budget / GB, 4),
-        "trials": forecast.schedule.trials_on(device),
+        "trials": len(forecast.schedule.by_device[device]),
         "most_at_once": forecast.schedule.most_at_once(device),
         "busy": round(forecast.schedule.busy(device, budget), 4),
     }

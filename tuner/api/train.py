@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.errors import ExecutionError, InputError, ParameterError, Spelling, both_given, in_python, option
+from tuner.errors import ExecutionError, InputError, Spelling, TunerError, in_python, option
+from tuner.records.attempts import Attempt
 from tuner.records.files import BEST
 from tuner.reporting import phases
 from tuner.reporting.console import make_console, print_text
@@ -19,14 +20,20 @@ from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments
 from tuner.study.past_trial import PastTrial, find_trial
 from tuner.study.prepare import Selected
+from tuner.study.record import versions
 from tuner.study.repeat import load_best_call, program
 from tuner.study.result import StudyResult
-from tuner.study.same_figures import Differences, check_exact, differing, verdict
 from tuner.study.stored_options import CALL, to_stored
 from tuner.study.study import run_study
-from tuner.trial import Config
-from tuner.workloads.base import numeric_hyperparameter
+from tuner.trial import Config, Device
 from tuner.workloads.task import Selection, on_all_data
+
+Differences = Mapping[str, tuple[float | None, float | None]]  # the study's value and the new one, by metric
+SAME = ("python", "torch", "numpy")  # the packages that figures depend on
+
+
+class Differs(TunerError):
+    """The study's figures should have come out again, and did not."""
 
 
 @dataclass(frozen=True)
@@ -61,98 +68,73 @@ def train(options: TrainOptions) -> TrainingResult:
 
 def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     """What ``train`` does; ``spelling`` is how the printed texts name parameters."""
-    past = find_trial(_checked(options), options.trial, options.workload, options.seed)
-    training = _planned(past, options)
+    if options.study is None:
+        raise InputError(f"{option('study')}: give the folder of a study")
+    past = find_trial(Path(options.study), options.trial, options.workload, options.seed)
+    selection, settings, changes = _planned(past, options)
     console = make_console(spelling)
     row = past.row
     print_text(console, f"{'from':<10} {past.folder}: {row.trial_id} {row.name} (seed {row.seed}), {row.status}")
-    for note in training.notes:
+    for note in past.notes:
         print_text(console, f"note: {note}")
+    if option("data", settings.data) in changes:
+        said = "the data are not the study's, so figures are of something else"
+        print_text(console, f"note: {said}: {settings.data}")
     selected = Selected(
-        [training.selection],
-        training.settings,
+        [selection],
+        settings,
         label="train",
         command=_command(options, past),
-        options=to_stored(training.settings),
+        options=to_stored(settings),
         from_python=spelling is in_python,
     )
     result = run_study(selected)
     here, there = _metrics(result), row.metrics
-    compared = not training.changes and row.status == "completed"
+    compared = not changes and row.status == "completed"
     found = TrainingResult(Path(result), here, there, differing(here, there) if compared else None)
     with suppress(OSError):  # nobody reads it any more
-        print_lines(console, figures_lines(here, there, (training.settings.seed, row.seed)))
+        print_lines(console, figures_lines(here, there, (settings.seed, row.seed)))
         given = "" if past.spec else "workload=…"
         print_text(console, f"saved: {found.folder / BEST}; {load_best_call(found.folder, given)} gives the model")
     if found.differences is not None:
-        print_text(console, verdict(found.differences, past, result.plan.devices[0], exact=options.exact))
+        print_text(console, _verdict(found.differences, past, result.plan.devices[0], exact=options.exact))
     return found
 
 
-@dataclass(frozen=True)
-class _Training:
-    """What is trained again."""
-
-    selection: Selection
-    settings: Settings
-    changes: Sequence[str]  # the options by which it is another training than the study's
-    notes: Sequence[str]  # a line each
-
-
-def _planned(past: PastTrial, options: TrainOptions) -> _Training:
-    """The trial with what the options change.
+def _planned(past: PastTrial, options: TrainOptions) -> tuple[Selection, Settings, list[str]]:
+    """The trial with what the options change, and those by which it is another training than the study's.
 
     Raises:
         InputError: an option cannot be used, or the data cannot be read.
     """
     chosen = past.selection(options.data)
     values = chosen.configurations[0].values
-    epochs = options.epochs or int(values["epochs"])
-    settings = _settings(past, values, epochs, options)
+    settings = _settings(past, values, options)
     phases.show("loading data")
     data = _load(chosen, past, options)
-    notes, changes = list(past.notes), _changes(past, values, settings, options)
-    if not past.has_data(data):
-        changes.append(option("data", settings.data))
-        notes.append(f"the data are not the study's, so figures are of something else: {settings.data}")
+    was = {"seed": past.row.seed, "epochs": values["epochs"], "threads": past.threads}
+    changes = [option(name, getattr(settings, name)) for name in was if getattr(settings, name) != was[name]]
+    changes += [option("device", "cuda")] if options.exact and options.device == "cuda" else []
+    changes += [option("all_data")] if options.all_data else []
+    changes += [] if past.has_data(data) else [option("data", settings.data)]
     if options.exact:
-        check_exact(past.row, changes)
-    trained = replace(chosen.configurations[0], values={**values, "epochs": epochs})
-    selection = replace(chosen, load_data=lambda: data, configurations=[trained], asked=past.objective)
+        _check_exact(past.row, changes)
+    selection = replace(chosen, load_data=lambda: data, asked=past.objective)
     if selection.last_epoch is not None:
         selection = replace(selection, last_epoch=options.epochs or selection.last_epoch)
     elif options.all_data:
         selection = on_all_data(selection, _last_epoch(past, options))
-    return _Training(selection, settings, changes, notes)
+    return selection, settings, changes
 
 
-def _checked(options: TrainOptions) -> Path:
-    """The study's folder; refuses what cannot be used whatever the study is."""
-    if options.study is None:
-        raise InputError(f"{option('study')}: give the folder of a study")
-    if options.exact and options.device == "cuda":
-        rule = "on GPUs the last digits differ from run to run, as sums are made in any order"
-        raise ParameterError("exact", True, rule, f"use {option('device', 'cpu')}")
-    if options.exact and options.all_data:
-        raise both_given("exact", "all_data", "on other data other figures come out")
-    return Path(options.study)
-
-
-def _settings(past: PastTrial, values: Config, epochs: int, options: TrainOptions) -> Settings:
-    """The options of the study that trains the trial again.
-
-    Raises:
-        InputError: there are more epochs than the workload allows, or the folder cannot be used.
-    """
-    most = numeric_hyperparameter(past.workload, "epochs").high
-    if epochs > most:
-        raise ParameterError("epochs", epochs, f"must be at most {most:g}")
+def _settings(past: PastTrial, values: Config, options: TrainOptions) -> Settings:
+    """The options of the study that trains the trial again; an ``InputError`` if the folder cannot be used."""
     settings = Settings(
         workload=past.spec or past.workload,
         config=[{**values, "name": past.row.name}],
         data=options.data or past.source,
         skip_bad=past.skip_bad,
-        epochs=epochs,
+        epochs=options.epochs or int(values["epochs"]),
         seed=past.row.seed if options.seed is None else options.seed,
         split_seed=past.study.data_seed,
         threads=options.threads or past.threads,
@@ -164,13 +146,6 @@ def _settings(past: PastTrial, values: Config, epochs: int, options: TrainOption
     )
     settings.check()
     return settings
-
-
-def _changes(past: PastTrial, values: Config, settings: Settings, options: TrainOptions) -> list[str]:
-    """The options by which this is another training than the study's."""
-    was = {"seed": past.row.seed, "epochs": values["epochs"], "threads": past.threads}
-    changes = [option(name, getattr(settings, name)) for name in was if getattr(settings, name) != was[name]]
-    return [*changes, option("all_data")] if options.all_data else changes
 
 
 def _last_epoch(past: PastTrial, options: TrainOptions) -> int:
@@ -211,3 +186,53 @@ def _command(options: TrainOptions, past: PastTrial) -> str:
     if options.workload is not None:
         options = options.changed(workload=past.spec)
     return f"{program()} {shlex.join(['train', *arguments(options)])}"
+
+
+def differing(here: Mapping[str, float | None], study: Mapping[str, float | None]) -> Differences:
+    """The study's metrics that differ; metrics that only the new training has do not count."""
+    return {name: (value, here.get(name)) for name, value in study.items() if value != here.get(name)}
+
+
+def _verdict(differences: Differences, past: PastTrial, device: Device, *, exact: bool) -> str:
+    """Whether the study's figures came out again, and if not, what may be the reason.
+
+    Raises:
+        Differs: they did not, although that was asked for.
+    """
+    if not differences:
+        return "the study's figures came out again, to the last digit"
+    both = ", ".join(f"{name} {there} there and {here} here" for name, (there, here) in differences.items())
+    text = f"not the study's figures: {both} ({'; '.join(_reasons(past, device)) or 'no reason is known'})"
+    if exact:
+        raise Differs(f"{option('exact')}: {text}")
+    return text
+
+
+def _reasons(past: PastTrial, device: Device) -> list[str]:
+    reasons, now, then = [], versions(), past.study.versions
+    if others := [f"{name} {then.get(name)}" for name in SAME if then.get(name) != now[name]]:
+        reasons.append(f"the study ran with {', '.join(others)}")
+    names = [device.name for device in past.study.plan.devices]
+    if device.name not in names:
+        reasons.append(f"the study ran on {', '.join(dict.fromkeys(names))}")
+    if device.kind == "cuda":
+        reasons.append("on a GPU the last digits differ from run to run")
+    return reasons
+
+
+def _check_exact(row: Attempt, changes: Sequence[str]) -> None:
+    """Refuses to compare figures to the last digit where they cannot be the same.
+
+    Raises:
+        InputError: the trial is not completed, ran on a GPU, or is trained with other options (``changes``).
+    """
+    where = option("exact")
+    if row.status != "completed":
+        raise InputError(f"{where}: {row.trial_id} is {row.status}: it has no figures that could come out again")
+    if not str(row.device).endswith("cpu"):
+        raise InputError(
+            f"{where}: {row.trial_id} ran on {row.device}, and on GPUs the last digits differ from run to run: "
+            "leave it out"
+        )
+    if changes:
+        raise InputError(f"{where} and {changes[0]}: the study's trial had another value: leave one of them out")

@@ -24,7 +24,7 @@ class Worker:
     def __init__(
         self, tasks: Tasks, device: Device, threads: int, options: TrialOptions, *, is_child: bool = False
     ) -> None:
-        """Prepares the process for trials of all tasks. Their data are mapped from Ray's object store.
+        """Prepares the process for trials of all tasks. Workers share the memory of their data.
 
         Programs that need their own process get one for each trial, unless this process ``is_child``.
         """

@@ -18,7 +18,6 @@ from typing import cast
 from tuner.execution.lost_trials import at_cap, lost_outcome
 from tuner.execution.mapped_arrays import pack
 from tuner.execution.nodes import oom_kills
-from tuner.execution.shared_tensors import Files, close_shared
 from tuner.execution.worker import TrialOptions, WeightsLost, WorkerEvent
 from tuner.machine.caps import worker_environment
 from tuner.machine.logs import open_log
@@ -55,7 +54,6 @@ class Child:
         """Starts the process. Its output goes to the file ``log``, if there is one."""
         ours, its = Pipe()
         self._connection = ours
-        self._files: Files = []
         root = str(Path(__file__).parents[2])
         inherited = os.environ.get(SEARCH_PATH)
         environment = {
@@ -65,7 +63,7 @@ class Child:
             SEARCH_PATH: os.pathsep.join(filter(None, [root, inherited])),
         }
         output = open_log(log or Path(os.devnull))
-        with its, output, pack((tasks, device, threads, options), self._files) as content:
+        with its, output, pack((tasks, device, threads, options)) as content:
             descriptors = its.fileno(), content.fileno()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tuner.execution.child_main", *map(str, descriptors)],
@@ -105,7 +103,6 @@ class Child:
     def end(self) -> None:
         """Ends the process with its descendants."""
         self._connection.close()  # it ends when it notices that
-        close_shared(self._files)
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, number)

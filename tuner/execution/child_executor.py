@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tuner.decisions.packing import Plan
 from tuner.execution.child import Child, ChildDied, outcome_of_death
-from tuner.execution.executor import START_SECONDS, ExecutorEvent
+from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent
 from tuner.execution.nodes import oom_kills
-from tuner.execution.stop_requests import EndsByRequest, StopRequests
-from tuner.execution.worker import TrialOptions, WorkerEvent, weights_of
-from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
-from tuner.machine.logs import remove_empty, shorten
-from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Question
+from tuner.execution.worker import WorkerEvent, weights_of
+from tuner.machine.logs import shorten
+from tuner.trial import Began, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 
 WORKER = "worker"  # the name of the log for output between trials
 
 
-class ChildExecutor(EndsByRequest):
+class ChildExecutor(Executor):
     """Runs placed trials in one warm process at a time. A trial that hangs or crashes harms no other."""
 
-    def __init__(
-        self,
-        *,
-        expandable_segments: bool = False,
-        caps: bool = True,
-        checkpoint_seconds: float = 60.0,
-    ) -> None:
-        """See ``RayExecutor``."""
-        self._variables = allocator_environment(expandable_segments)
-        self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
+    def __init__(self, **options: Any) -> None:
+        """See ``Executor``."""
+        super().__init__(**options)
         self._queue: deque[Placement] = deque()
         self._child: Child | None = None
         self._running: Placement | None = None
@@ -43,20 +34,11 @@ class ChildExecutor(EndsByRequest):
         self._report: EpochReport | None = None
         self._ended_early: list[ExecutorEvent] = []  # for the next poll
 
-    def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
-        """This machine's devices."""
-        return detect_with_idle_cores(choice)
-
-    def prepare(self, devices: Sequence[Device]) -> None:
-        """The process starts with the first trial."""
-
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
-        """Keeps the arguments of the process."""
+        """Keeps the arguments of the process, which starts with the first trial."""
+        super().open(tasks, plan, checkpoints)
         self._tasks, self._threads = tasks, plan.threads
         self._apart = any(task.workload.own_process for task in tasks.values())
-        self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
-        self._stop_requests = StopRequests(checkpoints)
-        self._stop_requests.reset()
 
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""
@@ -114,8 +96,7 @@ class ChildExecutor(EndsByRequest):
         """Ends the process."""
         self._queue.clear()
         self._drop()
-        self._stop_requests.remove()
-        remove_empty(self._options.logs)
+        super().close()
 
     def _start(self, placement: Placement) -> None:
         """Starts a trial, a retry in a new process."""
@@ -124,7 +105,7 @@ class ChildExecutor(EndsByRequest):
         self._reused = self._child is not None
         if self._child is None:
             log = self._options.log(placement.trial.trial_id if self._apart else WORKER)
-            self._child = Child(self._tasks, placement.device, self._threads, self._options, self._variables, log)
+            self._child = Child(self._tasks, placement.device, self._threads, self._options, self._allocator, log)
         self._running, self._began, self._report, self._kills = placement, False, None, oom_kills()
         self._started = time.monotonic()
         self._child.run(placement)

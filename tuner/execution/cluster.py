@@ -85,13 +85,9 @@ class RayConnection:
         self._connected.set()
 
 
-def connect_local(devices: Sequence[Device], variables: Mapping[str, str]) -> RayConnection:
-    """Starts a Ray with these devices and variables, or uses the one to which this process is connected."""
-    return RayConnection(_started(tuple(devices), dict(variables)))
-
-
 @contextmanager
-def _started(devices: tuple[Device, ...], variables: dict[str, str]) -> Iterator[bool]:
+def local_ray(devices: Sequence[Device], variables: Mapping[str, str]) -> Iterator[bool]:
+    """A Ray with these devices and variables, or the one to which this process is connected."""
     quiet()
     import ray
 

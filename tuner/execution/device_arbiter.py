@@ -98,17 +98,13 @@ class DeviceArbiter:
 
     def promise(self, running: Collection[Placement]) -> None:
         """Records the promises to these trials."""
-        given = [
-            Share(placement.trial.trial_id, device_key(placement.device), placement.limit_bytes, placement.threads)
-            for placement in running
-            if not placement.device.node_id
-        ]
-        if self._ram is not None:
-            key = device_key(self._ram)
-            here = [placement for placement in running if placement.host_bytes and not placement.device.node_id]
-            given += [
-                Share(placement.trial.trial_id, key, placement.host_bytes, placement.threads) for placement in here
-            ]
+        given = []
+        for placement in running:
+            trial_id, device, threads = placement.trial.trial_id, placement.device, placement.threads
+            if not device.node_id:
+                given.append(Share(trial_id, device_key(device), placement.limit_bytes, threads))
+                if self._ram is not None and placement.host_bytes:
+                    given.append(Share(trial_id, device_key(self._ram), placement.host_bytes, threads))
         lease = replace(self._holder.lease, shares=tuple(given))
         self._holder.lease = replace(lease, **NOT_WAITING) if given else lease
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
 from tuner.decisions.packing import Plan
-from tuner.machine.devices import DeviceChoice
+from tuner.execution.stop_requests import StopRequests
+from tuner.execution.worker import TrialOptions
+from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
+from tuner.machine.logs import remove_empty
 from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 
@@ -18,8 +23,25 @@ ExecutorEvent = tuple[Happening, Weights]
 START_SECONDS = 300  # for a trial's process until the trial begins: importing torch from a slow drive takes a while
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Runs placed trials: in Ray's workers, or in this process."""
+
+    starting: ClassVar[str] = "starting"  # what it does before the first trial begins to train
+    _options = TrialOptions()
+    _stop_requests = StopRequests(None)
+
+    def __init__(
+        self, *, caps: bool = True, checkpoint_seconds: float = 60.0, expandable_segments: bool = False
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            caps: see ``TrialOptions``.
+            checkpoint_seconds: see ``TrialOptions``.
+            expandable_segments: set the CUDA allocator's option of that name in processes for trials.
+        """
+        self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
+        self._allocator = allocator_environment(expandable_segments)
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """The devices on which it can run trials; joins the cluster if there is one.
@@ -27,8 +49,9 @@ class Executor(Protocol):
         Raises:
             InputError: there is no such device or cluster, or a node does not report its devices.
         """
+        return detect_with_idle_cores(choice)
 
-    def prepare(self, devices: Sequence[Device]) -> None:
+    def prepare(self, devices: Sequence[Device]) -> None:  # noqa: B027  # most have none
         """May start slow work in the background, before there is a plan."""
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
@@ -38,10 +61,15 @@ class Executor(Protocol):
             DataError: a file from which data are mapped has been removed.
             ExecutionError: Ray did not start or lacks the plan's resources, or the folder cannot be written.
         """
+        self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
+        self._stop_requests = StopRequests(checkpoints)
+        self._stop_requests.reset()
 
+    @abstractmethod
     def submit(self, placement: Placement) -> None:
         """Starts a trial; ``poll`` returns its events."""
 
+    @abstractmethod
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
         """The events since the last call; waits for the first one for at most this time.
 
@@ -49,7 +77,7 @@ class Executor(Protocol):
         the next call of ``poll``.
         """
 
-    def answer(self, trial_id: str, answer: object) -> None:
+    def answer(self, trial_id: str, answer: object) -> None:  # noqa: B027
         """Answers a running trial's ``Question``; an exception is raised in the trial."""
 
     def stop(self) -> None:
@@ -58,15 +86,23 @@ class Executor(Protocol):
         ``poll`` returns their outcomes as ``interrupted``, unless they end earlier. Without a folder for checkpoints
         nothing is asked.
         """
+        self._stop_requests.stop_all()
 
     def prune(self, trial_id: str) -> None:
-        """Asks a running trial to end soon; unless it ends before, it is ``pruned`` with its metrics so far."""
+        """Asks a running trial to end soon; unless it ends before, it is ``pruned`` with its metrics so far.
 
-    def end(self, trial_id: str, error: str) -> None:
+        On a node without the folder for checkpoints it trains on.
+        """
+        self._stop_requests.prune(trial_id)
+
+    def end(self, trial_id: str, error: str) -> None:  # noqa: B027
         """Kills a running trial with its descendants; ``poll`` returns its outcome as ``stalled`` with this error.
 
-        A trial that has ended meanwhile is left alone.
+        A trial that has ended meanwhile is left alone. Nothing ends one in this process, where ``trial_timeout`` is
+        refused.
         """
 
     def close(self) -> None:
         """Ends every process that was started; trials that still run are lost."""
+        self._stop_requests.remove()
+        remove_empty(self._options.logs)

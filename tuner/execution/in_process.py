@@ -6,30 +6,30 @@ import gc
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tuner.decisions.packing import Plan
 from tuner.errors import ParameterError
-from tuner.execution.executor import ExecutorEvent
-from tuner.execution.stop_requests import EndsByRequest, StopRequests
-from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, weights_of
-from tuner.machine.devices import DeviceChoice, detect_with_idle_cores, torch_index
+from tuner.execution.executor import Executor, ExecutorEvent
+from tuner.execution.worker import WorkerEvent, run_trial, weights_of
+from tuner.machine.devices import DeviceChoice, torch_index
 from tuner.machine.peak import PeakMeter
 from tuner.trial import Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 
 
-class InProcessExecutor(EndsByRequest):
+class InProcessExecutor(Executor):
     """Runs trials one after another: for tests, to debug a workload, or without Ray.
 
     By default there is no cap, since it would be one of this whole process.
     """
 
-    def __init__(self, *, checkpoint_seconds: float = 60.0, caps: bool = False) -> None:
-        self._caps = caps
-        self._checkpoint_seconds = checkpoint_seconds
+    def __init__(self, *, caps: bool = False, **options: Any) -> None:
+        """See ``Executor``."""
+        super().__init__(caps=caps, **options)
         self._queue: deque[Iterator[WorkerEvent]] = deque()
         self._folder: str | None = None  # the running trial's current folder, if it differs from the study's
 
@@ -38,7 +38,7 @@ class InProcessExecutor(EndsByRequest):
 
         Raises ``InputError`` if there is no such device.
         """
-        found = detect_with_idle_cores(choice)
+        found = super().devices(choice)
         if found[0].kind == "cpu":
             return found
         if not (first := tuple(device for device in found if torch_index(device) == 0)):
@@ -46,17 +46,10 @@ class InProcessExecutor(EndsByRequest):
             raise ParameterError("device", choice, rule)
         return first
 
-    def prepare(self, devices: Sequence[Device]) -> None:
-        """Nothing takes long to start."""
-
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
         """Keeps the tasks and the folder for checkpoints."""
+        super().open(tasks, plan, checkpoints)
         self._tasks = tasks
-        seconds = self._checkpoint_seconds
-        absolute = checkpoints.absolute() if checkpoints else None
-        self._options = TrialOptions(caps=self._caps, checkpoints=absolute, checkpoint_seconds=seconds)
-        self._stop_requests = StopRequests(checkpoints)
-        self._stop_requests.reset()
         gc.freeze()  # as in a worker: the collection after each trial skips the objects of today
 
     def submit(self, placement: Placement) -> None:
@@ -103,14 +96,10 @@ class InProcessExecutor(EndsByRequest):
 
         deliver(trial_id, answer)
 
-    def end(self, trial_id: str, error: str) -> None:
-        """Nothing can end a trial in this process, so ``trial_timeout`` is refused with it."""
-        raise NotImplementedError
-
     def close(self) -> None:
         """Drops all trials."""
         self._queue.clear()
-        self._stop_requests.remove()
+        super().close()
         gc.unfreeze()
 
 

@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from tuner.decisions.bounds import Bounds
 from tuner.decisions.events import (
@@ -41,8 +40,8 @@ POLL_SECONDS = 0.5
 STOP_SECONDS = 10.0  # for checkpoints at the end of the study; a second signal ends the wait
 
 
-class Listener(Protocol):
-    """Records and shows what happens in a study."""
+class Listener:
+    """Is told what happens in a study, to record and to show it. This one does neither."""
 
     def append(self, outcome: Outcome, weights: Weights) -> None:
         """An attempt has ended. It is recorded before the study goes on; ``weights`` fetches the best epoch's."""

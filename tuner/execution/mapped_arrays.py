@@ -1,4 +1,7 @@
-"""Sends memory-mapped arrays to the workers: by file name on one machine, else by content."""
+"""Sends tasks with their data to the workers: on one machine through a file that all of them map, else through Ray.
+
+Arrays that are mapped from files of their own are mapped again from these.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +10,27 @@ import mmap
 import os
 import pickle
 import sys
-from dataclasses import dataclass
-from functools import partial
+import warnings
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Literal, cast
+from typing import Any, BinaryIO, Literal
 
 import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import DataError, option
-from tuner.execution import shared_tensors
 from tuner.execution.ray_api import ObjectRef
 
-AnyArray = NDArray[np.generic]
-Order = Literal["C", "F"]
 ALIGNMENT = 64  # of arrays in a packed file
+IN_MEMORY = hasattr(os, "memfd_create")  # on Linux, where packed files take no place on a drive
 GONE = f"has been removed or replaced since the study began: run it again, or resume it with {option('resume')}"
 
 
-@dataclass(frozen=True)
-class MappedArray:
-    """An array in a file at ``offset`` bytes; ``identity`` shows whether the file has changed."""
+def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectRef:
+    """Gives content to Ray's workers. If all of them run on ``one_machine``, they map it from a file of ``pack``.
 
-    path: str
-    dtype: np.dtype[np.generic]
-    offset: int
-    shape: tuple[int, ...]
-    order: Order
-    identity: tuple[int, ...]  # device, inode, size and time of the last change
-
-
-def put(data: object, files: shared_tensors.Files, *, one_machine: bool) -> ObjectRef:
-    """Puts data into Ray's store, without the content of mapped files if all workers run on ``one_machine``.
-
-    Workers map the files again and share the kernel's pages; Ray's small store holds nothing. Other machines may not
-    have the files, so in a cluster of several they are stored as plain arrays, one copy for each node. The files of
-    shared tensors are added to ``files``.
+    That file is added to ``files``, and must stay open as long as workers may start. Of several machines some may not
+    have the mapped files, so there Ray's store has one copy for each node.
 
     Raises:
         DataError: a mapped file has been removed.
@@ -51,46 +38,74 @@ def put(data: object, files: shared_tensors.Files, *, one_machine: bool) -> Obje
     import ray
     from ray.util import deregister_serializer, register_serializer
 
-    ways: dict[type, tuple[Any, Any]] = {np.memmap: (describe if one_machine else np.asarray, receive)}
-    if one_machine and (torch := sys.modules.get("torch")):
-        ways[torch.Tensor] = (partial(shared_tensors.pack, files=files), shared_tensors.unpack)
-    for kind, (serializer, deserializer) in ways.items():
-        register_serializer(kind, serializer=serializer, deserializer=deserializer)
+    if one_machine and IN_MEMORY:
+        files.append(pack(content))
+        packed: ObjectRef = ray.put(_Packed(files[-1]))
+        return packed
+    register_serializer(np.memmap, serializer=np.asarray, deserializer=np.asarray)
     try:
-        reference: ObjectRef = ray.put(data)
-        return reference
+        copied: ObjectRef = ray.put(content)
+        return copied
     finally:
-        for kind in ways:
-            deregister_serializer(kind)
+        deregister_serializer(np.memmap)
+
+
+class _Packed:
+    """A file of ``pack``, which another process unpickles as the content."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _open, (self._path,)
+
+
+def _open(path: str) -> Any:
+    with open(path, "rb") as file:
+        return unpack(file.fileno())
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles mapped arrays by their files, and code that cannot be imported by value."""
-
-    files: shared_tensors.Files
+    """Pickles mapped arrays by their files, tensors as their content, and code that cannot be imported by value."""
 
     def reducer_override(self, obj: object) -> Any:
         if isinstance(obj, np.memmap):
-            return receive, (describe(obj),)
-        if shared_tensors.is_shareable(obj):
-            return shared_tensors.receive, (shared_tensors.share(cast("Any", obj), self.files),)
+            return _mapping(obj)
+        if is_plain_tensor(obj):
+            tensor: Any = obj
+            flat = tensor.contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
+            return _tensor, (pickle.PickleBuffer(flat), tensor.dtype, tuple(tensor.shape))
         return super().reducer_override(obj)
 
 
-def pack(content: object, files: shared_tensors.Files) -> BinaryIO:
-    """An unnamed file with content for another process of this machine, which maps it by ``unpack``.
+def is_plain_tensor(value: object) -> bool:
+    """Whether a value is a non-empty tensor in the CPU's memory, and nothing more."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or type(value) is not torch.Tensor:
+        return False
+    tensor: Any = value
+    plain = tensor.layout is torch.strided and not tensor.requires_grad and not tensor.is_quantized
+    return bool(plain and tensor.device.type == "cpu" and tensor.numel() > 0)
 
-    The files of shared tensors are added to ``files``.
+
+def _tensor(content: memoryview, dtype: Any, shape: tuple[int, ...]) -> Any:
+    """A tensor over its part of a mapped file. It may be changed: changed pages are this process's own."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(content, dtype=dtype).reshape(shape)
+
+
+def pack(content: object) -> BinaryIO:
+    """An unnamed file with content for other processes of this machine, which map it by ``unpack``.
 
     Raises:
         DataError: a mapped file has been removed.
     """
-    in_memory = hasattr(os, "memfd_create")  # on Linux
-    file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if in_memory else TemporaryFile()  # noqa: SIM115
     pickled, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-    pickler = _Pickler(pickled, protocol=5, buffer_callback=buffers.append)
-    pickler.files = files
-    pickler.dump(content)
+    _Pickler(pickled, protocol=5, buffer_callback=buffers.append).dump(content)
+    file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if IN_MEMORY else TemporaryFile()  # noqa: SIM115
     parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
     file.write(np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes())
     for part in parts:
@@ -102,7 +117,7 @@ def pack(content: object, files: shared_tensors.Files) -> BinaryIO:
 
 def unpack(descriptor: int) -> Any:
     """The content that the study's process has packed. Its arrays are read-only views of the file."""
-    mapped = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
+    mapped = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)).toreadonly()
     (number,) = np.frombuffer(mapped, np.int64, 1)
     sizes = np.frombuffer(mapped, np.int64, int(number), offset=8).tolist()
     place, parts = 8 * (1 + len(sizes)), []
@@ -113,41 +128,39 @@ def unpack(descriptor: int) -> Any:
     return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  # the file is our own
 
 
-def describe(array: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> MappedArray | AnyArray:
-    """A mapped array's place in its file; the plain array if it is a view, a copy or writable.
-
-    Raises:
-        DataError: the file does not exist any more.
-    """
+def _mapping(array: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> tuple[Any, tuple[object, ...]]:
+    """What makes a mapped array again from its file; the plain array if it is a view, a copy or writable."""
     # The base of the array that numpy mapped is the mapping; the base of a view is that array.
     path: str | os.PathLike[str] | None = array.filename
     if path is None or array.mode != "r" or array.base is not array._mmap:  # type: ignore[attr-defined]
-        return np.asarray(array)
+        return np.asarray, (np.asarray(array),)
     path = os.fspath(path)
-    order: Order = "C" if array.flags.c_contiguous else "F"
     try:
         identity = _identity(os.stat(path))
     except OSError as error:
         raise DataError(f"{path} {GONE}") from error
-    return MappedArray(path, array.dtype, int(array.offset), array.shape, order, identity)
+    order = "C" if array.flags.c_contiguous else "F"
+    return _mapped_again, (path, array.dtype, int(array.offset), array.shape, order, identity)
 
 
-def receive(sent: MappedArray | AnyArray) -> AnyArray:
-    """The array in the receiving process.
-
-    Raises:
-        DataError: its file has changed since it was sent.
-    """
-    if not isinstance(sent, MappedArray):
-        return sent
+def _mapped_again(
+    path: str,
+    dtype: np.dtype[np.generic],
+    offset: int,
+    shape: tuple[int, ...],
+    order: Literal["C", "F"],
+    identity: tuple[int, ...],
+) -> NDArray[np.generic]:
+    """An array in a file at ``offset`` bytes; a ``DataError`` if the file has changed since it was sent."""
     try:
-        with open(sent.path, "rb") as file:
-            if _identity(os.fstat(file.fileno())) != sent.identity:
-                raise DataError(f"{sent.path} {GONE}")
-            return np.memmap(file, sent.dtype, "r", sent.offset, sent.shape, sent.order)
+        with open(path, "rb") as file:
+            if _identity(os.fstat(file.fileno())) != identity:
+                raise DataError(f"{path} {GONE}")
+            return np.memmap(file, dtype, "r", offset, shape, order)
     except OSError as error:
-        raise DataError(f"{sent.path} {GONE}") from error
+        raise DataError(f"{path} {GONE}") from error
 
 
 def _identity(stat: os.stat_result) -> tuple[int, ...]:
+    """What differs once a file has been changed: device, inode, size and time of the last change."""
     return stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from tuner.errors import InputError, ParameterError
 from tuner.execution.cluster_discovery import PORT_SECONDS, port_answers
@@ -19,7 +18,6 @@ from tuner.machine.devices import DeviceChoice, detect_with_idle_cores
 from tuner.machine.process_exits import signal_text
 from tuner.trial import Device
 
-T = TypeVar("T")
 VMSTAT = Path("/proc/vmstat")
 PROBE_SECONDS = 60
 LOOK_SECONDS = 2  # between two checks of the nodes
@@ -188,8 +186,6 @@ def _devices_of(answer: ObjectRef, host: str) -> tuple[Device, ...]:
 
     try:
         devices: tuple[Device, ...] = ray.get(answer, timeout=PROBE_SECONDS)
-    except ray.exceptions.GetTimeoutError as error:
-        raise InputError(f"node {host} did not report its devices within {PROBE_SECONDS} s") from error
     except (ray.exceptions.RayError, InputError) as error:
         raise InputError(f"node {host} cannot report its devices: {last_line(str(error))}") from error
     return devices

@@ -36,18 +36,18 @@ class WorkerPool:
     _living: list[WorkerHandle] = field(default_factory=list)
     _reserved: dict[WorkerHandle, int] = field(default_factory=dict)  # bytes, by busy worker
 
-    def reserve(self) -> None:
+    def reserve(self) -> PlacementGroup:
         """Requests the bundle on the device's node without waiting for it.
 
         Each device has a placement group of its own, so that losing one with its node does not affect the others.
         """
         from ray.util import placement_group
 
-        self._group = placement_group([dict(self.bundle)], bundle_label_selector=[{NODE_LABEL: self.node_id}])
-
-    def reserved(self, timeout_seconds: float) -> bool:
-        """Whether Ray has reserved the bundle within this time."""
-        return self._group is not None and self._group.wait(max(0.0, timeout_seconds))
+        group: PlacementGroup = placement_group(
+            [dict(self.bundle)], bundle_label_selector=[{NODE_LABEL: self.node_id}]
+        )
+        self._group = group
+        return group
 
     def take(self, placement: Placement, *, new: bool) -> tuple[WorkerHandle, bool]:
         """A worker for a trial, and whether it is new. A ``new`` one replaces an idle one if no slot is free.
@@ -148,10 +148,8 @@ def reserve(pools: Sequence[WorkerPool]) -> None:
     import ray
 
     deadline = time.monotonic() + READY_SECONDS
-    for pool in pools:
-        pool.reserve()
-    for pool in pools:
-        if not pool.reserved(deadline - time.monotonic()):
+    for pool, group in [(pool, pool.reserve()) for pool in pools]:
+        if not group.wait(max(0.0, deadline - time.monotonic())):
             available = ray.available_resources()
             raise ExecutionError(
                 f"Ray has {available.get('CPU', 0):g} CPUs and {available.get('GPU', 0):g} GPUs free, not the "

@@ -6,26 +6,24 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 from tuner.decisions.packing import Plan
 from tuner.errors import ExecutionError
 from tuner.execution.actor import Worker as Worker
-from tuner.execution.cluster import RayConnection, connect_local
+from tuner.execution.cluster import RayConnection, local_ray
 from tuner.execution.cluster_discovery import join_cluster
-from tuner.execution.executor import START_SECONDS, ExecutorEvent, Happening, Weights
+from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent, Happening, Weights
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
-from tuner.execution.shared_tensors import Files, close_shared
-from tuner.execution.stop_requests import EndsByRequest, StopRequests
-from tuner.execution.worker import TrialOptions, weights_of
+from tuner.execution.worker import weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes
 from tuner.machine.caps import worker_environment
-from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
-from tuner.machine.logs import remove_empty, shorten
+from tuner.machine.devices import DeviceChoice
+from tuner.machine.logs import shorten
 from tuner.machine.mps import MpsClients
 from tuner.machine.process_exits import ProcessExit
 from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
@@ -40,35 +38,26 @@ ANSWERS = "answers"  # the group of a worker's calls that need not wait for its 
 Stream = Iterator[ObjectRef]  # of a trial's events
 
 
-class RayExecutor(EndsByRequest):
+class RayExecutor(Executor):
     """Runs placed trials in warm worker processes; each worker keeps its device and its share until it ends."""
 
+    starting: ClassVar[str] = "starting Ray"
     worker_class: ClassVar[type[Worker]] = Worker
 
-    def __init__(
-        self,
-        *,
-        expandable_segments: bool = False,
-        address: str | None = None,
-        caps: bool = True,
-        checkpoint_seconds: float = 60.0,
-    ) -> None:
+    def __init__(self, *, address: str | None = None, **options: Any) -> None:
         """Starts nothing yet.
 
         Args:
-            expandable_segments: set the CUDA allocator's option of that name in the workers.
             address: the cluster to join; None for the Ray to which this process is connected, or a new local one.
-            caps: see ``TrialOptions``.
-            checkpoint_seconds: see ``TrialOptions``.
+            options: see ``Executor``.
         """
-        self._allocator = allocator_environment(expandable_segments)
+        super().__init__(**options)
         self._address = address
-        self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
         self._mps: Mapping[str, str] = {}
         self._connection: RayConnection | None = None
         self._pools: dict[Device, WorkerPool] = {}
-        self._lost: dict[Device, str] = {}
-        self._files: Files = []  # that workers map
+        self._lost: set[Device] = set()
+        self._files: list[BinaryIO] = []  # that workers map as they start
         self._running: dict[Stream, RunningTrial] = {}
         self._spent: list[RunningTrial] = []  # their workers are not used again
         self._events: list[ExecutorEvent] = []  # for the next poll
@@ -76,7 +65,7 @@ class RayExecutor(EndsByRequest):
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices, or those of all nodes of the cluster, which it joins."""
         if self._address is None:
-            return detect_with_idle_cores(choice)
+            return super().devices(choice)
         self._connection = self._connection or join_cluster(self._address)
         return cluster_devices(choice)
 
@@ -87,7 +76,7 @@ class RayExecutor(EndsByRequest):
     def prepare(self, devices: Sequence[Device]) -> None:
         """Begins to start a local Ray with these devices, unless it is connected to one."""
         if self._connection is None:
-            self._connection = connect_local(devices, self._environment(devices[0]))
+            self._connection = RayConnection(local_ray(devices, self._environment(devices[0])))
 
     @property
     def started(self) -> bool:
@@ -100,9 +89,8 @@ class RayExecutor(EndsByRequest):
         self._connection.wait()
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
-        """Waits for Ray, reserves the plan's devices and puts the data into Ray's store."""
-        self._stop_requests = StopRequests(checkpoints)
-        self._stop_requests.reset()
+        """Waits for Ray, reserves the plan's devices and makes the data ready for workers."""
+        super().open(tasks, plan, checkpoints)
         self.prepare(plan.devices)
         self.wait()
         import ray
@@ -116,7 +104,6 @@ class RayExecutor(EndsByRequest):
         self._nodes = {device: device.node_id or self._watch.own_node for device in plan.devices}
         nodes: list[Node] = ray.nodes()
         memory = {node["NodeID"]: int(node["Resources"].get("memory", 0)) for node in nodes}
-        self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
         # One object, as Ray does not resolve references within containers. Its arrays are shared nevertheless.
         one_machine = on_one_machine(nodes, {self._watch.own_node, *self._nodes.values()})
         elsewhere = (
@@ -135,14 +122,7 @@ class RayExecutor(EndsByRequest):
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
         self._end_spent()
         self._stop_requests.forget_prune(placement.trial.trial_id)
-        if reason := self._lost.get(placement.device):
-            self._emit(
-                Outcome(
-                    placement.trial, "failed", placement, error=reason, phase="start", lost="node", reusable=False
-                )
-            )
-        else:
-            self._start(placement, new=placement.trial.attempt > 1, started=time.monotonic())
+        self._start(placement, new=placement.trial.attempt > 1, started=time.monotonic())
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
         """At most one event of each trial; waits for the first for at most ``timeout_seconds``."""
@@ -179,7 +159,6 @@ class RayExecutor(EndsByRequest):
         """Ends the workers, frees the devices, and ends the local Ray or leaves the cluster."""
         if self._connection is None:
             return
-        self._stop_requests.remove()
         if self._pools:
             # A local Ray ends with everything in it, and a head that is gone cannot be called.
             reachable, own = not self._has_own_ray and self._watch.head_answers, self._watch.own_node
@@ -189,8 +168,9 @@ class RayExecutor(EndsByRequest):
         self._running.clear()
         self._pools.clear()
         self._connection.stop()
-        close_shared(self._files)
-        remove_empty(self._options.logs)
+        while self._files:
+            self._files.pop().close()
+        super().close()
 
     @property
     def _has_own_ray(self) -> bool:
@@ -283,7 +263,7 @@ class RayExecutor(EndsByRequest):
         for run in [self._running.pop(stream) for stream in streams] + self._failures.drop_node(node):
             self._emit(run.lost("failed", "node", reason))
         for device in devices:
-            self._lost[device] = reason
+            self._lost.add(device)
             self._emit(DeviceLost(device, reason))
             if device in self._pools and self._watch.head_answers:
                 self._pools[device].close()

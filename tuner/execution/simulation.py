@@ -8,18 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
 
-from tuner.decisions.events import Event, Opened
+from tuner.decisions.events import Opened
 from tuner.decisions.packing import Plan
 from tuner.decisions.policies import Course, Packing, Retrying
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
-from tuner.execution.executor import ExecutorEvent, Weights
-from tuner.execution.loop import StudyLoop
-from tuner.machine.devices import DeviceChoice
-from tuner.trial import Device, Outcome, Placement, Question, Request
-from tuner.workloads.task import Tasks
+from tuner.execution.executor import Executor, ExecutorEvent
+from tuner.execution.loop import Listener, StudyLoop
+from tuner.trial import Device, Outcome, Placement, Request
 
 MOST = 500  # of a study with more trials, so many are simulated, spread over all of them
 
@@ -39,10 +36,6 @@ class Schedule:
             placements[entry[0].device].append(entry)
         return placements
 
-    def trials_on(self, device: Device) -> int:
-        """The total number of trials that the device runs."""
-        return len(self.by_device[device])
-
     def most_at_once(self, device: Device) -> int:
         """The maximum number of trials that the device runs at once."""
         here = self.by_device[device]
@@ -56,7 +49,7 @@ class Schedule:
 
 
 @dataclass
-class SimulatedExecutor:
+class SimulatedExecutor(Executor):
     """Completes each trial after its seconds, by a clock that jumps from one end to the next."""
 
     seconds: Callable[[Placement], float]
@@ -67,16 +60,6 @@ class SimulatedExecutor:
     def clock(self) -> float:
         """The simulated time in seconds."""
         return self.now
-
-    def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
-        """None of its own."""
-        return ()
-
-    def prepare(self, devices: Sequence[Device]) -> None:
-        """Nothing takes time but trials."""
-
-    def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
-        """Nothing takes time but trials."""
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial."""
@@ -95,50 +78,13 @@ class SimulatedExecutor:
             ended.append((Outcome(placement.trial, "completed", placement), bytes))
         return ended
 
-    def answer(self, trial_id: str, answer: object) -> None:
-        """Its trials ask nothing."""
-
-    def stop(self) -> None:
-        """Its trials run to their ends."""
-
-    def prune(self, trial_id: str) -> None:
-        """Its trials run to their ends."""
-
-    def end(self, trial_id: str, error: str) -> None:
-        """Its trials run to their ends."""
-
-    def close(self) -> None:
-        """It has started nothing."""
-
-
-class Unheard:
-    """A listener that nobody listens to."""
-
-    def append(self, outcome: Outcome, weights: Weights) -> None:
-        """Records nothing."""
-
-    def hear(self, state: State, event: Event) -> None:
-        """Shows nothing."""
-
-    def answer(self, question: Question) -> object:
-        """Knows no answer."""
-
-    def noted(self, text: str) -> None:
-        """Shows nothing."""
-
-    def tick(self) -> None:
-        """Shows nothing."""
-
-    def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
-        """Shows nothing."""
-
 
 def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> Schedule:
     """Simulates a study in which each trial takes ``seconds(request)``, above 0, and what it was estimated to."""
     took = {request.trial.trial_id: seconds(request) for request in requests}
     executor, packing = SimulatedExecutor(lambda placement: took[placement.trial.trial_id]), Packing()
     course = Course(State(), [Retrying(RetryPolicy(), lambda *_: None), packing])
-    loop = StudyLoop(course, packing, executor, Unheard(), clock=executor.clock)
+    loop = StudyLoop(course, packing, executor, Listener(), clock=executor.clock)
     loop.take(Opened(plan, tuple(requests)))
     loop.run()
     return Schedule(tuple(executor.placements), executor.now)
@@ -155,9 +101,3 @@ def expected_seconds(requests: Sequence[Request], plan: Plan, trials: int) -> fl
     some = requests[:: -(-len(requests) // MOST)]
     took = simulate(some, plan, lambda request: known[request.trial.trial_id] or 0.0).seconds
     return took * max(trials, len(requests)) / len(some)
-
-
-def shortest_possible(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> float:
-    """A lower bound of any schedule's seconds: memory · time of all trials over all memory, or the longest trial."""
-    area = sum(request.need_bytes * seconds(request) for request in requests)
-    return max(area / sum(plan.budgets), max(seconds(request) for request in requests))

@@ -72,17 +72,3 @@ class StopRequests:
             path.write_bytes(content)
         except OSError as error:
             raise ExecutionError(f"{path} cannot be written: {error.strerror}") from error
-
-
-class EndsByRequest:
-    """The part of an executor that ends trials by ``StopRequests``."""
-
-    _stop_requests = StopRequests(None)
-
-    def stop(self) -> None:
-        """Makes every running trial write a checkpoint and end after its epoch."""
-        self._stop_requests.stop_all()
-
-    def prune(self, trial_id: str) -> None:
-        """Makes a trial end after its current step. On a node without the folder for checkpoints it trains on."""
-        self._stop_requests.prune(trial_id)

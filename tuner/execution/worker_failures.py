@@ -125,13 +125,9 @@ class WorkerFailures:
         self._open: dict[ObjectRef, _Investigation] = {}
         self._kills: dict[str, int] = {watch.own_node: oom_kills()}
         counts = {node: on_node(oom_kills, node).remote() for node in nodes if node != watch.own_node}
-        ready, _ = (
-            ray.wait(list(counts.values()), num_returns=len(counts), timeout=KILLS_SECONDS) if counts else ([], [])
-        )
         for node, reference in counts.items():
-            if reference in ready:
-                with suppress(ray.exceptions.RayError):
-                    self._kills[node] = ray.get(reference)
+            with suppress(ray.exceptions.RayError):
+                self._kills[node] = ray.get(reference, timeout=KILLS_SECONDS)
 
     @property
     def references(self) -> list[ObjectRef]:

@@ -13,7 +13,7 @@ from tuner.decisions.packing import Packing, Plan, make_plan
 from tuner.errors import NOT_GIVEN, InputError, option
 from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import Average, averages, seeds_needed
-from tuner.reporting.texts import gb_span
+from tuner.reporting.texts import count_text, gb_span
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Objective
 from tuner.workloads.base import Trainable
@@ -70,8 +70,8 @@ def _out_of_memory(figures: Figures) -> str:
         remedy = f"{figures.option(settings.given_by, _up(enough))} was enough in the end"
     else:
         remedy = f"without {figures.option(settings.given_by)} what each of them needs is estimated"
-    times = _count(len(ran_out), "time")
-    return f"{_count(len(names), 'trial')} ran out of memory {times}, with {most:.2f} GB at most: {remedy}"
+    times = count_text(len(ran_out), "time")
+    return f"{count_text(len(names), 'trial')} ran out of memory {times}, with {most:.2f} GB at most: {remedy}"
 
 
 def _of_workloads(figures: Figures) -> str:
@@ -115,7 +115,8 @@ def _shares(figures: Figures) -> str:
     plan, settings = figures.plan, figures.settings
     peaks = _peaks(figures)
     share = settings.given_gb
-    if settings.estimates_memory or share is None or plan.bound != "memory" or not peaks or _ran_out(figures):
+    ran_out = any(row.status == "out_of_memory" for row in figures.attempts)
+    if settings.estimates_memory or share is None or plan.bound != "memory" or not peaks or ran_out:
         return ""
     largest = max(peaks)
     given = _up(largest * SPARE)
@@ -149,9 +150,10 @@ def _epochs(figures: Figures) -> str:
             # A function or a script has epochs of its own.
             program = workload in figures.programs
             more = "more epochs" if program else figures.option("epochs", 2 * best.epochs)
+            of_all = f"{last} of {count_text(len(rows), 'completed trial')}"
             return (
                 f"{objective.metric} was still improving in the last epoch ({best.epochs}) of the best trial, "
-                f"{best.name}, and in {last} of {_count(len(rows), 'completed trial')}: try a new study with {more}"
+                f"{best.name}, and in {of_all}: try a new study with {more}"
             )
     return ""
 
@@ -177,26 +179,13 @@ def _peaks(figures: Figures) -> list[float]:
     """Each trial's peak in GB, taken as its configuration's largest; empty if a configuration has none."""
     known: dict[tuple[str, str], float] = {}
     for row in figures.rows:
-        if peak := _peak(row):
+        if row.status == "completed" and row.peak_memory_gb:
             key = row.workload, row.name
-            known[key] = max(known.get(key, 0.0), peak)
+            known[key] = max(known.get(key, 0.0), row.peak_memory_gb)
     names = [(row.workload, row.name) for row in figures.rows]
     return [known[name] for name in names] if all(name in known for name in names) else []
-
-
-def _peak(row: Attempt) -> float:
-    """A completed trial's peak in GB; 0 if it is unknown."""
-    return row.peak_memory_gb or 0.0 if row.status == "completed" else 0.0
-
-
-def _ran_out(figures: Figures) -> bool:
-    return any(row.status == "out_of_memory" for row in figures.attempts)
 
 
 def _up(gb: float) -> float:
     """A number of GB rounded up to hundredths."""
     return math.ceil(round(100 * gb, 6)) / 100
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"

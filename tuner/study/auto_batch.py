@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.decisions.capacity import most_in_ram, ram_budgets
-from tuner.decisions.packing import Bound, budget_bytes, need_bytes
+from tuner.decisions.packing import Bound, make_plan, need_bytes
 from tuner.errors import InputError, ParameterError, option, spelled
 from tuner.estimation.service import memory_key
 from tuner.sizing.search import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
@@ -40,7 +39,7 @@ class WorkerShare:
     """A worker's share of memory in a uniform plan, and how it was found."""
 
     size_bytes: int  # the share
-    device: Device | None = None  # the smallest device, of which it is one; None where the user has given it
+    device: Device | None = None  # the device with the smallest shares; None where the user has given it
     budget_bytes: int = 0  # what that device's trials divide between them; 0 where the user has given the share
     workers: int = 1  # how many they are, on that device
     bound: Bound = "number of trials"  # what keeps them from being more
@@ -159,34 +158,28 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
 def share_of(
     devices: Sequence[Device], largest_bytes: int, trials: int, settings: Settings, host_bytes: int = 0
 ) -> WorkerShare:
-    """A worker's share: the memory that the user gives every trial, or the smallest device's budget / its workers.
+    """A worker's share: the memory that the user gives every trial, or the least that a plan gives a worker.
 
-    The number of workers is bounded by the largest footprint of the other trials, by the host's RAM (of which a trial
-    takes ``host_bytes``), the CPU cores, ``max_workers`` and the number of trials. The last two are divided between
-    the devices. A device on which that footprint does not fit is not used.
+    It is a plan of trials with the largest footprint of the others, which take ``host_bytes`` of a host's RAM.
     """
     if not settings.estimates_memory:
         if settings.given_gb is None:
             raise InputError(f"{option('memory_gb')} is a function: a batch size that is auto needs a number")
         return WorkerShare(int(settings.given_gb * GB))
-    budgets = [budget_bytes(device, settings.buffer_bytes) for device in devices]
-    least = max(1, min(largest_bytes, max(budgets)))
-    used = [(budget, device) for budget, device in zip(budgets, devices, strict=True) if budget >= least]
-    if not used:  # nothing is free
+    most = whole_of(devices, settings).device_bytes
+    if not most:  # nothing is free
         return WorkerShare(0, devices[0])
-    budget, device = min(used, key=lambda pair: pair[0])
-    beside = sum(other.node_id == device.node_id for _, other in used)  # share its host's RAM with it
-    fit = most_in_ram(ram_budgets([device], settings.buffer_bytes), [host_bytes]).get(device.node_id)
-    in_ram = trials if fit is None else max(1, fit // beside)
-    limits: list[tuple[int, Bound]] = [  # of two that bound alike, the first is told
-        (math.ceil(trials / len(used)), "number of trials"),
-        (math.ceil((settings.max_workers or trials) / len(used)), "max_workers"),
-        (budget // least if largest_bytes else trials, "memory"),
-        (in_ram, "RAM"),
-        (device.cores or trials, "CPU cores"),
-    ]
-    workers, bound = min(limits, key=lambda limit: limit[0])
-    return WorkerShare(budget // workers, device, budget, workers, bound, len(used))
+    plan = make_plan(
+        devices,
+        [min(largest_bytes, most)] * trials,
+        packing="uniform",
+        buffer_bytes=settings.buffer_bytes,
+        max_workers=settings.max_workers,
+        host_needs=[host_bytes] * trials,
+    )
+    used = [place for place in zip(plan.budgets, plan.slots, devices, strict=True) if place[1]]
+    budget, workers, device = min(used, key=lambda place: place[0] / place[1])
+    return WorkerShare(budget // workers, device, budget, workers, plan.bound, len(used))
 
 
 def _batches(

@@ -76,15 +76,12 @@ def write_report(console: Console, study: Study, result: StudyResult, record: St
         view = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
         page = folder / REPORT
         write_page(Page(view.name, main_html(view)), page, library_file(folder, page))
-    except TunerError as error:  # what it says is the remedy
-        with suppress(OSError):
-            print_text(console, f"no report: {error.text}")
-        return None
     except Exception as error:
-        said = getattr(error, "strerror", None) or f"{type(error).__name__}: {one_line(error)}"
+        fault = getattr(error, "strerror", None) or f"{type(error).__name__}: {one_line(error)}"
+        again = f"{program()} report {shlex.quote(str(folder))} tries again"
+        said = error.text if isinstance(error, TunerError) else f"{fault}; {again}"  # else it says the remedy itself
         with suppress(OSError):
-            again_by = f"{program()} report {shlex.quote(str(folder))} tries again"
-            print_text(console, f"no {folder}/report.html: {said}; {again_by}")
+            print_text(console, f"no report: {said}")
         return None
     return page
 

@@ -24,7 +24,6 @@ from tuner.reporting.console import in_notebook
 from tuner.reporting.notebook import NotebookProgress
 from tuner.reporting.progress import StudyProgress
 from tuner.spec.settings import Settings
-from tuner.study.executors import starting
 from tuner.study.live_search import dropped
 from tuner.study.prepare import Steering, Study
 from tuner.study.recorder import Recorder
@@ -72,7 +71,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, record: StudyRec
         study.objectives,
         sum(study.plan.budgets),
         several_seeds=settings.seeds > 1,
-        phase=starting(around.executor),
+        phase=around.executor.starting,
     )
     recorder = Recorder(
         folder, record, study.trials, study.requests, progress, around.trackers, settings.scheduler_name, optuna

@@ -17,7 +17,7 @@ def make_executor(settings: Settings) -> Executor:
     if settings.in_process:
         from tuner.execution.in_process import InProcessExecutor
 
-        return InProcessExecutor(checkpoint_seconds=settings.checkpoint_seconds, caps=settings.caps)
+        return InProcessExecutor(**_options(settings))
     from tuner.execution.ray_executor import RayExecutor
 
     return RayExecutor(address=settings.address, **_options(settings))
@@ -57,13 +57,6 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings, pipes: Mapping[
     from tuner.execution.child_executor import ChildExecutor
 
     return ChildExecutor(**_options(settings))
-
-
-def starting(executor: Executor) -> str:
-    """What the progress says before the first trial begins to train."""
-    from tuner.execution.ray_executor import RayExecutor
-
-    return "starting Ray" if isinstance(executor, RayExecutor) else "starting"
 
 
 def _options(settings: Settings) -> dict[str, Any]:

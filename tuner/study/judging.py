@@ -12,7 +12,7 @@ from tuner.search.optuna_names import FIFO, make_pruner
 from tuner.search.searchers import RaySearcher, Searcher
 from tuner.search.searchers import State as Ending
 from tuner.spec.groups import SearchOptions
-from tuner.trial import Objective, Status
+from tuner.trial import Objective, Status, Trial
 
 ENDINGS: Mapping[Status, Ending] = {
     "completed": "completed",
@@ -36,7 +36,6 @@ class Judging:
         self._objectives = objectives
         self._searcher = searcher
         self._judges: dict[str, list[Searcher]] = {workload: [] for workload in objectives}
-        self._workloads: dict[str, str] = {}  # of the trials, by their ids
         self._unworthy: set[str] = set()  # the ids of running trials that are to end
         prunes = settings.scheduler != FIFO and (searcher is None or isinstance(searcher, RaySearcher))
         for workload, objective in objectives.items():
@@ -47,7 +46,6 @@ class Judging:
         """Tells the judges of trials, of their reports and of their ends."""
         if isinstance(event, Planned):
             for request in event.requests:
-                self._workloads[request.trial.trial_id] = request.trial.workload
                 for judge in self._judges[request.trial.workload]:
                     if not (event.suggested and judge is self._searcher):
                         judge.recall(request.trial.trial_id, request.trial.config)
@@ -57,9 +55,9 @@ class Judging:
             self._unworthy.discard(event.trial.trial_id)
         elif isinstance(event, Concluded):
             ended = event.ended
-            self._tell(ended.trial.trial_id, ENDINGS.get(ended.result.status, "failed"), ended.metrics)
+            self._tell(ended.trial, ENDINGS.get(ended.result.status, "failed"), ended.metrics)
         elif isinstance(event, Dropped):
-            self._tell(event.outcome.trial.trial_id, "failed" if event.outcome.status == "failed" else "unfit", {})
+            self._tell(event.outcome.trial, "failed" if event.outcome.status == "failed" else "unfit", {})
 
     def decide(self, state: State, now: float) -> Decision | None:
         """The next running trial that is to end, and has not been asked to."""
@@ -71,7 +69,7 @@ class Judging:
     def _reported(self, state: State, event: Reported) -> None:
         """Tells of what a trial is compared by, if it reports that. No trial is stopped after its last epoch."""
         report = event.report
-        workload = self._workloads[report.trial_id]
+        workload = state.requests[report.trial_id].trial.workload
         metric = self._objectives[workload].metric
         if report.epoch == 0 or metric not in report.metrics or report.trial_id in state.ended:
             return
@@ -82,10 +80,9 @@ class Judging:
         if any(stops) and report.trial_id in state.running and report.epoch < (report.epochs or math.inf):
             self._unworthy.add(report.trial_id)
 
-    def _tell(self, trial_id: str, ending: Ending, metrics: Mapping[str, float | None]) -> None:
-        workload = self._workloads[trial_id]
-        for judge in self._judges[workload]:
-            judge.tell(trial_id, ending, metrics.get(self._objectives[workload].metric))
+    def _tell(self, trial: Trial, ending: Ending, metrics: Mapping[str, float | None]) -> None:
+        for judge in self._judges[trial.workload]:
+            judge.tell(trial.trial_id, ending, metrics.get(self._objectives[trial.workload].metric))
 
 
 def _pruner(settings: SearchOptions, objective: Objective) -> Searcher:

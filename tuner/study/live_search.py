@@ -147,9 +147,11 @@ class Searching:
                 return None
             try:
                 found = to_configuration(workload, {**self._search.fixed, **values}, f"suggestion-{number}")
-                _refuse_prerequisites(workload, found)
+                for key, wanted in prerequisites(workload, found.values).items():
+                    path = option("overrides", f"{key}=PATH")
+                    raise InputError(f"{wanted.name} must be trained first: do that, and give the path by {path}")
                 check(workload, [found], data)
-                (trial,) = to_trials([_selection(workload, [found])], self._settings)
+                (trial,) = to_trials([Selection(workload, lambda: None, [found])], self._settings)
                 return replace(trial, trial_id=trial_id)
             except InputError as error:
                 self._refuse(trial_id, str(error))
@@ -174,11 +176,10 @@ def fitting(
     requests: Sequence[Request], whole: Whole, tasks: Tasks, settings: Settings
 ) -> tuple[list[Request], list[Request]]:
     """The requests that some device can serve, and those that none can."""
-    fit = [fits(within(request, whole, tasks, settings), whole) for request in requests]
-    return (
-        [request for request, has_room in zip(requests, fit, strict=True) if has_room],
-        [request for request, has_room in zip(requests, fit, strict=True) if not has_room],
-    )
+    fit, misfits = list[Request](), list[Request]()
+    for request in requests:
+        (fit if fits(within(request, whole, tasks, settings), whole) else misfits).append(request)
+    return fit, misfits
 
 
 def dropped(request: Request, whole: Whole, settings: Settings) -> Dropped:
@@ -203,16 +204,5 @@ def to_configuration(workload: Trainable, values: Mapping[str, object], name: st
         InputError: the workload does not allow them, they do not go together, or something must be trained first.
     """
     (found,) = configurations_of(workload, [{**values, "name": name}], "a suggestion")
-    _selection(workload, [found])
+    Selection(workload, lambda: None, [found])
     return found
-
-
-def _refuse_prerequisites(workload: Trainable, found: Configuration) -> None:
-    for key, wanted in prerequisites(workload, found.values).items():
-        raise InputError(
-            f"{wanted.name} must be trained first: do that, and give the path by {option('overrides', f'{key}=PATH')}"
-        )
-
-
-def _selection(workload: Trainable, listed: Sequence[Configuration]) -> Selection:
-    return Selection(workload, lambda: None, listed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -80,8 +80,11 @@ class ObjectiveTrials(OptunaTrials):
 
     def described(self, trial: Trial) -> Trial:
         """The trial with the parameters that were suggested to it, for its row."""
-        asked = self._trials.get(trial.trial_id)
-        return trial if asked is None else replace(trial, config={**trial.config, **dict(_plain(asked))})
+        if (asked := self._trials.get(trial.trial_id)) is None:
+            return trial
+        kinds, params = (int, float, str), asked.params.items()
+        plain = {name: value if type(value) in kinds else str(value) for name, value in params}
+        return replace(trial, config={**trial.config, **plain})
 
     def scales(self) -> dict[str, Scale]:
         """The scale of each range that objectives have asked for, by parameter."""
@@ -139,8 +142,3 @@ def _beat(storage: Any, number: int, ended: Event) -> None:
             storage.record_heartbeat(number)
         if ended.wait(storage.get_heartbeat_interval()):
             return
-
-
-def _plain(trial: optuna.Trial) -> Iterator[tuple[str, Any]]:
-    for name, value in trial.params.items():
-        yield name, value if type(value) in (int, float, str) else str(value)

@@ -109,8 +109,8 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     if not rows:
         remedy = f"continue it with {option('resume', str(folder))}"
         raise ParameterError("study", str(folder), "no trial has ended there yet", remedy)
-    found = _best(folder, study, rows) if wanted == BEST_TRIAL else _named(folder, rows, wanted)
-    row = _of_seed(study, found, seed, wanted)
+    found = _meant(folder, study, rows, wanted)
+    row = next((row for row in found if row.seed == seed), min(found, key=lambda row: _loss(study, row)))
     if given is None and study.classes.get(row.workload, "") is None:
         raise InputError(
             f"{option('study', str(folder))}: its workload {row.workload} {WAS_OBJECT}: give it again, from Python: "
@@ -151,44 +151,23 @@ def _loss(study: StudyRecord, row: Attempt) -> float:
     return row.loss(study.objectives[row.workload]) if row.status == "completed" else math.inf
 
 
-def _best(folder: Path, study: StudyRecord, rows: Sequence[Attempt]) -> list[Attempt]:
-    """The completed trials of the configuration with the best mean."""
-    completed = [row for row in rows if _loss(study, row) < math.inf]
-    if not completed:
+def _meant(folder: Path, study: StudyRecord, rows: Sequence[Attempt], wanted: str) -> list[Attempt]:
+    """The trial with this id, else those of this name; of "best" the completed ones with the best mean."""
+    found = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
+    if wanted == BEST_TRIAL:
+        found = [row for row in rows if _loss(study, row) < math.inf]
+    if not found and wanted == BEST_TRIAL:
         raise InputError(
             f"{option('study', str(folder))}: none of its trials is completed; name one by {option('trial')}, such "
             f"as {rows[0].trial_id} ({rows[0].status})"
         )
-    _check_one_workload(f"{option('trial')} best", completed)
-    best = best_by_mean(completed, study.objectives[completed[0].workload])
-    assert best is not None
-    return [row for row in completed if row.name == best.name]
-
-
-def _named(folder: Path, rows: Sequence[Attempt], wanted: str) -> list[Attempt]:
-    """The trial with this id, else those with this name."""
-    found = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
     if not found:
         known = list(dict.fromkeys([*(row.trial_id for row in rows), *(row.name for row in rows)]))
         hint = did_you_mean(wanted, known, f"there are {', '.join(known)}", most=3, cutoff=0.5)
         raise InputError(f"{option('trial', wanted)}: no trial in {folder} has ended that is called so; {hint}")
-    _check_one_workload(option("trial", wanted), found)
-    return found
-
-
-def _of_seed(study: StudyRecord, rows: Sequence[Attempt], seed: int | None, wanted: str) -> Attempt:
-    """The configuration's trial with this seed, else its best one."""
-    if same := next((row for row in rows if row.seed == seed), None):
-        return same
-    best = min(rows, key=lambda row: _loss(study, row))
-    if len(rows) > 1 and seed is None and _loss(study, best) == math.inf:
-        seeds = ", ".join(str(row.seed) for row in rows)
-        rule = f"it was trained with seeds {seeds}, and no trial of it is completed"
-        raise ParameterError("trial", wanted, rule, f"choose one by {option('seed')}")
-    return best
-
-
-def _check_one_workload(asked: str, rows: Sequence[Attempt]) -> None:
-    names = list(dict.fromkeys(row.workload for row in rows))
-    if len(names) > 1:
-        raise InputError(f"{asked}: there is one of {' and one of '.join(names)}; choose by {option('workload')}")
+    workloads = list(dict.fromkeys(row.workload for row in found))
+    if len(workloads) > 1:
+        asked, named = option("trial", wanted), " and one of ".join(workloads)
+        raise InputError(f"{asked}: there is one of {named}; choose by {option('workload')}")
+    best = best_by_mean(found, study.objectives[workloads[0]]) if wanted == BEST_TRIAL else None
+    return [row for row in found if row.name == best.name] if best else found

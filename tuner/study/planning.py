@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import NamedTuple
 
-from tuner.decisions.capacity import largest_ram, limited, ram_budgets, ram_buffer_bytes
+from tuner.decisions.capacity import largest_ram, limited, ram_budgets
 from tuner.decisions.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
 from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.estimation.calibration import Sample
@@ -241,7 +241,7 @@ def plan_requests(
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
         whose = f"{name}: " if in_ram or settings.estimates_memory or callable(settings.memory_gb) else ""
         larger = "a machine with more RAM" if in_ram else "a larger device"
-        if settings.buffer_bytes and (not in_ram or _buffer_binds(devices, settings)):
+        if settings.buffer_bytes and not in_ram:
             remedies.insert(0, f"lower {option('gpu_memory_buffer_gb')}")
         said = f"{', '.join(remedies)}, or use {larger}" if remedies else f"use {larger}"
         raise InputError(f"{whose}{error.text}: {said}") from error
@@ -253,12 +253,6 @@ def _planned_bytes(request: Request, settings: Settings) -> int:
     if settings.packing_used == "uniform" and request.history.out_of_memory:
         return min(request.need_bytes, need_bytes(request.estimate))
     return request.need_bytes
-
-
-def _buffer_binds(devices: Sequence[Device], settings: Settings) -> bool:
-    """Whether a smaller buffer would give trials more of a host's RAM."""
-    most = settings.buffer_bytes
-    return any(ram_buffer_bytes(device, most) > ram_buffer_bytes(device, 0) for device in devices)
 
 
 def _config(workload: Trainable, configuration: Configuration, epochs: int | None) -> Config:

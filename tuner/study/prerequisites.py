@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from tuner.errors import ExecutionError, InputError, option
 from tuner.execution.executor import Executor
 from tuner.records.attempts import Attempt
 from tuner.records.files import BEST, STUDY
-from tuner.reporting.console import make_console
+from tuner.reporting.console import make_console, print_text
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
 from tuner.study.prepare import Selected
@@ -45,19 +44,21 @@ def train_prerequisites(selected: Selected, make_executor: Callable[[], Executor
     """
     settings = selected.settings
     selections = [replace(selection, load_data=cache(selection.load_data)) for selection in selected.selections]
-    found = [(selection, wanted) for selection in selections for wanted in needed(selection)]
-    if not found:
+    found = [(selection, needed(selection)) for selection in selections]
+    if not any(wanted for _, wanted in found):
         return replace(selected, selections=selections)
-    began, paths = time.monotonic(), list[tuple[Configuration, str]]()
+    began = time.monotonic()
     # What would end the study, or a later one of these, is found before hours of training and not after them.
-    for checked in (settings, *(_own_settings(settings, wanted.name, began) for _, wanted in found)):
+    names = [one.name for _, wanted in found for one in wanted]
+    for checked in (settings, *(_own_settings(settings, name, began) for name in names)):
         checked.check()
     for selection in selections:
         selection.load_checked()
+    filled = []
     for selection, wanted in found:
-        study = _Study(selection, wanted, selected, make_executor)
-        paths.append((wanted, study.run(_own_settings(settings, wanted.name, began))))
-    filled = [selection if settings.dry_run else _filled(selection, paths) for selection in selections]
+        studies = {one.name: _Study(selection, one, selected, make_executor) for one in wanted}
+        paths = {name: study.run(_own_settings(settings, name, began)) for name, study in studies.items()}
+        filled.append(selection if settings.dry_run else _filled(selection, paths))
     return replace(selected, selections=filled, settings=settings.changed(time_limit=_time_left(settings, began)))
 
 
@@ -72,8 +73,8 @@ class _Study:
 
     def run(self, settings: Settings) -> str:
         """Trains the prerequisite; returns the path of its best weights."""
-        listed = self.selection.configurations
-        whose = [taught.name for taught in listed if self.wanted in _of(self.selection, taught)]
+        listed, workload = self.selection.configurations, self.selection.workload
+        whose = [taught.name for taught in listed if self.wanted in prerequisites(workload, taught.values).values()]
         _say(f"{self.wanted.name} is trained first, once, for {', '.join(whose)}")
         try:
             alone = Selected(
@@ -112,19 +113,12 @@ class _Study:
         or_more = ", or with more memory," if status == "out_of_memory" else ""
         if output is not None:
             return f"the same command{f' and {option(*more)}' if more else ''}{or_more} continues it"
-        keys = {
-            key
-            for configuration in self.selection.configurations
-            for key, needed in prerequisites(self.selection.workload, configuration.values).items()
-            if needed == self.wanted
-        }
+        listed, workload = self.selection.configurations, self.selection.workload
+        found = [item for taught in listed for item in prerequisites(workload, taught.values).items()]
+        keys = sorted({key for key, wanted in found if wanted == self.wanted})
         resumed = " ".join(["tuner", in_terminal("resume", folder), *([in_terminal(*more)] if more else [])])
-        path = f"{' and '.join(sorted(keys))}: {folder}/{BEST}"
+        path = f"{' and '.join(keys)}: {folder}/{BEST}"
         return f"{resumed}{or_more} continues it; then call the same command with {path} in what needs it"
-
-
-def _of(selection: Selection, configuration: Configuration) -> list[Configuration]:
-    return list(prerequisites(selection.workload, configuration.values).values())
 
 
 def needed(selection: Selection) -> list[Configuration]:
@@ -133,31 +127,24 @@ def needed(selection: Selection) -> list[Configuration]:
     Raises:
         InputError: two different prerequisites have the same name.
     """
-    found: list[Configuration] = []
+    found: dict[str, Configuration] = {}
     for configuration in selection.configurations:
-        found += [wanted for wanted in _of(selection, configuration) if wanted not in found]
-    for name, number in Counter(wanted.name for wanted in found).items():
-        if number > 1:
-            differing = sorted(
-                key
-                for key in found[0].values
-                if len({repr(wanted.values[key]) for wanted in found if wanted.name == name}) > 1
-            )
-            raise InputError(f"{name} is needed with several values of {', '.join(differing)}: give one to all")
-    return found
+        for wanted in prerequisites(selection.workload, configuration.values).values():
+            known = found.setdefault(wanted.name, wanted)
+            if differing := sorted(key for key in wanted.values if wanted.values[key] != known.values[key]):
+                several = f"{wanted.name} is needed with several values of {', '.join(differing)}"
+                raise InputError(f"{several}: give one to all")
+    return list(found.values())
 
 
-def _filled(selection: Selection, paths: Sequence[tuple[Configuration, str]]) -> Selection:
-    """The selection with the paths of its configurations' prerequisites."""
-
-    def path(wanted: Configuration) -> str:
-        return next(path for known, path in paths if known == wanted)
-
-    configurations = []
+def _filled(selection: Selection, paths: Mapping[str, str]) -> Selection:
+    """The selection with the paths of its configurations' prerequisites, which are given by name."""
+    filled = []
     for configuration in selection.configurations:
-        known = {key: path(wanted) for key, wanted in prerequisites(selection.workload, configuration.values).items()}
-        configurations.append(replace(configuration, values={**configuration.values, **known}))
-    return replace(selection, configurations=configurations)
+        needs = prerequisites(selection.workload, configuration.values)
+        known = {key: paths[wanted.name] for key, wanted in needs.items()}
+        filled.append(replace(configuration, values={**configuration.values, **known}))
+    return replace(selection, configurations=filled)
 
 
 def _own_settings(settings: Settings, name: str, began: float) -> Settings:
@@ -174,4 +161,4 @@ def _time_left(settings: Settings, began: float) -> str | float | None:
 
 
 def _say(text: str) -> None:
-    make_console().print(text, markup=False, soft_wrap=True)
+    print_text(make_console(), text)

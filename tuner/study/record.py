@@ -18,7 +18,7 @@ from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.reporting.console import print_text
 from tuner.study.prepare import Study
-from tuner.study.resume import description, listed, with_more_samples, with_more_seeds
+from tuner.study.resume import description, listed, with_more_seeds, with_option
 from tuner.study.stored_options import to_stored
 from tuner.trial import title
 from tuner.workloads.contract import summarize
@@ -76,7 +76,8 @@ def to_record(study: Study) -> StudyRecord:
     if (shares := _first_shares_gb(study, record.plan)) != list(record.plan.first_shares_gb):
         record = replace(record, plan=replace(record.plan, first_shares_gb=shares))
     if study.selected.search or len(configurations) > len(record.configurations):
-        return with_more_samples(replace(record, configurations=configurations), study.settings.num_samples)
+        grown = replace(record, configurations=configurations)
+        return with_option(grown, "num_samples", study.settings.num_samples)
     if study.settings.seeds > record.seeds:
         return with_more_seeds(record, study.trials, study.settings.seeds)
     return record

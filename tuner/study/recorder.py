@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tuner.decisions.events import Allowed, Concluded, Dropped, Event, Planned, Reported, Retried, Started
 from tuner.decisions.state import State
 from tuner.execution.executor import Weights
+from tuner.execution.loop import Listener
 from tuner.integrations.trackers.adapter import Trackers
 from tuner.records.attempts import Attempt, Times
 from tuner.records.epochs import EpochLog
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tuner.study.objective_trials import ObjectiveTrials
 
 
-class Recorder:
+class Recorder(Listener):
     """Records the events of the loop. In the end every trial has a row."""
 
     def __init__(

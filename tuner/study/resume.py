@@ -89,14 +89,9 @@ def listed(trials: Sequence[Trial], *, several: bool) -> list[Config]:
     """The configurations of a study's trials, with the key ``workload`` if there are several workloads."""
     return [
         {**({"workload": trial.workload} if several else {}), "name": trial.name, **trial.config}
-        for trial in of_first_seed(trials)
+        for trial in trials
+        if trial.seed == trials[0].seed  # those of the first seed come first
     ]
-
-
-def of_first_seed(trials: Sequence[Trial]) -> list[Trial]:
-    """The study's trials of the first seed: one for each configuration."""
-    first = min((trial.seed for trial in trials), default=0)
-    return [trial for trial in trials if trial.seed == first]
 
 
 def with_batches_of(study: StudyRecord, trials: Sequence[Trial]) -> list[Trial]:
@@ -117,15 +112,11 @@ def with_more_seeds(study: StudyRecord, trials: Sequence[Trial], seeds: int) -> 
     """The record of a study that is resumed with more seeds."""
     found = _batches(study, trials)
     batches = {trial.trial_id: found[key] for trial in trials if (key := (trial.workload, trial.name)) in found}
-    return replace(_with_option(study, "seeds", seeds), seeds=seeds, auto_batch=batches)
+    return replace(with_option(study, "seeds", seeds), seeds=seeds, auto_batch=batches)
 
 
-def with_more_samples(study: StudyRecord, number: int | None) -> StudyRecord:
-    """The record of a search that is resumed with this number of samples."""
-    return _with_option(study, "num_samples", number)
-
-
-def _with_option(study: StudyRecord, name: str, value: int | None) -> StudyRecord:
+def with_option(study: StudyRecord, name: str, value: int | None) -> StudyRecord:
+    """The record of a study that is resumed with this value of an option."""
     if study.options is None:
         return replace(study, settings={**study.settings, name: value})
     return replace(study, options={**study.options, name: value})

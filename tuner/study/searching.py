@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.records.study_record import StudyRecord
@@ -54,6 +53,15 @@ class SearchedSpace:
     named: Collection[str] = ()  # keys of which a grid's names are made
 
 
+class SearchedSelections(NamedTuple):
+    """What to try of each workload."""
+
+    selections: Sequence[Selection]
+    label: str  # what the list is called
+    search: Search | None = None  # what adds to it, if it is live
+    spaces: Sequence[SearchedSpace] = ()
+
+
 def with_search(settings: Settings) -> Settings:
     """The settings with the search that goes with their space, if they name none.
 
@@ -81,8 +89,8 @@ def _asked(settings: Settings) -> GivenSpace | None:
     return None if settings.config is None else read_space(settings.config)
 
 
-def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Selection], str, Search | None]:
-    """What to try of each workload, what the list is called, and the search that adds to it, if it is live.
+def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelections:
+    """What these options ask for, beside what a study that is resumed has tried.
 
     Raises:
         InputError: one of these cannot be used; data are not looked at.
@@ -90,13 +98,22 @@ def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Select
     check_search(settings)
     search = settings.search
     if search is None:
-        return *choose(settings, settings.data_seed), None
+        return SearchedSelections(*choose(settings, settings.data_seed))
     file = settings.space if isinstance(settings.space, str) else settings.config
     label = f"{settings.search_name}-{label_of(file) or ('space' if settings.space else settings.mode)}"
+    find = Finder()
+    names = list(dict.fromkeys(find(workload).name for workload in as_list(settings.workload)))
     if search in UP_FRONT:
-        listing = partial(_listing, settings, study)
-        return choose(settings, settings.data_seed, listing=listing)[0], label, None
-    one = _one_space(settings)
+        spaces = searched_spaces(settings, names, find)
+        known = study.configurations if len(spaces) == 1 else []
+        listed = {
+            one.workload.name: _grid(settings, one) if search == "grid" else _random(settings, one, known)
+            for one in spaces
+        }
+        workloads = [one.workload for one in spaces]
+        selections, _ = choose(settings, settings.data_seed, workload=workloads, found=listed)
+        return SearchedSelections(selections, label, None, spaces)
+    one = _one_space(settings, names, find)
     workload, before = one.workload, study.configurations
     if study.options and not same_selection(study, settings, (*SELECTION, "search", "space", "points")):
         raise ParameterError("resume", settings.resume, "it searches another space", "start a new study for this one")
@@ -107,9 +124,9 @@ def choose_searched(settings: Settings, study: StudyRecord) -> tuple[list[Select
     live = Search(workload, _searcher(settings, one, objective, before), one.fixed)
     tried = configurations_of(workload, before or [_of_data(one)], "study.json")
     asked = settings.changed(overrides=())
-    selections, _ = choose(asked, settings.data_seed, workload=[workload], listing=lambda *_: {workload.name: tried})
+    selections, _ = choose(asked, settings.data_seed, workload=[workload], found={workload.name: tried})
     selections = selections if before else [replace(selection, configurations=[]) for selection in selections]
-    return selections, label, live
+    return SearchedSelections(selections, label, live, [one])
 
 
 def _searcher(
@@ -189,16 +206,6 @@ def check_search(settings: Settings) -> None:
             raise ParameterError(name, value, f"has no effect with {named}: leave it out")
 
 
-def _listing(
-    settings: Settings, study: StudyRecord, names: Sequence[str], find: Finder
-) -> dict[str, list[Configuration]]:
-    """The configurations of a grid or of random samples, of which a study that is resumed has some already."""
-    searched = searched_spaces(settings, names, find)
-    before = study.configurations if len(searched) == 1 else []
-    listed = _grid if settings.search == "grid" else partial(_random, before=before)
-    return {one.workload.name: listed(settings, one) for one in searched}
-
-
 def _grid(settings: Settings, one: SearchedSpace) -> list[Configuration]:
     rows = grid(one.space, one.source, one.points, settings.seed)
     entries = [
@@ -236,10 +243,8 @@ def _random(
     return found
 
 
-def _one_space(settings: Settings) -> SearchedSpace:
+def _one_space(settings: Settings, asked: Sequence[str], find: Finder) -> SearchedSpace:
     """What a live search searches; a searcher of Tune's may have its own space."""
-    find = Finder()
-    asked = list(dict.fromkeys(find(workload).name for workload in as_list(settings.workload)))
     own = is_of_tune(settings.search) and settings.space is None and settings.config is None
     if len(asked) > 1:
         raise ParameterError("search", settings.search_name, f"takes one workload, not {', '.join(asked)}")

@@ -9,18 +9,19 @@ from types import NoneType
 from typing import cast
 
 from tuner.errors import InputError, ParameterError, option
-from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study
+from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.search.configurations import read_configs, source_name
 from tuner.search.domains import objects_of
 from tuner.search.optuna_names import UP_FRONT
 from tuner.search.spaces import listed_objects
 from tuner.spec.groups import DEFAULT_DATA
 from tuner.spec.settings import Settings
-from tuner.study.live_search import Search
 from tuner.study.prepare import Selected
 from tuner.study.repeat import command
 from tuner.study.searching import (
     SELECTION,
+    SearchedSelections,
+    SearchedSpace,
     check_search,
     choose_searched,
     same_selection,
@@ -51,29 +52,25 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
         settings = resumed(record, settings)
     if anew:  # else its file may be gone
         settings = with_search(settings)
-    selections, label, live = _selections(settings, record)
-    selections = _with_objectives(selections, settings)
-    selections = [_with_arguments(selection, settings) for selection in selections]
+    chosen = _chosen(settings, record)
+    selections = _with_objectives(chosen.selections, settings)
+    selections = [_with_arguments(selection, settings, chosen.spaces) for selection in selections]
     if record.last_epoch is not None:
         selections = [on_all_data(selection, record.last_epoch) for selection in selections]
-    called, stored = _command(settings), to_stored(settings)
-    scales = {} if folder else _scales(settings, selections)  # a study that is resumed has them already
     return Selected(
-        selections, settings, label, called, stored, live, scales, shows_end=True, from_python=from_python
+        selections,
+        settings,
+        chosen.label,
+        _command(settings),
+        to_stored(settings),
+        chosen.search,
+        {key: domain.scale for one in chosen.spaces for key, domain in one.space.items() if domain.scale},
+        shows_end=True,
+        from_python=from_python,
     )
 
 
-def _scales(settings: Settings, selections: Sequence[Selection]) -> dict[str, Scale]:
-    """The scales of the search space's ranges; empty without a known space."""
-    own = settings.space is None and settings.config is None and is_object(settings.search_name)
-    if settings.search is None or own:  # a searcher of Tune's may have its own space
-        return {}
-    known = {selection.workload.name: selection.workload for selection in selections}
-    searched = searched_spaces(settings, list(known), known.__getitem__)
-    return {key: domain.scale for space in searched for key, domain in space.space.items() if domain.scale}
-
-
-def _with_arguments(selection: Selection, settings: Settings) -> Selection:
+def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[SearchedSpace]) -> Selection:
     """The selection whose program knows the objects that the texts of its configurations stand for.
 
     Raises:
@@ -92,8 +89,8 @@ def _with_arguments(selection: Selection, settings: Settings) -> Selection:
         raise InputError(f"{program.name}(config, data) takes data: give {option('data')}")
     objects: Objects = {}
     keys = {key: None for configuration in selection.configurations for key in configuration.values}
-    if settings.search is not None:
-        (searched,) = searched_spaces(settings, [program.name], lambda _: program)
+    if spaces:
+        (searched,) = spaces
         objects, keys = objects_of(searched.space), dict.fromkeys(searched.space)
     elif settings.config is not None:
         listed, defaults = read_configs(settings.config)
@@ -122,16 +119,17 @@ def _with_objectives(selections: Sequence[Selection], settings: Settings) -> lis
     return [replace(selection, asked=objective_of(selection.workload, *asked)) for selection in selections]
 
 
-def _selections(settings: Settings, record: StudyRecord) -> tuple[Sequence[Selection], str, Search | None]:
-    """The selections, the label of their list, and the search that adds to it.
-
-    A resumed study has its earlier selections if no others are asked for.
-    """
+def _chosen(settings: Settings, record: StudyRecord) -> SearchedSelections:
+    """What is to be tried. A resumed study has its earlier selections if no others are asked for."""
     check_search(settings)
     of_list = settings.search in (None, *UP_FRONT)
     if of_list and same_selection(record, settings, (*SELECTION, "search", "space", "points", "num_samples")):
         known = record.configurations, record.workloads, settings.data, settings.data_seed, settings.skip_bad
-        return chosen_before(*known, record.classes, settings.workload), settings.mode, None
+        before = chosen_before(*known, record.classes, settings.workload)
+        programs = {one.workload.name: one.workload for one in before if isinstance(one.workload, Program)}
+        searched = programs and settings.search is not None  # their objects are in the space
+        spaces = searched_spaces(settings, list(programs), programs.__getitem__) if searched else ()
+        return SearchedSelections(before, settings.mode, spaces=spaces)
     return choose_searched(settings, record)
 
 

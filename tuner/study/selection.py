@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,21 +24,19 @@ from tuner.workloads.task import Selection
 if TYPE_CHECKING:
     from tuner.workloads.lookup import WorkloadsLike
 
-Listing = Callable[[Sequence[str], Finder], dict[str, list[Configuration]]]
-
 
 def choose(
     options: SelectionOptions,
     data_seed: int,
     *,
     workload: WorkloadsLike | None = None,
-    listing: Listing | None = None,
+    found: Mapping[str, Sequence[Configuration]] | None = None,
 ) -> tuple[list[Selection], str]:
     """What is to be tried of each workload, and what the list of configurations is called.
 
     An entry of a file without the key ``workload`` is for every workload asked for. Without a file, a workload that
     is not built in has no modes, and one configuration of its defaults. ``workload`` replaces the options' own, and
-    ``listing`` gives the configurations in place of a file or a mode.
+    ``found`` what a file or a mode has.
 
     Raises:
         InputError: one of these cannot be used; data are not looked at.
@@ -50,11 +48,10 @@ def choose(
     config = None if options.config is None else plain_configs(options.config)
     if config is not None and mode != DEFAULT_MODE:
         raise both_given("config", "mode")
-    if listing:
-        found = listing(names, find)
-    elif config is not None:
-        found = _of_configs(config, names, find)
-    else:
+    if found is None and config is not None:
+        listed, defaults = read_configs(config)
+        found = _by_workload(listed, names, defaults, find, source=source_name(config))
+    elif found is None:
         found = _of_mode(mode, names or [DEFAULT_WORKLOAD], find)
     sources = _sources(options.data, found, find)
     selected = _overridden(select(found, only=options.only, limit=options.limit), options.overrides, find)
@@ -139,11 +136,6 @@ def configurations_of(
 ) -> list[Configuration]:
     """A workload's complete configurations; see ``tuner.search.configurations.configurations``."""
     return configurations(listed, workload.schema, defaults=defaults, source=source, finish=finish_of(workload))
-
-
-def _of_configs(config: Configs, names: Sequence[str], find: Finder) -> dict[str, list[Configuration]]:
-    listed, defaults = read_configs(config)
-    return _by_workload(listed, names, defaults, find, source=source_name(config))
 
 
 def _by_workload(

@@ -6,15 +6,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tuner.errors import option
-from tuner.machine.shared_memory import LITTLE_BYTES, MORE_SHARED, free_shared_bytes
 from tuner.reporting.console import line_width, print_text
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.texts import count_text
 from tuner.study.live_search import misfit_text
 from tuner.study.mps import mps_line
 from tuner.study.prepare import Study
-from tuner.trial import GB, Status, title
-from tuner.workloads.built_in import is_built_in
+from tuner.trial import Status, title
 from tuner.workloads.task import describe
 
 if TYPE_CHECKING:
@@ -33,7 +31,6 @@ def show_plan(console: Console, study: Study) -> None:
     bound = "in_process" if study.settings.in_process else "max_workers"
     lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, bound)]
     lines += left_out(study)
-    lines += _little_shared(study)
     if study.requests and (line := mps_line(study.settings.mps, study.plan)):
         lines.append(line)
     if study.left:
@@ -45,17 +42,6 @@ def show_plan(console: Console, study: Study) -> None:
         last = Counter({row.trial_id: row.status for row in study.attempts}.values())
         lines += [f"{last[status]} {status}: {remedy}" for status, remedy in REMEDIES.items() if last[status]]
     print_text(console, "\n".join(lines))
-
-
-def _little_shared(study: Study) -> list[str]:
-    """The line about little shared memory for data loaders in the user's own code."""
-    own_code = not all(is_built_in(task.workload) for task in study.tasks.values())
-    here = any(device.kind == "cuda" and not device.node_id for device in study.devices)
-    free = free_shared_bytes() if own_code and here else None
-    if free is None or free >= LITTLE_BYTES:
-        return []
-    said = f"{free / GB:.2f} GB free, where the workers of data loaders keep their batches"
-    return [f"{'/dev/shm':<10} {said}: {MORE_SHARED}"]
 
 
 def left_out(study: Study) -> list[str]:

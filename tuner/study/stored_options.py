@@ -80,25 +80,17 @@ def resumed(study: StudyRecord, settings: Settings) -> Settings:
     asked = as_list(settings.workload) if "workload" in settings.given() else []
     found = {find_workload(workload, study.classes).name: workload for workload in asked}
     objects = [name for name, spec in study.classes.items() if spec is None]
-    if found and not set(found) & set(study.workloads):
-        raise _other_workload(study, list(found), folder)
-    left_out = [name for name in objects if name not in found]
-    _check_given_again(study, settings, [f"{_kind(study, name)} {name}" for name in left_out])
+    if not found or set(found) & set(study.workloads):
+        left_out = [name for name in objects if name not in found]
+        kinds = ["function" if name in study.programs else "workload" for name in left_out]
+        _check_given_again(study, settings, [f"{kind} {name}" for kind, name in zip(kinds, left_out, strict=True)])
     if found and set(found) not in (set(study.workloads), set(objects)):
-        raise _other_workload(study, list(found), folder)
+        rule = f"its workload is {study.workload!r}, not {list(found) if len(found) > 1 else next(iter(found))!r}"
+        raise ParameterError("resume", folder, rule, "start a new study for that")
     anew: dict[str, object] = {"workload": _workloads(study, own, found)} if found else {}
     if isinstance(settings.data, Mapping) and isinstance(own.data, Mapping):
         anew["data"] = {**own.data, **settings.data}
     return with_own(study, settings).changed(**anew)
-
-
-def _kind(study: StudyRecord, name: str) -> str:
-    return "function" if name in study.programs else "workload"
-
-
-def _other_workload(study: StudyRecord, names: Sequence[str], folder: str) -> ParameterError:
-    rule = f"its workload is {study.workload!r}, not {list(names) if len(names) > 1 else names[0]!r}"
-    return ParameterError("resume", folder, rule, "start a new study for that")
 
 
 def _workloads(study: StudyRecord, own: Settings, found: Mapping[str, WorkloadLike]) -> object:
@@ -127,9 +119,13 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
 
 def needs_objects(study: StudyRecord) -> bool:
     """Whether only Python can continue a study, as it was given objects that no text finds again."""
-    options = study.options or {}
-    kept = any(has_objects(options.get(name)) for name in OBJECTS)
-    return None in study.classes.values() or kept or any(is_object(options.get(name)) for name in NAMED)
+    return None in study.classes.values() or bool(_objects_in(study.options or {}))
+
+
+def _objects_in(options: Mapping[str, object]) -> dict[str, str]:
+    """The options of a study that hold objects which only Python gives again, and what they are called."""
+    named = {name: f"{name} {options[name]}" for name in NAMED if is_object(options.get(name))}
+    return named | {name: name for name in OBJECTS if has_objects(options.get(name))}
 
 
 def same_call(folder: str) -> str:
@@ -139,12 +135,8 @@ def same_call(folder: str) -> str:
 
 def _check_given_again(study: StudyRecord, settings: Settings, left_out: Sequence[str] = ()) -> None:
     """Refuses to continue a study without its objects that only Python can give; ``left_out`` are some of them."""
-    stored, given, folder = study.options or {}, settings.given(), str(settings.resume)
-    needed = {name: name for name in OBJECTS if has_objects(stored.get(name))}
-    for name in reversed(NAMED):
-        if is_object(stored.get(name)):
-            needed = {name: f"{name} {stored[name]}", **needed}
-    if left := [*left_out, *(text for name, text in needed.items() if name not in given)]:
+    needed, folder = _objects_in(study.options or {}), str(settings.resume)
+    if left := [*left_out, *(text for name, text in needed.items() if name not in settings.given())]:
         *first, last = left
         named = f"{', '.join(first)} and {last}" if first else last
         rule = f"its {named} must be given again, as only Python can give {'them' if first else 'it'}"
