@@ -21,6 +21,7 @@ class Rules:
     world: World
     completed: Counter[str] = field(default_factory=Counter)  # by trial id, over all processes
     now: float = 0.0
+    seen: set[type] = field(default_factory=set)  # the kinds of events that there were
     devices_are_back: bool = False  # since a crash, so that what was given up may run again
     before: State = field(default_factory=State)
     since: list[Placement] = field(default_factory=list)  # what has started since the last look at the devices
@@ -34,6 +35,7 @@ class Rules:
 
     def check(self, state: State, event: Event) -> None:
         """An event has led to a state."""
+        self.seen.add(type(event))
         if isinstance(event, Started):
             self._started(state, event)
         elif isinstance(event, Ended):
