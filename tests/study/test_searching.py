@@ -13,7 +13,7 @@ import tuner
 from tests.support.toy import Batched, Picky, Toy
 from tests.support.worker_process import measure_here
 from tuner.decisions.bounds import Bounds
-from tuner.decisions.events import Opened, Planned, PruneAsked, Reported, RoomSeen, Started
+from tuner.decisions.events import Ended, Opened, Planned, PruneAsked, Reported, RoomSeen, Started
 from tuner.decisions.packing import make_plan
 from tuner.decisions.policies import Course, Packing
 from tuner.decisions.state import State
@@ -27,17 +27,19 @@ from tuner.search.searchers import State as Ending
 from tuner.search.spaces import parse_space
 from tuner.spec.settings import Settings
 from tuner.study.judging import Judging
-from tuner.study.live_search import Search
+from tuner.study.live_search import Search, Searching
+from tuner.study.planning import Estimates
 from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
 from tuner.study.searching import SearchedSelections, choose_searched
 from tuner.study.select import select
 from tuner.study.study import run_study
-from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Objective, Request, Trial
+from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Objective, Outcome, Request, Trial
 from tuner.workloads.base import Workload
-from tuner.workloads.task import Selection
+from tuner.workloads.task import Selection, TrainingTask
 
 OPTIONS: dict[str, Any] = {"data": "synthetic", "search": "random", "num_samples": 3}
+SPACE = {"lr": {"loguniform": [0.001, 0.1]}}
 
 
 class Spy(OptunaTrials):
@@ -184,6 +186,27 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path, monk
         assert rows[name]["val_loss"] > 0 and rows[name]["peak_memory_gb"] > 0 and rows[name].get("test_loss") is None
     assert result.exit_code == 0
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
+
+
+def test_a_search_goes_on_after_a_trial_that_needs_more_than_any_device(gpu_16gb: Device) -> None:
+    """As one that is resumed may begin with such a trial, and it gets a whole device."""
+    workload, packing = Toy(), Packing()
+    search = Search(
+        workload, Spy(new_study(make_sampler("random", seed=0)), parse_space(SPACE, workload.schema, "")), {}
+    )
+    settings, tasks = Settings(num_samples=2, model_memory_gb=1), {"toy": TrainingTask(workload, None)}
+    request = Request(Trial("t001", "toy", "t001", {"lr": 0.1}, 0), MemoryEstimate("learned"), 40 * GB)
+    searching = Searching(search, tasks, [gpu_16gb], settings, Estimates(), packing)
+    course = Course(State(), [searching, packing])
+    plan = make_plan([gpu_16gb], [GB], packing="per-trial", buffer_bytes=0)
+    for event in (Planned((request,), {}), Opened(plan, (request,)), RoomSeen(Bounds({}))):
+        course.take(event)
+    started = course.decide(0.0)
+    assert isinstance(started, Started)
+    outcome = Outcome(started.placement.trial, "completed", started.placement)
+    for event in (started, RoomSeen(None), Ended(outcome.trial, outcome.result, {}, outcome=outcome)):
+        course.take(event)
+    assert isinstance(course.decide(0.0), Planned)
 
 
 def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies(gpu_16gb: Device) -> None:

@@ -88,7 +88,8 @@ class Searching:
         request = state.waiting.get(self._new)
         if request and not self._fitting([request]):
             return dropped(request, self._whole, self._settings)
-        if state.waiting or self._packing.room_bytes < max(1, self._least):
+        least = min(self._least, state.largest_bytes)  # a trial that needs more gets a whole device
+        if state.waiting or self._packing.room_bytes < max(1, least):
             return None
         return self.suggest()
 
