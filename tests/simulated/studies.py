@@ -136,8 +136,9 @@ def resumed(crashed: Process, journal: Journal) -> Process:
     for trial_id, request in before.items():
         assert after[trial_id].trial == request.trial, "another attempt follows after a crash"
         assert after[trial_id].history == request.history, "attempts are counted differently after a crash"
-        known = after[trial_id].estimate == request.estimate or request.history.out_of_memory
-        assert known, "a crash changes what is known of a trial's memory"
+        same = after[trial_id].estimate == request.estimate
+        # An end that the killed process had not heard may have taught the next one; a retry keeps its estimate.
+        assert same or unseen or request.history.out_of_memory, "a crash changes what is known of a trial's memory"
         if not crashed.world.learned:  # then others may be chosen to learn from
             assert after[trial_id].need_bytes == request.need_bytes, "a crash changes what a trial is given"
     return process

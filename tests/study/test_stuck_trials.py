@@ -58,7 +58,7 @@ def study(folder: Path) -> StudyResult:
 @pytest.mark.ray
 def test_stuck_trials_are_ended_and_hold_up_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = replace(ram_device(), cores=5, idle_cores=None)  # they sleep
-    monkeypatch.setattr("tuner.execution.ray_executor.detect_with_idle_cores", lambda choice: (machine,))
+    monkeypatch.setattr("tuner.execution.executor.detect_with_idle_cores", lambda choice: (machine,))
     before = set(psutil.Process().children(recursive=True))
     result = study(tmp_path)
     assert result.exit_code == 1
