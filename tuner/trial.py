@@ -338,6 +338,10 @@ class DeviceLost:
     device: Device
     reason: str
 
+    def __str__(self) -> str:
+        """What the user is told."""
+        return f"{self.device.label} is lost: {self.reason}"
+
 
 @dataclass(frozen=True)
 class AttemptResult:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scripts.benchmarks.packing import shortest_possible
+from tests.support.packing import start_all
 from tuner.decisions.capacity import MOST_PER_CORE, limited
 from tuner.decisions.packing import Packer, Packing, Plan, is_tight, make_plan
 from tuner.errors import InputError
@@ -36,7 +37,7 @@ def packer(devices: Sequence[Device], *sizes: float, packing: Packing = "per-tri
 
 
 def placed(packer: Packer) -> list[Placement]:
-    return [placement for _, placement in packer.place()]
+    return start_all(packer)
 
 
 def test_uniform_workers_are_the_budget_divided_by_the_footprint(gpu_16gb: Device) -> None:

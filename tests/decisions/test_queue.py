@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from tests.support.packing import start_all
 from tuner.decisions.packing import Packer, make_plan
 from tuner.decisions.queue import Queue
 from tuner.execution.simulation import expected_seconds
@@ -48,7 +49,7 @@ def test_workers_that_cores_bound_end_earlier_as_the_longest_starts_first(gpu_16
     plan = make_plan([gpu_16gb], [GB] * 5, packing="per-trial", buffer_bytes=0, max_workers=2)
     packer = Packer(plan)
     packer.enqueue(requests)
-    assert [placement.trial.name for _, placement in packer.place()] == ["t4", "t0"]
+    assert [placement.trial.name for placement in start_all(packer)] == ["t4", "t0"]
     assert expected_seconds(requests, plan, 5) == 4
     assert expected_seconds(requests, plan, 10) == 8, "a search suggests as many again"
     assert expected_seconds([*requests, request("t9", 1, None)], plan, 6) is None

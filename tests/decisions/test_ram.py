@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.packing import start_all
 from tuner.decisions.capacity import RAM_BUFFER_BYTES, ram_buffer_bytes
 from tuner.decisions.packing import Packer, Plan, make_plan
 from tuner.errors import InputError
@@ -40,7 +41,7 @@ def plan(devices: Sequence[Device], listed: Sequence[Request], packing: str = "p
 
 
 def started(packer: Packer) -> list[str]:
-    return [placement.trial.name for _, placement in packer.place()]
+    return [placement.trial.name for placement in start_all(packer)]
 
 
 @pytest.mark.parametrize("packing", ["uniform", "per-trial"])
@@ -76,12 +77,12 @@ def test_a_trial_starts_only_where_memory_and_ram_hold_and_both_are_released() -
     listed = requests((2, 6), (2, 6), (1, 3))
     packer = Packer(plan([gpu()], listed))
     packer.enqueue(listed)
-    first = packer.place()
-    assert [placement.host_bytes // GB for _, placement in first] == [6, 3]
+    first = start_all(packer)
+    assert [placement.host_bytes // GB for placement in first] == [6, 3]
     assert packer.held_back() is None and started(packer) == []
-    packer.release(first[1][1])
+    packer.release(first[1])
     assert started(packer) == [], "4 GB of RAM are free"
-    packer.release(first[0][1])
+    packer.release(first[0])
     assert started(packer) == ["t2"]
 
 
@@ -90,7 +91,7 @@ def test_the_emptiest_gpu_is_passed_over_if_its_host_has_no_ram() -> None:
     listed = requests((3, 3), (2, 3), (2, 3), (2, 3))
     packer = Packer(plan(devices, [*listed, *listed]))
     packer.enqueue(listed)
-    placed = [placement for _, placement in packer.place()]
+    placed = start_all(packer)
     assert [placement.device.node_id for placement in placed] == ["a", "b", "b", "b"]
     packer.enqueue(requests((70, 3), (1, 3)))
     held = packer.held_back()
@@ -101,7 +102,7 @@ def test_a_trial_that_needs_more_ram_than_a_host_has_waits_for_all_of_it() -> No
     devices = [gpu(0, "a", gb=80), gpu(0, "b", ram_gb=22)]
     packer = Packer(plan(devices, requests((1, 1), (1, 1))))
     packer.enqueue(requests((70, 100), (4, 100)))
-    assert [(p.device.node_id, p.host_bytes // GB) for _, p in packer.place()] == [("a", 10), ("b", 20)]
+    assert [(p.device.node_id, p.host_bytes // GB) for p in start_all(packer)] == [("a", 10), ("b", 20)]
 
 
 def test_corrected_needs_of_ram_count_for_trials_that_wait() -> None:

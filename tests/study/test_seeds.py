@@ -13,6 +13,7 @@ import torch
 
 import tuner
 from tests.study.test_study import study
+from tests.support.packing import start_all
 from tests.support.toy import Toy
 from tuner.decisions.packing import Packer, Plan, make_plan
 from tuner.errors import InputError
@@ -62,10 +63,9 @@ def test_every_configuration_starts_before_any_has_its_second_seed() -> None:
     )
     packer.enqueue(requests)
     order = []
-    while packer.waiting:
-        placed = packer.place()
-        order += [placement.trial.trial_id for _, placement in placed]
-        for _, placement in placed:
+    while placed := start_all(packer):
+        order += [placement.trial.trial_id for placement in placed]
+        for placement in placed:
             packer.release(placement)
     assert order == ["large0", "small0", "middle0", "middle1", "large1", "small1"]
 

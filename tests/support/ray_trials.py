@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from tests.support.packing import start_all
 from tests.support.toy import Toy
 from tuner.decisions.packing import Packer, Plan
 from tuner.execution.executor import Executor
@@ -47,7 +48,7 @@ def placements(plan: Plan, trials: int, attempt: int = 1, epochs: int = 5) -> li
     config = {"lr": 0.1, "weight_decay": 0.0, "epochs": epochs, "fault": 0}
     named = [Trial(f"t{number}-{attempt}", "toy", str(number), config, 0, attempt) for number in range(trials)]
     packer.enqueue(Request(trial, estimate, GB // 2) for trial in named)
-    return [placement for _, placement in packer.place()]
+    return start_all(packer)
 
 
 def stop_and_go_on(executor: Executor, plan: Plan, checkpoints: Path) -> None:

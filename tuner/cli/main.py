@@ -56,7 +56,9 @@ PRINTING = {
 
 def _log_decisions(ctx: click.Context, parameter: click.Parameter, debug: bool) -> None:
     if debug:
-        os.environ["TUNER_LOG"] = "debug"
+        from tuner.reporting.decision_log import VARIABLE
+
+        os.environ[VARIABLE] = "debug"
 
 
 def command(

@@ -8,11 +8,22 @@ Times are seconds of the study's clock, which never goes back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tuner.decisions.bounds import Bounds
 from tuner.decisions.packing import Plan
-from tuner.trial import GB, AttemptResult, Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
+from tuner.trial import (
+    GB,
+    AttemptResult,
+    Device,
+    DeviceLost,
+    EpochReport,
+    MemoryEstimate,
+    Outcome,
+    Placement,
+    Request,
+    Trial,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +88,7 @@ class Reported:
     at: float
 
     def __str__(self) -> str:
-        metrics = {name: f"{value:.6g}" for name, value in self.report.metrics.items() if value is not None}
+        metrics = {name: f"{value:.6g}" for name, value in self.report.metrics.items()}
         return f"{self.report.trial_id} reports epoch {self.report.epoch}: {metrics}"
 
 
@@ -151,7 +162,7 @@ class Dropped:
 class Corrected:
     """Waiting trials have other estimates than before."""
 
-    requests: Mapping[str, Request] = field(default_factory=dict)  # by trial id
+    requests: Mapping[str, Request]  # by trial id
 
     def __str__(self) -> str:
         needs = {name: f"{request.need_bytes / GB:.2f} GB" for name, request in list(self.requests.items())[:8]}
@@ -181,16 +192,6 @@ class PruneAsked:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A device is gone, so that nothing more starts there."""
-
-    device: Device
-
-    def __str__(self) -> str:
-        return f"{self.device.label} is lost"
-
-
-@dataclass(frozen=True, slots=True)
 class Stopping:
     """The study is asked to end: nothing more starts."""
 
@@ -199,4 +200,4 @@ class Stopping:
 
 
 Decision = Opened | Started | Retried | Woken | Concluded | Dropped | Corrected | Allowed | PruneAsked | Planned
-Event = Decision | RoomSeen | Reported | Ended | Lost | Stopping
+Event = Decision | RoomSeen | Reported | Ended | DeviceLost | Stopping

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -80,7 +80,12 @@ class Plan:
     @property
     def largest_budget(self) -> int:
         """The largest possible memory share of a trial: the largest budget of a device with slots."""
-        return max(budget for budget, slots in zip(self.budgets, self.slots, strict=True) if slots)
+        return self.largest_without(())
+
+    def largest_without(self, lost: Collection[Device]) -> int:
+        """The same of the devices that are not lost; 0 if none remains."""
+        parts = zip(self.devices, self.budgets, self.slots, strict=True)
+        return max((budget for device, budget, slots in parts if slots and device not in lost), default=0)
 
     @property
     def largest_ram_budget(self) -> int:
@@ -200,15 +205,9 @@ class Packer:
         self._aside: dict[str, set[int]] = {}  # by node id, devices that wait for its RAM and are not in the heap
 
     @property
-    def waiting(self) -> int:
-        """The number of trials in the queue."""
-        return len(self._queue)
-
-    @property
     def largest_bytes(self) -> int:
         """The largest possible memory share of a trial: the largest budget of a remaining device; 0 without any."""
-        budgets = enumerate(self._plan.budgets)
-        return max((b for i, b in budgets if self._plan.slots[i] and i not in self._lost), default=0)
+        return self._plan.largest_without([self._plan.devices[index] for index in self._lost])
 
     @property
     def room_bytes(self) -> int:
@@ -288,14 +287,6 @@ class Packer:
                 return None
             self._set_aside()
         return None
-
-    def place(self) -> list[tuple[Request, Placement]]:
-        """Starts the trials that fit now."""
-        placed: list[tuple[Request, Placement]] = []
-        while found := self.next():
-            self.start(found[1])
-            placed.append(found)
-        return placed
 
     def release(self, placement: Placement) -> None:
         """Frees the memory share of a trial that has ended."""

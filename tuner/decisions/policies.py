@@ -27,7 +27,6 @@ from tuner.decisions.events import (
     Dropped,
     Ended,
     Event,
-    Lost,
     Opened,
     Planned,
     Reported,
@@ -39,7 +38,7 @@ from tuner.decisions.events import (
 from tuner.decisions.packing import Packer
 from tuner.decisions.retry import RetryPolicy, Smaller, next_attempt
 from tuner.decisions.state import State, apply
-from tuner.trial import Device, Placement, Request
+from tuner.trial import Device, DeviceLost, Placement, Request
 
 LOG = logging.getLogger("tuner.decisions")
 UNLOGGED = (RoomSeen, Reported)  # there are too many of them
@@ -192,7 +191,7 @@ class Packing:
             packer.release(event.outcome.placement)
         elif isinstance(event, Allowed):
             packer.allow(event.device, event.workers)
-        elif isinstance(event, Lost):
+        elif isinstance(event, DeviceLost):
             packer.remove(event.device)
 
     def decide(self, state: State, now: float) -> Decision | None:

@@ -13,10 +13,10 @@ from rpds import HashTrieMap
 
 from tuner.decisions import events
 from tuner.decisions.bounds import Bounds
-from tuner.decisions.capacity import UNBOUNDED, largest_ram
+from tuner.decisions.capacity import UNBOUNDED
 from tuner.decisions.events import Ended, Event
 from tuner.decisions.packing import Plan
-from tuner.trial import Device, Placement, Request
+from tuner.trial import Device, DeviceLost, Placement, Request
 
 NOTHING: HashTrieMap[str, Any] = HashTrieMap()
 
@@ -64,15 +64,12 @@ class State:
     @property
     def largest_bytes(self) -> int:
         """The largest possible memory share of a trial: the largest budget of a remaining device; 0 without any."""
-        if self.plan is None:
-            return self.whole_bytes
-        parts = zip(self.plan.devices, self.plan.budgets, self.plan.slots, strict=True)
-        return max((budget for device, budget, slots in parts if slots and device not in self.lost), default=0)
+        return self.whole_bytes if self.plan is None else self.plan.largest_without(self.lost)
 
     @property
     def largest_ram_bytes(self) -> int:
         """The largest possible share of a host's RAM beside a GPU's memory."""
-        return self.whole_ram_bytes if self.plan is None else largest_ram(self.plan.devices, self.plan.ram_budgets)
+        return self.whole_ram_bytes if self.plan is None else self.plan.largest_ram_budget
 
     @property
     def left(self) -> list[Request]:
@@ -201,6 +198,6 @@ _CHANGES: dict[type, Callable[[State, Any], State]] = {
     events.Corrected: _corrected,
     events.Allowed: lambda state, _: _with(state),
     events.PruneAsked: _prune_asked,
-    events.Lost: lambda state, event: _with(state, lost=state.lost | {event.device}),
+    DeviceLost: lambda state, event: _with(state, lost=state.lost | {event.device}),
     events.Stopping: lambda state, _: _with(state, stopping=True),
 }

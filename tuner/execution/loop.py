@@ -5,7 +5,6 @@ A study that runs, one that is resumed and one that is simulated differ in execu
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,6 @@ from tuner.decisions.events import (
     Dropped,
     Ended,
     Event,
-    Lost,
     Opened,
     Planned,
     PruneAsked,
@@ -26,7 +24,7 @@ from tuner.decisions.events import (
     Stopping,
     Woken,
 )
-from tuner.decisions.policies import Course, Packing
+from tuner.decisions.policies import LOG, Course, Packing
 from tuner.decisions.state import State
 from tuner.errors import ExecutionError, with_text
 from tuner.execution.device_arbiter import DeviceArbiter
@@ -35,7 +33,6 @@ from tuner.execution.stall_detector import StallDetector
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.trial import GB, Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
 
-LOG = logging.getLogger("tuner.decisions")
 POLL_SECONDS = 0.5
 STOP_SECONDS = 10.0  # for checkpoints at the end of the study; a second signal ends the wait
 
@@ -125,15 +122,14 @@ class StudyLoop:
         now = self.clock()
         if not self.changed and (now < self.look_again or self.packing.held_back() is None):
             return False
-        before = self.course.state.number
         with self.arbiter.placing(self._placements()) as bounds:
             self.take(RoomSeen(bounds))
-            started = before + 1
+            seen = self.course.state.number
             self.decide()
             held = self.packing.held_back()
-            if self.course.state.number == started and held and (request := self.arbiter.remains(held)):
+            if self.course.state.number == seen and held and (request := self.arbiter.remains(held)):
                 self.take(Started(request, self.packing.placement(request, held[1])))
-            placed = self.course.state.number > started
+            placed = self.course.state.number > seen
             self.arbiter.promise(self._placements())
             wait = self.arbiter.wait(held, placed=placed)
         self.take(RoomSeen(None))
@@ -204,8 +200,8 @@ class StudyLoop:
             self.take(Ended(outcome.trial, outcome.result, outcome.metrics, self.clock(), size, outcome))
 
     def _lose(self, happening: DeviceLost) -> None:
-        self.take(Lost(happening.device))
-        self.listener.noted(f"{happening.device.label} is lost: {happening.reason}")
+        self.take(happening)
+        self.listener.noted(str(happening))
         state = self.course.state
         if not state.largest_bytes and not state.stopping:
             raise ExecutionError(f"every device is lost, the last was {happening.device.label}: {happening.reason}")

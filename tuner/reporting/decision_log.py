@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self, TextIO
 
+from tuner.decisions.policies import LOG
 from tuner.machine.atomic_files import not_following
 
-LOGGER = logging.getLogger("tuner.decisions")
 VARIABLE = "TUNER_LOG"
 FORMAT = "%(asctime)s %(message)s"
 
@@ -29,38 +29,37 @@ class DecisionLog(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(logging.Formatter(FORMAT))
-        self._lines: list[str] = []
-        self._files: list[TextIO] = [sys.stderr] if os.environ.get(VARIABLE, "").lower() == "debug" else []
-        self._opened = False
+        self._kept: list[str] | None = []  # the lines so far; None once there was a folder
+        self._file: TextIO | None = None
+        self._shown = sys.stderr if os.environ.get(VARIABLE, "").lower() == "debug" else None
 
     def __enter__(self) -> Self:
         """Begins to take what is decided."""
-        LOGGER.setLevel(logging.DEBUG)
-        LOGGER.propagate = logging.getLogger().isEnabledFor(logging.DEBUG)
-        LOGGER.addHandler(self)
+        LOG.setLevel(logging.DEBUG)
+        LOG.propagate = logging.getLogger().isEnabledFor(logging.DEBUG)
+        LOG.addHandler(self)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Takes no more, and closes the file."""
-        LOGGER.removeHandler(self)
-        for file in self._files[-1:] if self._opened else ():
+        LOG.removeHandler(self)
+        if self._file:
             with suppress(OSError):
-                file.close()
+                self._file.close()
 
     def open(self, path: Path) -> None:
         """Writes what was kept, and all that follows, to this file."""
+        kept, self._kept = self._kept or [], None
         with suppress(OSError):
-            self._files.append(open(path, "a", opener=not_following))  # noqa: SIM115  # closed at the end of the block
-            self._opened = True
-            self._files[-1].writelines(self._lines)
-        self._lines.clear()
+            self._file = open(path, "a", opener=not_following)  # noqa: SIM115  # closed at the end of the block
+            self._file.writelines(kept)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a line, or keeps it."""
         line = self.format(record) + "\n"
-        if not self._opened:
-            self._lines.append(line)
-        for file in self._files:
+        if self._kept is not None:
+            self._kept.append(line)
+        for stream in filter(None, (self._shown, self._file)):
             with suppress(OSError, ValueError):
-                file.write(line)
-                file.flush()
+                stream.write(line)
+                stream.flush()

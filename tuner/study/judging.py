@@ -74,8 +74,7 @@ class Judging:
         if report.epoch == 0 or metric not in report.metrics or report.trial_id in state.ended:
             return
         value = report.metrics[metric]
-        known = math.nan if value is None else value
-        stops = [judge.report(report.trial_id, report.epoch, known) for judge in self._judges[workload]]
+        stops = [judge.report(report.trial_id, report.epoch, value) for judge in self._judges[workload]]
         # One of an earlier process is stopped when it has come as far again.
         if any(stops) and report.trial_id in state.running and report.epoch < (report.epochs or math.inf):
             self._unworthy.add(report.trial_id)

@@ -198,15 +198,13 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
     packing, searcher = Packing(), search.searcher if search else None
     searching = Searching(search, tasks, devices, settings, estimates, packing) if search else None
     judging = Judging(objectives_of(tasks), settings, searcher)
-    policies: list[Policy] = [retrying, *filter(None, [searching]), feedback, judging]
-    whole = whole_of(devices, settings)
-    course = Course(
-        State(whole.device_bytes, whole.ram_bytes), [*policies, Crowding(on=settings.adaptive_workers), packing]
-    )
+    crowding, whole = Crowding(on=settings.adaptive_workers), whole_of(devices, settings)
+    policies: list[Policy] = [retrying, *filter(None, [searching]), feedback, judging, crowding, packing]
+    course = Course(State(whole.device_bytes, whole.ram_bytes), policies)
     if estimates.requests:
         course.take(Planned(estimates.requests, estimates.raw))
-    if loaded.attempts or settings.resume:
-        lines = read_epochs(Path(settings.resume or "") / EPOCHS)
+    if settings.resume:
+        lines = read_epochs(Path(settings.resume) / EPOCHS)
         trials = {request.trial.trial_id: request.trial for request in estimates.requests}
         replay(course, retrying, events_of(loaded.attempts, lines, trials))
     return Steering(course, feedback, packing, searching)
