@@ -20,7 +20,7 @@ from tuner.machine import atomic_files
 from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import StudyFolder, check_empty, check_unused
-from tuner.records.study_record import StudyRecord, read_study
+from tuner.records.study_record import StudyRecord, Suggestion, read_study
 from tuner.trial import GB, Device, MemoryEstimate, Objective, Outcome, Placement, Status, Trial
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)
@@ -304,6 +304,38 @@ def test_a_folder_where_a_study_had_hardly_begun_counts_as_new(tmp_path: Path) -
     folder.describe(StudyRecord(workload="toy"))
     folder.close()
     assert read_study(tmp_path) == StudyRecord(workload="toy")
+
+
+def suggestion(number: int) -> Suggestion:
+    return Suggestion(number=number, configuration={"name": f"suggestion-{number}", "width": number})
+
+
+def test_what_is_suggested_is_appended_and_a_line_that_a_kill_cut_off_counts_for_nothing(tmp_path: Path) -> None:
+    with closing(StudyFolder(tmp_path, OBJECTIVES)) as folder:
+        folder.describe(StudyRecord(workload="toy", configurations=[suggestion(1).configuration]))
+        written = (tmp_path / "study.json").read_bytes()
+        for number in (1, 2, 3):  # a study that was resumed has its first lines in study.json, too
+            folder.suggested(suggestion(number))
+    lines = tmp_path / "suggestions.jsonl"
+    lines.write_bytes(lines.read_bytes()[:-9])
+    with closing(StudyFolder.resume(tmp_path, OBJECTIVES)) as folder:
+        folder.suggested(suggestion(3))
+        folder.suggested(suggestion(4))
+    assert (tmp_path / "study.json").read_bytes() == written
+    assert [one["width"] for one in read_study(tmp_path).configurations] == [1, 2, 3, 4]
+
+
+def test_a_row_of_the_table_is_written_a_few_times_however_many_there_are(
+    study: StudyFolder, gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.records.study_folder.CSV_SECONDS", 0.0)
+    written = list[int]()
+    monkeypatch.setattr("tuner.records.study_folder.to_csv", lambda rows: written.append(len(rows)) or "")
+    for number in range(200):
+        study.record(outcome(gpu_16gb, number, val_loss=1.0), ESTIMATE, bytes)
+    study.close()
+    assert (written[0], written[-1]) == (1, 200)
+    assert sum(written) < 6 * 200
 
 
 @pytest.mark.parametrize(

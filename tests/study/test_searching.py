@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tuner.decisions.policies import Course, Packing
 from tuner.decisions.state import State
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.records.study_record import UNKNOWN, StudyRecord
+from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.search.configurations import configurations
 from tuner.search.optuna_names import make_sampler
 from tuner.search.optuna_trials import OptunaTrials, new_study
@@ -74,7 +74,7 @@ def searched(
     space: dict[str, Any],
     *,
     number: int = 10,
-    before: list[dict[str, Any]] | None = None,
+    before: Sequence[Mapping[str, Any]] | None = None,
     workload: Workload | None = None,
     executor: type = InProcessExecutor,
     searcher: type[Spy] = Spy,
@@ -119,16 +119,16 @@ def test_suggestions_run_until_there_are_so_many_and_their_ends_are_told(tmp_pat
         key: states[row["status"]] for key, row in rows.items()
     }
     assert {row["status"] for row in rows.values()} == {"completed", "diverged"}
-    study = json.loads((tmp_path / "out" / "study.json").read_text())
-    assert [config["lr"] for config in study["configurations"]] == [rows[key]["config/lr"] for key in sorted(rows)]
-    assert study["configurations"][0]["name"] == "suggestion-1"
+    known = read_study(tmp_path / "out").configurations
+    assert [config["lr"] for config in known] == [rows[key]["config/lr"] for key in sorted(rows)]
+    assert known[0]["name"] == "suggestion-1"
 
 
 def test_a_search_that_was_broken_off_goes_on_with_what_it_had(tmp_path: Path) -> None:
     space, folder = {"lr": {"loguniform": [1e-3, 1]}}, tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         searched(folder, space, executor=Stopping)
-    before = json.loads((folder / "study.json").read_text())["configurations"]
+    before = read_study(folder).configurations
     assert len(before) == 7
     result, searcher = searched(folder, space, before=before, number=12, output=None, resume=str(folder))
     assert searcher.recalled == [f"t{number:03d}" for number in range(1, 8)]
@@ -137,8 +137,7 @@ def test_a_search_that_was_broken_off_goes_on_with_what_it_had(tmp_path: Path) -
     assert {row["attempts"] for row in result.rows} == {1, 2}, "of the seventh the first was interrupted"
     lrs = {row["trial_id"]: row["config/lr"] for row in result.rows}
     assert [lrs[f"t{number:03d}"] for number in range(1, 8)] == [config["lr"] for config in before]
-    study = json.loads((folder / "study.json").read_text())
-    assert (len(study["configurations"]), study["settings"]["num_samples"]) == (12, 12)
+    assert (len(read_study(folder).configurations), read_study(folder).settings["num_samples"]) == (12, 12)
 
 
 def test_a_suggestion_that_fits_no_device_is_told_and_not_run(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ results/<time>-<workload>-<mode>/
     attempts.jsonl            the journal: a line for each attempt as soon as it ends; other files follow it
     results.csv               a row for each trial, rewritten as a whole
     study.json                command, versions, seed, devices, plan
+    suggestions.jsonl         what a search has suggested since, a line for each before it runs
     best.pt                   the best trial's weights and configuration; best-<workload>.pt in a study of several
     checkpoints/              <trial_id>.pt of unfinished trials, and <trial_id>.prune
     epochs.jsonl              the reports of trials after their epochs, for curves only
@@ -17,6 +18,7 @@ results/<time>-<workload>-<mode>/
 ATTEMPTS = "attempts.jsonl"
 RESULTS = "results.csv"
 STUDY = "study.json"
+SUGGESTIONS = "suggestions.jsonl"
 BEST = "best.pt"
 CHECKPOINTS = "checkpoints"
 PRUNE = ".prune"  # the suffix of a file among the checkpoints that asks a running trial to end

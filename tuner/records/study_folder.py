@@ -16,16 +16,16 @@ from tuner.errors import ExecutionError, InputError, ParameterError, one_line, o
 from tuner.machine import atomic_files
 from tuner.machine.atomic_files import PARTIAL
 from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv, with_defaults
-from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STUDY, TRACEBACKS, best_name
+from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STUDY, SUGGESTIONS, TRACEBACKS, best_name
 from tuner.records.journal import Journal
-from tuner.records.study_record import StudyRecord, read_study
+from tuner.records.study_record import StudyRecord, Suggestion, read_study
 from tuner.trial import ConfigValue, MemoryEstimate, Objective, Outcome, Status
 
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # trials that never run again
-# The table is rewritten after CSV_SECONDS, or after CSV_PATIENCE times the duration of the last rewrite if that is
-# longer. The duration grows with the number of trials. The journal is always up to date.
-CSV_SECONDS = 1.0
-CSV_PATIENCE = 10
+# The table is rewritten when a share of its rows is new, at the soonest after CSV_SECONDS, and else after CSV_LATEST
+# seconds. So each row is written a few times, however many there will be. The journal is always up to date.
+CSV_NEW = 0.25
+CSV_SECONDS, CSV_LATEST = 1.0, 300.0
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -91,7 +91,8 @@ class StudyFolder:
         self._journal = attempts
         self._rows = {row.trial_id: row for row in attempts.rows}
         self._best: dict[str, float] = {row.workload: self._loss(row) for row in self._best_rows()}
-        self._csv_due = 0.0
+        self._csv_at, self._csv_lacks = -math.inf, 0  # when it was written, and how many rows ended since
+        self._suggests = False  # whether the last line of the suggestions is its own
 
     def _tidy(self) -> None:
         """Makes all other files agree with the journal."""
@@ -136,7 +137,9 @@ class StudyFolder:
                 atomic_files.move(staged, self._best_path(row.workload))
                 self._best[row.workload] = self._loss(row)
             self._drop_checkpoint(row)
-            if time.monotonic() >= self._csv_due:
+            self._csv_lacks += 1
+            wait = CSV_SECONDS if self._csv_lacks >= CSV_NEW * len(self._rows) else CSV_LATEST
+            if time.monotonic() >= self._csv_at + wait:
                 self._write_csv()
         return row
 
@@ -144,6 +147,17 @@ class StudyFolder:
         """Writes ``study.json``."""
         with self._writing():
             atomic_files.replace_file(self.path / STUDY, study.to_json())
+
+    def suggested(self, suggestion: Suggestion) -> None:
+        """Appends what a search has suggested to ``suggestions.jsonl``, before it runs."""
+        line, path = suggestion.to_line(), self.path / SUGGESTIONS
+        with self._writing():
+            if self._suggests:
+                atomic_files.append_file(path, line)
+                return
+            atomic_files.append_file(path, b"\n" + line if path.exists() else line)  # a kill may have cut off a line
+            atomic_files.sync_folder(self.path)
+            self._suggests = True
 
     def attempts(self) -> list[Attempt]:
         """All lines of the journal in order, with those of earlier runs."""
@@ -229,10 +243,8 @@ class StudyFolder:
             shutil.rmtree(self.path / CHECKPOINTS / row.trial_id, ignore_errors=True)
 
     def _write_csv(self) -> None:
-        began = time.monotonic()
         atomic_files.replace_file(self.path / RESULTS, to_csv(self.rows()).encode(errors="replace"))
-        ended = time.monotonic()
-        self._csv_due = ended + max(CSV_SECONDS, CSV_PATIENCE * (ended - began))
+        self._csv_at, self._csv_lacks = time.monotonic(), 0
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

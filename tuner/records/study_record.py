@@ -1,10 +1,10 @@
-"""``study.json``: the description of a study."""
+"""``study.json``: the description of a study, and ``suggestions.jsonl``: what a search has added to it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,8 +12,18 @@ from pydantic import AfterValidator, Field
 
 from tuner.errors import InputError
 from tuner.machine.regular_files import MOST_BYTES, regular
-from tuner.records.checking import Amount, CheckedValue, Name, Names, Shown, TrialId, Whole, checked_json
-from tuner.records.files import STUDY
+from tuner.records.checking import (
+    Amount,
+    CheckedValue,
+    Name,
+    Names,
+    Shown,
+    TrialId,
+    Whole,
+    checked_json,
+    readable_lines,
+)
+from tuner.records.files import STUDY, SUGGESTIONS
 from tuner.trial import ConfigValue, Device, Direction, Objective
 
 OPTUNA_CALL = "tuner.optuna.optimize()"  # the command of a user's Optuna study
@@ -123,11 +133,25 @@ class StudyRecord:
         return (json.dumps(asdict(self), indent=2) + "\n").encode()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """A configuration that a search has suggested."""
+
+    number: Count  # among the study's configurations, from 1
+    configuration: Named
+
+    def to_line(self) -> bytes:
+        """Its line in ``suggestions.jsonl``."""
+        return (json.dumps({"number": self.number, "configuration": dict(self.configuration)}) + "\n").encode()
+
+
 UNKNOWN = StudyRecord(workload=[])  # a new study, or one without ``study.json``
 
 
 def read_study(folder: Path, where: str = "") -> StudyRecord:
-    """The content of a folder's ``study.json``; messages begin with ``where``, by default the folder.
+    """The content of a folder's ``study.json``, with the configurations that a search has suggested since.
+
+    Messages begin with ``where``, by default the folder.
 
     Raises:
         InputError: the folder or the file does not exist, or the file is damaged.
@@ -142,6 +166,11 @@ def read_study(folder: Path, where: str = "") -> StudyRecord:
     except OSError as error:
         raise InputError(f"{where}: {STUDY} cannot be read: {error.strerror}") from error
     try:
-        return checked_json(StudyRecord, content)
+        record = checked_json(StudyRecord, content)
     except ValueError as error:
         raise InputError(f"{where}: {STUDY} is damaged ({error}); {RESTORE}") from error
+    found = list(record.configurations)
+    for suggestion in readable_lines(Suggestion, folder / SUGGESTIONS, MOST_BYTES):
+        if suggestion.number == len(found) + 1:  # a study that was resumed has those before in ``study.json``
+            found.append(suggestion.configuration)
+    return replace(record, configurations=found)

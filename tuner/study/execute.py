@@ -56,13 +56,13 @@ def execute(
     try:
         if study.requests:
             around.trackers.open(folder.path, record, steering.course.state.reported)
-        _run(study, steering, folder, record, around)
+        _run(study, steering, folder, around)
     except (KeyboardInterrupt, TimeLimitReached) as error:
         return error
     return None
 
 
-def _run(study: Study, steering: Steering, folder: StudyFolder, record: StudyRecord, around: Surroundings) -> None:
+def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surroundings) -> None:
     settings, optuna, course = study.settings, study.selected.optuna, steering.course
     progress = (NotebookProgress if in_notebook() else StudyProgress)(
         around.console,
@@ -74,7 +74,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, record: StudyRec
         phase=around.executor.starting,
     )
     recorder = Recorder(
-        folder, record, study.trials, study.requests, progress, around.trackers, settings.scheduler_name, optuna
+        folder, len(study.trials), study.requests, progress, around.trackers, settings.scheduler_name, optuna
     )
     if optuna:
         optuna.begin(folder.path, course.state.ended)

@@ -16,7 +16,7 @@ from tuner.search.searchers import Searcher
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, Whole, estimate_requests, fits, to_trials, whole_of, within
 from tuner.study.selection import configurations_of
-from tuner.trial import GB, Configuration, Device, Outcome, Request, Status, Trial
+from tuner.trial import GB, Configuration, Device, MemoryEstimate, Outcome, Request, Status, Trial
 from tuner.workloads.base import Trainable
 from tuner.workloads.protocols import check, prerequisites
 from tuner.workloads.task import Selection, Tasks
@@ -57,7 +57,10 @@ class Searching:
         self._settings = settings
         self._packing = packing
         self._whole = whole_of(devices, settings)
-        self.estimates = replace(estimates, requests=(), raw={})  # of all trials so far
+        self._begun_with = estimates
+        self._requests: list[Request] = []  # of all trials so far
+        self._raw: dict[str, MemoryEstimate] = {}  # theirs
+        self._alike: dict[tuple[tuple[str, object], ...], Request] = {}  # the first of each ``memory_key``
         self._fault = ""  # why the last suggestion could not be used; empty if it could
         self._refused: dict[tuple[object, ...], str] = {}  # why there is no estimate, by ``memory_key``
         self._least = 0  # the smallest need so far
@@ -66,12 +69,20 @@ class Searching:
     @property
     def left(self) -> int:
         """How many more it may suggest."""
-        return (self._settings.num_samples or 0) - len(self.estimates.requests)
+        return (self._settings.num_samples or 0) - len(self._requests)
+
+    @property
+    def estimates(self) -> Estimates:
+        """Those of all trials so far."""
+        return replace(self._begun_with, requests=tuple(self._requests), raw=dict(self._raw))
 
     def hear(self, state: State, event: Event) -> None:
         """Counts the trials, and remembers their estimates."""
         if isinstance(event, Planned):
-            self.estimates = self.estimates.with_more(Estimates(event.requests, event.raw))
+            self._requests += event.requests
+            self._raw |= event.raw
+            for request in event.requests:
+                self._alike.setdefault(memory_key(request.trial.config), request)
             self._new = event.requests[-1].trial.trial_id if state.plan else ""
             self._least = min([self._least, *(request.need_bytes for request in event.requests)])
         elif isinstance(event, Opened):
@@ -121,7 +132,7 @@ class Searching:
         while fit < min(FIRST, self._settings.max_workers or FIRST) and (planned := self.suggest()):
             course.take(planned)
             fit += self._fitting(planned.requests)
-        if not self.estimates.requests:
+        if not self._requests:
             why = self._fault or "it suggests nothing"
             search = option("search", self._settings.search)
             raise InputError(f"{search}: none of its suggestions can be used: {why}")
@@ -131,7 +142,7 @@ class Searching:
         if not self.left:
             return ""
         number, why = self._settings.num_samples, f", the last one because of {self._fault}" if self._fault else ""
-        trials = f"{len(self.estimates.requests)} of {count_text(number or 0, 'trial')}"
+        trials = f"{len(self._requests)} of {count_text(number or 0, 'trial')}"
         return f"search: ended after {trials}, as it suggests none that can be used{why}"
 
     def _fitting(self, requests: Sequence[Request]) -> int:
@@ -141,7 +152,7 @@ class Searching:
     def _next(self, data: object) -> Trial | None:
         workload, searcher = self._search.workload, self._search.searcher
         for _ in range(MAX_REJECTED_DRAWS if self.left > 0 else 0):
-            number = len(self.estimates.requests) + 1
+            number = len(self._requests) + 1
             trial_id = f"t{number:0{max(3, len(str(self._settings.num_samples)))}d}"
             values = searcher.ask(trial_id)
             if values is None:
@@ -164,11 +175,9 @@ class Searching:
 
     def _estimated(self, trial: Trial) -> Estimates:
         """What a trial will need; one that takes the same memory as an earlier one needs what that one does."""
-        key = memory_key(trial.config)
-        for earlier in self.estimates.requests:
-            if memory_key(earlier.trial.config) == key:
-                raw = self.estimates.raw[earlier.trial.trial_id]
-                return Estimates((replace(earlier, trial=trial),), {trial.trial_id: raw})
+        if earlier := self._alike.get(memory_key(trial.config)):
+            raw = self._raw[earlier.trial.trial_id]
+            return Estimates((replace(earlier, trial=trial),), {trial.trial_id: raw})
         task = self._tasks[trial.workload]
         return estimate_requests({trial.workload: task}, [trial], self._devices, self._settings)
 

@@ -16,11 +16,10 @@ from tuner.records.attempts import Attempt, Times
 from tuner.records.epochs import EpochLog
 from tuner.records.files import EPOCHS
 from tuner.records.study_folder import StudyFolder
-from tuner.records.study_record import StudyRecord
+from tuner.records.study_record import Suggestion
 from tuner.reporting.progress import StudyProgress
 from tuner.reporting.texts import count_text
 from tuner.search.optuna_names import FIFO
-from tuner.study.resume import listed
 from tuner.trial import EpochReport, Outcome, Placement, Question, Request, Trial
 
 if TYPE_CHECKING:
@@ -33,21 +32,19 @@ class Recorder(Listener):
     def __init__(
         self,
         folder: StudyFolder,
-        record: StudyRecord,
-        trials: Sequence[Trial],
+        known: int,
         requests: Sequence[Request],
         progress: StudyProgress,
         trackers: Trackers,
         scheduler: str = FIFO,
         objective: ObjectiveTrials | None = None,
     ) -> None:
-        """``record`` describes the study of ``trials``, of which ``requests`` are left; a search may add to both.
+        """Of so many ``known`` configurations these ``requests`` are left; a search may add to both.
 
         ``objective`` has the trials of a user's own Optuna study.
         """
         self._folder = folder
-        self._record = record
-        self._trials = list(trials)
+        self._known = known
         self._progress = progress
         self._trackers = trackers
         self._scheduler = scheduler
@@ -124,10 +121,12 @@ class Recorder(Listener):
             self._say(self._trackers.close())
 
     def _planned(self, event: Planned) -> None:
-        """Adds what a search has suggested to ``study.json``, before it runs."""
-        self._unfinished |= {request.trial.trial_id: request for request in event.requests}
-        self._trials += [request.trial for request in event.requests]
-        self._folder.describe(replace(self._record, configurations=listed(self._trials, several=False)))
+        """Writes down what a search has suggested, before it runs."""
+        for request in event.requests:
+            self._unfinished[request.trial.trial_id] = request
+            self._known += 1
+            configuration = {"name": request.trial.name, **request.trial.config}
+            self._folder.suggested(Suggestion(number=self._known, configuration=configuration))
 
     def _started(self, placement: Placement) -> None:
         self._placements[placement.trial.trial_id] = placement, time.time(), time.monotonic()
