@@ -4,16 +4,19 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.decisions.packing import need_bytes
+from tuner.decisions.events import Corrected, Planned
+from tuner.decisions.packing import make_plan, need_bytes
+from tuner.decisions.state import State, apply
 from tuner.errors import InputError
 from tuner.estimation.estimators import FIRST_SHARES, LearnedEstimator, first_share, with_room
 from tuner.estimation.feedback import StudyFeedback
-from tuner.estimation.learned_footprints import FIRST
+from tuner.estimation.learned_footprints import FIRST, FITTED, LearnedFootprints
 from tuner.trial import (
     GB,
     LEARNED,
     MB,
     AttemptResult,
+    Device,
     EpochReport,
     History,
     MemoryEstimate,
@@ -23,6 +26,8 @@ from tuner.trial import (
 )
 
 IDLE = 300 * MB
+DEVICE = Device("", "cpu", 0, "a machine", 64 * GB, 64 * GB, cores=2)
+PLAN = make_plan([DEVICE], [GB], packing="per-trial", buffer_bytes=0)
 ROOM = with_room(MemoryEstimate(LEARNED, context_bytes=350 * MB), 8 * GB)
 
 
@@ -107,6 +112,33 @@ def test_a_retry_keeps_its_share() -> None:
     assert feedback.correct(retry) == retry
 
 
+def test_fits_become_rare_and_stay_small_however_many_trials_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = list[int]()
+    fit = LearnedFootprints.__init__
+    monkeypatch.setattr(LearnedFootprints, "__init__", lambda self, of: sizes.append(len(of)) or fit(self, of))
+    feedback, requests = begin(sized(1000))
+    for request in requests:
+        if train(feedback, request):
+            feedback.correct(requests[-1])
+    assert len(sizes) < 40
+    assert 200 < max(sizes) <= FITTED + 2
+    corrected = feedback.correct(requests[500])
+    assert corrected.estimate.reserved_bytes == pytest.approx(footprint(corrected.trial.config["hidden"]), rel=0.1)
+
+
+def test_of_many_waiting_trials_all_are_corrected_or_none() -> None:
+    feedback, requests = begin(sized(1000))
+    waiting_ones = requests[FIRST:]
+    state = apply(State(plan=PLAN), Planned(tuple(waiting_ones), {}))
+    for request in requests[:FIRST]:
+        feedback.hear(state, Planned((request,), {request.trial.trial_id: ROOM}))
+        train(feedback, request)
+    first = feedback.decide(state, 0.0)
+    assert isinstance(first, Corrected)
+    assert len(first.requests) == len(waiting_ones)
+    assert feedback.decide(apply(state, first), 0.0) == Corrected({})
+
+
 def test_trials_without_a_configuration_get_what_nine_in_ten_took() -> None:
     feedback, requests = begin([waiting(number) for number in range(30)])
     for number, request in enumerate(requests[:19], start=1):
@@ -133,8 +165,6 @@ def test_the_first_trials_share_a_device_by_its_workers_where_that_is_enough() -
 
 def test_a_workload_is_traced_instead() -> None:
     from tests.support.toy import Toy
-    from tuner.trial import Device
 
-    device = Device("", "cpu", 0, "a machine", 16 * GB, 16 * GB, cores=2)
     with pytest.raises(InputError, match="the step of workload toy can be traced"):
-        LearnedEstimator().estimate(Toy(), {}, None, device, expandable_segments=False)
+        LearnedEstimator().estimate(Toy(), {}, None, DEVICE, expandable_segments=False)

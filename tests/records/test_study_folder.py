@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
+from itertools import count
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -328,14 +329,15 @@ def test_what_is_suggested_is_appended_and_a_line_that_a_kill_cut_off_counts_for
 def test_a_row_of_the_table_is_written_a_few_times_however_many_there_are(
     study: StudyFolder, gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.records.study_folder.CSV_SECONDS", 0.0)
-    written = list[int]()
+    written, now = list[int](), count()
+    monkeypatch.setattr("tuner.records.study_folder.CSV_ROWS", 2)
     monkeypatch.setattr("tuner.records.study_folder.to_csv", lambda rows: written.append(len(rows)) or "")
+    monkeypatch.setattr("tuner.records.study_folder.time.monotonic", lambda: float(next(now)))
     for number in range(200):
         study.record(outcome(gpu_16gb, number, val_loss=1.0), ESTIMATE, bytes)
     study.close()
     assert (written[0], written[-1]) == (1, 200)
-    assert sum(written) < 6 * 200
+    assert sum(written) < 4 * 200
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,10 @@ from tuner.trial import MB, AttemptResult, EpochReport, History, MemoryEstimate,
 
 REFIT = 1.1  # refit only after this growth in samples, as a fit's time is quadratic in their number
 CHANGED_BYTES = 16 * MB  # smaller corrections are not worth another look at the queue
+SAMPLED, CHANGED = 256, 0.05  # of more waiting trials, all are corrected if a need of so many changes by this share
+BOUNDS = (
+    64  # the most trials that did not complete whose host RAM is remembered: those that were the furthest too low
+)
 Need = Callable[[MemoryEstimate], int]
 
 
@@ -103,8 +107,17 @@ def corrected(host_bytes: int, samples: Sequence[Sample]) -> int:
     """
     if not samples:
         return host_bytes
-    off = max(sample.peak_bytes - sample.exact_bytes for sample in samples)
-    return max(host_bytes + off, min(sample.peak_bytes for sample in samples))
+    return max(host_bytes + max(map(_too_low, samples)), min(sample.peak_bytes for sample in samples))
+
+
+def _too_low(sample: Sample) -> int:
+    """By how much an estimate of RAM was too low."""
+    return sample.peak_bytes - sample.exact_bytes
+
+
+def _extremes(samples: Sequence[Sample]) -> list[Sample]:
+    """Those by which ``corrected`` corrects."""
+    return [max(samples, key=_too_low), min(samples, key=lambda sample: sample.peak_bytes)] if samples else []
 
 
 class HostFeedback:
@@ -117,45 +130,48 @@ class HostFeedback:
     def __init__(self, raw: Mapping[str, MemoryEstimate], known: Sequence[Sample], need: Need) -> None:
         """Takes uncorrected estimates by trial id, earlier samples, and the RAM to reserve for an estimate."""
         self._raw = raw
-        self._known = list(known)
+        self._samples = _extremes(known)
         self._need = need
-        self._completed: dict[str, Sample] = {}
         self._least: dict[str, Sample] = {}  # of those that have not completed
 
     def report(self, trial: Trial, report: EpochReport) -> bool:
         """Adds the report of a running trial; returns whether it changes what ``correct`` returns."""
         peak, before = report.host_peak_bytes or 0, self._least.get(trial.trial_id)
-        return (before is None or peak > before.peak_bytes) and self._keep(self._least, trial, peak)
+        return (before is None or peak > before.peak_bytes) and self._keep(trial, peak, completed=False)
 
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
         """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
         peak = result.host_peak_bytes or 0
-        if result.status == "completed":
-            return self._keep(self._completed, trial, peak)
-        return self._keep(self._least, trial, max(peak, result.host_bytes if result.short_of == "RAM" else 0))
+        completed = result.status == "completed"
+        had = result.host_bytes if result.short_of == "RAM" and not completed else 0
+        return self._keep(trial, max(peak, had), completed=completed)
 
     def correct(self, request: Request) -> Request:
         """The request with the corrected need. A retry after running out of memory stays as it is."""
         raw = self._raw[request.trial.trial_id]
         if request.history.out_of_memory or not raw.host_bytes:
             return request
-        measured = bool(self._known or self._completed or self._least)
+        measured = bool(self._samples or self._least)
         estimate = replace(request.estimate, host_bytes=self._corrected(raw.host_bytes), host_measured=measured)
         return replace(request, estimate=estimate, host_bytes=self._need(estimate))
 
     def _corrected(self, host_bytes: int) -> int:
-        samples = [*self._known, *self._completed.values()]
-        least = [host_bytes + sample.peak_bytes - sample.exact_bytes for sample in self._least.values()]
-        return max([corrected(host_bytes, samples), *least])
+        least = [host_bytes + _too_low(sample) for sample in self._least.values()]
+        return max([corrected(host_bytes, self._samples), *least])
 
-    def _keep(self, kept: dict[str, Sample], trial: Trial, peak: int) -> bool:
+    def _keep(self, trial: Trial, peak: int, *, completed: bool) -> bool:
         """Replaces what was known of a trial by its peak."""
         raw = self._raw[trial.trial_id]
         if not peak or not raw.host_bytes:
             return False
-        before = self._corrected(raw.host_bytes)
+        before, sample = self._corrected(raw.host_bytes), Sample(raw.host_bytes, 0, peak)
         self._least.pop(trial.trial_id, None)
-        kept[trial.trial_id] = Sample(raw.host_bytes, 0, peak)
+        if completed:
+            self._samples = _extremes([*self._samples, sample])
+        else:
+            self._least[trial.trial_id] = sample
+        if len(self._least) > BOUNDS:
+            del self._least[min(self._least, key=lambda trial_id: _too_low(self._least[trial_id]))]
         return abs(self._corrected(raw.host_bytes) - before) > CHANGED_BYTES
 
 
@@ -197,11 +213,19 @@ class StudyFeedback:
             self._changed = False
 
     def decide(self, state: State, now: float) -> Decision | None:
-        """The corrected requests of the trials that wait, if something was learned."""
+        """The corrected requests of the trials that wait, if something was learned.
+
+        Of many, none is corrected unless the need of one in a sample changes noticeably.
+        """
         if not self._changed or not state.waiting or state.plan is None:
             return None
-        corrected = {trial_id: self.correct(request) for trial_id, request in state.waiting.items()}
-        return Corrected({name: new for name, new in corrected.items() if new != state.waiting[name]})
+        ids = sorted(state.waiting)
+        some = ids[:: max(1, len(ids) // SAMPLED)]
+        new = {trial_id: self.correct(state.waiting[trial_id]) for trial_id in some}
+        if len(some) < len(ids):
+            changes = any(_changes(state.waiting[trial_id], request) for trial_id, request in new.items())
+            new = {trial_id: self.correct(state.waiting[trial_id]) for trial_id in ids} if changes else {}
+        return Corrected({name: request for name, request in new.items() if request != state.waiting[name]})
 
     def _learned(self, trial: Trial, changed: bool, state: State) -> None:
         """Fits at once what has changed, and not when it is needed, so that a resumed study has the same fits."""
@@ -244,3 +268,9 @@ class StudyFeedback:
         """The request with the corrected estimate."""
         workload = request.trial.workload
         return self._in_ram[workload].correct(self._of[workload].correct(request))
+
+
+def _changes(before: Request, now: Request) -> bool:
+    """Whether a correction is noticeable."""
+    needs = (before.need_bytes, now.need_bytes), (before.host_bytes, now.host_bytes)
+    return any(abs(new - old) > CHANGED * old for old, new in needs)

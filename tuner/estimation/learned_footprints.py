@@ -16,8 +16,9 @@ Given 8 samples that ``spread`` chose, the median error is 8 to 10 %, that of a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tuner.estimation import calibration
@@ -38,7 +39,10 @@ NOISE, LEAST_DEVIATION = 0.15, 0.06  # of a logarithm: what the prior is weighed
 # Mean and standard deviation of a weight before there are samples.
 PRIORS = {"size": (0.8, 0.3), "fraction": (0.0, 0.1), "category": (0.0, 1.0)}
 FIRST = 8  # the number of first trials, chosen to differ, that keep ample memory; the others are estimated by them
-REFIT = 1.1  # refit only after this growth in samples, or if a trial takes more than was allowed for it
+# A fit is repeated when what is new is this share of what was fitted. A trial that ran out of memory, or took more
+# than was allowed for it, counts as several.
+NEW, SURPRISE = 0.25, 10
+FITTED = 256  # the most samples of a fit: half of them the latest, the others spread over those before
 GREW = 1.02  # a peak that grows by less tells nothing new
 RAN_OUT = 1.25  # a trial that ran out of memory is taken to need at least this many times what it had
 LEAST_BYTES = MB
@@ -67,9 +71,16 @@ class _Variable:
             return [[float(repr(value) == known) for value in values] for known in self.values]
         numbers = [_number(value) or 0.0 for value in values]
         if self.kind == "fraction":
-            return [[number / max(map(abs, self.values)) for number in numbers]]
-        least = min(abs(value) for value in self.values if value) / 2
-        return [[math.log(max(abs(number), least)) for number in numbers]]
+            return [[number / self._largest for number in numbers]]
+        return [[math.log(max(abs(number), self._least)) for number in numbers]]
+
+    @cached_property
+    def _largest(self) -> float:
+        return max(map(abs, self.values))
+
+    @cached_property
+    def _least(self) -> float:
+        return min(abs(value) for value in self.values if value) / 2
 
 
 class LearnedFootprints:
@@ -190,7 +201,8 @@ class LearnedFeedback:
         self._context_bytes: int | None = None
         self._first: set[str] = set()
         self._learned: LearnedFootprints | None = None
-        self._fitted = 0
+        self._above_bytes = 0  # the context above which it was fitted
+        self._fitted = self._new = 0  # what it knew, and what has come since
 
     def choose_first(self, requests: Sequence[Request]) -> list[str]:
         """The ids of the trials from which most is to be learned. They keep their memory."""
@@ -215,8 +227,7 @@ class LearnedFeedback:
         if result.status == "out_of_memory" and result.limit_bytes:
             key = self._key(trial)
             self._limits[key] = max(result.limit_bytes, self._limits.get(key, 0))
-            self._learned = None
-            return True
+            return self._add(SURPRISE)
         if result.peak_bytes and result.status in (*SUCCESSFUL, "diverged"):
             return self._add_peak(trial, result.peak_bytes)
         return False
@@ -250,29 +261,35 @@ class LearnedFeedback:
 
     def _add_peak(self, trial: Trial, peak: int) -> bool:
         key = self._key(trial)
-        known = self._peaks.get(key, 0)
-        if peak <= GREW * known:
+        if peak <= GREW * self._peaks.get(key, 0):
             return False
         self._peaks[key] = peak
-        if self._learned is not None and self._context_bytes is not None and len(self._peaks) < REFIT * self._fitted:
-            found = self._learned.predict(self._values[key])
-            if peak - self._context_bytes <= found.size_bytes + found.margin_bytes:
-                return False
+        found = self._learned.predict(self._values[key]) if self._learned else Prediction(0, 0)
+        surprises = key in self._limits or peak - self._above_bytes > found.size_bytes + found.margin_bytes
+        return self._add(SURPRISE if surprises else 1)
+
+    def _add(self, weight: int) -> bool:
+        """Counts what is new; returns whether it is enough for another fit."""
+        self._new += weight
+        if self._learned is not None and self._new < NEW * self._fitted:
+            return False
         self._learned = None
         return True
 
     def _fit(self, raw: MemoryEstimate) -> None:
         """Fits the peaks, and then what ran out of memory although the fit gives it no more than it had."""
-        context = self._context(raw)
-        samples = [(self._values[key], float(max(LEAST_BYTES, peak - context))) for key, peak in self._peaks.items()]
+        context = self._above_bytes = self._context(raw)
+        samples = [
+            (self._values[key], float(max(LEAST_BYTES, self._peaks[key] - context))) for key in _some(self._peaks)
+        ]
         learned = LearnedFootprints(samples) if samples else None
         small: list[tuple[Values, float]] = []
-        for key, limit in self._limits.items():
-            enough = float(max(LEAST_BYTES, RAN_OUT * (limit - context)))
+        for key in _some(self._limits):
+            enough = float(max(LEAST_BYTES, RAN_OUT * (self._limits[key] - context)))
             if key not in self._peaks and (not learned or learned.predict(self._values[key]).size_bytes < enough):
                 small.append((self._values[key], enough))
         self._learned = LearnedFootprints([*samples, *small]) if small or not learned else learned
-        self._fitted = len(self._peaks)
+        self._fitted, self._new = len(self._peaks) + len(self._limits), 0
 
     def _context(self, raw: MemoryEstimate) -> int:
         return raw.context_bytes if self._context_bytes is None else self._context_bytes
@@ -282,6 +299,12 @@ class LearnedFeedback:
         key = repr(values) if values else trial.trial_id  # nothing is known of a trial whose values are chosen later
         self._values[key] = values
         return key
+
+
+def _some(keys: Iterable[str]) -> list[str]:
+    """At most ``FITTED`` of these keys."""
+    known, half = list(keys), FITTED // 2
+    return known if len(known) <= FITTED else [*known[: -half : math.ceil(len(known) / half)], *known[-half:]]
 
 
 def _values(trial: Trial) -> Values:

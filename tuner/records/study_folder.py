@@ -22,10 +22,10 @@ from tuner.records.study_record import StudyRecord, Suggestion, read_study
 from tuner.trial import ConfigValue, MemoryEstimate, Objective, Outcome, Status
 
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # trials that never run again
-# The table is rewritten when a share of its rows is new, at the soonest after CSV_SECONDS, and else after CSV_LATEST
-# seconds. So each row is written a few times, however many there will be. The journal is always up to date.
-CSV_NEW = 0.25
-CSV_SECONDS, CSV_LATEST = 1.0, 300.0
+# The table is rewritten after CSV_SECONDS, or later if it is long: at most so many rows are written a second.
+# The journal is always up to date.
+CSV_SECONDS = 1.0
+CSV_ROWS = 250
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -91,7 +91,7 @@ class StudyFolder:
         self._journal = attempts
         self._rows = {row.trial_id: row for row in attempts.rows}
         self._best: dict[str, float] = {row.workload: self._loss(row) for row in self._best_rows()}
-        self._csv_at, self._csv_lacks = -math.inf, 0  # when it was written, and how many rows ended since
+        self._csv_due = 0.0
         self._suggests = False  # whether the last line of the suggestions is its own
 
     def _tidy(self) -> None:
@@ -137,9 +137,7 @@ class StudyFolder:
                 atomic_files.move(staged, self._best_path(row.workload))
                 self._best[row.workload] = self._loss(row)
             self._drop_checkpoint(row)
-            self._csv_lacks += 1
-            wait = CSV_SECONDS if self._csv_lacks >= CSV_NEW * len(self._rows) else CSV_LATEST
-            if time.monotonic() >= self._csv_at + wait:
+            if time.monotonic() >= self._csv_due:
                 self._write_csv()
         return row
 
@@ -244,7 +242,7 @@ class StudyFolder:
 
     def _write_csv(self) -> None:
         atomic_files.replace_file(self.path / RESULTS, to_csv(self.rows()).encode(errors="replace"))
-        self._csv_at, self._csv_lacks = time.monotonic(), 0
+        self._csv_due = time.monotonic() + max(CSV_SECONDS, len(self._rows) / CSV_ROWS)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
