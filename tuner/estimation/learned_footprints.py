@@ -76,11 +76,11 @@ class _Variable:
 
     @cached_property
     def _largest(self) -> float:
-        return max(map(abs, self.values))
+        return float(max(map(abs, self.values)))
 
     @cached_property
     def _least(self) -> float:
-        return min(abs(value) for value in self.values if value) / 2
+        return float(min(abs(value) for value in self.values if value)) / 2
 
 
 class LearnedFootprints:
