@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,8 +18,8 @@ MB = 2**20
 GB = 2**30
 MOST_TRIALS = 100_000  # of a study: each is planned before the first begins
 MOST_NAME = 200  # the most characters of a configuration's name
-LARGEST_NUMBER = 1e300  # the largest number that a configuration or a record may have
-MOST_SEED = 2**63 - 1  # the largest seed: files and generators have 63 bits for it
+LARGEST_NUMBER = 1e300  # the largest number that a configuration may have
+MOST_SEED = 2**63 - 1  # the largest seed or epoch: files and generators have 63 bits for it
 MOST_GB = 1_000_000  # the upper bound of every option in GB
 
 ConfigValue = int | float | str
@@ -148,6 +149,11 @@ def is_auto(config: Config) -> bool:
 def shrunk(config: Config) -> dict[str, ConfigValue]:
     """What of a configuration makes its batches or evaluations smaller, as retries do; empty if nothing does."""
     return {key: config[key] for key in (ACCUMULATION, EVALUATION_PARTS) if key in config}
+
+
+def is_writable(text: str) -> bool:
+    """Whether every file and database can hold a text: it has no character 0 and no bytes that are not UTF-8."""
+    return not re.search("[\0\ud800-\udfff]", text)
 
 
 def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:

@@ -157,6 +157,6 @@ def _expected(study: RecordedStudy) -> list[str]:
 
 
 def _with_gaps(rows: Sequence[Attempt], column: str) -> bool:
-    """Whether a column holds whole numbers, of which some are missing."""
+    """Whether a column holds whole numbers that pandas can have beside missing ones, and some are missing."""
     values = [value for row in rows if (value := row.value(column)) is not None]
-    return 0 < len(values) < len(rows) and all(isinstance(value, int) for value in values)
+    return 0 < len(values) < len(rows) and all(isinstance(value, int) and abs(value) < 2**63 for value in values)

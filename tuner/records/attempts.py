@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Literal, Self
 
-from tuner.records.checking import Amount, CheckedValue, Metric, Name, Shown, TrialId, Whole, checked
+from tuner.records.checking import Amount, CheckedValue, Metric, Moment, Name, Shown, TrialId, Whole, checked, finite
 from tuner.trial import (
     GB,
     AttemptResult,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 CONFIG = "config/"  # the prefix of a hyperparameter's column
 STUDY = "study"
 NOT_KEPT = "weights not kept"
+CSV_END = "\r\n"
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
 
 Times = tuple[float, float]
@@ -66,8 +68,8 @@ class Attempt:
     short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of that
     lost: Lost = ""  # "worker" or "node" if that died during the attempt, "memory" if others held that of its share
     phase: Phase = ""  # the phase in which it failed
-    started_at: Amount | None = None  # when it was placed, in unix seconds
-    ended_at: Amount | None = None
+    started_at: Moment | None = None  # when it was placed, in unix seconds
+    ended_at: Moment | None = None
     config: Mapping[str, CheckedValue] = field(default_factory=dict)
     study: str = ""  # the study's name where several are shown together
 
@@ -83,7 +85,7 @@ class Attempt:
             seed=trial.seed,
             status=outcome.status,
             attempts=trial.attempt if placement else trial.attempt - 1,
-            metrics={name: written(value) for name, value in outcome.metrics.items()},
+            metrics=finite(outcome.metrics),
             epochs=outcome.epochs,
             duration_s=round(outcome.seconds, 3),
             device=placement.device.label if placement else None,
@@ -222,13 +224,6 @@ def _bytes(size_gb: float | None) -> int | None:
     return None if size_gb is None else int(size_gb * GB)
 
 
-def written(value: float) -> float | None:
-    """A metric as it is recorded: rounded to six decimals, small ones to six digits; None if it is not finite."""
-    if not math.isfinite(value):
-        return None
-    return float(f"{value:.6g}") if abs(value) < 1 else round(value, 6)
-
-
 def columns(rows: Sequence[Attempt], expected: Iterable[str] = ()) -> list[str]:
     """The CSV's columns in order. The ``expected`` metrics are columns even if no row has them."""
     metrics = dict.fromkeys([*(key for row in rows for key in row.metrics), *expected])
@@ -259,7 +254,9 @@ def write_rows(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None
     text = io.StringIO()
     extra: Literal["ignore", "raise"] = "ignore" if names else "raise"
     names = list(names or rows[0])
-    writer = csv.DictWriter(text, names, restval="", extrasaction=extra, lineterminator="\n")
+    # The characters of this end of a line are quoted inside of cells; Python before 3.13 would leave \r as it is.
+    lines = SimpleNamespace(write=lambda line: text.write(f"{line.removesuffix(CSV_END)}\n"))
+    writer = csv.DictWriter(lines, names, restval="", extrasaction=extra, lineterminator=CSV_END)
     writer.writerow({name: defused(name) for name in names})
     writer.writerows({name: defused(value) for name, value in row.items()} for row in rows)
     return text.getvalue()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import reprlib
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -13,7 +15,7 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag,
 
 from tuner.errors import InputError
 from tuner.machine.regular_files import regular
-from tuner.trial import LARGEST_NUMBER, ConfigValue
+from tuner.trial import ConfigValue
 
 Checked = TypeVar("Checked")
 LARGEST_AMOUNT = 1e12  # the largest number of seconds or GB that is accepted
@@ -26,7 +28,7 @@ def _shown(value: object) -> object:
 
 
 def _number(value: object) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
         raise ValueError("expected a number")
     return value
 
@@ -56,8 +58,14 @@ Names = Annotated[  # one, or a list of them; the brackets of the tags keep them
 TrialId = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # it is part of file names
 Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Amount = Annotated[float, Field(strict=True, ge=0, le=LARGEST_AMOUNT)]
+Moment = Annotated[float, Field(strict=True, ge=-6e10, le=2.5e11)]  # unix seconds, in the years that dates have
 Metric = Annotated[float | None, PlainValidator(_metric)]  # whole numbers stay whole
 CheckedValue = Annotated[ConfigValue, PlainValidator(_config_value)]
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Metrics as they are recorded: the exact values, and None for one that is not finite."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
 
 
 def dotted(path: Sequence[int | str]) -> str:

@@ -7,7 +7,6 @@ study's pruner and search know the ends of trials alone.
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.machine.atomic_files import not_following
-from tuner.records.checking import Amount, Metric, TrialId, Whole, readable_lines
+from tuner.records.checking import Amount, Metric, Moment, TrialId, Whole, finite, readable_lines
 from tuner.trial import GB, EpochReport
 
 FLUSH_SECONDS = 1.0
@@ -29,7 +28,7 @@ class EpochLine:
     trial_id: TrialId
     attempt: Whole  # the number of the trial's attempt, from 1
     epoch: Whole  # counts from 1; 0 for the beginning of training
-    at: Amount  # the time in unix seconds
+    at: Moment  # the time in unix seconds
     metrics: Mapping[str, Metric]  # by name; None for a metric that was not finite
     memory_gb: Amount | None = None  # the peak of its process on its device so far; None if unknown
     host_peak_gb: Amount | None = None  # beside a GPU, its peak in its host's RAM so far; None if unknown
@@ -52,9 +51,7 @@ class EpochLog:
             "attempt": attempt,
             "epoch": report.epoch,
             "at": round(time.time(), 3),
-            "metrics": {
-                name: float(value) if math.isfinite(value) else None for name, value in report.metrics.items()
-            },
+            "metrics": finite(report.metrics),
         }
         if report.memory_bytes is not None:
             line["memory_gb"] = report.memory_bytes / GB

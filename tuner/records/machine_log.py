@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tuner.machine.atomic_files import not_following
 from tuner.machine.load import Load, LoadMeter
-from tuner.records.checking import Amount, Name, readable_lines
+from tuner.records.checking import Amount, Moment, Name, readable_lines
 from tuner.trial import GB, Device
 
 SECONDS = 1.0  # between two lines, at first
@@ -36,7 +36,7 @@ class GpuLine:
 class MachineLine:
     """The machine at a moment."""
 
-    at: Amount  # the time in unix seconds
+    at: Moment  # the time in unix seconds
     busy: Amount  # the mean over the CPU cores since the line before, from 0 to 1
     ram_gb: Amount  # the RAM in use, by all processes
     gpus: Mapping[Name, GpuLine] = field(default_factory=dict)  # by the device's label

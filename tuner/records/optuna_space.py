@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # What a range spans where its values are shown on a logarithmic scale: 0.001 to 0.1, say.
 LOG_SPAN = 100
+MOST_EXACT = 2**53  # Optuna takes whole numbers as floats, which have no larger ones without gaps
 
 
 @contextmanager
@@ -75,12 +76,12 @@ def _trial(
     """A row as Optuna's trial; one that never started began and ended when the study began."""
     from optuna.trial import FrozenTrial, TrialState
 
-    params = {name: value for name, value in row.config.items() if name in known}
+    params = {name: _exact(value) for name, value in row.config.items() if name in known}
     values = {epoch: line.metrics.get(metric) for epoch, line in curve.items()}
     value = row.metrics.get(metric)
     states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})
     state = states.get(row.status, TrialState.FAIL)
-    ended = datetime.fromtimestamp(row.ended_at) if row.ended_at else begun
+    ended = begun if row.ended_at is None else datetime.fromtimestamp(row.ended_at)
     names = (*BEFORE_METRICS, *row.metrics, *AFTER_METRICS, *JOURNAL_ONLY)
     attributes = {name: found for name in names if (found := row.value(name)) is not None}
     return FrozenTrial(
@@ -88,7 +89,7 @@ def _trial(
         trial_id=number,
         state=state,
         value=value if state is not TrialState.FAIL else None,
-        datetime_start=datetime.fromtimestamp(row.started_at) if row.started_at else ended,
+        datetime_start=ended if row.started_at is None else datetime.fromtimestamp(row.started_at),
         datetime_complete=ended,
         params=params,
         distributions={name: known[name] for name in params},
@@ -114,9 +115,14 @@ def _distribution(values: Sequence[ConfigValue], scale: Scale | None) -> BaseDis
         return CategoricalDistribution(sorted(set(values), key=lambda value: (type(value).__name__, value)))
     low, high = min(numbers), max(numbers)
     log = low > 0 and (high >= LOG_SPAN * low if scale is None else scale == "log")
-    if all(isinstance(value, int) for value in numbers):
+    if all(isinstance(_exact(value), int) for value in numbers):
         return IntDistribution(int(low), int(high), log=log)
     return FloatDistribution(float(low), float(high), log=log)
+
+
+def _exact(value: ConfigValue) -> ConfigValue:
+    """A value as Optuna can have it."""
+    return float(value) if isinstance(value, int) and abs(value) > MOST_EXACT else value
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

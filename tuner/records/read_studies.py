@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from tuner.records.files import STUDY as STUDY_FILE
 from tuner.records.journal import read_attempts
 from tuner.records.row_queries import to_value
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
-from tuner.trial import Objective
+from tuner.trial import ConfigValue, Objective
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.objectives import is_score
@@ -239,12 +240,18 @@ def _parse(line: Sequence[str], columns: Sequence[str], where: str) -> Attempt:
     if len(line) != len(columns):
         raise InputError(f"{where}: has {len(line)} fields, but there are {len(columns)} columns")
     values = {
-        column: text if column in TEXTS else to_value(text)  # a name may look like a number
+        column: text if column in TEXTS else _value(text)  # a name may look like a number
         for column, text in zip(columns, map(as_given, line), strict=True)
         if text
     }
     study = str(values.pop(STUDY, ""))
     return replace(parse_attempt(values, where), study=study)
+
+
+def _value(text: str) -> ConfigValue:
+    """A text that looks like a number that is too large for one stays a text."""
+    value = to_value(text)
+    return text if value in (math.inf, -math.inf) else value
 
 
 def _check_columns(columns: Iterable[str], path: Path) -> None:

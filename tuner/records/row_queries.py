@@ -34,7 +34,7 @@ EXAMPLE = 'such as "hidden_dim>=64" or "error~memory"'
 _CONDITION = re.compile(
     r"\s*([^=!<>~]+?)\s*(==|!=|<=|>=|=|<|>|~)\s*(\"[^\"]*\"|'[^']*'|[^=!<>~\"'\s].*?)\s*", re.DOTALL
 )
-_WHOLE = re.compile(r"[+-]?\d{1,18}")  # longer numbers are read as decimal
+_WHOLE = re.compile(r"[+-]?\d{1,300}")  # longer numbers are read as decimal
 _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,

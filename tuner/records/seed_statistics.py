@@ -21,6 +21,8 @@ from typing import Literal
 from tuner.records.attempts import Attempt
 from tuner.trial import Objective
 
+LARGEST_SUMMED = 1e300  # larger values are divided by SCALE, which is exact, as their sum may be no number
+SCALE = 2.0**64
 Verdict = Literal["best", "=", "worse", "better", "not judged", ""]
 
 
@@ -69,10 +71,12 @@ def t_quantile(degrees: int) -> float:
 def interval_of(values: Sequence[float]) -> Interval:
     """The mean of one or more values with its 95 % interval."""
     count = len(values)
-    mean = statistics.fmean(values)
+    scale = SCALE if max(map(abs, values)) > LARGEST_SUMMED else 1.0
+    scaled = [value / scale for value in values]
+    mean = statistics.fmean(scaled) * scale
     if count < 2:
         return Interval(mean, None, count)
-    return Interval(mean, t_quantile(count - 1) * statistics.stdev(values) / math.sqrt(count), count)
+    return Interval(mean, t_quantile(count - 1) * statistics.stdev(scaled) / math.sqrt(count) * scale, count)
 
 
 def averages(rows: Sequence[Attempt], objective: Objective) -> list[Average]:
@@ -127,15 +131,17 @@ def _average(name: str, rows: Sequence[Attempt], metric: str) -> Average:
 def _judged(average: Average, best: Average, objective: Objective) -> Average:
     if average is best:
         return replace(average, verdict="best")
-    differences = [average.values[seed] - best.values[seed] for seed in average.values if seed in best.values]
-    difference = interval_of(differences) if differences else None
-    if difference is None or difference.half_width is None:
-        return replace(average, difference=difference, verdict="not judged")
-    if difference.includes_zero:
+    # Halves, as the difference of two finite numbers may be too large for one.
+    halves = [average.values[seed] / 2 - best.values[seed] / 2 for seed in average.values if seed in best.values]
+    if not halves:
+        return replace(average, verdict="not judged")
+    half = interval_of(halves)
+    if half.half_width is None:
+        return replace(average, difference=replace(half, mean=2 * half.mean), verdict="not judged")
+    difference = Interval(2 * half.mean, 2 * half.half_width, half.count)
+    if half.includes_zero:
         return replace(average, difference=difference, verdict="=")
-    return replace(
-        average, difference=difference, verdict="worse" if objective.loss(difference.mean) > 0 else "better"
-    )
+    return replace(average, difference=difference, verdict="worse" if objective.loss(half.mean) > 0 else "better")
 
 
 def summary(averaged: Sequence[Average]) -> str:

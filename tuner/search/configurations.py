@@ -22,7 +22,7 @@ from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
 from tuner.search.domains import flat, to_plain
 from tuner.search.parsing import parse_file
-from tuner.trial import AUTO, LARGEST_NUMBER, MOST_NAME, MOST_TRIALS, UNNAMED, Configuration, ConfigValue
+from tuner.trial import AUTO, LARGEST_NUMBER, MOST_NAME, MOST_TRIALS, UNNAMED, Configuration, ConfigValue, is_writable
 
 Schema = Mapping[str, AnyHyperparameter] | None  # None accepts any value of any key
 Finish = Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]
@@ -160,7 +160,8 @@ def configurations(
     entries = list(listed)
     if not entries:
         raise InputError(f"{source}: the list of configurations is empty; give at least one")
-    wrong: list[str] = [f"defaults: {fault}" for fault in faults(defaults or {}, schema)]
+    common = flat(defaults or {}) if schema is None else defaults or {}
+    wrong: list[str] = [f"defaults: {fault}" for fault in faults(common, schema)]
     found = []
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, Mapping):
@@ -172,9 +173,9 @@ def configurations(
         if len(name) > MOST_NAME:
             wrong.append(f"{name:.30}…: a name of {len(name)} characters: give one of at most {MOST_NAME}")
             continue
-        wrong += [f"{name}: {fault}" for fault in faults(given, schema)]
-        common = defaults or {}
-        found.append((name, {**(flat(common) if schema is None else common), **given}))
+        named = {"name": name} if entry.get("name") else {}
+        wrong += [f"{name}: {fault}" for fault in [*_unwritable(named), *faults(given, schema)]]
+        found.append((name, {**common, **given}))
     repeated = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
     wrong += [f"{name}: this name is used more than once" for name in repeated]
     if wrong:
@@ -250,9 +251,9 @@ def check_grid(combinations: float, source: str) -> None:
 
 def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
     """The faults of hyperparameters' values, each in a few words."""
+    faults = _unwritable(values)
     if schema is None:
-        return []
-    faults = []
+        return faults
     for key, value in values.items():
         if key not in schema:
             hint = did_you_mean(str(key), schema, f"known are {', '.join(schema)}")
@@ -260,6 +261,15 @@ def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
         elif problem := _problem(value, schema[key]):
             faults.append(f"{key} = {_shown(value)} {problem}")
     return faults
+
+
+def _unwritable(values: Mapping[str, object]) -> list[str]:
+    """The faults of keys and texts that records cannot hold."""
+    return [
+        f"{key!r:.60} = {_shown(value)} has a character 0 or bytes that are not UTF-8: rename it"
+        for key, value in values.items()
+        if not is_writable(f"{key} {to_plain(value)}")
+    ]
 
 
 def _typed(value: object, spec: AnyHyperparameter) -> ConfigValue:

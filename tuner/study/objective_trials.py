@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +18,11 @@ from rpds import HashTrieMap
 
 from tuner.decisions import events
 from tuner.decisions.state import State
+from tuner.errors import WorkloadError
 from tuner.records.study_record import Scale
 from tuner.search.optuna_trials import OptunaTrials
 from tuner.search.searchers import State as Ending
-from tuner.trial import Question, Status, Trial
+from tuner.trial import Question, Status, Trial, is_writable
 from tuner.workloads.optuna_objective import ATTRIBUTES, CALLS, Call, OptunaObjective
 
 OWNER = "tuner"  # the user attribute that says which of our trials an unfinished one is
@@ -62,6 +63,7 @@ class ObjectiveTrials(OptunaTrials):
         # A retry repeats reports.
         if call.name == "report" and call.arguments[1] in self._frozen(trial).intermediate_values:
             return None
+        _check_writable([*call.arguments, *(call.keywords or {}).values()])
         answered: object = getattr(trial, call.name)(*call.arguments, **(call.keywords or {}))
         return answered
 
@@ -134,6 +136,14 @@ class ObjectiveTrials(OptunaTrials):
         if is_heartbeat_enabled(storage):
             ended = self._heartbeats[trial_id] = Event()
             Thread(target=_beat, args=(storage, trial._trial_id, ended), daemon=True, name="heartbeat").start()
+
+
+def _check_writable(asked: Sequence[object]) -> None:
+    for value in asked:
+        if isinstance(value, (list, tuple)):
+            _check_writable(value)
+        elif isinstance(value, str) and not is_writable(value):
+            raise WorkloadError(f"trial: {value!r:.60} has a character 0 or bytes that are not UTF-8: rename it")
 
 
 def _beat(storage: Any, number: int, ended: Event) -> None:

@@ -197,10 +197,10 @@ def events_of(attempts: Sequence[Attempt], lines: Sequence[EpochLine], trials: M
         if line.trial_id in trials:  # a changed file may have others
             reports.setdefault(line.trial_id, []).append(line)
             timed.append((line.at, _reported(line)))
-    now = 0.0
+    now = -math.inf
     for row in attempts:  # the system's clock may have been changed, and some rows have no time
         own = [line.at for line in reports.get(row.trial_id, ()) if line.attempt <= row.attempts]
-        now = max(now, row.ended_at or 0.0, *own)
+        now = max(now, -math.inf if row.ended_at is None else row.ended_at, *own)
         timed.append((now, _ended(row, trials[row.trial_id])))
     return [event for _, event in sorted(timed, key=lambda pair: pair[0])]
 

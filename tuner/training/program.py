@@ -18,7 +18,7 @@ from tuner.errors import WorkloadError
 from tuner.machine.first_use import load_early
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phases
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
-from tuner.trial import EpochReport, Objective, Question, Trial
+from tuner.trial import MOST_SEED, EpochReport, Objective, Question, Trial
 from tuner.workloads.contract import calling, method_failure
 from tuner.workloads.function import Function
 from tuner.workloads.program import Program
@@ -195,7 +195,9 @@ class _Session:
             raise WorkloadError(f"tuner.report: epoch is {epoch!r}: expected a whole number")
         if epoch == 0:
             self._progress.offset = 1
-        return epoch + self._progress.offset
+        if (counted := epoch + self._progress.offset) > MOST_SEED:
+            raise WorkloadError(f"tuner.report: epoch is {epoch}: give at most {MOST_SEED - 1}")
+        return counted
 
 
 class ProgramThread:

@@ -16,7 +16,7 @@ from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Batch, Split, Trainable, Workload
 from tuner.workloads.batches import is_graph, remove_templates
 from tuner.workloads.protocols import ChunkedEvaluation, DataDescription, optional
-from tuner.workloads.session import to_number
+from tuner.workloads.session import is_metric_name, to_number
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -199,6 +199,8 @@ def evaluated(
         _refuse(workload, f"evaluate returned {_kind(metrics)}: {expected}")
     numbers = {}
     for name, value in metrics.items():
+        if not is_metric_name(f"val_{name}"):
+            _refuse(workload, f"evaluate returned {name!r:.60}: no metric can be called that: choose another name")
         numbers[name] = _number(workload, value, f"evaluate returned {{}} as {name!r}: expected numbers by name")
     if split == "validation" and metric not in numbers:
         names = ", ".join(map(str, numbers)) or "an empty dict"

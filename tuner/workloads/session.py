@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tuner.errors import WorkloadError
+from tuner.trial import is_writable
 
 State = Mapping[str, Any] | Path  # a state dict, or a folder of files
 Selected = str | Sequence[str] | Mapping[str, str] | None  # logged names, or by the names to report; None for all
@@ -83,6 +84,13 @@ def entered(session: Session) -> Iterator[None]:
         _entered.remove(entry)
 
 
+def is_metric_name(name: object) -> bool:
+    """Whether results can have a metric of this name."""
+    if not isinstance(name, str) or not is_writable(name):
+        return False
+    return name not in RESERVED_METRICS and not name.startswith("config/")
+
+
 def to_number(value: object) -> float:
     """A metric as a number; raises what ``float`` raises, and ``TypeError`` for text, which that would accept."""
     if isinstance(value, (str, bytes)):
@@ -98,11 +106,11 @@ def to_numbers(metrics: Mapping[str, object], needed: str = "") -> dict[str, flo
     """
     numbers = {}
     for name, value in metrics.items():
-        if not isinstance(name, str) or name in RESERVED_METRICS or name.startswith("config/"):
+        if not is_metric_name(name):
             raise WorkloadError(f"tuner.report: no metric can be called {name!r}: choose another name")
         try:
             numbers[name] = to_number(value)
-        except (TypeError, ValueError, RuntimeError):  # torch raises RuntimeError for more than one number
+        except (TypeError, ValueError, ArithmeticError, RuntimeError):  # RuntimeError: of a tensor with several
             raise WorkloadError(f"tuner.report: {name} is {value!r:.60}: expected a number") from None
     if not numbers or (needed and needed not in numbers):
         given = ", ".join(numbers) or "nothing"

@@ -5,6 +5,7 @@ Trials that failed or ran out of memory are not in it. With several seeds, each 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -72,6 +73,9 @@ class Drawn:
             return f"No trial has ended with a {self.objective.metric} yet, so there is nothing to compare."
         if len(self.completed) == 1:
             return "Only one trial was successful, so there is nothing to compare."
+        values = [row.number(self.objective.metric) for row in self.completed]
+        if math.isinf(max(values) - min(values)):
+            return f"The values of {self.objective.metric} are too far apart to be compared."
         return "" if self.keys else "All trials have the same hyperparameters, so there is nothing to compare."
 
 
