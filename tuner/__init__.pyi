@@ -30,6 +30,7 @@ from tuner.spec.groups import Search as Search
 from tuner.spec.groups import Space as Space
 from tuner.spec.memory_groups import Build as Build
 from tuner.study.result import StudyResult as StudyResult
+from tuner.trial import FreshProcesses as FreshProcesses
 from tuner.trial import MemoryEstimate as MemoryEstimate
 from tuner.workloads.lookup import WorkloadLike as WorkloadLike
 from tuner.workloads.lookup import WorkloadsLike as WorkloadsLike
@@ -593,6 +594,7 @@ def run(
     caps: bool = True,
     time_limit: str | float | None = None,
     in_process: bool = False,
+    fresh_processes: FreshProcesses = 'auto',
     mps: MpsChoice = 'off',
     address: str | None = None,
     skip_too_large: bool = False,
@@ -681,6 +683,8 @@ def run(
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
+        fresh_processes: Run each trial in a process of its own, so that it finds nothing of an earlier one: on, off, or
+            auto, which does so on the CPU, where it costs milliseconds.
         mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto if it is available. Not
             measured on a real GPU yet.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
@@ -775,6 +779,7 @@ def tune_hyperparameters_parallel(
     caps: bool = True,
     time_limit: str | float | None = None,
     in_process: bool = False,
+    fresh_processes: FreshProcesses = 'auto',
     mps: MpsChoice = 'off',
     address: str | None = None,
     output: str | PathLike[str] | None = None,
@@ -835,6 +840,8 @@ def tune_hyperparameters_parallel(
         caps: End a trial that takes more than its share, before it takes memory from the others.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
+        fresh_processes: Run each trial in a process of its own, so that it finds nothing of an earlier one: on, off, or
+            auto, which does so on the CPU, where it costs milliseconds.
         mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto if it is available. Not
             measured on a real GPU yet.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.

@@ -31,6 +31,7 @@ Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node", "memory"]
 ShortOf = Literal["", "RAM"]
+FreshProcesses = Literal["auto", "on", "off"]  # whether each trial has a process of its own
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned", "too_large")  # ended as the user wants it
 
 LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study

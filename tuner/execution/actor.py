@@ -1,4 +1,4 @@
-"""The process in which trials run, one after another: a Ray actor."""
+"""The process for one trial after another: a Ray actor, or a process without Ray."""
 
 from __future__ import annotations
 
@@ -8,34 +8,49 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, torch_device
+from tuner.execution.child import Child, run_in
+from tuner.execution.mapped_arrays import Packed, pack, unpack
+from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent, run_trial, torch_device
 from tuner.machine.devices import pin
 from tuner.machine.logs import output_in
 from tuner.machine.peak import PeakMeter
 from tuner.machine.process_trees import own_process
+from tuner.machine.threads import thread_variables
 from tuner.trial import Began, Device, Placement
 from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
 
 class Worker:
-    """A warm process that trains one trial after another on ``device``; it loads torch before the first."""
+    """A warm process for one trial after another on ``device``: it trains them, or has a ``Child`` that does."""
 
     def __init__(
-        self, tasks: Tasks, device: Device, threads: int, options: TrialOptions, *, is_child: bool = False
+        self,
+        tasks: Tasks | Packed,
+        device: Device,
+        threads: int,
+        options: TrialOptions,
+        *,
+        forks: bool = False,
     ) -> None:
-        """Prepares the process for trials of all tasks. Workers share the memory of their data.
+        """Prepares the process for trials of all tasks, whose data workers share.
 
-        Programs that need their own process get one for each trial, unless this process ``is_child``.
+        ``forks`` says that this is a ``Child``, and its trials forks of it. So it warms up by a single thread.
         """
-        self._tasks = tasks
         self._options = options
-        self._threads = threads
         self.device = device
-        self._apart = not is_child and any(task.workload.own_process for task in tasks.values())
-        os.environ.update(options.variables)  # for this process and those that it starts
-        if not self._apart:
-            self._meter = self.prepare(device, threads)
+        os.environ.update({**options.variables, **thread_variables(threads)})
+        self._child: Child | None = None
+        if options.fresh and not forks:
+            file = tasks.open() if isinstance(tasks, Packed) else pack(tasks)
+            self._child = Child(file, device, threads, options, {}, options.log(WORKER))
+            return
+        if isinstance(tasks, Packed):
+            with tasks.open() as file:
+                self._tasks: Tasks = unpack(file.fileno())
+        else:
+            self._tasks = tasks
+        self._meter = self.prepare(device, 1 if forks else threads)
         gc.freeze()  # so that a garbage collection skips torch's objects: 2 ms instead of 100
 
     def prepare(self, device: Device, threads: int) -> PeakMeter:
@@ -58,14 +73,12 @@ class Worker:
 
         The study keeps that file short, and removes it at the end if it is empty.
         """
-        placed = replace(placement, device=self.device)
-        if self._apart:
-            from tuner.execution.child import run_apart
-
-            yield from run_apart(self._tasks, placed, self._threads, self._options)
+        placed, log = replace(placement, device=self.device), self._options.log(placement.trial.trial_id)
+        if self._child is not None:
+            yield from run_in(self._child, placed, log)
             return
         trial = placed.trial
-        with output_in(self._options.log(trial.trial_id)):
+        with output_in(log):
             yield Began(trial.trial_id, *own_process())
             yield from run_trial(self._tasks[trial.workload], placed, self._meter, self._options)
 
@@ -73,7 +86,7 @@ class Worker:
         """Answers the question of a running trial. It is called in another thread than the trial's."""
         from tuner.training.program import deliver
 
-        deliver(trial_id, answer)
+        (self._child.answer if self._child else deliver)(trial_id, answer)
 
     def ping(self) -> None:
         """Returns if the process is alive."""

@@ -1,4 +1,7 @@
-"""A process for trials that the study starts itself, without Ray, and its messages through a pipe."""
+"""A process for trials that is started without Ray: messages go through pipes.
+
+It has one pipe for placements, and each trial has another for its events and answers.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,15 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import send_handle
 from pathlib import Path
 from pickle import dumps, loads
-from typing import cast
+from typing import BinaryIO, cast
 
 from tuner.execution.lost_trials import at_cap, lost_outcome
-from tuner.execution.mapped_arrays import pack
 from tuner.execution.nodes import oom_kills
 from tuner.execution.worker import TrialOptions, WeightsLost, WorkerEvent
 from tuner.machine.caps import worker_environment
@@ -24,11 +28,19 @@ from tuner.machine.logs import open_log
 from tuner.machine.peak import resident_bytes
 from tuner.machine.process_exits import exit_text
 from tuner.machine.process_trees import end_tree, time_made
+from tuner.machine.threads import thread_variables
 from tuner.trial import Device, EpochReport, Outcome, Placement
-from tuner.workloads.task import Tasks
 
 END_SECONDS = 5.0  # for a process that is asked to end
 SEARCH_PATH = "PYTHONPATH"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A trial's process has ended, with an exit code as of ``subprocess``; ``spent`` if no further trial is taken."""
+
+    code: int
+    spent: bool = False
 
 
 class ChildDied(Exception):
@@ -40,98 +52,142 @@ class ChildDied(Exception):
 
 
 class Child:
-    """A process that runs trials one after another on a device. It ends with this process, whatever happens."""
+    """A process that runs trials one after another on a device. It ends with this process, whatever happens.
+
+    With ``TrialOptions.fresh`` each trial is a fork of it, else all trials run in it. See ``child_main``.
+    """
 
     def __init__(
         self,
-        tasks: Tasks,
+        tasks: BinaryIO,
         device: Device,
         threads: int,
         options: TrialOptions,
         variables: Mapping[str, str],
         log: Path | None,
     ) -> None:
-        """Starts the process. Its output goes to the file ``log``, if there is one."""
-        ours, its = Pipe()
-        self._connection = ours
+        """Starts the process.
+
+        Args:
+            tasks: the tasks, packed by ``pack``; it is closed with this object.
+            device: where trials run.
+            threads: the CPU threads of a trial.
+            options: see ``TrialOptions``.
+            variables: further environment variables of the process.
+            log: the file for output between trials, if there is one.
+        """
+        self._tasks = tasks
+        self._inherited = os.environ.get(SEARCH_PATH)
         root = str(Path(__file__).parents[2])
-        inherited = os.environ.get(SEARCH_PATH)
-        environment = {
+        self._environment = {
             **os.environ,
             **worker_environment(device),
+            **thread_variables(threads),
             **variables,
-            SEARCH_PATH: os.pathsep.join(filter(None, [root, inherited])),
+            SEARCH_PATH: os.pathsep.join(filter(None, [root, self._inherited])),
         }
-        output = open_log(log or Path(os.devnull))
-        with its, output, pack((tasks, device, threads, options)) as content:
-            descriptors = its.fileno(), content.fileno()
+        self._first = device, threads, options
+        self._log = log or Path(os.devnull)
+        self._trial: Connection[bytes, bytes] | None = None  # of the last trial
+        self._ended: Ended | None = None  # how that has ended
+        self._start()
+
+    def _start(self) -> None:
+        self._connection, its = Pipe()
+        with its, open_log(self._log) as output:
+            descriptors = its.fileno(), self._tasks.fileno()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tuner.execution.child_main", *map(str, descriptors)],
                 pass_fds=descriptors,
-                env=environment,
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C is for the study, which then asks for a checkpoint
             )
         self._created = time_made(self._process.pid)
-        self._send((inherited, list(sys.path)))
+        self._send(self._connection, (self._inherited, list(sys.path), *self._first))
 
     def run(self, placement: Placement) -> None:
-        """Starts a trial; ``receive`` returns its events."""
-        self._send(placement)
+        """Starts a trial once the last one's process has ended; ``receive`` returns its events."""
+        if self._trial is not None and self._end_of_trial().spent:
+            self.end()
+            self._start()
+        (self._trial, its), self._ended = Pipe(), None
+        with its, suppress(OSError):  # ``receive`` raises that the process has ended
+            self._send(self._connection, placement)
+            send_handle(self._connection, its.fileno(), self._process.pid)
 
     def answer(self, trial_id: str, answer: object) -> None:
-        """Answers a question of a trial."""
-        self._send((trial_id, answer))
+        """Answers a question of the running trial."""
+        if self._trial is not None:
+            self._send(self._trial, (trial_id, answer))
 
     def receive(self, timeout_seconds: float | None = None) -> WorkerEvent | None:
         """The next event; None if there is none within this time.
 
         Raises:
-            ChildDied: the process has ended.
+            ChildDied: the trial's process has ended.
         """
-        try:
-            if timeout_seconds is not None and not self._connection.poll(timeout_seconds):
-                return None
-            return cast("WorkerEvent", loads(self._connection.recv_bytes()))  # noqa: S301  # it comes from our process
-        except (EOFError, OSError):
-            self._connection.close()
-            code = self._process.wait()
-            raise ChildDied(f"the trial's process {exit_text(code)}", max(0, -code)) from None
+        assert self._trial is not None
+        ready = wait((self._trial, self._connection), timeout_seconds)
+        if not ready:
+            return None
+        with suppress(EOFError, OSError):  # the process has ended, or closed its output
+            if self._trial in ready or self._trial.poll():
+                return cast("WorkerEvent", loads(self._trial.recv_bytes()))  # noqa: S301  # from our own process
+        code = self._end_of_trial().code
+        raise ChildDied(f"the trial's process {exit_text(code)}", max(0, -code))
+
+    def _end_of_trial(self) -> Ended:
+        """Waits for the end of the trial's process."""
+        if self._ended is None:
+            try:
+                self._ended = cast("Ended", loads(self._connection.recv_bytes()))  # noqa: S301
+            except (EOFError, OSError):
+                self._ended = Ended(self._process.wait(), spent=True)
+            assert self._trial is not None
+            self._trial.close()
+        return self._ended
 
     def end(self) -> None:
         """Ends the process with its descendants."""
-        self._connection.close()  # it ends when it notices that
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(END_SECONDS)
-                if number == signal.SIGKILL:
-                    return
+        for connection in filter(None, (self._connection, self._trial)):
+            connection.close()  # it ends when it notices that
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGTERM)  # it may not listen yet
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            end_tree(self._process.pid, self._created, leads=True)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def close(self) -> None:
+        """Ends the process for good."""
+        self.end()
+        self._tasks.close()
 
     def kill(self) -> None:
-        """Kills the process at once, with all its descendants."""
+        """Kills the process at once, with all its descendants; for good."""
         end_tree(self._process.pid, self._created, leads=True)
-        self.end()
+        self.close()
 
-    def _send(self, message: object) -> None:
+    def _send(self, connection: Connection[bytes, bytes], message: object) -> None:
         with suppress(OSError):  # ``receive`` raises that the process has ended
-            self._connection.send_bytes(dumps(message))
+            connection.send_bytes(dumps(message))
 
 
-def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOptions) -> Iterator[WorkerEvent]:
-    """Runs a trial in a new process beside this one, with the events of ``run_trial``.
+def run_in(child: Child, placement: Placement, log: Path | None) -> Iterator[WorkerEvent]:
+    """Runs a trial in a process beside this one, with the events of ``run_trial``.
 
-    This process's own memory counts as a part of the trial's.
+    This process's own memory counts as a part of the trial's. ``log`` is the file with the trial's output.
     """
     own = resident_bytes().get("resident", 0) if placement.device.kind == "cpu" else 0
-    name, started = placement.trial.workload, time.monotonic()
-    log = options.log(placement.trial.trial_id)
-    child = Child({name: tasks[name]}, placement.device, threads, options, {}, log)
+    started, kills = time.monotonic(), oom_kills()
     report: EpochReport | None = None
-    kills, completed = oom_kills(), False
+    completed = False
     try:
         child.run(replace(placement, limit_bytes=placement.limit_bytes - own))
         while True:
@@ -151,8 +207,6 @@ def run_apart(tasks: Tasks, placement: Placement, threads: int, options: TrialOp
         yield outcome_of_death(
             died, placement, report, started, kills, f": its output is in {log.name}" if log else ""
         )
-    finally:
-        child.end()
 
 
 def outcome_of_death(

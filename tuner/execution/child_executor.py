@@ -11,13 +11,12 @@ from typing import Any
 from tuner.decisions.packing import Plan
 from tuner.execution.child import Child, ChildDied, outcome_of_death
 from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent
+from tuner.execution.mapped_arrays import pack
 from tuner.execution.nodes import oom_kills
-from tuner.execution.worker import WorkerEvent, weights_of
+from tuner.execution.worker import WORKER, WorkerEvent, weights_of
 from tuner.machine.logs import shorten
 from tuner.trial import Began, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
-
-WORKER = "worker"  # the name of the log for output between trials
 
 
 class ChildExecutor(Executor):
@@ -38,7 +37,6 @@ class ChildExecutor(Executor):
         """Keeps the arguments of the process, which starts with the first trial."""
         super().open(tasks, plan, checkpoints)
         self._tasks, self._threads = tasks, plan.threads
-        self._apart = any(task.workload.own_process for task in tasks.values())
 
     def submit(self, placement: Placement) -> None:
         """Queues a trial."""
@@ -100,12 +98,12 @@ class ChildExecutor(Executor):
 
     def _start(self, placement: Placement) -> None:
         """Starts a trial, a retry in a new process."""
-        if placement.trial.attempt > 1:
+        if placement.trial.attempt > 1 and not self._options.fresh:
             self._drop()
-        self._reused = self._child is not None
+        self._reused = self._child is not None and not self._options.fresh
         if self._child is None:
-            log = self._options.log(placement.trial.trial_id if self._apart else WORKER)
-            self._child = Child(self._tasks, placement.device, self._threads, self._options, self._allocator, log)
+            packed, log = pack(self._tasks), self._options.log(WORKER)
+            self._child = Child(packed, placement.device, self._threads, self._options, self._allocator, log)
         self._running, self._began, self._report, self._kills = placement, False, None, oom_kills()
         self._started = time.monotonic()
         self._child.run(placement)
@@ -120,14 +118,16 @@ class ChildExecutor(Executor):
                 weights = self._child.receive()
             except ChildDied:
                 self._drop()
-        if self._apart or not outcome.reusable:
+        if not (outcome.reusable or self._options.fresh):
             self._drop()
         return [(outcome, lambda: weights_of(weights))]
 
     def _lost(self, died: ChildDied) -> list[ExecutorEvent]:
         """The outcome of a trial whose process has ended."""
         assert self._running is not None
-        outcome = outcome_of_death(died, self._running, self._report, self._started, self._kills)
+        log = self._options.log(self._running.trial.trial_id)
+        where = f": its output is in {log.name}" if log and log.exists() and log.stat().st_size else ""
+        outcome = outcome_of_death(died, self._running, self._report, self._started, self._kills, where)
         hung = self._child is None
         if hung or (self._reused and self._report is None and outcome.status == "failed"):
             outcome = replace(outcome, lost="worker")  # an earlier trial may have broken the process
@@ -137,5 +137,5 @@ class ChildExecutor(Executor):
 
     def _drop(self) -> None:
         if self._child is not None:
-            self._child.end()
+            self._child.close()
             self._child = None

@@ -1,78 +1,243 @@
-"""The main program of a ``Child``: ``python -m tuner.execution.child_main PIPE CONTENT``.
+"""The main program of a ``Child``: ``python -m tuner.execution.child_main PIPE TASKS``.
 
-The main thread runs the users' programs, since some of them handle signals or start processes. Another thread runs
-the trials, and a third one listens to the study and ends the process when that is gone.
+With ``TrialOptions.fresh`` this process only imports torch and the users' modules. Each trial is a fork of it, which
+starts in milliseconds and has nothing of an earlier trial. A fork has only the thread that forked, so this process
+starts none, and makes no CUDA context. If a library has done either, the process runs one trial itself, and ends.
+
+The main thread of a trial's process runs the users' programs, since some of them handle signals or start processes.
+Another thread runs the trial, and a third one listens to the study and ends the process when that is gone.
 """
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import os
+import select
 import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from pickle import dumps, loads
-from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from tuner.execution.actor import Worker
+from tuner.execution.child import Ended
 from tuner.execution.mapped_arrays import unpack
-from tuner.trial import Placement
+from tuner.execution.worker import TrialOptions
+from tuner.trial import Device, Placement
+
+if TYPE_CHECKING:
+    from tuner.training.program import ProgramThread
+
+    Pipe = Connection[bytes, bytes]
+
+FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
+SAFE = "jemalloc_bg_thd"  # a thread of pyarrow, whose allocator handles forks
+PR_SET_PDEATHSIG = 1  # prctl(2)
+# This end of the pipes. A trial's child process closes them, else the study would not notice the end of this process.
+_open: list[Pipe] = []
 
 
 def main(descriptor: int, content: int) -> None:
     """Runs trials until the study ends."""
-    connection: Connection[bytes, bytes] = Connection(descriptor)
-    # Else a trial's child process would keep the pipe open, and the study would not notice the end of this process.
+    connection: Pipe = Connection(descriptor)
     os.set_inheritable(descriptor, False)
-    os.register_at_fork(after_in_child=connection.close)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a crash loses what is in the buffer
-    inherited, search_path = loads(connection.recv_bytes())  # noqa: S301  # from the study's process
+    inherited, search_path, device, threads, options = loads(connection.recv_bytes())  # noqa: S301  # from the study
     os.environ.pop("PYTHONPATH", None)
     if inherited is not None:
         os.environ["PYTHONPATH"] = inherited
     sys.path[:] = search_path
+    if options.fresh:
+        _serve(connection, _preloaded(content, device, threads, options))
+    else:
+        _run_here(connection, lambda: Worker(unpack(content), device, threads, options))
+
+
+def _preloaded(content: int, device: Device, threads: int, options: TrialOptions) -> Callable[[], Worker]:
+    """What makes the worker in a trial's process. For trials on the CPU it is made here, by a single thread."""
+    for name in options.imports:
+        with suppress(Exception):  # the trial will raise it again
+            importlib.import_module(name)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+    make = partial(Worker, unpack(content), device, threads, options, forks=True)
+    if device.kind == "cuda":
+        return make
     from tuner.training.program import use_main_thread
 
-    programs = use_main_thread()
-    placements: SimpleQueue[Placement] = SimpleQueue()
-    threading.Thread(target=_listen, args=(connection, placements), daemon=True, name="study").start()
-    threading.Thread(target=_follow, args=(connection, content, placements), daemon=True, name="trials").start()
+    use_main_thread()  # so that what programs import is loaded without another thread
+    worker = make()
+    return lambda: worker
+
+
+def _serve(connection: Pipe, make: Callable[[], Worker]) -> None:
+    """Forks a process for each trial; if that is not possible, runs one trial in this process."""
+    if not FORKS or not _can_fork():
+        _run_here(connection, make, once=True)
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends when the study closes the pipe, and its trial before it
+    while True:
+        try:
+            placement, trial = _next(connection)
+        except EOFError:
+            return
+        pid = os.fork()
+        if pid == 0:
+            connection.close()
+            _begin_process()
+            _run_trial(trial, make, placement)
+        trial.close()
+        connection.send_bytes(dumps(Ended(_wait(pid, connection))))
+
+
+def _next(connection: Pipe) -> tuple[Placement, Pipe]:
+    """The next trial with its pipe."""
+    placement: Placement = loads(connection.recv_bytes())  # noqa: S301
+    return placement, Connection(recv_handle(connection))
+
+
+def _can_fork() -> bool:
+    """Whether a fork of this process could train: it has no other thread, and has not used CUDA.
+
+    OpenBLAS ends its threads at a fork, so a fork is tried first.
+    """
+    pid = os.fork()
+    if pid == 0:
+        torch = sys.modules.get("torch")
+        os._exit(bool(torch and torch.cuda._is_in_bad_fork()))
+    used_cuda = os.waitpid(pid, 0)[1] != 0
+    names = []
+    for thread in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{thread}/comm") as file:
+            names.append(file.read().strip())
+    return not used_cuda and len(names) - names.count(SAFE) == 1
+
+
+def _begin_process() -> None:
+    """Makes a fork a trial's process: it leads its own session, and ends with this process."""
+    server = os.getppid()
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:
+        os._exit(1)
+
+
+def _wait(pid: int, connection: Pipe) -> int:
+    """The exit code of a trial's process, whose descendants are killed. Ends this process if the study is gone."""
+    descriptor = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.register(connection.fileno(), 0)  # reports only the end of the study
+    if any(number != descriptor for number, _ in poll.poll()):
+        _kill(pid)
+        os._exit(0)
+    os.close(descriptor)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # until it is reaped, no other process can have its id
+    _kill(pid)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _kill(pid: int) -> None:
+    for kill in (os.killpg, os.kill):
+        with suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
+
+
+def _run_trial(trial: Pipe, make: Callable[[], Worker], placement: Placement) -> None:
+    """Runs a trial in this process, and ends the process."""
+    programs = _programs()
+    done = threading.Event()
+    _in_thread("study", _listen, trial, done)
+
+    def follow() -> None:
+        _send_events(trial, make(), placement)
+        done.set()
+        _exit(0)
+
+    _in_thread("trial", follow)
     programs.work()
 
 
-def _listen(connection: Connection[bytes, bytes], placements: SimpleQueue[Placement]) -> None:
+def _run_here(connection: Pipe, make: Callable[[], Worker], *, once: bool = False) -> None:
+    """Runs trials in this process one after another, or one."""
+    programs = _programs()
+    _open.append(connection)
+
+    def follow() -> None:
+        worker = make()
+        while True:
+            try:
+                placement, trial = _next(connection)
+            except EOFError:
+                os.killpg(0, signal.SIGKILL)
+                return
+            done = threading.Event()
+            _in_thread("study", _listen, trial, done)
+            _send_events(trial, worker, placement)
+            done.set()
+            connection.send_bytes(dumps(Ended(0, spent=once)))
+
+    _in_thread("trials", follow)
+    programs.work()
+
+
+def _programs() -> ProgramThread:
+    """The main thread, which must then call ``work``."""
+    from tuner.training.program import use_main_thread
+
+    os.register_at_fork(after_in_child=_close)
+    return use_main_thread()
+
+
+def _close() -> None:
+    for pipe in _open:
+        pipe.close()
+
+
+def _send_events(trial: Pipe, worker: Worker, placement: Placement) -> None:
+    _open.append(trial)
+    for event in worker.run(placement):
+        trial.send_bytes(dumps(event))
+    _open.remove(trial)
+
+
+def _listen(trial: Pipe, done: threading.Event) -> None:
+    """Delivers answers. If the study is gone before the trial is done, kills this process and its children."""
     from tuner.training.program import deliver
 
     try:
         while True:
-            said = loads(connection.recv_bytes())  # noqa: S301
-            if isinstance(said, Placement):
-                placements.put(said)
-            else:
-                deliver(*said)
+            deliver(*loads(trial.recv_bytes()))  # noqa: S301
     except (EOFError, OSError):
-        os.killpg(0, signal.SIGKILL)  # this process with its trial's child processes
-    except BaseException:
-        _fail()
+        if not done.is_set():
+            os.killpg(0, signal.SIGKILL)
 
 
-def _follow(connection: Connection[bytes, bytes], content: int, placements: SimpleQueue[Placement]) -> None:
-    try:
-        worker = Worker(*unpack(content), is_child=True)
-        while True:
-            for event in worker.run(placements.get()):
-                connection.send_bytes(dumps(event))
-    except BaseException:
-        _fail()
+def _in_thread(name: str, work: Callable[..., None], *arguments: object) -> None:
+    def guarded() -> None:
+        try:
+            work(*arguments)
+        except BaseException:
+            traceback.print_exc()
+            _exit(1)
+
+    threading.Thread(target=guarded, daemon=True, name=name).start()
 
 
-def _fail() -> None:
-    """Ends the process with the traceback of the exception."""
-    try:
-        traceback.print_exc()
-    finally:  # also if the trial has closed its output
-        os._exit(1)
+def _exit(code: int) -> None:
+    """Ends the process without its exit handlers, which would wait for threads."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the trial may have closed or replaced it
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

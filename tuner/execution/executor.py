@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,14 +14,28 @@ from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
 from tuner.machine.logs import remove_empty
-from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
+from tuner.trial import Began, Device, DeviceLost, EpochReport, FreshProcesses, Outcome, Placement, Question
+from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
 Weights = Callable[[], bytes]
 Happening = Began | EpochReport | Question | Outcome | DeviceLost
 ExecutorEvent = tuple[Happening, Weights]
 
+
 START_SECONDS = 300  # for a trial's process until the trial begins: importing torch from a slow drive takes a while
+
+
+def in_fresh_processes(choice: FreshProcesses, plan: Plan, tasks: Tasks) -> bool:
+    """Whether each trial has a process of its own: on the CPU and where it was asked for; scripts always have one.
+
+    On a GPU a process needs a CUDA context of its own, which takes tenths of a second. A Mac cannot fork safely, so
+    there each process imports torch again.
+    """
+    if any(task.workload.own_process for task in tasks.values()):
+        return True
+    forked = sys.platform == "linux" and all(device.kind == "cpu" for device in plan.devices)
+    return choice == "on" or (choice == "auto" and forked)
 
 
 class Executor(ABC):
@@ -31,7 +46,12 @@ class Executor(ABC):
     _stop_requests = StopRequests(None)
 
     def __init__(
-        self, *, caps: bool = True, checkpoint_seconds: float = 60.0, expandable_segments: bool = False
+        self,
+        *,
+        caps: bool = True,
+        checkpoint_seconds: float = 60.0,
+        expandable_segments: bool = False,
+        fresh_processes: FreshProcesses = "auto",
     ) -> None:
         """Starts nothing yet.
 
@@ -39,7 +59,9 @@ class Executor(ABC):
             caps: see ``TrialOptions``.
             checkpoint_seconds: see ``TrialOptions``.
             expandable_segments: set the CUDA allocator's option of that name in processes for trials.
+            fresh_processes: see ``in_fresh_processes``.
         """
+        self._fresh = fresh_processes
         self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
         self._allocator = allocator_environment(expandable_segments)
 
@@ -61,7 +83,15 @@ class Executor(ABC):
             DataError: a file from which data are mapped has been removed.
             ExecutionError: Ray did not start or lacks the plan's resources, or the folder cannot be written.
         """
-        self._options = replace(self._options, checkpoints=checkpoints.absolute() if checkpoints else None)
+        programs = [task.workload for task in tasks.values() if isinstance(task.workload, Program)]
+        imports = {name for program in programs for name in program.imports}
+        imports |= {"torch"} if len(programs) < len(tasks) else set()
+        self._options = replace(
+            self._options,
+            checkpoints=checkpoints.absolute() if checkpoints else None,
+            fresh=in_fresh_processes(self._fresh, plan, tasks),
+            imports=tuple(sorted(imports)),
+        )
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,11 @@ from tuner.errors import ParameterError
 from tuner.execution.executor import Executor, ExecutorEvent
 from tuner.execution.worker import WorkerEvent, run_trial, weights_of
 from tuner.machine.devices import DeviceChoice, torch_index
+from tuner.machine.first_use import load_early
 from tuner.machine.peak import PeakMeter
+from tuner.training.process_state import ProcessState, put_back
 from tuner.trial import Device, EpochReport, Outcome, Placement, Question
+from tuner.workloads.function import Function
 from tuner.workloads.task import Tasks
 
 
@@ -31,7 +32,7 @@ class InProcessExecutor(Executor):
         """See ``Executor``."""
         super().__init__(caps=caps, **options)
         self._queue: deque[Iterator[WorkerEvent]] = deque()
-        self._folder: str | None = None  # the running trial's current folder, if it differs from the study's
+        self._state: ProcessState | None = None  # of the running trial, if it has begun
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """The device that this process trains on: of several GPUs, the first by torch's order.
@@ -50,6 +51,8 @@ class InProcessExecutor(Executor):
         """Keeps the tasks and the folder for checkpoints."""
         super().open(tasks, plan, checkpoints)
         self._tasks = tasks
+        # The state that a trial changes can be put back only for libraries that were loaded before.
+        load_early(*[task.workload.function for task in tasks.values() if isinstance(task.workload, Function)])
         gc.freeze()  # as in a worker: the collection after each trial skips the objects of today
 
     def submit(self, placement: Placement) -> None:
@@ -66,29 +69,19 @@ class InProcessExecutor(Executor):
             time.sleep(timeout_seconds)
             return []
         trial = self._queue[0]
-        with self._trials_folder():
+        with put_back():  # the study's own state
+            if self._state is not None:
+                self._state.put_back()
             event = next(trial)
+            self._state = ProcessState.now()
         if isinstance(event, Outcome):
-            self._folder = None
+            self._state = None
             self._stop_requests.forget_prune(event.trial.trial_id)
             self._queue.popleft()
             weights = next(trial, None)
             return [(event, lambda: weights_of(weights))]
         assert isinstance(event, (EpochReport, Question))
         return [(event, bytes)]
-
-    @contextmanager
-    def _trials_folder(self) -> Iterator[None]:
-        """Changes to the trial's current folder in the block, and back to the study's after it."""
-        ours = os.getcwd()
-        with suppress(FileNotFoundError):
-            os.chdir(self._folder or ours)
-        try:
-            yield
-        finally:
-            with suppress(FileNotFoundError):
-                self._folder = os.getcwd()
-            os.chdir(ours)
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers a trial's question."""

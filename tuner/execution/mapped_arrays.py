@@ -11,6 +11,7 @@ import os
 import pickle
 import sys
 import warnings
+from dataclasses import dataclass
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Literal
 
@@ -40,7 +41,7 @@ def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectR
 
     if one_machine and IN_MEMORY:
         files.append(pack(content))
-        packed: ObjectRef = ray.put(_Packed(files[-1]))
+        packed: ObjectRef = ray.put(Packed(f"/proc/{os.getpid()}/fd/{files[-1].fileno()}"))
         return packed
     register_serializer(np.memmap, serializer=np.asarray, deserializer=np.asarray)
     try:
@@ -50,19 +51,15 @@ def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectR
         deregister_serializer(np.memmap)
 
 
-class _Packed:
-    """A file of ``pack``, which another process unpickles as the content."""
+@dataclass(frozen=True)
+class Packed:
+    """The path of a file of ``pack`` that another process of this machine holds open."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+    path: str
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _open, (self._path,)
-
-
-def _open(path: str) -> Any:
-    with open(path, "rb") as file:
-        return unpack(file.fileno())
+    def open(self) -> BinaryIO:
+        """The file, for ``unpack`` or another process."""
+        return open(self.path, "rb")
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]

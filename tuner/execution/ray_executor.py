@@ -122,7 +122,8 @@ class RayExecutor(Executor):
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
         self._end_spent()
         self._stop_requests.forget_prune(placement.trial.trial_id)
-        self._start(placement, new=placement.trial.attempt > 1, started=time.monotonic())
+        new = placement.trial.attempt > 1 and not self._options.fresh
+        self._start(placement, new=new, started=time.monotonic())
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
         """At most one event of each trial; waits for the first for at most ``timeout_seconds``."""
@@ -190,6 +191,7 @@ class RayExecutor(Executor):
         pool = self._pools[placement.device]
         worker, fresh = pool.take(placement, new=new)
         stream = worker.run.options(num_returns="streaming").remote(placement)
+        fresh = fresh or self._options.fresh
         self._running[stream] = RunningTrial(placement, pool, worker, fresh, started)
 
     def _end_spent(self) -> None:

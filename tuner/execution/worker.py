@@ -31,6 +31,7 @@ from tuner.machine.oom_texts import LackOfMemory
 from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.machine.shared_memory import MORE_SHARED, SHARED
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
+from tuner.training.process_state import put_back
 from tuner.trial import (
     GB,
     MB,
@@ -66,6 +67,7 @@ class WeightsLost:
 WorkerEvent = Began | EpochReport | Question | Outcome | bytes | WeightsLost
 
 LOGS = "logs"  # the folder of output in a study's folder
+WORKER = "worker"  # the name of the log for output between trials
 
 # The prefix of a message with the place in torch's source where an allocation failed.
 ENFORCE = re.compile(r"^\[enforce fail at [^\]]*\] \S+ == \S+\. ")
@@ -87,6 +89,8 @@ class TrialOptions:
     # The time between a trial's checkpoints and before the first. ``StopRequests`` cause another one.
     checkpoint_seconds: float = 60.0
     variables: Mapping[str, str] = field(default_factory=dict)  # that a worker sets before it uses CUDA
+    fresh: bool = False  # whether each trial has a process of its own
+    imports: tuple[str, ...] = ()  # the modules that trials need, which a process imports before their code
 
     @property
     def logs(self) -> Path | None:
@@ -114,7 +118,8 @@ def run_trial(
     """
     started = time.perf_counter()
     attempt = _TrialExecution(placement)
-    yield from attempt.train(task, meter, options)
+    with put_back():
+        yield from attempt.train(task, meter, options)
     peak, left = attempt.measure(meter)
     host_peak = meter.host_peak_bytes()
     meter.stop()

@@ -17,7 +17,7 @@ from tuner.errors import ParameterError, both_given, option
 from tuner.search.optuna_names import FIFO, PRUNERS, SCHEDULERS, SEARCHES, canonical
 from tuner.spec.memory_groups import DeviceMemory, TrialMemory
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
-from tuner.trial import DIRECTIONS, MOST_SEED, MOST_TRIALS, Direction
+from tuner.trial import DIRECTIONS, MOST_SEED, MOST_TRIALS, Direction, FreshProcesses
 
 if TYPE_CHECKING:
     from tuner.search.configurations import Configs
@@ -293,6 +293,11 @@ class StudyOptions(Training, PackingOptions, Retries, Caps, title="Execution"):
     in_process: bool = field(
         False,
         "Train one trial after another in this process, without Ray: the quickest start, and a debugger works.",
+    )
+    fresh_processes: FreshProcesses = field(
+        "auto",
+        "Run each trial in a process of its own, so that it finds nothing of an earlier one: on, off, or auto, which "
+        "does so on the CPU, where it costs milliseconds.",
     )
     mps: MpsChoice = field(
         "off",

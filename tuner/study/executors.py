@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tuner.decisions.packing import Plan
-from tuner.execution.executor import Executor
+from tuner.errors import option
+from tuner.execution.executor import Executor, in_fresh_processes
 from tuner.spec.settings import Settings
 from tuner.trial import Device
+from tuner.workloads.task import Tasks
 
 
 def make_executor(settings: Settings) -> Executor:
@@ -59,9 +61,18 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings, pipes: Mapping[
     return ChildExecutor(**_options(settings))
 
 
+def processes_line(plan: Plan, tasks: Tasks, settings: Settings) -> str:
+    """What a plan says of processes in which one trial follows another; empty if each trial has its own."""
+    if not settings.in_process and in_fresh_processes(settings.fresh_processes, plan, tasks):
+        return ""
+    where = "this one" if settings.in_process else f"warm ones ({option('fresh_processes', 'on')} for one each)"
+    return f"{'processes':<10} {where}: settings that a trial changes are put back, modules and classes are not"
+
+
 def _options(settings: Settings) -> dict[str, Any]:
     return {
         "expandable_segments": settings.expandable_segments,
         "caps": settings.caps,
         "checkpoint_seconds": settings.checkpoint_seconds,
+        "fresh_processes": settings.fresh_processes,
     }

@@ -9,6 +9,7 @@ from tuner.errors import option
 from tuner.reporting.console import line_width, print_text
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.texts import count_text
+from tuner.study.executors import processes_line
 from tuner.study.live_search import misfit_text
 from tuner.study.mps import mps_line
 from tuner.study.prepare import Study
@@ -32,6 +33,8 @@ def show_plan(console: Console, study: Study) -> None:
     lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, bound)]
     lines += left_out(study)
     if study.requests and (line := mps_line(study.settings.mps, study.plan)):
+        lines.append(line)
+    if study.requests and (line := processes_line(study.plan, study.tasks, study.settings)):
         lines.append(line)
     if study.left:
         name, more = study.settings.search_name, count_text(study.left, "more trial")

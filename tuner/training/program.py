@@ -16,7 +16,9 @@ from queue import SimpleQueue
 
 from tuner.errors import WorkloadError
 from tuner.machine.first_use import load_early
+from tuner.machine.threads import limit_threads
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phases
+from tuner.training.process_state import put_back
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
 from tuner.trial import MOST_SEED, EpochReport, Objective, Question, Trial
 from tuner.workloads.contract import calling, method_failure
@@ -139,7 +141,7 @@ class _Session:
         _answering[self._trial.trial_id] = self._replies
         try:
             _set_seeds(self._trial.seed)
-            with entered(self), calling(program, program.name):
+            with put_back(), entered(self), calling(program, program.name):
                 self.final = program.run(self._trial.config, data, self)
         except ProgramPruned:
             error = Pruned(self._progress.best)
@@ -208,6 +210,7 @@ class ProgramThread:
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
+        self._thread = threading.current_thread() if in_this_thread else None
         if not in_this_thread:
             threading.Thread(target=self.work, daemon=True, name="trial").start()
 
@@ -221,7 +224,10 @@ class ProgramThread:
         return self._idle.wait(IDLE_SECONDS)
 
     def wait(self, job: Callable[[], None]) -> None:
-        """Runs a job and waits for its end."""
+        """Runs a job and waits for its end. The thread itself runs it at once."""
+        if self._thread is threading.current_thread():
+            job()
+            return
         done = threading.Event()
 
         def signalling() -> None:
@@ -269,21 +275,14 @@ def deliver(trial_id: str, answer: object) -> None:
         replies.put(answer)
 
 
-def limit_threads(threads: int) -> None:
-    """Limits the threads of CPU operations, also of libraries that are imported later."""
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(threads)
-    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[variable] = str(threads)
-
-
 def warm_up_program(device: str, threads: int, tasks: Sequence[TrainingTask]) -> None:
     """Imports what the programs need and takes a step with torch, so that neither is in a trial's footprint."""
-    limit_threads(threads)
     names = {name for task in tasks if isinstance(task.workload, Program) for name in task.workload.imports}
     for name in sorted(names):
         with suppress(Exception):  # the trial will raise it again
             importlib.import_module(name)
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(threads)
     functions = [task.workload.function for task in tasks if isinstance(task.workload, Function)]
     program_thread().wait(partial(load_early, *functions))
     if "torch" in sys.modules or device != "cpu":
