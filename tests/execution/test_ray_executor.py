@@ -45,8 +45,8 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
-    """An executor with one worker on this machine, for all tests that leave it as it was: Ray takes seconds."""
-    executor, interrupt = RayExecutor(), Interrupt()
+    """An executor with one warm worker on this machine, for tests that leave it as it was: Ray takes seconds."""
+    executor, interrupt = RayExecutor(fresh_processes="off"), Interrupt()
     with orderly(interrupt), closing(executor):
         folder = tmp_path_factory.mktemp("checkpoints")
         yield Opened(executor, open_for(executor, Slow(), folder), folder, interrupt)

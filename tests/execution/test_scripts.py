@@ -11,8 +11,9 @@ import pytest
 
 from tuner.decisions.packing import make_plan
 from tuner.errors import InputError
-from tuner.execution.child import run_apart
+from tuner.execution.child import Child, run_in
 from tuner.execution.child_executor import ChildExecutor
+from tuner.execution.mapped_arrays import pack
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import ram_device
 from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
@@ -31,8 +32,10 @@ def outcome_of(folder: Path, body: str, limit_bytes: int = 2 * GB) -> tuple[Outc
     (folder / "checkpoints").mkdir()
     trial = Trial("t001", "train", "one", {"lr": 0.5}, seed=0)
     placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)
-    options = TrialOptions(checkpoints=folder / "checkpoints")
-    events = list(run_apart({"train": TrainingTask(script, None, asked=Objective("loss"))}, placed, 1, options))
+    options = TrialOptions(checkpoints=folder / "checkpoints", fresh=True)
+    tasks = pack({"train": TrainingTask(script, None, asked=Objective("loss"))})
+    with closing(Child(tasks, ram_device(), 1, options, {}, options.log("worker"))) as child:
+        events = list(run_in(child, placed, options.log("t001")))
     (ended,) = (event for event in events if isinstance(event, Outcome))
     return ended, [event for event in events if isinstance(event, EpochReport)]
 

@@ -36,11 +36,15 @@ SEARCH_PATH = "PYTHONPATH"
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A trial's process has ended, with an exit code as of ``subprocess``; ``spent`` if no further trial is taken."""
+class ProcessEnd:
+    """A trial's process has ended, with an exit code as of ``subprocess``.
+
+    ``spent`` says that no further trial is taken, and ``error`` why none could be begun.
+    """
 
     code: int
     spent: bool = False
+    error: str = ""
 
 
 class ChildDied(Exception):
@@ -89,7 +93,7 @@ class Child:
         self._first = device, threads, options
         self._log = log or Path(os.devnull)
         self._trial: Connection[bytes, bytes] | None = None  # of the last trial
-        self._ended: Ended | None = None  # how that has ended
+        self._ended: ProcessEnd | None = None  # how that has ended
         self._start()
 
     def _start(self) -> None:
@@ -136,16 +140,17 @@ class Child:
         with suppress(EOFError, OSError):  # the process has ended, or closed its output
             if self._trial in ready or self._trial.poll():
                 return cast("WorkerEvent", loads(self._trial.recv_bytes()))  # noqa: S301  # from our own process
-        code = self._end_of_trial().code
-        raise ChildDied(f"the trial's process {exit_text(code)}", max(0, -code))
+        end = self._end_of_trial()
+        failed = f"could not begin: {end.error}" if end.error else exit_text(end.code)
+        raise ChildDied(f"the trial's process {failed}", max(0, -end.code))
 
-    def _end_of_trial(self) -> Ended:
+    def _end_of_trial(self) -> ProcessEnd:
         """Waits for the end of the trial's process."""
         if self._ended is None:
             try:
-                self._ended = cast("Ended", loads(self._connection.recv_bytes()))  # noqa: S301
+                self._ended = cast("ProcessEnd", loads(self._connection.recv_bytes()))  # noqa: S301
             except (EOFError, OSError):
-                self._ended = Ended(self._process.wait(), spent=True)
+                self._ended = ProcessEnd(self._process.wait(), spent=True)
             assert self._trial is not None
             self._trial.close()
         return self._ended

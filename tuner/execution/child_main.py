@@ -24,10 +24,11 @@ from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pickle import dumps, loads
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
+from tuner.errors import one_line
 from tuner.execution.actor import Worker
-from tuner.execution.child import Ended
+from tuner.execution.child import ProcessEnd
 from tuner.execution.mapped_arrays import unpack
 from tuner.execution.worker import TrialOptions
 from tuner.trial import Device, Placement
@@ -54,10 +55,13 @@ def main(descriptor: int, content: int) -> None:
     if inherited is not None:
         os.environ["PYTHONPATH"] = inherited
     sys.path[:] = search_path
-    if options.fresh:
-        _serve(connection, _preloaded(content, device, threads, options))
-    else:
-        _run_here(connection, lambda: Worker(unpack(content), device, threads, options))
+    try:
+        if options.fresh:
+            _serve(connection, _preloaded(content, device, threads, options))
+        else:
+            _run_here(connection, lambda: Worker(unpack(content), device, threads, options))
+    except Exception as error:
+        _give_up(connection, error)
 
 
 def _preloaded(content: int, device: Device, threads: int, options: TrialOptions) -> Callable[[], Worker]:
@@ -94,7 +98,7 @@ def _serve(connection: Pipe, make: Callable[[], Worker]) -> None:
             _begin_process()
             _run_trial(trial, make, placement)
         trial.close()
-        connection.send_bytes(dumps(Ended(_wait(pid, connection))))
+        connection.send_bytes(dumps(ProcessEnd(_wait(pid, connection))))
 
 
 def _next(connection: Pipe) -> tuple[Placement, Pipe]:
@@ -172,7 +176,10 @@ def _run_here(connection: Pipe, make: Callable[[], Worker], *, once: bool = Fals
     _open.append(connection)
 
     def follow() -> None:
-        worker = make()
+        try:
+            worker = make()
+        except Exception as error:
+            _give_up(connection, error)
         while True:
             try:
                 placement, trial = _next(connection)
@@ -183,7 +190,7 @@ def _run_here(connection: Pipe, make: Callable[[], Worker], *, once: bool = Fals
             _in_thread("study", _listen, trial, done)
             _send_events(trial, worker, placement)
             done.set()
-            connection.send_bytes(dumps(Ended(0, spent=once)))
+            connection.send_bytes(dumps(ProcessEnd(0, spent=once)))
 
     _in_thread("trials", follow)
     programs.work()
@@ -232,7 +239,16 @@ def _in_thread(name: str, work: Callable[..., None], *arguments: object) -> None
     threading.Thread(target=guarded, daemon=True, name=name).start()
 
 
-def _exit(code: int) -> None:
+def _give_up(connection: Pipe, error: Exception) -> NoReturn:
+    """Ends the process, which cannot run any trial."""
+    traceback.print_exc()
+    said = f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")
+    with suppress(OSError):
+        connection.send_bytes(dumps(ProcessEnd(1, spent=True, error=said)))
+    _exit(1)
+
+
+def _exit(code: int) -> NoReturn:
     """Ends the process without its exit handlers, which would wait for threads."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):  # the trial may have closed or replaced it

@@ -42,6 +42,7 @@ class RunningTrial:
     began: Began | None = None
     exit: ProcessExit | None = None  # how that process ended; None if it is on another node
     report: EpochReport | None = None
+    alone: bool = False  # whether the trial has a process of its own
 
     def end(self, own_node: str) -> None:
         """Kills its worker."""
@@ -65,7 +66,7 @@ class RunningTrial:
     ) -> Outcome:
         """The outcome of a trial whose worker cannot report any more. ``peak_bytes`` is its peak in RAM."""
         on_gpu = self.placement.device.kind == "cuda"
-        if status == "failed" and self.report is None and not self.fresh:
+        if status == "failed" and self.report is None and not (self.fresh or self.alone):
             lost = lost or "worker"  # an earlier trial may have broken it: once more in a new one
         known = [peak_bytes, self.report.host_peak_bytes if self.report else None]
         outcome = lost_outcome(

@@ -1,0 +1,204 @@
+"""What a trial finds of the one before: nothing in a process of its own, and no setting elsewhere."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import tuner
+from tests.support.ray_trials import until
+from tuner.decisions.packing import make_plan
+from tuner.execution.child_executor import ChildExecutor
+from tuner.execution.executor import Executor, in_fresh_processes
+from tuner.execution.in_process import InProcessExecutor
+from tuner.execution.ray_executor import RayExecutor
+from tuner.trial import GB, Device, MemoryEstimate, Objective, Outcome, Placement, Trial
+from tuner.workloads.function import Function
+from tuner.workloads.task import TrainingTask
+
+LISTED = {
+    "dtype",
+    "grad",
+    "threads",
+    "deterministic",
+    "folder",
+    "environment",
+    "numpy",
+    "collector",
+    "stdout",
+    "path",
+}
+UNLISTED = {"module", "class", "data"}
+
+
+class Module:
+    """In the place of a class of the user's."""
+
+    attribute = 0
+
+
+def found(data: dict[str, int]) -> dict[str, object]:
+    """The state of this process and thread, as far as trials change it here."""
+    return {
+        "dtype": torch.get_default_dtype(),
+        "grad": torch.is_grad_enabled(),
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "folder": os.getcwd(),
+        "environment": os.environ.get("TUNER_TEST_STATE"),
+        "numpy": np.geterr()["divide"],
+        "collector": gc.isenabled(),
+        "stdout": isinstance(sys.stdout, int),
+        "path": "nowhere" in sys.path,
+        "module": hasattr(os, "tuner_test_state"),
+        "class": Module.attribute,
+        "data": data["value"],
+    }
+
+
+def changes_all(config: dict[str, Any], data: dict[str, int]) -> None:
+    """Reports which parts of the state differ from those of an untouched process, and changes all of them."""
+    untouched = {
+        **{"dtype": torch.float32, "grad": True, "threads": 1, "deterministic": False, "folder": config["folder"]},
+        **{"environment": None, "numpy": "warn", "collector": True, "stdout": False, "path": False},
+        **{"module": False, "class": 0, "data": 0},
+    }
+    tuner.report(loss=0, **{name: float(value != untouched[name]) for name, value in found(data).items()})
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    torch.set_num_threads(2)
+    torch.use_deterministic_algorithms(True)
+    os.chdir("/")
+    os.environ["TUNER_TEST_STATE"] = "1"
+    np.seterr(all="ignore")
+    gc.disable()
+    sys.stdout = 3  # type: ignore[assignment]
+    sys.path.append("nowhere")
+    os.tuner_test_state = 1  # type: ignore[attr-defined]
+    Module.attribute = data["value"] = 1
+    tuner.report(loss=0, **{name: float(value != untouched[name]) for name, value in found(data).items()})
+
+
+def opened(executor: Executor, function: Any, folder: Path, data: object = None) -> Executor:
+    plan = make_plan([DEVICE], [GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
+    task = TrainingTask(Function(function), data, asked=Objective("loss"))
+    executor.open({task.workload.name: task}, plan, folder)
+    return executor
+
+
+def trial(executor: Executor, function: Any, number: int, attempt: int = 1, **config: Any) -> Outcome:
+    named = Trial(f"t{number:03d}", Function(function).name, str(number), config, seed=0, attempt=attempt)
+    executor.submit(Placement(named, MemoryEstimate.given(1.0), DEVICE, 1.0, GB, 1))
+    return until(executor, Outcome)
+
+
+def inherited(executor: Executor, folder: Path) -> set[str]:
+    """What a second trial finds changed by the first."""
+    with closing(opened(executor, changes_all, folder, {"value": 0})):
+        first, second = (trial(executor, changes_all, number, folder=os.getcwd()) for number in (1, 2))
+    assert (first.status, second.status) == ("completed", "completed"), first.error or second.error
+    return {name for name in LISTED | UNLISTED if second.metrics[name]}
+
+
+def test_a_trial_in_a_process_of_its_own_finds_nothing_of_an_earlier_one(tmp_path: Path) -> None:
+    assert inherited(ChildExecutor(), tmp_path) == set()
+
+
+@pytest.mark.ray
+def test_a_trial_on_ray_finds_nothing_of_an_earlier_one(tmp_path: Path, shared_ray: None) -> None:
+    assert inherited(RayExecutor(), tmp_path) == set()
+
+
+def test_in_a_warm_process_settings_are_put_back_and_objects_are_not(tmp_path: Path) -> None:
+    assert inherited(ChildExecutor(fresh_processes="off"), tmp_path) == UNLISTED
+
+
+def test_in_this_process_settings_are_put_back_for_trials_and_the_study(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    before = found({"value": 0})
+    assert inherited(InProcessExecutor(), tmp_path) == UNLISTED
+    del os.tuner_test_state  # type: ignore[attr-defined]
+    Module.attribute = 0
+    assert found({"value": 0}) == before
+
+
+def process(config: dict[str, Any]) -> None:
+    tuner.report(loss=0, own=os.getpid(), parent=os.getppid())
+    if config.get("fatal"):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def test_a_trial_that_crashes_takes_neither_the_others_nor_their_start(tmp_path: Path) -> None:
+    with closing(opened(ChildExecutor(), process, tmp_path)) as executor:
+        first, second = trial(executor, process, 1), trial(executor, process, 2, attempt=2)
+        assert (first.metrics["parent"], first.reusable) == (second.metrics["parent"], True)
+        assert first.metrics["own"] != second.metrics["own"]
+        crashed = trial(executor, process, 3, fatal=1)
+    assert (crashed.status, crashed.error) == ("failed", "the trial's process was killed by SIGSEGV")
+
+
+def leaves_a_process(config: dict[str, Any]) -> None:
+    other = os.fork()
+    if not other:
+        signal.pause()
+    tuner.report(loss=0, other=other)
+
+
+def test_what_a_trial_has_started_ends_with_it(tmp_path: Path) -> None:
+    with closing(opened(ChildExecutor(), leaves_a_process, tmp_path)) as executor:
+        left = int(trial(executor, leaves_a_process, 1).metrics["other"])
+        trial(executor, leaves_a_process, 2)
+        assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+
+
+class StartsAThread:
+    """Starts a thread as it is unpickled, as some libraries do as they are imported."""
+
+    def __reduce__(self) -> Any:
+        return _started, ()
+
+
+def _started() -> None:
+    threading.Thread(target=signal.pause, daemon=True).start()
+
+
+def test_where_a_library_has_threads_each_trial_has_a_new_process(tmp_path: Path) -> None:
+    with closing(opened(ChildExecutor(), process, tmp_path, StartsAThread())) as executor:
+        first, second = trial(executor, process, 1), trial(executor, process, 2)
+    assert first.metrics["parent"] == second.metrics["parent"] == os.getpid(), "no fork of a process with threads"
+    assert first.metrics["own"] != second.metrics["own"]
+
+
+def test_the_reason_why_no_trial_can_begin_is_told(tmp_path: Path) -> None:
+    with closing(opened(ChildExecutor(), process, tmp_path, Unpackable())) as executor:
+        failed = trial(executor, process, 1)
+    assert failed.error == "the trial's process could not begin: ImportError: left at home"
+
+
+class Unpackable:
+    def __reduce__(self) -> Any:
+        return _fail, ()
+
+
+def _fail() -> None:
+    raise ImportError("left at home")
+
+
+def test_gpus_keep_warm_processes_unless_asked(gpu_16gb: Device) -> None:
+    plans = [
+        make_plan([device], [GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
+        for device in (gpu_16gb, DEVICE)
+    ]
+    answers = [[in_fresh_processes(choice, plan, {}) for choice in ("auto", "on", "off")] for plan in plans]
+    assert answers == [[False, True, False], [True, True, False]]
