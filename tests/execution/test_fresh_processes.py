@@ -23,22 +23,14 @@ from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.executor import Executor, in_fresh_processes
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.ray_executor import RayExecutor
+from tuner.machine.devices import ram_device
 from tuner.trial import GB, Device, MemoryEstimate, Objective, Outcome, Placement, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
-LISTED = {
-    "dtype",
-    "grad",
-    "threads",
-    "deterministic",
-    "folder",
-    "environment",
-    "numpy",
-    "collector",
-    "stdout",
-    "path",
-}
+DEVICE = ram_device()
+SETTINGS = "dtype grad threads deterministic folder environment numpy collector stdout path"
+LISTED = set(SETTINGS.split())
 UNLISTED = {"module", "class", "data"}
 
 
