@@ -191,9 +191,7 @@ class RayExecutor(Executor):
         pool = self._pools[placement.device]
         worker, fresh = pool.take(placement, new=new)
         stream = worker.run.options(num_returns="streaming").remote(placement)
-        self._running[stream] = RunningTrial(
-            placement, pool, worker, fresh, started, alone=self._options.fresh
-        )
+        self._running[stream] = RunningTrial(placement, pool, worker, fresh, started, alone=self._options.fresh)
 
     def _end_spent(self) -> None:
         """Ends the workers that are not used again, once their last events are fetched."""
