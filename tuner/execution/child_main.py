@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     Pipe = Connection[bytes, bytes]
 
-FORKS = sys.platform == "linux" and hasattr(os, "pidfd_open")
 SAFE = "jemalloc_bg_thd"  # a thread of pyarrow, whose allocator handles forks
 PR_SET_PDEATHSIG = 1  # prctl(2)
 # This end of the pipes. A trial's child process closes them, else the study would not notice the end of this process.
@@ -83,7 +82,7 @@ def _preloaded(content: int, device: Device, threads: int, options: TrialOptions
 
 def _serve(connection: Pipe, make: Callable[[], Worker]) -> None:
     """Forks a process for each trial; if that is not possible, runs one trial in this process."""
-    if not FORKS or not _can_fork():
+    if not _can_fork():
         _run_here(connection, make, once=True)
         return
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends when the study closes the pipe, and its trial before it
@@ -108,10 +107,14 @@ def _next(connection: Pipe) -> tuple[Placement, Pipe]:
 
 
 def _can_fork() -> bool:
-    """Whether a fork of this process could train: it has no other thread, and has not used CUDA.
+    """Whether a fork of this process could train: this is Linux, it has no other thread, and has not used CUDA.
 
     OpenBLAS ends its threads at a fork, so a fork is tried first.
     """
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):  # not Linux, or a kernel before 5.3
+        return False
     pid = os.fork()
     if pid == 0:
         torch = sys.modules.get("torch")
