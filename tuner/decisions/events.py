@@ -38,7 +38,7 @@ class Planned:
         first = self.requests[0]
         if len(self.requests) > 1:
             return f"{len(self.requests)} trials are planned"
-        return f"{first.trial.trial_id} is planned with {first.need_bytes / GB:.2f} GB: {dict(first.trial.config)}"
+        return f"{first.trial.trial_id} is planned with {first.need_bytes / GB:.2f} GB"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from tuner.trial import SUCCESSFUL, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 
 MOST_BEGUN = 0.9  # of an epoch that is not reported yet counts as done
-MANY = 2000  # more trials that wait are not scheduled one by one
+MANY = 2000  # more trials that wait are not scheduled one by one, and of those that ended only the latest count
 
 
 class Pace:
@@ -77,9 +78,9 @@ class TimeLeft:
         self._waiting = {request.trial.trial_id: request for request in requests}
         self._running: dict[str, _Run] = {}
         self._trials, self._ended, self._most = trials, 0, 1
-        self._timed: dict[str, list[tuple[float, float]]] = defaultdict(list)  # ended trials, by workload
-        self._whole: dict[str, list[float]] = defaultdict(list)  # the seconds of successful trials, by workload
-        self._beside: list[float] = []  # what they took beside their epochs: their start and their test
+        self._timed: dict[str, deque[tuple[float, float]]] = defaultdict(_latest)  # ended trials, by workload
+        self._whole: dict[str, deque[float]] = defaultdict(_latest)  # the seconds of successful trials, by workload
+        self._beside: deque[float] = _latest()  # what they took beside their epochs: their start and their test
         self._epochs: dict[str, int] = defaultdict(int)  # the most that a trial of the workload has
         self._epochs_done = self._epochs_asked = 0  # of successful trials
         self._not_expected = {request.trial.workload for request in requests if not request.estimate.epoch_seconds}
@@ -166,6 +167,10 @@ class TimeLeft:
     def _beside_epochs(self) -> float:
         starts = [run.began - run.placed for run in list(self._running.values()) if run.began is not None]
         return fmean(self._beside or starts or [0.0])
+
+
+def _latest() -> deque[Any]:
+    return deque(maxlen=MANY)
 
 
 def _until_the_last(ends: Sequence[float], lengths: Sequence[float], workers: int) -> float:

@@ -202,7 +202,8 @@ class StudyFeedback:
         if isinstance(event, Planned):
             for request in event.requests:
                 self.add(request.trial, event.raw[request.trial.trial_id])
-            self._changed = self._changed or state.plan is not None  # what was learned counts for a suggestion, too
+            if state.plan is not None:  # what was learned counts for a suggestion, too
+                self._changed |= any(self.correct(request) != request for request in event.requests)
         elif isinstance(event, Reported):
             trial = state.requests[event.report.trial_id].trial
             self._learned(trial, self.report(trial, event.report), state)

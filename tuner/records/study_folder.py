@@ -25,7 +25,7 @@ ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # trials that n
 # The table is rewritten after CSV_SECONDS, or later if it is long: at most so many rows are written a second.
 # The journal is always up to date.
 CSV_SECONDS = 1.0
-CSV_ROWS = 250
+CSV_ROWS = 50
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
