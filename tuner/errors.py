@@ -72,7 +72,9 @@ def printable(text: str, most: int | None = None) -> str:
 
     Names and errors come from files of others: an escape in them could set a title, or hide what was printed before.
     """
-    clean = "".join(character if character.isprintable() or character in "\n\t" else "?" for character in text)
+    clean = text
+    if not text.replace("\n", "").replace("\t", "").isprintable():  # a fast look at the whole text, which mostly is
+        clean = "".join(character if character.isprintable() or character in "\n\t" else "?" for character in text)
     return clean if most is None or len(clean) <= most else f"{clean[: most - 1]}…"
 
 

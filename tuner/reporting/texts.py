@@ -20,7 +20,8 @@ def value_text(column: str, value: object) -> str:
     if isinstance(value, float):
         digits = 4 if is_metric(column) else DIGITS.get(column)
         return f"{value:.6g}" if digits is None else f"{value:.{digits}f}"
-    return "".join(character if character.isprintable() else "?" for character in str(value))
+    text = str(value)
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
 
 
 def number_text(value: object) -> str:
