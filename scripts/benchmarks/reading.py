@@ -115,10 +115,10 @@ def measure(name: str, folder: Path) -> bool:
     last = text.rstrip().rpartition("\n")[2]
     until = json.loads(last)["first"] if name == "resume" and not code else seconds
     page = (folder / REPORT).stat().st_size if (folder / REPORT).is_file() else 0
-    memory = used.ru_maxrss * 1024
+    memory, cpu = used.ru_maxrss * 1024, used.ru_utime + used.ru_stime
     print(
-        f"{name:<12} {until:7.1f} s (bar {BARS[name]:g}), {seconds:.1f} s in all, {used.ru_utime + used.ru_stime:.1f} "
-        f"s of CPU, {memory / MB:.0f} MB of memory, {len(text) / MB:.1f} MB printed, page {page / MB:.1f} MB",
+        f"{name:<12} {until:7.1f} s (bar {BARS[name]:g}), {seconds:.1f} s in all, {cpu:.1f} s of CPU, "
+        f"{memory / MB:.0f} MB of memory, {len(text) / MB:.1f} MB printed, page {page / MB:.1f} MB",
         flush=True,
     )
     return code == 0 and until <= BARS[name] and memory <= MOST_MEMORY and page <= MOST_PAGE
@@ -127,7 +127,9 @@ def measure(name: str, folder: Path) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="is written if it does not exist")
-    parser.add_argument("commands", nargs="*", default=list(BARS), help=f"which of {', '.join(BARS)}; all without any")
+    parser.add_argument(
+        "commands", nargs="*", default=list(BARS), help=f"which of {', '.join(BARS)}; all without any"
+    )
     parser.add_argument("--trials", type=int, default=100_000)
     parser.add_argument("--left", type=int, default=100)
     parser.add_argument("--part", choices=BARS, help=argparse.SUPPRESS)

@@ -22,6 +22,7 @@ import pytest
 import tuner
 from tests.study.test_study import study as run_toy
 from tests.support.generated_study import write_study
+from tuner.api import report as report_module
 from tuner.api.report import load_study_view
 from tuner.errors import InputError
 from tuner.machine.interrupts import INSISTED
@@ -296,3 +297,12 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_study(
     again = f"{program()} report {tmp_path}/out tries again"
     assert f"no report: ValueError: no way; {again}\n" in told
     assert f"results: {tmp_path}/out/results.csv\nbest: a" in told
+
+
+def test_a_study_is_read_once_for_its_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    whole = report_module.load_study_view
+    monkeypatch.setattr(report_module, "load_study_view", lambda path: (read.append(path), whole(path))[1])
+    monkeypatch.setattr(report_module, "main_html", lambda _: "")
+    tuner.write_report(folder)
+    assert read == [folder]

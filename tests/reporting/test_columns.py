@@ -60,7 +60,7 @@ def test_a_table_of_results_never_cuts_names_nor_what_varies(width: int) -> None
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_table_of_means_never_cuts_names_nor_what_varies(width: int) -> None:
-    columns = average_columns(rows(seeds=3), Objective("val_rmse"), [f"config/{key}" for key in VARYING])
+    columns, _ = average_columns(rows(seeds=3), Objective("val_rmse"), [f"config/{key}" for key in VARYING])
     lines = table_lines(columns, width)
     check(lines, width, ["verdict", *VARYING, "256", "0.00246"])
 

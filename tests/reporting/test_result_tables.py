@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tests.support.attempts import attempt
 from tuner.records.attempts import Attempt
-from tuner.reporting.result_tables import best_text, print_averages, print_trials
+from tuner.reporting.result_tables import MOST_ROWS, best_text, print_averages, print_trials
 from tuner.trial import Objective
 
 ACCURACY = Objective("val_accuracy", "maximize")
@@ -43,3 +43,13 @@ def test_headline_metrics_of_the_test_split_stand_beside_the_objective() -> None
     assert one.split()[:4] == ["name", "status", "val_accuracy", "test_f1"], "no row has a test_auroc"
     assert "mean test_f1" in several
     assert "0.55 ±" in means
+
+
+def test_a_terminal_shows_the_first_of_many_trials_and_says_how_the_others_ended() -> None:
+    rows = [trial(f"a{number}", 1 - number / 2000, 0.1) for number in range(MOST_ROWS)]
+    rows += [attempt(trial_id="b", name="b", status="failed", error="E: no")] * 2
+    console = Console(file=io.StringIO(), width=120, highlight=False)
+    print_trials(console, rows, "val_accuracy")
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 1 + MOST_ROWS + 1
+    assert lines[-1] == "left out: 2 more trials (2 failed), shown by results.csv"

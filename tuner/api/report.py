@@ -51,14 +51,13 @@ def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
     folders = _folders(options.directory)
     if watch and len(folders) > 1:
         raise InputError(f"{option('watch')} follows one study, and {len(folders)} were given: give one of them")
-    for folder in folders:  # what cannot be read is refused before anything is served or written
-        load_study_view(folder)
+    studies = [load_study_view(folder) for folder in folders]  # what cannot be read is refused before all else
     file = folders[0] / REPORT if len(folders) == 1 else folders[0].resolve().parent / COMPARED
     file = file if options.output is None else Path(options.output)
     _check_file(file)
     if watch:
         serve(LivePage(folders[0], lambda: load_study_view(folders[0])), port)
-    studies = [load_study_view(folder) for folder in folders]
+        studies = [load_study_view(folders[0])]
     library = None if options.single_file else library_file(folders[0], file)
     try:
         write_page(_page(studies, folders, file), file, library)

@@ -215,7 +215,8 @@ def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> 
     _check_formats(as_json, as_csv)
     from tuner.api import results
 
-    found = results.side_by_side(chosen(ctx, ResultsOptions))
+    options = chosen(ctx, ResultsOptions)
+    found = results.side_by_side(options)
     for note in found.notes:
         _say(f"note: {note}", err=True)
     if as_json or as_csv:
@@ -224,7 +225,7 @@ def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> 
         from tuner.cli.print_results import print_results
         from tuner.reporting.console import make_console
 
-        print_results(make_console(), found)
+        print_results(make_console(), found, options.top)
 
 
 @command(ReportOptions)

@@ -11,18 +11,31 @@ from tuner.records.attempts import Attempt
 from tuner.records.row_queries import default_columns, head
 from tuner.reporting.columns import table_lines
 from tuner.reporting.console import line_width
-from tuner.reporting.result_tables import ELSEWHERE, has_seeds, print_averages, print_lines, row_columns, trial_lines
+from tuner.reporting.result_tables import (
+    ELSEWHERE,
+    MOST_ROWS,
+    has_seeds,
+    print_averages,
+    print_lines,
+    row_columns,
+    rows_left_out,
+    trial_lines,
+)
 from tuner.trial import title
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def print_results(console: Console, found: Comparison) -> None:
-    """Prints what is shown; on a terminal or with COLUMNS within that width, elsewhere in lines of any length."""
+def print_results(console: Console, found: Comparison, top: int | None = None) -> None:
+    """Prints what is shown; on a terminal or with COLUMNS within that width, elsewhere in lines of any length.
+
+    Of more than ``MOST_ROWS`` rows it prints the first, unless the user has asked for the ``top`` ones.
+    """
     width = line_width(console)
     for workload, objective in found.objectives.items():
-        rows = [row for row in found.shown if row.workload == workload]
+        listed = [row for row in found.shown if row.workload == workload]
+        rows = listed[: top or MOST_ROWS]
         if not rows:
             continue
         if len(found.objectives) > 1:
@@ -35,6 +48,8 @@ def print_results(console: Console, found: Comparison) -> None:
             shown = default_columns(of_workload, found.columns, objective.metric)
             lines = trial_lines(rows, shown, found.columns, objective.metric, width, f"--columns, {ELSEWHERE}")
         print_lines(console, lines)
+        if top is None and (fewer := rows_left_out(listed, "--top or --csv")):
+            console.out(fewer, highlight=False)
         for group in found.to_average(workload) if objective.metric else []:
             if len({row.name for row in group}) < len(group):
                 print_averages(console, group, objective)

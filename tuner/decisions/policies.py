@@ -66,10 +66,10 @@ class Course:
         self.state = state
         self.policies = list(policies)
 
-    def take(self, event: Event) -> None:
+    def take(self, event: Event, *, logged: bool = True) -> None:
         """An event has happened."""
         self.state = apply(self.state, event)
-        if not isinstance(event, UNLOGGED):
+        if logged and not isinstance(event, UNLOGGED):
             LOG.debug("%s", event)
         for policy in self.policies:
             policy.hear(self.state, event)
@@ -206,7 +206,7 @@ def replay(course: Course, retrying: Retrying, events: Sequence[Event]) -> None:
     """Takes the events of an earlier process's journal."""
     last = {event.trial.trial_id: event for event in events if isinstance(event, Ended)}
     for event in events:
-        course.take(event)
+        course.take(event, logged=False)  # that process has logged it
         if isinstance(event, Ended):
-            was_last = last[event.trial.trial_id] is event
-            course.take(retrying.after_earlier(course.state, event, was_last=was_last))
+            decision = retrying.after_earlier(course.state, event, was_last=last[event.trial.trial_id] is event)
+            course.take(decision, logged=isinstance(decision, Retried))

@@ -168,7 +168,7 @@ BEFORE_METRICS = _NAMES[: _NAMES.index("metrics")]
 AFTER_METRICS = _NAMES[_NAMES.index("metrics") + 1 : _NAMES.index("limit_gb")]
 JOURNAL_ONLY = _NAMES[_NAMES.index("limit_gb") : _NAMES.index("config")]
 MEASURED = ("peak_memory_gb", "peak_ram_gb")
-FIXED = (*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY)
+FIXED = frozenset((*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY))
 # The columns of text. Hyperparameters are numbers or text.
 _OF_TEXT = ("TrialId", "Name", "Shown", "Shown | None", "Status", "Lost", "Phase", "ShortOf", "str")
 TEXTS = tuple(column.name for column in fields(Attempt) if column.type in _OF_TEXT)
@@ -180,14 +180,14 @@ def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:
     Raises:
         InputError: a value is missing or has a wrong type; the message begins with ``where``.
     """
-    fixed = {key: value for key, value in line.items() if key in FIXED}
-    others = {key: value for key, value in line.items() if key not in FIXED}
-    config = {
-        sys.intern(key.removeprefix(CONFIG)): value
-        for key, value in others.items()
-        if key.startswith(CONFIG) and value is not None
-    }
-    metrics = {sys.intern(key): value for key, value in others.items() if not key.startswith(CONFIG)}
+    fixed, config, metrics = dict[str, object](), dict[str, object](), dict[str, object]()
+    for key, value in line.items():
+        if key in FIXED:
+            fixed[key] = value
+        elif not key.startswith(CONFIG):
+            metrics[sys.intern(key)] = value
+        elif value is not None:
+            config[sys.intern(key.removeprefix(CONFIG))] = value
     return checked(Attempt, {**fixed, "metrics": metrics, "config": config}, where, _column)
 
 

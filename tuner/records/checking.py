@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import reprlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -101,6 +102,19 @@ def checked_json(kind: type[Checked], content: bytes) -> Checked:
         raise ValueError(_fault(error, dotted)) from error
 
 
+@contextmanager
+def collecting_later() -> Iterator[None]:
+    """The garbage collector rests in the block, whose many objects stay: looking at each again took half the time."""
+    rests = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if rests:
+            gc.enable()
+
+
+@collecting_later()
 def readable_lines(kind: type[Checked], path: Path, most_bytes: int) -> list[Checked]:
     """The records of a file of JSON lines in order, without damaged ones; empty if the file cannot be read."""
     lines = []

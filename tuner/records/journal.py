@@ -13,6 +13,7 @@ from tuner.errors import InputError
 from tuner.machine import atomic_files
 from tuner.machine.regular_files import regular
 from tuner.records.attempts import BEFORE_METRICS, Attempt, parse_attempt
+from tuner.records.checking import collecting_later
 
 MOST_BYTES = 2**30  # about a million attempts
 CUT = b" was cut off\n"  # the end of such a line, also where it is whole but for its end
@@ -33,7 +34,7 @@ class Journal:
             BlockingIOError: another process has it open.
         """
         self._path = path
-        self._file = _open_locked(path)
+        self._file = open_locked(path)
         try:
             atomic_files.sync_folder(path.parent)
             content = self._file.readall()
@@ -110,6 +111,7 @@ def read_attempts(
     return rows, _left_out(path, damaged)
 
 
+@collecting_later()
 def _parse(content: bytes, path: Path, workloads: Collection[str] = ()) -> tuple[list[Attempt], list[int]]:
     """The attempts, and the numbers of lines that are none: a kill cut them off, or somebody changed them."""
     rows, damaged = [], []
@@ -152,7 +154,8 @@ def _to_attempt(line: bytes, where: str) -> Attempt | None:
     return parse_attempt(values, where)
 
 
-def _open_locked(path: Path) -> io.FileIO:
+def open_locked(path: Path) -> io.FileIO:
+    """The journal's file, locked until it is closed; a BlockingIOError is raised if another process has it open."""
     # Not opened for appending: Linux would then also write to the end what belongs at another position.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     file = open(descriptor, "r+b", buffering=0)  # noqa: SIM115

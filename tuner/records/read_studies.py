@@ -264,5 +264,7 @@ def _check_columns(columns: Iterable[str], path: Path) -> None:
 
 def _present(row: Attempt) -> Attempt:
     """A row without missing values."""
+    if None not in row.metrics.values() and "" not in row.config.values():
+        return row
     metrics = {name: value for name, value in row.metrics.items() if value is not None}
     return replace(row, metrics=metrics, config={key: value for key, value in row.config.items() if value != ""})

@@ -23,6 +23,7 @@ from tuner.trial import Objective
 
 LARGEST_SUMMED = 1e300  # larger values are divided by SCALE, which is exact, as their sum may be no number
 SCALE = 2.0**64
+NAMED = 40  # the most names that a sentence lists
 Verdict = Literal["best", "=", "worse", "better", "not judged", ""]
 
 
@@ -159,11 +160,17 @@ def summary(averaged: Sequence[Average]) -> str:
             which = f"the best, {best.name}, differs from {f'all {len(judged)}' if len(judged) > 1 else 'the'} {noun}"
         lines.append(
             f"{which} at 95 % (paired over {_counts(judged)} seeds; not corrected for many comparisons)"
-            + (f": {', '.join(same)}" if same else "")
+            + (f": {some_names(same)}" if same else "")
         )
     if skipped := [average.name for average in others if average.verdict == "not judged"]:
-        lines.append(f"not judged, with fewer than two completed seeds in common: {', '.join(skipped)}")
+        lines.append(f"not judged, with fewer than two completed seeds in common: {some_names(skipped)}")
     return "\n".join(lines)
+
+
+def some_names(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def _counts(judged: Sequence[Average]) -> str:

@@ -17,7 +17,7 @@ from tuner.machine import atomic_files
 from tuner.machine.atomic_files import PARTIAL
 from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv, with_defaults
 from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STUDY, SUGGESTIONS, TRACEBACKS, best_name
-from tuner.records.journal import Journal
+from tuner.records.journal import Journal, open_locked
 from tuner.records.study_record import StudyRecord, Suggestion, read_study
 from tuner.trial import ConfigValue, MemoryEstimate, Objective, Outcome, Status
 
@@ -107,8 +107,9 @@ class StudyFolder:
                     atomic_files.move(staged, best[staged])
                 else:
                     staged.unlink()
-        for row in self._rows.values():
-            self._drop_checkpoint(row)
+        for path in self.path.glob(f"{CHECKPOINTS}/*"):
+            if row := self._rows.get(path.name.removesuffix(".pt")):
+                self._drop_checkpoint(row)
         self._write_csv()
 
     def record(
@@ -266,7 +267,7 @@ def check_unused(path: Path) -> None:
     _check_links(path)
     if (path / ATTEMPTS).exists():  # else nobody writes there, and ``Journal`` would make one
         try:
-            Journal(path / ATTEMPTS).close()
+            open_locked(path / ATTEMPTS).close()
         except OSError as error:
             raise _refusal("resume", path, error) from error
 

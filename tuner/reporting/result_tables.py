@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.errors import printable
 from tuner.records.attempts import CONFIG, Attempt, columns
 from tuner.records.row_queries import default_columns, head, is_metric, metric_columns, varying
-from tuner.records.seed_statistics import Interval, averages, summary
+from tuner.records.seed_statistics import Interval, averages, some_names, summary
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
-from tuner.reporting.texts import MOST_OF_ERROR, value_text, with_error
+from tuner.reporting.texts import MOST_OF_ERROR, count_text, value_text, with_error
 from tuner.trial import Objective, title
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
 # The columns that a narrow terminal omits first. Metrics other than the objective follow.
 SPARED = ("error", "duration_s", "estimated_memory_gb", "peak_memory_gb", "epochs", "attempts")
+MOST_ROWS = 1000  # that a terminal shows unless it is asked for more
 ELSEWHERE = "a wider terminal or results.csv"  # what shows the columns that are left out
 
 
@@ -38,7 +40,16 @@ def print_trials(console: Console, rows: Sequence[Attempt], metric: str, headlin
     """Prints the trials of one workload with its ``headline`` metrics and the hyperparameters that vary."""
     known = columns(rows)
     shown = default_columns(rows, known, metric, headline)
-    print_lines(console, trial_lines(rows, shown, known, metric, console.width))
+    print_lines(console, trial_lines(rows[:MOST_ROWS], shown, known, metric, console.width))
+    if fewer := rows_left_out(rows, "results.csv"):
+        print_text(console, fewer)
+
+
+def rows_left_out(rows: Sequence[Attempt], elsewhere: str) -> str:
+    """Says how many rows a terminal does not show, and how they ended; empty if it shows all."""
+    counts = Counter(row.status for row in rows[MOST_ROWS:])
+    listed = ", ".join(f"{count:,} {status}" for status, count in counts.items())
+    return f"left out: {count_text(counts.total(), 'more trial')} ({listed}), shown by {elsewhere}" if counts else ""
 
 
 def trial_lines(
@@ -94,7 +105,8 @@ def print_averages(
     headline: Sequence[str] = (),
 ) -> None:
     """Prints a workload's configurations over their seeds, and which do not differ significantly from the best."""
-    print_lines(console, table_lines(average_columns(rows, objective, hyperparameters, headline), console.width))
+    shown, fewer = average_columns(rows, objective, hyperparameters, headline)
+    print_lines(console, [*table_lines(shown, console.width), *filter(None, [fewer])])
     if finding := summary(averages(rows, objective)):
         print_text(console, finding)
 
@@ -104,13 +116,19 @@ def average_columns(
     objective: Objective,
     hyperparameters: Sequence[str] = (),
     headline: Sequence[str] = (),
-) -> list[TextColumn]:
-    """A row for each configuration of a workload: means with 95 % intervals, the verdict, and hyperparameters."""
-    metric, listed = objective.metric, averages(rows, objective)
+    most: int = MOST_ROWS,
+) -> tuple[list[TextColumn], str]:
+    """A row for each of a workload's best configurations, and a line that says how many were left out, if any.
+
+    They have means with 95 % intervals, the verdict, and hyperparameters.
+    """
+    metric, found = objective.metric, averages(rows, objective)
+    listed = found[:most]
+    fewer = f"left out: the {count_text(len(found) - most, 'configuration')} after these"
     first = {row.name: row for row in reversed(rows)}
     tried = {key: key.removeprefix(CONFIG) for key in hyperparameters}
     others = {name: intervals(rows, name) for name in metric_columns(rows, metric, headline) if name != metric}
-    return [
+    shown = [
         TextColumn("name", [printable(average.name) for average in listed], left=True, names=True),
         TextColumn(f"mean {metric}", [interval_text(average.interval) for average in listed]),
         *(
@@ -122,6 +140,7 @@ def average_columns(
         TextColumn("verdict", [average.verdict for average in listed], left=True),
         *row_columns([first[average.name] for average in listed], tried, ()),
     ]
+    return shown, fewer if len(found) > most else ""
 
 
 def intervals(rows: Sequence[Attempt], metric: str) -> Mapping[str, Interval | None]:
@@ -161,7 +180,7 @@ def estimate_accuracy(rows: Sequence[Attempt], first_shares_gb: Sequence[float])
     seeds = len({row.seed for row in rows}) > 1
     names = [title(row.workload, row.name, several=several, seed=row.seed if seeds else None) for row, _ in measured]
     over = [name for name, (row, peak) in zip(names, measured, strict=True) if peak > (row.limit_gb or math.inf)]
-    beyond = f"; these took more than was reserved for them: {', '.join(over)}" if over else ""
+    beyond = f"; these took more than was reserved for them: {some_names(over)}" if over else ""
     return (
         f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({names[worst]}), "
         f"{under} of {len(errors)} under the peak{beyond}"

@@ -21,6 +21,7 @@ from tuner.errors import InputError, option
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.simulation import expected_seconds
 from tuner.records.attempts import Attempt
+from tuner.records.checking import collecting_later
 from tuner.records.epochs import read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
@@ -141,6 +142,7 @@ def load(selected: Selected) -> Loaded:
     return Loaded(selected, settings, tasks, trials, record, attempts)
 
 
+@collecting_later()
 def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]:
     """Estimates each trial's needs on these devices, and plans the trials that are left, or all if none is.
 

@@ -213,7 +213,10 @@ def _reported(line: EpochLine) -> Reported:
 
 def _ended(row: Attempt, planned: Trial) -> Ended:
     """The end of an attempt, with its batch and evaluation as small as they were, and not as they would be now."""
-    now = shrunk(planned.config)
-    config = {key: value for key, value in planned.config.items() if key not in now} | shrunk(row.config)
+    now, then = shrunk(planned.config), shrunk(row.config)
+    trial = planned if row.attempts == planned.attempt else replace(planned, attempt=row.attempts)
+    if now != then:
+        config = {key: value for key, value in planned.config.items() if key not in now} | then
+        trial = replace(trial, config=config)
     size = int(row.estimated_memory_gb * GB)
-    return Ended(replace(planned, config=config, attempt=row.attempts), row.result, row.metrics, 0.0, size)
+    return Ended(trial, row.result, row.metrics, 0.0, size)

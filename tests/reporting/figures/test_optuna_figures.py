@@ -10,7 +10,7 @@ import pytest
 from tests.reporting.studies import points, rows_of, view_of
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
-from tuner.reporting.figures import optuna_figures
+from tuner.reporting.figures import optuna_figures, optuna_study
 from tuner.reporting.figures.chart import Chart
 from tuner.reporting.figures.optuna_figures import (
     distribution,
@@ -154,3 +154,22 @@ def test_several_seeds_are_drawn_as_single_trials_and_said_to_be_so(seeded: Stud
     found = drawn(seeded, "toy")
     assert slices(found).caption.endswith("Configurations have several seeds; each trial is drawn.")
     assert len(found.keys) == 5, "the seed is no hyperparameter"
+
+
+def test_of_many_trials_few_are_points_with_each_that_was_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optuna_study, "MOST_POINTS", 30)
+    rows = rows_of(val_loss=[100 + (number * 37) % 91 - number // 10 for number in range(300)], lr=[*range(300)])
+    rows = [replace(row, ended_at=float(number)) for number, row in enumerate(rows, 1)]
+    improving = {
+        row.trial_id for place, row in enumerate(rows) if value(row) < min(map(value, rows[:place]), default=999)
+    }
+    found = of(sorted(rows, key=value))
+    drawn_ids = {trial.user_attrs["trial_id"] for trial in found.trials()}
+    assert improving <= drawn_ids and 30 <= len(drawn_ids) < 60
+    chart = history({"s": found})
+    assert points(chart, "markers").x[-1] > 250, "the place among all trials"
+    assert f"{len(drawn_ids)} of 300 trials are drawn" in chart.caption
+
+
+def value(row: Attempt) -> float:
+    return row.number("val_loss")

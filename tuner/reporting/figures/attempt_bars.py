@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from tuner.records.attempts import Attempt
 
@@ -71,13 +73,12 @@ def without_pauses(bars: Sequence[Bar]) -> tuple[list[Bar], list[tuple[float, fl
         busy += max(0.0, bar.end - max(bar.start, until))
         until = max(until, bar.end)
     long = [(at, length) for at, length in gaps if length > max(PAUSE_SECONDS, PAUSE_SHARE * busy)]
+    left_out = [0.0, *accumulate(length for _, length in long)]  # before each pause, and after the last
     moved = []
     for bar in ordered:
-        back = sum(length for at, length in long if at < bar.start)
+        back = left_out[bisect_left(long, (bar.start,))]
         moved.append(replace(bar, start=round(bar.start - back, 3), end=round(bar.end - back, 3)))
-    return moved, [
-        (round(at - sum(before for _, before in long[:i]), 3), length) for i, (at, length) in enumerate(long)
-    ]
+    return moved, [(round(at - back, 3), length) for (at, length), back in zip(long, left_out, strict=False)]
 
 
 def memory_over_time(bars: Sequence[Bar]) -> list[tuple[float, float, float]]:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tuner.errors import InputError
 from tuner.trial import Objective
@@ -15,7 +15,9 @@ from tuner.trial import Objective
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
 
+Item = TypeVar("Item")
 Names = Mapping[str, str]
+MOST_POINTS = 2000  # of a figure that has one for each trial or attempt; captions say if others are left out
 CAPTION_WIDTH = 110  # in characters
 LINE = 17  # the height of a caption's line, in CSS pixels
 
@@ -40,6 +42,12 @@ class Chart:
         head = {"text": plain(self.title), "subtitle": subtitle, "x": 0, "xref": "paper", "y": 1, "yanchor": "top"}
         plot.update_layout(title={**head, "pad": {"t": 12}}, margin_t=above + (plot.layout.margin.t or 10))
         return plot.update_layout(height=plot.layout.height + above)
+
+
+def thinned(items: Sequence[Item], most: int = MOST_POINTS) -> list[Item]:
+    """At most ``most`` items, evenly spaced, with the last one."""
+    step = -(-len(items) // most) or 1
+    return list(items[::-1][::step][::-1])
 
 
 def plain(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tuner.records.attempts import Attempt
-from tuner.reporting.figures.chart import Chart, Names, plain
+from tuner.reporting.figures.chart import Chart, Names, plain, thinned
 from tuner.reporting.figures.style import colour, new_plot
 from tuner.reporting.result_tables import estimate_accuracy, measured_rows
 from tuner.reporting.study_view import StudyView
@@ -32,7 +32,10 @@ def estimate_against_peak(study: StudyView) -> Chart:
         return Chart(title, "No completed trial has an estimate and a measured peak yet, so none can be judged.")
     text = estimate_accuracy(study.rows, first_shares).removeprefix("estimates: ")
     text = f"Estimates were {text}. Triangles, above the diagonal, took more than was estimated."
-    return Chart(title, text, _draw(rows, study.trial_names))
+    points = thinned(rows)
+    if len(points) < len(rows):
+        text += f" {len(points):,} of {len(rows):,} trials are drawn, evenly spaced by rank."
+    return Chart(title, text, _draw(points, study.trial_names))
 
 
 def _draw(rows: Sequence[Attempt], names: Names) -> Plot:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tuner.records.machine_log import SECONDS, MachineLine
-from tuner.reporting.figures.chart import Chart, plain
+from tuner.reporting.figures.chart import Chart, plain, thinned
 from tuner.reporting.figures.style import new_plot, series
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import number_text
@@ -27,7 +27,7 @@ def machine_load(study: StudyView) -> Chart:
         )
     gpus = sorted({label for line in lines for label in line.gpus})
     text = " ".join(_finding(name, lines) for name in ["CPU", *gpus])
-    lines = thinned(lines)
+    lines = thinned(lines, MOST)
     began = lines[0].at
     length = lines[-1].at - began
     unit, seconds = next(unit for unit in reversed(UNITS) if length >= 3 * unit[1] or unit[1] == 1)
@@ -58,12 +58,6 @@ def machine_load(study: StudyView) -> Chart:
     plot.update_xaxes(fixedrange=True).update_yaxes(fixedrange=True)
     text += " All programs of the machine that ran the study count, and not only this study's."
     return Chart(title, text, plot)
-
-
-def thinned(lines: Sequence[MachineLine]) -> list[MachineLine]:
-    """At most ``MOST`` lines, evenly spaced, with the last one."""
-    step = -(-len(lines) // MOST) or 1
-    return list(lines[::-1][::step][::-1])
 
 
 def without_gaps(lines: Sequence[MachineLine]) -> list[MachineLine]:

@@ -38,16 +38,19 @@ def history(studies: Mapping[str, Drawn]) -> Chart:
     for number, (name, found) in enumerate(known.items()):
         points, line = plot.data[2 * number : 2 * number + 2]
         points.update(**series(number), name=plain(name) if several else "completed", marker_opacity=0.6)
-        _name_points(points, [found.trials()[place] for place in points.x], found.names)
+        trials = found.trials()
+        places = [found.ended[trial.user_attrs["trial_id"]] for trial in trials]
+        _name_points(points, [trials[number] for number in points.x], found.names)
         line.update(**series(number, shape="hv"), name=f"best so far{f' of {plain(name)}' if several else ''}")
         for trace in (points, line):
-            trace.x = [place + 1 for place in trace.x]
+            trace.x = [places[number] for number in trace.x]
         line.update({} if several else {"line_color": colour("ink")})
     limits = [found.value_range() for found in known.values()]
     span = [min(low for low, _ in limits), max(high for _, high in limits)]
     plot.update_xaxes(title="trials in the order in which they ended", rangemode="tozero", showgrid=False)
     plot.update_yaxes(title=first.metric, range=span)
     text = " ".join(_when_best(f"{name}: " if several else "", found) for name, found in known.items())
+    text += "".join(found.left_out for found in known.values())
     return Chart(title, text, house_style(plot, 320, showlegend=True))
 
 
@@ -68,6 +71,7 @@ def distribution(studies: Mapping[str, Drawn]) -> Chart:
         trace.hovertemplate = f"%{{y:.0%}} are at %{{x}} or lower<extra>{extra}</extra>"
     plot.update_yaxes(title="share of completed trials", tickformat=".0%", range=[0, 1.02])
     text = " ".join(_half(f"{name}: " if several else "", found) for name, found in known.items())
+    text += "".join(found.left_out for found in known.values())
     return Chart(f"Distribution of {first.objective.metric}", text, house_style(plot, 320, showlegend=several))
 
 
@@ -110,7 +114,7 @@ def slices(found: Drawn) -> Chart:
         _name_points(points, [trials[number] for number in points.marker.color], found.names)
         points.marker.update(colorscale=SCALE, showscale=False, line_color=colour("surface"), size=8, opacity=0.85)
     plot.update_yaxes(range=found.value_range())
-    text = f"A point for each completed trial; a stronger colour means a later one.{found.about}"
+    text = f"A point for each completed trial; a stronger colour means a later one.{found.about}{found.left_out}"
     plot = house_style(plot, 300, width=None)
     return Chart(title, text, plot, minimum_width=150 * len(found.keys))
 
@@ -141,7 +145,7 @@ def what_matters(found: Drawn) -> list[Chart]:
     first, second, *_ = shares
     text = f"How much each tells the best third of {count} completed trials from all, by Optuna's PED-ANOVA: "
     text += f"{unescape(first)} {shares[first]:.0%}, {unescape(second)} {shares[second]:.0%}."
-    text += " With so few trials it is a hint only." * (count < FEW)
+    text += " With so few trials it is a hint only." * (count < FEW) + found.left_out
     chart = Chart(title, text, house_style(plot, max(320, 70 + 30 * len(shares)), bargap=0.5))
     return [chart, _contour(found, first, second)]
 
@@ -183,7 +187,7 @@ def _name_points(points: Scatter, trials: Sequence[FrozenTrial], names: Mapping[
 
 def _of_all(found: Drawn) -> str:
     """How many of the trials have a line."""
-    whole, shown = len(found.trials()), found.shown.get_trials(deepcopy=False)
+    whole, shown = len(found.ended), found.shown.get_trials(deepcopy=False)
     ended = sum(trial.state.is_finished() for trial in shown)
     if ended == whole:
         return count_text(whole, "trial")
@@ -193,10 +197,9 @@ def _of_all(found: Drawn) -> str:
 def _when_best(who: str, found: Drawn) -> str:
     """How soon the best value came."""
     best = found.completed[0]
-    place = next(n for n, trial in enumerate(found.trials(), 1) if trial.user_attrs["trial_id"] == best.trial_id)
-    pruned = len(found.trials()) - len(found.completed)
+    pruned = len(found.ended) - len(found.completed)
     text = f"{who}the best {found.objective.metric}, {number_text(best.number(found.objective.metric))}, came from "
-    text += f"trial {place} of {len(found.trials()):,}"
+    text += f"trial {found.ended[best.trial_id]} of {len(found.ended):,}"
     text += f"; {count_text(pruned, 'pruned trial')} not drawn." if pruned else "."
     return text if who else text[0].upper() + text[1:]
 

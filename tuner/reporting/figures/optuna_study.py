@@ -16,7 +16,7 @@ from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.epochs import EpochLine, histories
 from tuner.records.optuna_space import frozen_trials, is_number, without_log
 from tuner.records.row_queries import varying
-from tuner.reporting.figures.chart import padded_range, plain
+from tuner.reporting.figures.chart import MOST_POINTS, padded_range, plain, thinned
 from tuner.reporting.result_tables import has_seeds
 from tuner.reporting.study_view import StudyView
 from tuner.trial import ConfigValue, Objective
@@ -41,13 +41,14 @@ class _Label(str):
 class Drawn:
     """A workload's successful trials as Optuna studies. All names in them are escaped."""
 
-    study: Study  # completed and pruned trials, in the order in which they ended
+    study: Study  # completed and pruned trials, in the order in which they ended: at most about MOST_POINTS
     shown: Study  # with running trials, but at most MOST_LINES; the best is last
     completed: Sequence[Attempt]  # those with the metric, the best first
     names: Mapping[str, str]  # of trials, by trial id
     objective: Objective
     keys: Sequence[str]  # the hyperparameters that vary, at most MOST_KEYS
     about: str  # a sentence about several seeds; empty with one
+    ended: Mapping[str, int]  # the place of each completed or pruned trial in the order of their ends, from 1
 
     @property
     def metric(self) -> str:
@@ -58,6 +59,13 @@ class Drawn:
         """The trials of ``study``, by their numbers."""
         found: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
         return found
+
+    @property
+    def left_out(self) -> str:
+        """A sentence that says which trials are points; empty if all are."""
+        points = len(self.trials())
+        which = f"{points:,} of {len(self.ended):,} trials are drawn: the best ones and others evenly spaced by rank"
+        return f" {which}." if points < len(self.ended) else ""
 
     def lines(self) -> list[FrozenTrial]:
         """The completed trials of ``shown``."""
@@ -88,9 +96,11 @@ def drawn(study: StudyView, workload: str) -> Drawn:
     record = replace(study.record, scales={plain(key): scale for key, scale in study.record.scales.items()})
     ordered = sorted(rows, key=lambda row: (row.ended_at or 0.0, row.trial_id))
     curves = histories(study.epochs)
-    trials = frozen_trials([_escaped(row) for row in ordered], keys, objective.metric, curves, record)
-    by_id = {row.trial_id: trial for row, trial in zip(ordered, trials, strict=True)}
-    best = [by_id[row.trial_id] for row in subset(rows, MOST_LINES)]
+    points = {row.trial_id for row in [*subset(rows, MOST_POINTS), *thinned(_improving(ordered, objective))]}
+    some = [row for row in ordered if row.trial_id in points]
+    trials = frozen_trials([_escaped(row) for row in some], keys, objective.metric, curves, record)
+    by_id = {row.trial_id: trial for row, trial in zip(some, trials, strict=True)}
+    best = [by_id[row.trial_id] for row in subset([row for row in rows if row.trial_id in points], MOST_LINES)]
     return Drawn(
         _in_memory(study.name, objective, trials),
         _in_memory(study.name, objective, [*_running(study, objective.metric, curves), *reversed(best)]),
@@ -99,15 +109,26 @@ def drawn(study: StudyView, workload: str) -> Drawn:
         objective,
         keys[:MOST_KEYS],
         " Configurations have several seeds; each trial is drawn." if has_seeds(rows) else "",
+        {row.trial_id: place for place, row in enumerate(ordered, 1)},
     )
 
 
-def subset(ranked: Sequence[Attempt], most: int) -> list[Attempt]:
-    """At most ``most`` rows: the best ten, and others that are evenly spaced by rank."""
+def _improving(ordered: Sequence[Attempt], objective: Objective) -> list[Attempt]:
+    """The completed trials that were better than all before them."""
+    found, least = list[Attempt](), math.inf
+    for row in ordered:
+        if row.status == "completed" and row.loss(objective) < least:
+            found.append(row)
+            least = row.loss(objective)
+    return found
+
+
+def subset(ranked: Sequence[Attempt], most: int, best: int = 10) -> list[Attempt]:
+    """At most ``most`` rows: the ``best`` ones, and others that are evenly spaced by rank."""
     if len(ranked) <= most:
         return list(ranked)
-    rest, room = ranked[10:], most - 10
-    return [*ranked[:10], *(rest[number * len(rest) // room] for number in range(room))]
+    rest, room = ranked[best:], most - best
+    return [*ranked[:best], *(rest[number * len(rest) // room] for number in range(room))]
 
 
 def _escaped(row: Attempt) -> Attempt:

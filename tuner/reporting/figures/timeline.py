@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
-from tuner.reporting.figures.chart import Chart, Names, plain
+from tuner.reporting.figures.chart import MOST_POINTS, Chart, Names, plain, thinned
 from tuner.reporting.figures.style import PALE, colour, new_plot
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, duration, number_text
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DEVICES = 8  # the maximum number of devices that are drawn
 Pauses = Sequence[tuple[float, float]]  # the time and length of each, in seconds
+Step = tuple[float, float, float]  # as of ``memory_over_time``
 Unit = tuple[str, int]  # the unit's name and its seconds
 
 
@@ -38,13 +39,16 @@ def timeline(study: StudyView) -> Chart:
     lines = [f"{head}: {text}" for head, text in zip(heads, texts, strict=True)]
     if len(labels) > DEVICES:
         lines.append(f"{count_text(len(labels) - DEVICES, 'more device')} are not drawn.")
+    most = MOST_POINTS // len(lanes)
+    if any(len(own) > most for own in lanes.values()):
+        lines.append(f"Of a device at most {most:,} attempts and steps of memory are drawn, evenly spaced in time.")
     lines.append("The solid part of a bar is the share of its reserved memory that it used.")
     end = max(bar.end for bar in bars)
     unit = ("s", 1) if end < 300 else ("min", 60) if end < 3 * 3600 else ("h", 3600)
     heights = [340 + min(_lanes(own), 16) * (26 if _lanes(own) <= 8 else 16) for own in lanes.values()]
-    plot = _rows(heights, heads)
+    plot, names = _rows(heights, heads), study.trial_names
     for number, (label, own) in enumerate(lanes.items()):
-        _draw(plot, 2 * number + 1, own, budgets[label], pauses, unit, study.trial_names)
+        _draw(plot, 2 * number + 1, own, budgets[label], pauses, unit, names, most)
     plot.update_xaxes(title=f"time since the first trial was placed, {unit[0]}", row=2 * len(lanes))
     return Chart(title, "\n".join(lines), plot)
 
@@ -69,17 +73,17 @@ def _rows(heights: Sequence[int], heads: Sequence[str]) -> Plot:
 
 
 def _draw(
-    plot: Plot, row: int, bars: Sequence[Bar], budget_gb: float, pauses: Pauses, unit: Unit, names: Names
+    plot: Plot, row: int, bars: Sequence[Bar], budget_gb: float, pauses: Pauses, unit: Unit, names: Names, most: int
 ) -> None:
-    """Draws the attempts of a device on their lanes, in this row, and the memory in the row below."""
+    """Draws ``most`` attempts of a device on their lanes, in this row, and the memory in the row below."""
     lanes, (_, seconds) = _lanes(bars), unit
     plot.update_yaxes(title="trials", range=[lanes - 0.4, -0.6], showgrid=False, showticklabels=False, row=row)
     plot.update_yaxes(title="GB", rangemode="tozero", nticks=5, row=row + 1)
     plot.update_xaxes(rangemode="tozero").update_yaxes(fixedrange=True)
     for status in get_args(Status):
-        if own := [bar for bar in bars if bar.status == status]:
+        if own := [bar for bar in thinned(bars, most) if bar.status == status]:
             _add_bars(plot, row, status, own, 0.84 if lanes <= 24 else 1.0, unit, names)
-    _add_memory(plot, row + 1, bars, budget_gb, seconds)
+    _add_memory(plot, row + 1, thinned(memory_over_time(bars), most), budget_gb, seconds)
     line = {"color": colour("muted"), "dash": "dot", "width": 1.5}
     for at, length in [(at / seconds, length) for at, length in pauses]:
         for part in (row, row + 1):
@@ -139,9 +143,8 @@ def _memory(bar: Bar) -> str:
     return f"{number_text(bar.reserved_gb)} GB, {used}"
 
 
-def _add_memory(plot: Plot, row: int, bars: Sequence[Bar], budget_gb: float, seconds: int) -> None:
+def _add_memory(plot: Plot, row: int, steps: Sequence[Step], budget_gb: float, seconds: int) -> None:
     """Adds the memory that running attempts reserved and used over time, and the device's memory for trials."""
-    steps = memory_over_time(bars)
     times, accent = [round(at / seconds, 4) for at, _, _ in steps], colour("accent")
     common = {"mode": "lines", "hovertemplate": "%{y:.2f} GB<extra>%{fullData.name}</extra>", "row": row, "col": 1}
     common["showlegend"] = not _named(plot, "reserved")

@@ -24,10 +24,10 @@ from tuner.reporting.figures.optuna_figures import (
     slices,
     what_matters,
 )
-from tuner.reporting.figures.optuna_study import drawn
+from tuner.reporting.figures.optuna_study import drawn, subset
 from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.page.parts import address, command, facts, figure, pair, section
-from tuner.reporting.page.tables import configurations_table, trials_table, values_text
+from tuner.reporting.page.tables import configurations_table, most_rows, trials_table, values_text
 from tuner.reporting.result_tables import has_seeds, interval_text, intervals
 from tuner.reporting.standing import standing
 from tuner.reporting.study_view import StudyView
@@ -194,20 +194,29 @@ def _configurations(study: StudyView, workload: str) -> str:
         return ""
     heading = "Configurations" if len(study.objectives) == 1 else f"Configurations of {workload}"
     name = f"configurations-{list(study.objectives).index(workload)}"
-    return section(heading, name, configurations_table(rows, study.objectives[workload], f"{name}-table", heading))
+    table, fewer = configurations_table(rows, study.objectives[workload], f"{name}-table", heading)
+    return section(heading, name, _findings(filter(None, [fewer])) + table)
 
 
 def _trials(study: StudyView) -> str:
     if not study.rows:
         return section("All trials", "all", '<p class="none">No trial has ended yet.</p>')
-    options = "".join(f'<option value="{status}">{status} ({n})</option>' for status, n in sorted(_by_status(study)))
+    each = most_rows(study.rows) // len(study.objectives)
+    listed = [row for name in study.objectives for row in subset(study.of_workload(name), each, each // 2)]
+    counts = Counter(row.status for row in listed)
+    options = "".join(f'<option value="{status}">{status} ({n})</option>' for status, n in sorted(counts.items()))
     controls = (
         '<div class="controls"><label>Filter <input id="filter" type="search" autocomplete="off" spellcheck="false" '
         'placeholder="text in any column"></label><label>Status <select id="status"><option value="">any</option>'
         f'{options}</select></label><label class="check"><input id="every" type="checkbox"> show columns that are '
         'the same everywhere</label><p id="count" role="status"></p></div>'
     )
-    return section("All trials", "all", controls + trials_table(study.rows, study.objectives) + _reasons(study.rows))
+    fewer = (
+        f"{len(listed):,} of {len(study.rows):,} trials are listed: the best ones and others evenly spaced by rank."
+    )
+    said = _findings([f"{fewer} results.csv has all."] if len(listed) < len(study.rows) else [])
+    table = trials_table(listed, study.objectives)
+    return section("All trials", "all", controls + said + table + _reasons(study.rows))
 
 
 def _reasons(rows: Sequence[Attempt]) -> str:

@@ -6,15 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from tuner.errors import printable
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, Attempt, columns
 from tuner.records.row_queries import varying
 from tuner.reporting.result_tables import average_columns, has_seeds
-from tuner.reporting.texts import number_text
+from tuner.reporting.texts import MOST_OF_ERROR, number_text
 from tuner.trial import Objective
 
 # The columns after the hyperparameters.
 THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_gb", "device")
 NUMBERS, SAME = "n", "s"  # CSS classes of columns with numbers, and with one value in all rows
+
+
+MOST_CELLS, LEAST_ROWS = 60_000, 40  # of a table: some 3 MB
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,11 @@ class Column:
     key: str
     head: str
     classes: Sequence[str] = ()
+
+
+def most_rows(rows: Sequence[Attempt]) -> int:
+    """How many of these rows a table lists at most, so that a page stays small enough for a browser."""
+    return max(MOST_CELLS // len(columns(rows)), LEAST_ROWS)
 
 
 def trials_table(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> str:
@@ -53,16 +62,16 @@ def ordered_columns(rows: Sequence[Attempt], objectives: Mapping[str, Objective]
     return [key for key in dict.fromkeys([*first, *all_]) if key in all_ and key != "error"] + ["error"]
 
 
-def configurations_table(rows: Sequence[Attempt], objective: Objective, name: str, title: str) -> str:
-    """A workload's configurations over several seeds, as ``tuner results`` shows them.
+def configurations_table(rows: Sequence[Attempt], objective: Objective, name: str, title: str) -> tuple[str, str]:
+    """A workload's configurations over several seeds, as ``tuner results`` shows them, and what is left out of them.
 
     ``name`` is the table's id, ``title`` its name for screen readers.
     """
-    names, *others = average_columns(rows, objective, varying(rows))
+    (names, *others), fewer = average_columns(rows, objective, varying(rows), most=most_rows(rows))
     shown = [Column("name", "name"), *(Column(column.head, column.head, [NUMBERS]) for column in others)]
     cells = zip(map(_name_cell, names.texts), *(map(_sorted_cell, column.texts) for column in others), strict=True)
     caption = f"Configurations over their seeds, the best mean {objective.metric} first, with 95 % intervals"
-    return _sortable(name, f"Table: {title}", caption, shown, [("", line) for line in cells])
+    return _sortable(name, f"Table: {title}", caption, shown, [("", line) for line in cells]), fewer
 
 
 def values_text(rows: Iterable[Attempt], key: str) -> str:
@@ -71,9 +80,9 @@ def values_text(rows: Iterable[Attempt], key: str) -> str:
 
 
 def _text(key: str, row: Attempt) -> str:
-    """A value as in the CSV."""
+    """A value as in the CSV, but for the end of a long text."""
     value = row.value(key)
-    return "" if value is None else str(value)
+    return "" if value is None else printable(str(value), MOST_OF_ERROR)
 
 
 def _classes(key: str, rows: Sequence[Attempt]) -> list[str]:
@@ -89,7 +98,8 @@ def _trial_cell(key: str, row: Attempt) -> str:
     text = escape(_text(key, row))
     if key == "status":
         return f'<td><span class="status {text}">{text}</span>'
-    shown = escape(number_text(row.value(key))) if text else ""
+    value = row.value(key)
+    shown = text if value is None or isinstance(value, str) else escape(number_text(value))
     return f"<td>{text}" if shown == text else f'<td data-sort="{text}">{shown}'  # sorted by the exact value
 
 
