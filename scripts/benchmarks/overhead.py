@@ -1,10 +1,10 @@
 """What a study costs beside its trials, with trials that do nothing but wait.
 
     sleep    12 trials of 3 s, two at a time: from Ray being ready to the last row, against 18 s (bar 1.12 times)
-    trivial  200 trials that end at once, two at a time: seconds for each, after the workers are warm (bar 0.02 s)
+    trivial  200 trials that end at once, two at a time: seconds for each, after the workers are warm (bar 0.02 s),
+             and what the driver computes of them (bar 0.003 s); `scripts/benchmark driver` runs more of them
     mixed    40 trials of 0.3 s with shares of 0.2 to 0.9 on two declared GPUs, against the shortest possible time
              (bar 2.5 times)
-    memory   how much the driver grows from the 100th to the 1,000th trivial trial (bar 20 MB)
     small    4 trials of 0.1 s that import no torch, in the study's process: from the command to its exit (bar 3 s)
     optuna   16 trials of 0.1 s of an Optuna study, in the study's process, against study.optimize (bar 1.5 times)
 
@@ -26,7 +26,6 @@ from contextlib import closing, redirect_stdout
 from pathlib import Path
 from typing import Any, ClassVar
 
-import psutil
 import torch
 from torch import Tensor, nn
 
@@ -43,11 +42,10 @@ from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
 from tuner.records.study_folder import StudyFolder
-from tuner.records.study_record import UNKNOWN
 from tuner.reporting.console import make_console
 from tuner.reporting.progress import StudyProgress
 from tuner.study.recorder import Recorder
-from tuner.trial import GB, MB, Config, Device, MemoryEstimate, Objective, Request, Trial
+from tuner.trial import GB, Config, Device, MemoryEstimate, Objective, Request, Trial
 from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.task import TrainingTask
 
@@ -96,22 +94,19 @@ class DeclaredGpus(RayExecutor):
 
 
 class Clock(Recorder):
-    """The study's recorder, which also looks at the clock and the driver's memory."""
+    """The study's recorder, which also looks at the clock, and at what this process has computed."""
 
     first: float | None = None
-    ended = 0
-    resident: dict[int, int]
+    began = ended = 0.0
 
     def hear(self, state: State, event: Event) -> None:
-        if isinstance(event, Reported):
-            self.first = self.first or time.perf_counter()
+        if isinstance(event, Reported) and self.first is None:
+            self.first, self.began = time.perf_counter(), time.process_time()
         super().hear(state, event)
 
     def append(self, *arguments: Any) -> None:
         super().append(*arguments)
-        self.ended += 1
-        if self.ended in (100, 1000):
-            self.resident = {**getattr(self, "resident", {}), self.ended: psutil.Process().memory_info().rss}
+        self.ended = time.process_time()
 
 
 def requests(seconds: Sequence[float], shares: Sequence[float], device_bytes: int) -> list[Request]:
@@ -138,8 +133,7 @@ def run(
         study = StudyFolder(Path(folder) / "study", objectives)
         clock = Clock(
             study,
-            UNKNOWN,
-            [],
+            len(trials),
             trials,
             StudyProgress(make_quiet(), len(trials), [], objectives, 1),
             Trackers(),
@@ -169,8 +163,9 @@ def sleep() -> bool:
 def trivial() -> bool:
     clock, took = run(requests([0.0] * 200, [0.2] * 200, 4 * GB), [machine()], RayExecutor(), max_workers=2)
     assert clock.first
-    warm = time.perf_counter() - clock.first
-    return say("trivial", f"{warm / 200:.4f} s each ({took:.1f} s in all, with the workers' start)", warm / 200, 0.02)
+    warm, computed = (time.perf_counter() - clock.first) / 200, (clock.ended - clock.began) / 200
+    met = say("computed", "s of the driver's CPU each", computed, 0.003)
+    return say("trivial", f"{warm:.4f} s each ({took:.1f} s in all, with the workers' start)", warm, 0.02) and met
 
 
 def mixed() -> bool:
@@ -186,12 +181,6 @@ def mixed() -> bool:
     warm = time.perf_counter() - clock.first
     text = f"{took:.1f} s against {ideal:.1f} s ({warm:.1f} s from the first trial's start)"
     return say("mixed", text, took / ideal, 2.5)
-
-
-def memory() -> bool:
-    clock, _ = run(requests([0.0] * 1000, [0.2] * 1000, 4 * GB), [machine()], RayExecutor(), max_workers=2)
-    grown = (clock.resident[1000] - clock.resident[100]) / MB
-    return say("memory", "MB more from the 100th to the 1,000th trial", grown, 20)
 
 
 SMALL = """
@@ -253,7 +242,6 @@ def main() -> int:
         "sleep": sleep,
         "trivial": trivial,
         "mixed": mixed,
-        "memory": memory,
         "small": small,
         "optuna": suggestions,
     }
