@@ -158,7 +158,7 @@ def test_a_trial_that_needs_more_than_any_device_has_waits_for_a_whole_one(gpu_1
 def test_corrected_needs_count_for_trials_that_wait(gpu_16gb: Device) -> None:
     found = packer([gpu_16gb], 8, 8, 8)
     assert len(placed(found)) == 1
-    found.revise(lambda request: replace(request, need_bytes=3 * GB))
+    found.enqueue([replace(request, need_bytes=3 * GB) for request in requests(8, 8, 8)])
     assert [placement.limit_bytes for placement in placed(found)] == [3 * GB], "one more than planned"
 
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 from tests.support.packing import start_all
 from tuner.decisions.packing import Packer, make_plan
 from tuner.decisions.queue import Queue
@@ -16,8 +19,9 @@ def order(queue: Queue, *requests: Request, room_gb: float = 99) -> list[str]:
     for request in requests:
         queue.add(request, request.need_bytes)
     found = []
-    while at := queue.first(room_gb * GB, 0):
-        found.append(queue.pop(at)[1].trial.name)
+    while fitting := queue.first(room_gb * GB, 0):
+        found.append(fitting[1].trial.name)
+        queue.pop(fitting[1].trial.trial_id)
     return found
 
 
@@ -41,6 +45,33 @@ def test_an_unknown_time_counts_as_the_longest_and_without_times_need_decides() 
 
 def test_a_lower_seed_comes_before_a_longer_trial() -> None:
     assert order(Queue(memory_binds=False), request("a", 1, 9, seed=1), request("b", 1, 1)) == ["b", "a"]
+
+
+def test_a_trial_that_is_long_beside_all_that_waits_starts_before_larger_ones() -> None:
+    requests = [request("long", 1, 90), *(request(f"t{number}", 2, 1 + number) for number in range(9))]
+    assert order(Queue(memory_bytes=2 * GB), *requests)[0] == "long"
+    many = [*requests, *(request(f"m{number}", 3, 50) for number in range(9))]
+    assert order(Queue(memory_bytes=2 * GB), *many)[0] == "m0", "there is time enough for it"
+
+
+def test_what_fits_is_found_as_if_all_trials_were_gone_through() -> None:
+    draw = random.Random(0)
+    waiting = {}
+    queue = Queue(memory_bytes=64 * GB, ram_bytes=64 * GB)
+    for number in range(600):
+        asked = request(f"t{number}", draw.uniform(1, 40), draw.uniform(1, 9), draw.randrange(3))
+        waiting[asked.trial.trial_id] = replace(asked, host_bytes=draw.randrange(1, 32 * GB))
+        queue.add(waiting[asked.trial.trial_id], asked.need_bytes)
+    while waiting:
+        room, ram = draw.uniform(1, 64) * GB, draw.uniform(1, 40) * GB
+        fitting = [each for each in waiting.values() if each.need_bytes <= room and each.host_bytes <= ram]
+        found = queue.first(room, ram)
+        assert (found is None) == (not fitting)
+        if found:
+            assert found[1] in fitting and found[1].trial.seed == min(each.trial.seed for each in fitting)
+        dropped = found[1].trial.trial_id if found else draw.choice(list(waiting))
+        queue.pop(dropped)
+        del waiting[dropped]
 
 
 def test_workers_that_cores_bound_end_earlier_as_the_longest_starts_first(gpu_16gb: Device) -> None:

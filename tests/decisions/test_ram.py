@@ -110,7 +110,7 @@ def test_corrected_needs_of_ram_count_for_trials_that_wait() -> None:
     packer = Packer(plan([gpu()], listed))
     packer.enqueue(listed)
     assert len(started(packer)) == 2
-    packer.revise(lambda request: replace(request, host_bytes=0))
+    packer.enqueue([replace(request, host_bytes=0) for request in listed])
     assert len(started(packer)) == 2, "at most twice as many as planned"
 
 

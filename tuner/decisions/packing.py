@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -196,18 +196,24 @@ class Packer:
         self._allowed = list(plan.at_first)
         self._bounds = [math.inf] * len(plan.devices)  # what may be reserved until the next ``limit``
         self._most = math.inf  # how many trials may be placed at once until then
+        self._bounded = False  # whether the last ``limit`` bounded memory or RAM
         self._index = {device: index for index, device in enumerate(plan.devices)}
         self._lost: set[int] = set()
-        self._emptiest = sorted((-free, index) for index, free in enumerate(self._free))  # a heap, with stale entries
-        self._queue = Queue(memory_binds=plan.bound in ("memory", "RAM") or plan.guaranteed < plan.workers)
+        self._queue = Queue(
+            memory_binds=plan.bound in ("memory", "RAM") or plan.guaranteed < plan.workers,
+            memory_bytes=sum(plan.budgets),
+            ram_bytes=sum(plan.ram_budgets.values()),
+            slots=sum(plan.at_first),
+        )
         self._free_ram = dict(plan.ram_budgets)
         self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
-        self._aside: dict[str, set[int]] = {}  # by node id, devices that wait for its RAM and are not in the heap
+        self._sort()
+        self._count_devices()
 
     @property
     def largest_bytes(self) -> int:
         """The largest possible memory share of a trial: the largest budget of a remaining device; 0 without any."""
-        return self._plan.largest_without([self._plan.devices[index] for index in self._lost])
+        return self._largest
 
     @property
     def room_bytes(self) -> int:
@@ -222,9 +228,10 @@ class Packer:
         """
         self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
         self._most = math.inf if most is None else most
-        self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
-        self._emptiest = sorted((-self._room(index), index) for index in range(len(self._bounds)))
-        self._aside = {}
+        was_bounded, self._bounded = self._bounded, bool(rooms) or ram_bytes is not None
+        if was_bounded or self._bounded:
+            self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
+            self._sort()
 
     def allow(self, device: Device, workers: int) -> None:
         """Sets how many trials may run on a device at once. Running trials are left alone."""
@@ -234,9 +241,11 @@ class Packer:
 
     def held_back(self) -> tuple[Request, Device] | None:
         """The next trial that fits without bounds, with the share that it would get, and its device."""
+        if not self._bounded:
+            return (found[0], found[1].device) if (found := self._next()) else None
         for free, index in self._freest() if self._queue else ():
             if fitting := self._queue.first(free, self._own_ram(index)):
-                need, request = self._queue.look(fitting)
+                need, request = fitting
                 return replace(request, need_bytes=need), self._plan.devices[index]
         return None
 
@@ -254,39 +263,22 @@ class Packer:
 
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue, if it waits."""
-        if at := self._queue.find(trial_id):
-            self._queue.pop(at)
+        self._queue.pop(trial_id)
 
     def enqueue(self, requests: Iterable[Request]) -> None:
-        """Adds trials to the queue. A trial that needs more than any device has will get a whole device."""
-        largest = self.largest_bytes
-        smallest_ram = min(
-            (self._plan.ram_budgets.get(device.node_id, UNBOUNDED) for device in self._left()), default=0
-        )
+        """Adds trials to the queue. Those that wait get other needs instead, and keep their turn among equals.
+
+        A trial that needs more than any device has will get a whole device.
+        """
         for request in requests:
-            need = min(self._need(request), largest)
-            if request.host_bytes > smallest_ram:
-                request = self._within_host(request, need)
-            self._queue.add(request, need)
+            turn = self._queue.pop(request.trial.trial_id)
+            self._queue.add(*self._within_devices(request), turn)
         for node in list(self._aside):
             self._bring_back(node)
 
-    def revise(self, correct: Callable[[Request], Request]) -> None:
-        """Replaces every request in the queue by ``correct(request)``, with a better estimate."""
-        self.enqueue([correct(request) for request in self._queue.pop_all()])
-
     def next(self) -> tuple[Request, Placement] | None:
         """The trial that starts next, and where; None if none fits now. ``start`` reserves its share."""
-        while self._queue and self._most > 0 and (index := self._emptiest_device()) is not None:
-            room, ram = self._room(index), self._ram(index)
-            fitting = self._queue.first(room, ram)
-            if fitting is not None:
-                need, request = self._queue.look(fitting)
-                return request, self.placement(replace(request, need_bytes=need), self._plan.devices[index])
-            if ram == UNBOUNDED or self._queue.first(room, UNBOUNDED) is None:
-                return None
-            self._set_aside()
-        return None
+        return self._next() if self._most > 0 else None
 
     def release(self, placement: Placement) -> None:
         """Frees the memory share of a trial that has ended."""
@@ -295,7 +287,9 @@ class Packer:
     def remove(self, device: Device) -> None:
         """Removes a device, so that nothing more is placed on it."""
         self._lost.add(self._index[device])
-        self.revise(lambda request: request)
+        self._count_devices()
+        self._bring_back(device.node_id)
+        self.enqueue(self._queue.requests)
 
     def _need(self, request: Request) -> int:
         """The memory share of a trial. With uniform packing it is the same, unless the trial ran out of memory."""
@@ -306,17 +300,47 @@ class Packer:
             return 1 / self._plan.fits[index]
         return need / self._plan.budgets[index]
 
-    def _emptiest_device(self) -> int | None:
-        """The device with the most free memory among those with a free slot, and with RAM for a trial."""
-        while self._emptiest:
-            free, index = self._emptiest[0]
-            if -free != self._room(index) or not self._is_open(index):
-                heapq.heappop(self._emptiest)
-            elif self._free_ram and self._ram(index) < self._queue.least_ram:
-                self._set_aside()
-            else:
-                return index
+    def _next(self) -> tuple[Request, Placement] | None:
+        """The trial that starts next, and where, whatever their number."""
+        while self._queue and self._nodes:
+            _, index = self._nodes[0]
+            node = self._plan.devices[index].node_id
+            if self._nodes[0] != self._emptiest(node):
+                heapq.heappop(self._nodes)
+                continue
+            room = self._room(index)
+            if fitting := self._queue.first(room, self._ram(index)):
+                need, request = fitting
+                return request, self.placement(replace(request, need_bytes=need), self._plan.devices[index])
+            if not self._queue.has_room(room):  # nor on any other device, which has less
+                return None
+            heapq.heappop(self._nodes)
+            self._aside.add(node)
         return None
+
+    def _sort(self) -> None:
+        """Makes the heaps of devices, by their room. They may have stale entries."""
+        self._heaps: dict[str, list[tuple[int, int]]] = {}  # by node id, since the devices of a node share its RAM
+        for index, device in enumerate(self._plan.devices):
+            self._heaps.setdefault(device.node_id, []).append((-self._room(index), index))
+        self._nodes: list[tuple[int, int]] = []  # the emptiest device of each node
+        self._aside: set[str] = set()  # nodes without RAM for any trial, which are not in ``_nodes``
+        for node, heap in self._heaps.items():
+            heapq.heapify(heap)
+            self._bring_back(node)
+
+    def _emptiest(self, node: str) -> tuple[int, int] | None:
+        """The device of a node with the most room among those with a free slot."""
+        heap = self._heaps[node]
+        while heap and (-heap[0][0] != self._room(heap[0][1]) or not self._is_open(heap[0][1])):
+            heapq.heappop(heap)
+        return heap[0] if heap else None
+
+    def _count_devices(self) -> None:
+        """Notes the largest share of the remaining devices, and the smallest RAM of their hosts."""
+        self._largest = self._plan.largest_without([self._plan.devices[index] for index in self._lost])
+        rams = [self._plan.ram_budgets.get(device.node_id, UNBOUNDED) for device in self._left()]
+        self._smallest_ram = min(rams, default=0)
 
     def _is_open(self, index: int) -> bool:
         return self._slots[index] > 0 and index not in self._lost
@@ -325,11 +349,14 @@ class Packer:
         """The remaining devices that the plan uses."""
         return [device for i, device in enumerate(self._plan.devices) if self._plan.slots[i] and i not in self._lost]
 
-    def _within_host(self, request: Request, need: int) -> Request:
-        """The request, limited to the largest RAM of the hosts with a device that can hold it."""
+    def _within_devices(self, request: Request) -> tuple[Request, int]:
+        """The request and its need, limited to the largest device, and the largest RAM of a host that can hold it."""
         budgets, rams = self._plan.budgets, self._plan.ram_budgets
-        holding = [device for device in self._left() if budgets[self._index[device]] >= need]
-        return replace(request, host_bytes=min(request.host_bytes, largest_ram(holding, rams)))
+        need = min(self._need(request), self._largest)
+        if request.host_bytes > self._smallest_ram:
+            holding = [device for device in self._left() if budgets[self._index[device]] >= need]
+            request = replace(request, host_bytes=min(request.host_bytes, largest_ram(holding, rams)))
+        return request, need
 
     def _ram(self, index: int) -> int:
         """The bytes of its host's RAM that can be reserved for a device now: free, and within the bound."""
@@ -341,20 +368,17 @@ class Packer:
         """The free bytes of the budget of a device's host's RAM."""
         return self._free_ram.get(self._plan.devices[index].node_id, UNBOUNDED) if self._free_ram else UNBOUNDED
 
-    def _set_aside(self) -> None:
-        """Takes the emptiest device out of the heap until its host has more RAM, or the queue gets other trials."""
-        _, index = heapq.heappop(self._emptiest)
-        self._aside.setdefault(self._plan.devices[index].node_id, set()).add(index)
-
     def _bring_back(self, node: str) -> None:
-        for index in self._aside.pop(node, ()):
-            heapq.heappush(self._emptiest, (-self._room(index), index))
+        """Has the emptiest device of a node looked at again."""
+        self._aside.discard(node)
+        if device := self._emptiest(node):
+            heapq.heappush(self._nodes, device)
 
     def _freest(self) -> list[tuple[int, int]]:
-        """Free bytes and index of the emptiest open device of each host with RAM for a trial, the most first."""
+        """Free bytes and index of the emptiest open device of each host, the most first."""
         found: dict[str, tuple[int, int]] = {}
         for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
-            if self._is_open(index) and self._own_ram(index) >= self._queue.least_ram:
+            if self._is_open(index):
                 found[device.node_id] = max(found.get(device.node_id, (0, 0)), (free, index))
         return sorted(found.values(), reverse=True)
 
@@ -366,10 +390,9 @@ class Packer:
         self._free[index] += memory
         self._bounds[index] += min(0, memory)
         self._slots[index] += slots
-        heapq.heappush(self._emptiest, (-self._room(index), index))
         node = self._plan.devices[index].node_id
+        heapq.heappush(self._heaps[node], (-self._room(index), index))
         if node in self._free_ram:
             self._free_ram[node] += ram
         self._ram_bound += 0 if node else min(0, ram)
-        if ram > 0:
-            self._bring_back(node)
+        self._bring_back(node)

@@ -181,8 +181,8 @@ class Packing:
             packer.enqueue(event.requests)
         elif isinstance(event, Woken):
             packer.enqueue([event.request])
-        elif isinstance(event, Corrected) and event.requests:
-            packer.revise(lambda request: state.waiting[request.trial.trial_id])
+        elif isinstance(event, Corrected):
+            packer.enqueue(event.requests.values())
         elif isinstance(event, Dropped):
             packer.drop(event.request.trial.trial_id)
         elif isinstance(event, Started):
