@@ -96,6 +96,10 @@ def in_steps(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     found = sum(map(operator.mul, sizes, seconds))
     for parts in range(1, 6):
         found = max(found, sum(int((parts + 1) * x - 1e-9) / parts * t for x, t in zip(sizes, seconds, strict=True)))
+    for small in range(1, 10):  # what is larger than 1 - small / 20 has no room beside it for what is not smaller
+        least = small / 20
+        whole = [1.0 if x > 1 - least else x if x >= least else 0.0 for x in sizes]
+        found = max(found, sum(map(operator.mul, whole, seconds)))
     return found
 
 
