@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tuner.errors import InputError
-from tuner.search.plain_values import has_objects, plain_points, plain_space, stored
+from tuner.search.plain_values import has_objects, plain_configs, plain_points, plain_space, stored
 
 
 class Choice:
@@ -108,3 +108,20 @@ def test_what_json_cannot_hold_is_marked_in_a_record() -> None:
     }
     assert has_objects(kept)
     assert not has_objects(stored({"n": {"choice": [None, True, [1, {"a": 2}]]}}))
+
+
+@pytest.mark.parametrize("value", [(1, 2), range(3)])
+def test_what_would_come_back_as_a_list_is_refused_in_a_configuration(value: object) -> None:
+    for config in ([{"a": value}], [{"a": [{"b": value}]}], {"grid": {"a": [value]}}):
+        with pytest.raises(InputError, match=f"is a {type(value).__name__}: give a list"):
+            plain_configs(config)  # type: ignore[arg-type]
+
+
+def test_arrays_and_tensors_are_no_values_of_a_configuration() -> None:
+    import numpy as np
+    import torch
+
+    for value, name in ((np.ones((2, 2)), "ndarray"), (torch.tensor(1.5), "Tensor")):
+        with pytest.raises(InputError, match=f"is a {name}: give a list or a number"):
+            plain_configs([{"a": value}])
+    assert plain_configs([{"a": np.float32(1.5)}]) == [{"a": 1.5}]

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import logging
 import os
 import secrets
+import shutil
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from tuner.errors import ExecutionError, InputError, TunerError, one_line
 from tuner.machine.caps import environment, unless_set
-from tuner.machine.interrupts import take_back
+from tuner.machine.interrupts import SIGNALS, take_back
 from tuner.machine.logs import LOG_BYTES
 from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
+from tuner.machine.process_trees import end_tree, time_made
 from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
 ROTATION = {"RAY_ROTATION_MAX_BYTES": str(LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}  # of each process's output
 STOP_SECONDS = 30
+OWN_STOP_SECONDS = 1.0  # for our own Ray to end by itself; a study that is broken off does not wait for it
+INTERRUPTED = 130  # the exit code
 AUTH_MODE, AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 SERVICES = ("start_api_server", "start_log_monitor", "start_monitor")
 TEMPORARY = "ray"  # Ray opens its folder to everybody, so it lies in a private one
@@ -33,6 +41,31 @@ SKIPPED_LOGS = (
 )
 
 
+class Started:
+    """The processes of a local Ray and its folder."""
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self._processes: list[tuple[int, float]] = []
+        self._ended = False
+
+    def start(self, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        """Starts a process in a session of its own, so that signals to the study's group do not reach it."""
+        if self._ended:
+            raise ExecutionError("the study has been broken off")
+        process = subprocess.Popen(*arguments, **options, start_new_session=True)
+        self._processes.append((process.pid, time_made(process.pid)))
+        return process
+
+    def end(self) -> None:
+        """Kills the processes with their descendants, and removes the folder."""
+        self._ended = True
+        for pid, created in reversed(self._processes):
+            end_tree(pid, created, leads=True)
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
 class RayConnection:
     """A connection of this process to Ray, made in a thread that lives as long as the connection.
 
@@ -40,13 +73,16 @@ class RayConnection:
     them, not with the process.
     """
 
-    def __init__(self, connection: AbstractContextManager[bool]) -> None:
-        """Begins to enter ``connection``, whose value is whether it made a new connection, and returns at once."""
+    def __init__(self, connection: AbstractContextManager[bool], started: Started | None = None) -> None:
+        """Begins to enter ``connection``, whose value is whether it made a new connection, and returns at once.
+
+        ``started`` is what it starts.
+        """
         # Ray forks, and this module takes a lock around forks. If another thread imported it during a fork, it would
         # release a lock that it has not taken, and Python would print an error.
         import concurrent.futures.thread  # noqa: F401
 
-        self._connection = connection
+        self._connection, self._started = connection, started
         self._error: Exception | None = None
         self._connected = threading.Event()
         self._ending = threading.Event()
@@ -71,9 +107,25 @@ class RayConnection:
         take_back()
 
     def stop(self) -> None:
-        """Ends the connection and what was started for it, and waits for that. An earlier connection is kept."""
+        """Ends the connection and what was started for it, and waits for that. An earlier connection is kept.
+
+        What we have started ourselves is killed if it does not end soon. Ray may wait for it for a minute then.
+        """
         self._ending.set()
-        self._thread.join(STOP_SECONDS)
+        if self._started is None:
+            self._thread.join(STOP_SECONDS)
+            return
+        self._thread.join(OWN_STOP_SECONDS if self._connected.is_set() else 0)
+        if self._thread.is_alive():
+            self._started.end()
+            atexit.register(self._leave)
+
+    def _leave(self) -> None:
+        """Ends this process if the thread still waits for what was killed: Ray's own end would wait, too."""
+        if self._thread.is_alive():
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
 
     def _live(self) -> None:
         try:
@@ -86,8 +138,14 @@ class RayConnection:
 
 
 @contextmanager
-def local_ray(devices: Sequence[Device], variables: Mapping[str, str]) -> Iterator[bool]:
-    """A Ray with these devices and variables, or the one to which this process is connected."""
+def local_ray(
+    devices: Sequence[Device], variables: Mapping[str, str], started: Started | None = None
+) -> Iterator[bool]:
+    """A Ray with these devices and variables, or the one to which this process is connected.
+
+    What is started for it is kept in ``started``.
+    """
+    started = started or Started()
     quiet()
     import ray
 
@@ -95,9 +153,10 @@ def local_ray(devices: Sequence[Device], variables: Mapping[str, str]) -> Iterat
         yield False
         return
     with private_folder(usable_base()) as folder, authentication("token", secrets.token_hex(32)):
+        started.folder = folder
         # Ray's processes inherit the variables, so the idle workers that Ray starts can be used. That saves half a
         # second for each.
-        with environment({**unless_set(ROTATION), **variables, **_instances(devices)}), _small():
+        with environment({**unless_set(ROTATION), **variables, **_instances(devices)}), _small(started):
             ray.init(
                 address="local",
                 num_cpus=sum(device.cores for device in devices),
@@ -164,7 +223,7 @@ def quiet() -> None:
 
 
 @contextmanager
-def _small() -> Iterator[None]:
+def _small(started: Started) -> Iterator[None]:
     """A Ray that is started in this block listens on the loopback address alone, and has no services for people.
 
     The address is Ray's default on macOS and Windows. On Linux Ray takes another one even if given 127.0.0.1, unless
@@ -172,12 +231,16 @@ def _small() -> Iterator[None]:
 
     Ray starts a server for its dashboard, a reader of logs and an autoscaler even if no dashboard and no logs are
     asked for. Its workers wait for that server: without the three Ray starts in half the time.
+
+    Its C++ library takes the signals for itself. They are given back at once.
     """
-    from ray._private import ray_constants
+    import ray
+    from ray._private import ray_constants, services
     from ray._private.node import Node
 
     replaced: list[tuple[Any, str, object]] = [(ray_constants, "ENABLE_RAY_CLUSTER", False)]
     replaced += [(Node, name, lambda *_, **__: None) for name in SERVICES]
+    replaced += [(services, "ConsolePopen", started.start), (ray._raylet, "CoreWorker", _keeping_signals())]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     try:
         for owner, name, value in replaced:
@@ -186,3 +249,24 @@ def _small() -> Iterator[None]:
     finally:
         for owner, name, value in before:
             setattr(owner, name, value)
+
+
+def _keeping_signals() -> Callable[..., object]:
+    """Ray's class for its C++ library, which here leaves the handlers of signals as they are.
+
+    Only the main thread can set Python's handlers, and this one is another.
+    """
+    import ray
+
+    make = ray._raylet.CoreWorker
+    get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
+    get.restype, put.restype, put.argtypes = ctypes.c_void_p, ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
+
+    def made(*arguments: object, **options: object) -> object:
+        handlers = {int(number): get(int(number)) for number in SIGNALS}
+        worker = make(*arguments, **options)
+        for number, handler in handlers.items():
+            put(number, handler)
+        return worker
+
+    return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import math
+import os
 import signal
 import sys
 import threading
@@ -130,6 +131,21 @@ def orderly(interrupt: Interrupt) -> Iterator[None]:
                 signal.signal(number, interrupt.remember)
                 previous.callback(signal.signal, number, handler)
         yield
+
+
+def end_on_signals() -> None:
+    """Signals end a command as Ctrl-C does, with 130 and one line. One that was ignored before stays ignored."""
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Raises KeyboardInterrupt; a module that is being imported may drop that, so there the process ends at once."""
+    if not _imports(frame):
+        raise KeyboardInterrupt
+    os.write(2, b"error: interrupted\n")
+    os._exit(130)
 
 
 def take_back() -> None:

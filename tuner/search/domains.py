@@ -182,12 +182,20 @@ def label(value: object) -> str:
 
 
 def flat(values: Mapping[str, object], group: str = "") -> dict[str, object]:
-    """The values of groups by keys such as ``model.hidden``."""
+    """The values of groups by keys such as ``model.hidden``.
+
+    A mapping with a dot in a key is a value: as a group it would come back with another shape.
+    """
     found: dict[str, object] = {}
     for name, value in values.items():
-        is_group = isinstance(value, Mapping) and value and all(isinstance(key, str) for key in value)
+        is_group = isinstance(value, Mapping) and value and all(_names_part(key) for key in value)
         found |= flat(value, f"{group}{name}.") if is_group else {f"{group}{name}": value}  # type: ignore[arg-type]
     return found
+
+
+def _names_part(key: object) -> bool:
+    """Whether a key of a mapping can be a part of a key such as ``model.hidden``."""
+    return isinstance(key, str) and "." not in key
 
 
 def objects_of(space: Space) -> Objects:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import LambdaType
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError
+from tuner.errors import InputError, one_line
 from tuner.search.configurations import Configs
 from tuner.search.domains import KINDS, is_number, label
 
@@ -83,18 +83,24 @@ def has_objects(kept: object) -> bool:
 
 
 def _value(value: object) -> object:
-    """A value of a configuration: numpy's numbers are Python's, and tuples, ranges and arrays are lists."""
+    """A value of a configuration, in which numpy's numbers are Python's.
+
+    Raises:
+        InputError: it is a sequence or an array that ``study.json`` could only keep as a list.
+    """
     if isinstance(value, Mapping):
         return {str(key): _value(inner) for key, inner in value.items()}
     value = _scalar(value)
-    listed = _list(value)
-    return value if listed is None else [_value(inner) for inner in listed]
+    if isinstance(value, list):
+        return [_value(inner) for inner in value]
+    if _list(value) is not None:
+        raise InputError(f"config: {one_line(repr(value), 60)} is a {type(value).__name__}: give a list or a number")
+    return value
 
 
 def _scalar(value: object) -> Any:
-    """A number or a text of numpy as Python's; anything else as it is."""
-    to_python = getattr(value, "item", None)
-    return to_python() if getattr(value, "shape", None) == () and to_python else value
+    """A number or a text of numpy as Python's; anything else as it is, a tensor with a single number too."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 
 def _list(value: object) -> list[object] | None:

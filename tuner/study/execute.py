@@ -89,8 +89,9 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
             for request in study.misfits:
                 loop.take(dropped(request, study.whole, settings))
             if study.requests:
-                around.interrupt.check()  # Ray takes seconds to start
-                around.executor.open(study.tasks, study.plan, folder.checkpoints)
+                around.interrupt.check()
+                with around.interrupt.at_once():  # Ray takes seconds to start
+                    around.executor.open(study.tasks, study.plan, folder.checkpoints)
                 loop.take(Opened(study.plan, tuple(steering.feedback.begin(study.requests))))
                 name, alone = str(folder.path.absolute()), settings.in_process
                 with closing(DeviceArbiter(name, study.plan, takes_rest=alone)) as loop.arbiter:
