@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "optuna": {"records", "spec", "study", "workloads"},
     "transformers": {"api", "workloads"},
     "cli": {"api", "health", "records", "reporting", "search", "sizing", "spec", "study", "workloads"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "machine"},
 }
 TRANSFORMER = "import tuner; tuner.estimate_gpu_memory_requirements(512, 384, 6, 6, 24, 512)"
 EVERYWHERE = {"errors", "trial", "hyperparameters"}

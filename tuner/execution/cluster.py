@@ -49,7 +49,7 @@ class Started:
         self._processes: list[tuple[int, float]] = []
         self._ended = False
 
-    def start(self, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: Any, **options: Any) -> subprocess.Popen[Any]:
         """Starts a process in a session of its own, so that signals to the study's group do not reach it."""
         if self._ended:
             raise ExecutionError("the study has been broken off")

@@ -98,7 +98,7 @@ def _value(value: object) -> object:
     return value
 
 
-def _scalar(value: object) -> Any:
+def _scalar(value: Any) -> Any:
     """A number or a text of numpy as Python's; anything else as it is, a tensor with a single number too."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
