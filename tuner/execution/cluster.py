@@ -41,7 +41,7 @@ SKIPPED_LOGS = (
 )
 
 
-class Started:
+class StartedRay:
     """The processes of a local Ray and its folder."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class RayConnection:
     them, not with the process.
     """
 
-    def __init__(self, connection: AbstractContextManager[bool], started: Started | None = None) -> None:
+    def __init__(self, connection: AbstractContextManager[bool], started: StartedRay | None = None) -> None:
         """Begins to enter ``connection``, whose value is whether it made a new connection, and returns at once.
 
         ``started`` is what it starts.
@@ -139,13 +139,13 @@ class RayConnection:
 
 @contextmanager
 def local_ray(
-    devices: Sequence[Device], variables: Mapping[str, str], started: Started | None = None
+    devices: Sequence[Device], variables: Mapping[str, str], started: StartedRay | None = None
 ) -> Iterator[bool]:
     """A Ray with these devices and variables, or the one to which this process is connected.
 
     What is started for it is kept in ``started``.
     """
-    started = started or Started()
+    started = started or StartedRay()
     quiet()
     import ray
 
@@ -223,7 +223,7 @@ def quiet() -> None:
 
 
 @contextmanager
-def _small(started: Started) -> Iterator[None]:
+def _small(started: StartedRay) -> Iterator[None]:
     """A Ray that is started in this block listens on the loopback address alone, and has no services for people.
 
     The address is Ray's default on macOS and Windows. On Linux Ray takes another one even if given 127.0.0.1, unless

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, ClassVar
 from tuner.decisions.packing import Plan
 from tuner.errors import ExecutionError
 from tuner.execution.actor import Worker as Worker
-from tuner.execution.cluster import RayConnection, Started, local_ray
+from tuner.execution.cluster import RayConnection, StartedRay, local_ray
 from tuner.execution.cluster_discovery import join_cluster
 from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent, Happening, Weights
 from tuner.execution.mapped_arrays import put
@@ -76,7 +76,7 @@ class RayExecutor(Executor):
     def prepare(self, devices: Sequence[Device]) -> None:
         """Begins to start a local Ray with these devices, unless it is connected to one."""
         if self._connection is None:
-            started = Started()
+            started = StartedRay()
             connection = local_ray(devices, self._environment(devices[0]), started)
             self._connection = RayConnection(connection, started)
 
