@@ -374,7 +374,8 @@ class Outcome:
     metrics: Mapping[str, float] = field(default_factory=dict)  # the final metrics by name, if training got that far
     epochs: int = 0
     seconds: float = 0.0  # wall time from the placement to the end
-    peak_bytes: int | None = None  # the peak of its process on its device; None if it could not be measured
+    # The peak of its process on its device, with what an allocation that failed had asked for; None if unknown.
+    peak_bytes: int | None = None
     error: str = ""  # why the attempt was not completed, in one line
     traceback: str = ""  # the full traceback of ``error``, for the study's folder
     phase: Phase = ""  # the phase in which the attempt failed

@@ -72,6 +72,17 @@ def test_a_learned_footprint_is_doubled_so_that_an_eighth_of_a_device_becomes_a_
     assert shares == [2, 4, 8]
 
 
+def test_the_last_attempt_has_a_whole_device() -> None:
+    last, before = after(OOM, History(out_of_memory=2)), after(OOM, History(out_of_memory=1))
+    assert last and before
+    assert (before.request.need_bytes, last.request.need_bytes) == (3 * GB, 8 * GB)
+    in_parts = after(OOM, History(out_of_memory=1), on_oom="accumulate")
+    assert in_parts and in_parts.request.need_bytes == 8 * GB, "an attempt is left for smaller parts"
+    in_ram = replace(OOM, short_of="RAM", host_bytes=GB)
+    ram = after(in_ram, History(out_of_memory=2), whole_ram_bytes=6 * GB)
+    assert ram and ram.request.host_bytes == 6 * GB
+
+
 def test_a_retry_has_at_least_what_was_reached_and_at_most_a_device() -> None:
     reached = after(AttemptResult("out_of_memory", limit_bytes=2 * GB, peak_bytes=5 * GB))
     assert reached

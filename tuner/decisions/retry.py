@@ -101,7 +101,7 @@ def _with_more_memory(
     smaller: Smaller,
     random: Callable[[], float],
 ) -> Retry | None:
-    """A retry with more than the larger of share and peak, or in smaller parts on a whole device."""
+    """A retry with more than the larger of share and peak, at last with a whole device, or there in smaller parts."""
     history = replace(request.history, out_of_memory=request.history.out_of_memory + 1)
     if policy.on_oom == "fail" or history.out_of_memory >= policy.max_attempts:
         return None
@@ -113,7 +113,9 @@ def _with_more_memory(
         config = parts
     growth = max(policy.growth, LEARNED_GROWTH if request.estimate.is_learned else 0)
     more = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * growth)
-    grown = replace(request, need_bytes=min(more, whole_bytes), trial=replace(request.trial, config=config))
+    left = policy.max_attempts - history.out_of_memory - (policy.on_oom == "accumulate")
+    need = min(more, whole_bytes) if left > 1 else whole_bytes
+    grown = replace(request, need_bytes=need, trial=replace(request.trial, config=config))
     return Retry(_next_request(grown, history), backoff(history.out_of_memory, policy, random))
 
 
@@ -129,7 +131,9 @@ def _with_more_ram(
         or result.host_bytes >= whole_ram_bytes
     ):
         return None
-    grown = replace(request, host_bytes=min(math.ceil(had * policy.growth), whole_ram_bytes))
+    last = policy.max_attempts - history.out_of_memory == 1 and whole_ram_bytes != UNBOUNDED
+    more = whole_ram_bytes if last else math.ceil(had * policy.growth)
+    grown = replace(request, host_bytes=min(more, whole_ram_bytes))
     return Retry(_next_request(grown, history), backoff(history.out_of_memory, policy, random))
 
 

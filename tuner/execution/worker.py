@@ -123,6 +123,8 @@ def run_trial(
     peak, left = attempt.measure(meter)
     host_peak = meter.host_peak_bytes()
     meter.stop()
+    if attempt.wanted_bytes:
+        peak = max(peak or 0, meter.context_bytes + attempt.wanted_bytes)
     yield Outcome(
         trial=placement.trial,
         status=attempt.status,
@@ -167,6 +169,7 @@ class _TrialExecution:
     traceback: str = ""
     short_of: ShortOf = ""
     kills: int = 0  # ``oom_kills`` before it
+    wanted_bytes: int = 0  # what it held as an allocation failed, and what that asked for; 0 if unknown
 
     def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
@@ -247,6 +250,8 @@ class _TrialExecution:
             self.short_of = "RAM"
         if lack and lack.within(share_bytes) and not denied_by_limit(self.placement.device, lack.requested_bytes):
             self.lost = "memory"
+        elif lack and not self.short_of and lack.in_use_bytes is not None:
+            self.wanted_bytes = lack.in_use_bytes + (lack.requested_bytes or 0)
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         # The place where memory ran out is irrelevant.
         own = method_failure(error) if self.status == "failed" else str(lack or "")
