@@ -24,8 +24,8 @@ from tuner.execution.lost_trials import at_cap, lost_outcome
 from tuner.execution.nodes import oom_kills
 from tuner.execution.worker import TrialOptions, WeightsLost, WorkerEvent
 from tuner.machine.caps import worker_environment
+from tuner.machine.holders import status
 from tuner.machine.logs import open_log
-from tuner.machine.peak import resident_bytes
 from tuner.machine.process_exits import exit_text
 from tuner.machine.process_trees import end_tree, time_made
 from tuner.machine.threads import thread_variables
@@ -187,9 +187,10 @@ class Child:
 def run_in(child: Child, placement: Placement, log: Path | None) -> Iterator[WorkerEvent]:
     """Runs a trial in a process beside this one, with the events of ``run_trial``.
 
-    This process's own memory counts as a part of the trial's. ``log`` is the file with the trial's output.
+    This process's own memory counts as a part of the trial's, without files that both map. ``log`` is the file with
+    the trial's output.
     """
-    own = resident_bytes().get("resident", 0) if placement.device.kind == "cpu" else 0
+    own = status().get("RssAnon", 0) if placement.device.kind == "cpu" else 0
     started, kills = time.monotonic(), oom_kills()
     report: EpochReport | None = None
     completed = False
