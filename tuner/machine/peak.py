@@ -2,7 +2,7 @@
 
 On a GPU it is the caching allocator's reserved peak plus the CUDA context. On a CPU it is the growth of resident
 memory during the trial, without files that it has mapped, plus the worker's base (interpreter and libraries), which
-counts as the CPU's context.
+counts as the CPU's context, plus the peak of its child processes.
 A trial on a GPU takes the machine's RAM as well, which is measured beside it.
 """
 
@@ -30,7 +30,7 @@ RESET_PEAK = "5"  # proc(5): writing 5 resets VmHWM to the current resident size
 
 
 class HostMeter:
-    """Measures the RAM of a process that trains on a GPU, with its child processes.
+    """Measures the RAM of a process that trains on a GPU, and of its child processes; on a CPU only these count.
 
     Data loaders' workers come and go between two reports, so a thread measures every second. Mapped files do not
     count: the kernel shares them between processes, and can drop them. Nor does shared memory of the process itself:
@@ -51,6 +51,11 @@ class HostMeter:
             self._ended = threading.Event()
             threading.Thread(target=self._watch, args=[self._ended], daemon=True, name="host memory").start()
 
+    @property
+    def children_bytes(self) -> int:
+        """The peak of the child processes since ``start``."""
+        return self._children_bytes
+
     def stop(self) -> None:
         """Ends the thread; the peak stays."""
         self._ended.set()
@@ -66,12 +71,13 @@ class HostMeter:
     def _watch(self, ended: threading.Event) -> None:
         """Memory that a forked child shares with its parent counts once, until one of them writes to it."""
         while not ended.wait(LOOK_SECONDS):
-            own = status().get("RssAnon", 0)
-            sizes = [rollup(pid) for pid in _children(os.getpid())]
-            children = sum(fields.get("Private_Dirty", 0) + fields.get("Pss_Shmem", 0) for fields in sizes)
-            if not ended.is_set():  # else it is the next measurement's
-                self._own_bytes = max(self._own_bytes, own)
-                self._children_bytes = max(self._children_bytes, children)
+            with suppress(MemoryError):  # under a trial's cap
+                own = status().get("RssAnon", 0)
+                sizes = [rollup(pid) for pid in _children(os.getpid())]
+                children = sum(fields.get("Private_Dirty", 0) + fields.get("Pss_Shmem", 0) for fields in sizes)
+                if not ended.is_set():  # else it is the next measurement's
+                    self._own_bytes = max(self._own_bytes, own)
+                    self._children_bytes = max(self._children_bytes, children)
 
 
 class PeakMeter:
@@ -80,7 +86,8 @@ class PeakMeter:
     def __init__(self, device: Device, warm_up: Callable[[], None], *, host: bool = True) -> None:
         """Measures the worker's base after ``warm_up``, a first step, so that libraries loaded late belong to it.
 
-        ``host`` says whether to measure the RAM beside a GPU, which is wrong in a process that has other work, too.
+        ``host`` says whether to measure the RAM beside a GPU and child processes, which is wrong in a process that
+        has other work, too.
         """
         self._cuda = device.kind == "cuda"
         # ``context_bytes``: the CUDA context, or the resident bytes after the worker's imports.
@@ -96,17 +103,17 @@ class PeakMeter:
         self.base_bytes = 0
         self._before_bytes = self._mapped_before_bytes = 0
         self._stale_peak_bytes: int | None = None
-        self._host = HostMeter() if self._cuda and host else None
+        self._host = HostMeter() if host else None
 
     def start(self) -> None:
         """Begins a new measurement."""
+        if self._host:
+            self._host.start()  # first, as the stack of its thread is no part of a trial
         if self._cuda:
             import torch
 
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-            if self._host:
-                self._host.start()
         elif STATUS.exists():
             # Measured now: each thread that Ray starts late takes 8 MiB of address space, but no memory.
             self.base_bytes = (data_bytes() or 0) - self.left_bytes()
@@ -133,7 +140,7 @@ class PeakMeter:
 
     def host_peak_bytes(self) -> int | None:
         """The peak in RAM since ``start``, with child processes; None on the CPU, without /proc, or not asked for."""
-        return self._host.peak_bytes() if self._host else None
+        return self._host.peak_bytes() if self._host and self._cuda else None
 
     def stop(self) -> None:
         """Ends the measurement; the peaks stay."""
@@ -152,7 +159,8 @@ class PeakMeter:
         # Pages of mapped data sets are shared by the machine's workers, and the kernel can take them back.
         mapped = max(0, now.get("RssFile", 0) - self._mapped_before_bytes)
         # The memory that earlier trials left resident is now part of the worker's base.
-        return max(0, peak - mapped - self._before_bytes) + max(self.context_bytes, self._before_bytes)
+        own = max(0, peak - mapped - self._before_bytes) + max(self.context_bytes, self._before_bytes)
+        return own + (self._host.children_bytes if self._host else 0)
 
     def _holds_bytes(self) -> int:
         if self._cuda:
