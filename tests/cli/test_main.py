@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from tests.support.commands import refused, said
-from tuner.cli.main import cli
+from tuner.cli.main import cli, main
 from tuner.errors import InputError
 from tuner.spec.settings import Settings
 
@@ -383,3 +383,21 @@ def test_an_option_that_is_given_with_its_default_counts_as_given(monkeypatch: p
     with pytest.raises(InputError, match="that is all"):
         cli.main(["--resume", "out", "--on-oom", "grow"], standalone_mode=False)
     assert seen == [{"resume", "on_oom"}]
+
+
+def test_a_module_that_closes_the_output_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "closes_output.py").write_text("import sys\nsys.stdout.close()\ndef train(config): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["tuner", "run", "--workload", "closes_output:train", "--metric", "loss", "--direction", "min", "--dry-run"],
+    )
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capfd.readouterr().err == (
+        "error: the standard output is closed: a module or function that ran here must leave sys.stdout open\n"
+    )

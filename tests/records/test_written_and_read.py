@@ -24,7 +24,7 @@ from tuner.records.epochs import EpochLog, read_epochs
 from tuner.records.journal import Journal, read_attempts
 from tuner.records.machine_log import read_machine
 from tuner.records.read_studies import read_studies
-from tuner.records.study_record import Count, Named, StudyRecord, read_study
+from tuner.records.study_record import Count, Named, StudyRecord, Suggestion, read_study
 from tuner.search.configurations import configurations
 from tuner.trial import MOST_SEED, Device, EpochReport, MemoryEstimate, Outcome, Placement, Trial
 from tuner.workloads.session import to_numbers
@@ -182,6 +182,17 @@ def test_descriptions_of_studies_come_back(number: int, tmp_path: Path) -> None:
         record = drawn(draw, StudyRecord)
         (tmp_path / "study.json").write_bytes(record.to_json())
         assert read_study(tmp_path).to_json() == record.to_json()
+
+
+def test_what_a_search_suggests_comes_back(number: int, tmp_path: Path) -> None:
+    draw, found = random.Random(5), []
+    (tmp_path / "study.json").write_bytes(StudyRecord(workload="a").to_json())
+    for position in range(1, number + 1):
+        given = {"name": draw.choice(TEXTS[4:]), **trial(draw).config}
+        found.append(given)
+        with (tmp_path / "suggestions.jsonl").open("ab") as file:
+            file.write(Suggestion(number=position, configuration=given).to_line())
+    assert [repr(made) for made in read_study(tmp_path).configurations] == [repr(given) for given in found]
 
 
 def test_the_load_of_the_machine_comes_back(number: int, tmp_path: Path) -> None:

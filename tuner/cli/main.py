@@ -329,7 +329,14 @@ def main() -> None:
         _fail("interrupted", 130, debug)
     except MemoryError:
         _fail("not enough memory for this: free some, or give less data or smaller files", 1, debug)
-    except Exception as error:  # a defect of ours: still one line, and a way to see where
+    except Exception as error:
+        if getattr(sys.stdout, "closed", True):
+            _fail(
+                "the standard output is closed: a module or function that ran here must leave sys.stdout open",
+                2,
+                debug,
+            )
+        # A defect of ours: still one line, and a way to see where.
         _fail(f"unexpected {type(error).__name__}: {error}: please report it with the output of --debug", 1, debug)
     else:
         phases.hide()

@@ -14,6 +14,7 @@ from tuner.reporting.console import line_width
 from tuner.reporting.result_tables import (
     ELSEWHERE,
     MOST_ROWS,
+    best_value_text,
     has_seeds,
     print_averages,
     print_lines,
@@ -83,16 +84,17 @@ def best_lines(found: Comparison) -> list[str]:
         if row := found.best(found.matching, workload):
             which, name = _which(found, row), _named(found, row)
             whose = f" of {row.study}" if len(found.studies) > 1 else ""
-            lines.append(
-                f"{which}: {name}{whose}, {objective.metric} {row.number(objective.metric):.4f}. {again(found, row)}"
-            )
+            value = best_value_text(row, found.rows, objective)
+            lines.append(f"{which}: {name}{whose}, {value}. {again(found, row)}")
     return lines
 
 
 def _best(found: Comparison, rows: Sequence[Attempt], workload: str) -> str:
     """The best of a study's rows; empty where none is completed."""
-    metric, row = found.objectives[workload].metric, found.best(rows, workload)
-    return f"{_which(found, row)} {_named(found, row)}, {metric} {row.number(metric):.4f}" if row else ""
+    row = found.best(rows, workload)
+    if row is None:
+        return ""
+    return f"{_which(found, row)} {_named(found, row)}, {best_value_text(row, rows, found.objectives[workload])}"
 
 
 def _which(found: Comparison, row: Attempt) -> str:

@@ -27,6 +27,7 @@ from tuner.reporting.figures.optuna_figures import (
 )
 from tuner.reporting.figures.optuna_study import Drawn, drawn
 from tuner.reporting.figures.timeline import timeline
+from tuner.reporting.result_tables import best_value_text
 from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.reporting.texts import count_text
 from tuner.trial import DIRECTIONS, Objective
@@ -149,7 +150,7 @@ class StudyFrame(pd.DataFrame):
         counts, objective, folder = Counter(row.status for row in rows), self._objective(), self.attrs.get(FOLDER, "")
         text = f"{count_text(len(rows), 'trial')}: {', '.join(f'{count} {word}' for word, count in counts.items())}"
         if best := best_trial(rows, objective):
-            text += f" · best: {best.name}, {objective.metric} {best.number(objective.metric):.4f}"
+            text += f" · best: {best.name}, {best_value_text(best, rows, objective)}"
         return text + (f" · {folder}" if folder else "")
 
     def _drawn(self) -> Drawn:

@@ -13,7 +13,7 @@ from tuner.decisions.seconds import TimeLeft
 from tuner.errors import printable
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
-from tuner.reporting.texts import MOST_OF_ERROR, count_text, rough
+from tuner.reporting.texts import MOST_OF_ERROR, count_text, metric_text, rough
 from tuner.trial import (
     ACCUMULATION,
     EVALUATION_PARTS,
@@ -103,7 +103,7 @@ class StudyProgress:
             best = self._best.setdefault(trial.workload, (value, self._name(trial)))
             if objective.better(value, than=best[0]):
                 self._best[trial.workload] = value, self._name(trial)
-        result = f"{objective.metric} {value:.4f}" if value is not None else _reason(outcome)
+        result = f"{objective.metric} {metric_text(value)}" if value is not None else _reason(outcome)
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
         if self._has_line(outcome):
             took = f"{count_text(outcome.epochs, 'epoch')}, {outcome.seconds:.1f} s{peak}"
@@ -167,7 +167,7 @@ class StudyProgress:
 
     def _value(self, placement: Placement, report: EpochReport | None) -> str:
         value = report.metrics.get(self.objectives[placement.trial.workload].metric) if report else None
-        return "" if value is None else f"{value:.4f}"
+        return "" if value is None else metric_text(value)
 
     def _summary(self, running: Running, *, named: bool = False) -> str:
         """A line about the study; ``named`` adds the running trials, for where no table shows them."""
@@ -199,7 +199,9 @@ class StudyProgress:
             if report and value is not None and objective.better(value, than=known[0] if known else objective.worst):
                 whose = f"{self._name(placement.trial)}, epoch {report.epoch}"
                 bests[placement.trial.workload] = value, whose
-        texts = [f"{self.objectives[key].metric} {value:.4f} ({name})" for key, (value, name) in bests.items()]
+        texts = [
+            f"{self.objectives[key].metric} {metric_text(value)} ({name})" for key, (value, name) in bests.items()
+        ]
         so_far = " so far" * (self._done < self.trials)
         return f"best{so_far} {', '.join(texts)}" if texts else "no result yet"
 

@@ -14,7 +14,7 @@ from tuner.records.row_queries import default_columns, head, is_metric, metric_c
 from tuner.records.seed_statistics import Interval, averages, some_names, summary
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
-from tuner.reporting.texts import MOST_OF_ERROR, count_text, value_text, with_error
+from tuner.reporting.texts import MOST_OF_ERROR, count_text, decimals_apart, metric_text, value_text, with_error
 from tuner.trial import Objective, title
 
 if TYPE_CHECKING:
@@ -33,7 +33,13 @@ def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> s
     values = [
         f"{key.removeprefix(CONFIG)}={value_text(key, value)}" for key, value in known.items() if value is not None
     ]
-    return f"{objective.metric} {best.number(objective.metric):.4f}{' with ' * bool(values)}{', '.join(values)}"
+    return f"{best_value_text(best, rows, objective)}{' with ' * bool(values)}{', '.join(values)}"
+
+
+def best_value_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> str:
+    """The best row's value with the metric's name, told apart from those of the other rows."""
+    metric = objective.metric
+    return f"{metric} {metric_text(best.number(metric), decimals_apart(row.number(metric) for row in rows))}"
 
 
 def print_trials(console: Console, rows: Sequence[Attempt], metric: str, headline: Sequence[str] = ()) -> None:
@@ -85,10 +91,12 @@ def print_lines(console: Console, lines: Sequence[str]) -> None:
 
 def row_columns(rows: Sequence[Attempt], heads: Mapping[str, str], order: Sequence[str]) -> list[TextColumn]:
     """Columns of rows, by their heads; ``order`` names those that are left out first, and others stay."""
+    columns = {column: [row.value(column) for row in rows] for column in heads}
+    decimals = {column: decimals_apart(values) for column, values in columns.items()}
     return [
         TextColumn(
             printable(shown_as),
-            [printable(value_text(column, row.value(column)), MOST_OF_ERROR) for row in rows],
+            [printable(value_text(column, value, decimals[column]), MOST_OF_ERROR) for value in columns[column]],
             left=column in LEFT,
             spared=order.index(column) + 1 if column in order else 0,
             names=column in ("study", "name"),
@@ -205,4 +213,4 @@ def figures_lines(
 def _figure(name: str, value: float | None) -> str:
     if value is None:
         return ""
-    return str(int(value)) if name == "best_epoch" else f"{value:.6f}"
+    return str(int(value)) if name == "best_epoch" else metric_text(value, 6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from tuner.records.row_queries import is_metric
 from tuner.trial import GB
@@ -10,15 +11,35 @@ from tuner.trial import GB
 MEMORY_VIEWER = "https://docs.pytorch.org/memory_viz"  # draws snapshots of PyTorch's allocator
 MOST_OF_ERROR = 400  # the characters that a terminal shows of an error; the journal has them all
 GB_DIGITS = dict.fromkeys(("estimated_memory_gb", "peak_memory_gb", "peak_ram_gb"), 2)
+DECIMALS = 4  # of a metric
+MOST_DECIMALS = 12
 DIGITS = {"duration_s": 1, "gpu_fraction": 3, **GB_DIGITS}  # by column
 
 
-def value_text(column: str, value: object) -> str:
-    """A value as a line of printable characters."""
+def metric_text(value: float, decimals: int = DECIMALS) -> str:
+    """A metric with four decimals, or in four significant digits where these would say too little or be too long."""
+    return f"{value:.{decimals}f}" if value == 0 or _is_ordinary(value) else f"{value:.{DECIMALS}g}"
+
+
+def decimals_apart(values: Iterable[object]) -> int:
+    """The decimals of ``metric_text`` for values side by side: more where four would not tell them apart."""
+    known = [value for value in values if isinstance(value, float) and _is_ordinary(value)]
+    spread = max(known, default=0.0) - min(known, default=0.0)
+    return min(1 - math.floor(math.log10(spread)), MOST_DECIMALS) if 0 < spread < 10**-DECIMALS else DECIMALS
+
+
+def _is_ordinary(value: float) -> bool:
+    return 1e-3 <= abs(value) < 1e9
+
+
+def value_text(column: str, value: object, decimals: int = DECIMALS) -> str:
+    """A value as a line of printable characters; ``decimals`` are those of a metric."""
     if value is None:
         return ""
     if isinstance(value, float):
-        digits = 4 if is_metric(column) else DIGITS.get(column)
+        if is_metric(column):
+            return metric_text(value, decimals)
+        digits = DIGITS.get(column)
         return f"{value:.6g}" if digits is None else f"{value:.{digits}f}"
     text = str(value)
     return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
@@ -41,8 +62,10 @@ def number_text(value: object) -> str:
 def with_error(mean: float, half_width: float | None, *, signed: bool = False) -> str:
     """A mean with half the width of its interval, which has two significant digits: ``0.8512 ± 0.0034``."""
     sign = "+" if signed else ""
-    if not half_width or not math.isfinite(half_width):
+    if not half_width:
         return f"{sign * (mean > 0)}{number_text(mean)}"
+    if not 1e-9 <= half_width < 1e9 or abs(mean) >= 1e9:
+        return f"{mean:{sign}.6g} ± {half_width:.2g}"
     decimals = max(0, 1 - math.floor(math.log10(half_width)))
     return f"{mean:{sign}.{decimals}f} ± {half_width:.{decimals}f}"
 

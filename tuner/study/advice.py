@@ -13,7 +13,7 @@ from tuner.decisions.packing import Packing, Plan, make_plan
 from tuner.errors import NOT_GIVEN, InputError, option
 from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import Average, averages, seeds_needed
-from tuner.reporting.texts import count_text, gb_span
+from tuner.reporting.texts import count_text, gb_span, metric_text
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Objective
 from tuner.workloads.base import Trainable
@@ -102,9 +102,9 @@ def _more_seeds(figures: Figures, same: int, count: int, next_best: Average, obj
     if same == 1:
         who = f"{next_best.name} cannot be told from the best: it"
     where = "behind" if objective.loss(difference.mean) > 0 else "ahead on the seeds that both have"
-    apart = f"{abs(difference.mean):.4f} of {objective.metric} {where}"
+    apart = f"{metric_text(abs(difference.mean))} of {objective.metric} {where}"
     return (
-        f"{who} is {apart}, and differences vary by {difference.deviation:.4f} from seed to seed: about "
+        f"{who} is {apart}, and differences vary by {metric_text(difference.deviation)} from seed to seed: about "
         f"{figures.option('seeds', count)} would tell it apart if that stays so (beside {figures.option('resume')} "
         "only the new ones run)"
     )
