@@ -162,22 +162,29 @@ def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
     return {key: batch_size if value == AUTO else value for key, value in config.items()}
 
 
-def arguments(config: Config, objects: Objects) -> dict[str, object]:
-    """A configuration as the user's function receives it.
+def values_of(config: Config, objects: Objects) -> dict[str, object]:
+    """A configuration with the objects that its texts stand for.
 
-    Texts that stand for objects become these objects, and ``model.hidden`` becomes ``hidden`` of the dict ``model``.
     Lists and dicts are copies, so that a trial cannot change those of the next one.
     """
+    given = {
+        key: objects.get(key, {}).get(value, value) if isinstance(value, str) else value
+        for key, value in config.items()
+    }
+    return {key: copy.deepcopy(value) if isinstance(value, (list, dict)) else value for key, value in given.items()}
+
+
+def arguments(config: Config, objects: Objects) -> dict[str, object]:
+    """The values of a configuration as a function receives them: ``model.hidden`` is in the dict ``model``."""
     found: dict[str, object] = {}
-    for key, value in config.items():
+    for key, value in values_of(config, objects).items():
         *groups, name = key.split(".")
         place = found
         for group in groups:
             inner = place.setdefault(group, {})
             assert isinstance(inner, dict), f"{group} is a value and a group"  # a space with both is refused
             place = inner
-        given = objects.get(key, {}).get(value, value) if isinstance(value, str) else value
-        place[name] = copy.deepcopy(given) if isinstance(given, (list, dict)) else given
+        place[name] = value
     return found
 
 

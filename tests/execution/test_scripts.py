@@ -112,6 +112,30 @@ def test_a_key_that_a_trial_has_not_is_left_out_with_its_flag(tmp_path: Path) ->
     assert script.imports == ("torch", "sklearn")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["a=1", "model.lr={model.lr}"], ["a=1", "model.lr=0.5"]),
+        (["--n", "{n}", "--lr", "{model.lr}"], ["--n", "-3", "--lr", "0.5"]),
+        (["--lr={model.lr}", "{gone}"], ["--lr=0.5"]),
+        (["--n", "{n}", "--m", "x{gone}", "-v"], ["--n", "-3", "-v"]),
+        (["--a", "--betas", "{gone}", "{gone}"], ["--a"]),
+        (["--betas", "{gone}", "{n}"], ["--betas", "-3"]),
+    ],
+)
+def test_only_the_argument_of_a_key_that_a_trial_has_not_is_dropped(
+    tmp_path: Path, arguments: list[str], expected: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    assert Script(tmp_path / "train.py", arguments).command({"model.lr": 0.5, "n": -3}) == expected
+
+
+def test_a_key_that_no_placeholder_can_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    with pytest.raises(InputError, match="no placeholder can name '2nd': rename it, such as to lr_2"):
+        Script(tmp_path / "train.py", ["{2nd}"]).check_keys(["2nd"])
+
+
 def test_packages_that_a_module_beside_a_script_imports_are_loaded_before_it_is_seeded(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("from model import net\n")
     (tmp_path / "model.py").write_text("import layers\n")

@@ -55,7 +55,7 @@ def _call(study: StudyRecord, row: Attempt) -> str:
         data = ", data" if functions_of({"data": (study.options or {}).get("data")}) else ""
         return f"{row.workload}({arguments_of(row.config, {})}{data})"
     script = Script.of(spec)
-    return shlex.join(["python", os.path.relpath(script.path), *script.command(arguments_of(row.config, {}))])
+    return shlex.join(["python", os.path.relpath(script.path), *script.command(row.config)])
 
 
 def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:

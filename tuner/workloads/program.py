@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from tuner.trial import Config, Objects, arguments
+from tuner.trial import Config, Objects, arguments, values_of
 from tuner.workloads.base import Trainable
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ class Program(Trainable):
     def arguments_of(self, config: Config) -> dict[str, object]:
         """What the user's code receives for a configuration."""
         return arguments(config, self.objects)
+
+    def values_of(self, config: Config) -> dict[str, object]:
+        """The same by keys such as ``model.hidden``, without groups."""
+        return values_of(config, self.objects)
 
     def load_data(self, source: object, seed: int) -> Any:
         """The user's ``data``, unchanged."""

@@ -11,8 +11,9 @@ import re
 import runpy
 import shlex
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import redirect_stdout, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Self
 
@@ -24,6 +25,7 @@ from tuner.workloads.session import Session
 
 SCRIPT = "script "  # begins the text of a script with its arguments
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
+FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 
 
 class Script(Program):
@@ -77,20 +79,29 @@ class Script(Program):
         if unknown := sorted(named - set(keys)):
             known = ", ".join(keys) or "no key"
             raise InputError(f"{self.path.name}: its arguments have {{{unknown[0]}}}, but the space has {known}")
+        if unfit := [key for key in keys if not PLACEHOLDER.fullmatch(f"{{{key}}}")]:
+            raise InputError(f"{self.path.name}: no placeholder can name {unfit[0]!r}: rename it, such as to lr_2")
         if missing := [key for key in keys if key not in named]:
             more = " ".join(f"--{key} {{{key}}}" for key in missing)
             raise InputError(f"{self.path.name}: its arguments lack {', '.join(missing)}: add for example {more}")
 
-    def command(self, config: Mapping[str, object]) -> list[str]:
-        """The arguments of a trial. One that names a key that the trial has not is left out, with its flag."""
-        words: list[str] = []
-        for word in self.arguments:
-            keys = PLACEHOLDER.findall(word)
-            if all(key in config for key in keys):
-                words.append(PLACEHOLDER.sub(lambda found: str(config[found[1]]), word))
-            elif words and words[-1].startswith("-") and word.startswith("{"):
-                words.pop()
-        return words
+    def command(self, config: Config) -> list[str]:
+        """The arguments of a trial.
+
+        One that names a key that the trial has not is left out, and the flag before it if no value is left for it.
+        """
+        values, words = self.values_of(config), self.arguments
+        kept = [all(key in values for key in PLACEHOLDER.findall(word)) for word in words]
+        for place in reversed(range(len(words))):
+            if FLAG.fullmatch(words[place]):
+                follow = takewhile(lambda other: not words[other].startswith("-"), range(place + 1, len(words)))
+                of_flag = [kept[other] for other in follow]
+                kept[place] = any(of_flag) or not of_flag
+        return [
+            PLACEHOLDER.sub(lambda found: str(values[found[1]]), word)
+            for word, keep in zip(words, kept, strict=True)
+            if keep
+        ]
 
     def remedy(self, metric: str) -> str:
         """See ``Program.remedy``."""
@@ -98,7 +109,7 @@ class Script(Program):
 
     def run(self, config: Config, data: object, session: Session) -> None:
         """Runs the script as ``python script.py …`` does, in this process."""
-        words = self.command(self.arguments_of(config))
+        words = self.command(config)
         print(f"$ {self.path.name} {shlex.join(words)}", flush=True)
         sys.argv = [str(self.path), *words]
         sys.path.insert(0, str(self.path.parent))
