@@ -9,6 +9,7 @@ import builtins
 import ctypes
 import gc
 import json
+import math
 import os
 import resource
 import shutil
@@ -21,6 +22,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import torch
 
 import tuner
 
@@ -274,6 +277,11 @@ KINDS: dict[str, Callable[[], object]] = {
     "checkpoint-forbidden": _chmod,
     "umask": lambda: os.umask(0o777),
     "no-collector": lambda: gc.disable(),
+    "metric-huge": lambda: tuner.report(score=1.0, perplexity=math.exp(705)),
+    "output-is-3": lambda: setattr(sys, "stdout", 3),
+    "float64-for-all": lambda: torch.set_default_dtype(torch.float64),
+    "no-gradients": lambda: torch.set_grad_enabled(False),
+    "changes-a-class": lambda: setattr(Base, "__init__", None),
 }
 ALONE: dict[str, Callable[[], object]] = {  # what hits the whole study
     "removes-journal": lambda: _removes("attempts.jsonl"),
@@ -289,12 +297,22 @@ COMPLETES = {
     "3000-reports",
 }
 COMPLETES |= {"metric-name-formula", "other-folder", "thread-that-stays", "thread-that-raises", "no-collector"}
+COMPLETES |= {"float64-for-all", "no-gradients", "changes-a-class"}
 COMPLETES |= {"removes-checkpoints", "removes-table", "removes-epochs", "clears-environment"}
 # What ends is right, and so is that it goes on; but the study must not be harmed.
 EITHER = {
     name for name in KINDS if name.split("-")[0] in ("metric", "epoch", "patches", "closes", "returns", "checkpoint")
 }
-EITHER |= {"exit-0", "10000-metrics", "reports-bool", "reports-nothing", "removed-folder", "no-output", "few-files"}
+EITHER |= {
+    "exit-0",
+    "10000-metrics",
+    "reports-bool",
+    "reports-nothing",
+    "removed-folder",
+    "no-output",
+    "few-files",
+    "output-is-3",
+}
 EITHER |= {
     "no-file-size",
     "umask",
