@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import mkdtemp
 
 import psutil
 import pytest
@@ -17,7 +18,20 @@ FUNCTION = (
     "import time, tuner\ndef train(config):\n    for epoch in range(99):\n"
     "        time.sleep(0.2)\n        tuner.report(loss=config['n'])\n"
 )
-OPTIONS = ("--max-workers", "2", "--device", "cpu", "--memory-gb", "0.5", "--metric", "loss", "--output", "study")
+OPTIONS = (
+    "--max-workers",
+    "2",
+    "--device",
+    "cpu",
+    "--memory-gb",
+    "0.5",
+    "--metric",
+    "loss",
+    "--direction",
+    "min",
+    "--output",
+    "study",
+)
 
 
 def test_a_signal_during_an_import_ends_a_command_with_one_line(tmp_path: Path) -> None:
@@ -41,8 +55,7 @@ def test_a_signal_to_the_group_ends_a_start_of_ray_at_once(
     (tmp_path / "work/trial.py").write_text(FUNCTION)
     (tmp_path / "work/space.yaml").write_text("space: {n: {choice: [1, 2]}}")
     words = [sys.executable, "-m", "tuner", "run", "trial:train", "--space", "space.yaml", *OPTIONS]
-    scratch = Path("/tmp") / f"t{os.getpid()}"  # sockets have short paths
-    scratch.mkdir()
+    scratch = Path(mkdtemp(prefix="t", dir="/tmp"))  # sockets have short paths
     variables = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)}
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     study = subprocess.Popen(
