@@ -125,7 +125,7 @@ class TunerError(Exception):
 
     def told(self, spelling: Spelling = in_python) -> str:
         """The text for a reader: parameters as they spell them, and no control characters."""
-        return printable(spelled(self.text, spelling))
+        return printable(spelled(self.text, spelling)).replace("\n", "\\n")
 
     @property
     def text(self) -> str:

@@ -80,7 +80,8 @@ def test_trials_that_run_out_of_memory_are_completed_with_more(tight: Study) -> 
     }
     for name, line in again.items():
         assert line["limit_gb"] >= 1.49 * first[name]["limit_gb"]
-        assert first[name]["peak_memory_gb"] <= first[name]["limit_gb"] < line["peak_memory_gb"]
+        assert first[name]["limit_gb"] < first[name]["peak_memory_gb"] <= line["limit_gb"]
+        assert first[name]["limit_gb"] < line["peak_memory_gb"]
     assert tight.finished.keys() == first.keys()
 
 

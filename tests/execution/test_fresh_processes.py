@@ -19,11 +19,13 @@ import torch
 import tuner
 from tests.support.ray_trials import until
 from tuner.decisions.packing import make_plan
+from tuner.errors import InputError
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.executor import Executor, in_fresh_processes
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
+from tuner.study.executors import _check_hidden
 from tuner.trial import GB, Device, MemoryEstimate, Objective, Outcome, Placement, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
@@ -66,7 +68,7 @@ def changes_all(config: dict[str, Any], data: dict[str, int]) -> None:
         **{"environment": None, "numpy": "warn", "collector": True, "stdout": False, "path": False},
         **{"module": False, "class": 0, "data": 0},
     }
-    tuner.report(loss=0, **{name: float(value != untouched[name]) for name, value in found(data).items()})
+    tuner.report({"loss": 0, **{name: float(value != untouched[name]) for name, value in found(data).items()}})
     torch.set_default_dtype(torch.float64)
     torch.set_grad_enabled(False)
     torch.set_num_threads(2)
@@ -75,11 +77,11 @@ def changes_all(config: dict[str, Any], data: dict[str, int]) -> None:
     os.environ["TUNER_TEST_STATE"] = "1"
     np.seterr(all="ignore")
     gc.disable()
-    sys.stdout = 3  # type: ignore[assignment]
+    sys.stdout = 3
     sys.path.append("nowhere")
     os.tuner_test_state = 1  # type: ignore[attr-defined]
     Module.attribute = data["value"] = 1
-    tuner.report(loss=0, **{name: float(value != untouched[name]) for name, value in found(data).items()})
+    tuner.report({"loss": 0, **{name: float(value != untouched[name]) for name, value in found(data).items()}})
 
 
 def opened(executor: Executor, function: Any, folder: Path, data: object = None) -> Executor:
@@ -92,7 +94,8 @@ def opened(executor: Executor, function: Any, folder: Path, data: object = None)
 def trial(executor: Executor, function: Any, number: int, attempt: int = 1, **config: Any) -> Outcome:
     named = Trial(f"t{number:03d}", Function(function).name, str(number), config, seed=0, attempt=attempt)
     executor.submit(Placement(named, MemoryEstimate.given(1.0), DEVICE, 1.0, GB, 1))
-    return until(executor, Outcome)
+    outcome: Outcome = until(executor, Outcome)
+    return outcome
 
 
 def inherited(executor: Executor, folder: Path) -> set[str]:
@@ -176,6 +179,19 @@ def test_the_reason_why_no_trial_can_begin_is_told(tmp_path: Path) -> None:
     with closing(opened(ChildExecutor(), process, tmp_path, Unpackable())) as executor:
         failed = trial(executor, process, 1)
     assert failed.error == "the trial's process could not begin: ImportError: left at home"
+
+
+def test_a_file_with_the_name_of_a_standard_module_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("random", "types", "tuner"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not the module that was meant')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with closing(opened(ChildExecutor(), process, tmp_path)) as executor:
+        assert trial(executor, process, 1).status == "completed"
+    with pytest.raises(InputError, match=r"tuner\.py hides the package tuner from Ray's workers: rename it, or give"):
+        _check_hidden()
 
 
 class Unpackable:

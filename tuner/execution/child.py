@@ -82,13 +82,15 @@ class Child:
         """
         self._tasks = tasks
         self._inherited = os.environ.get(SEARCH_PATH)
-        root = str(Path(__file__).parents[2])
+        root, given = str(Path(__file__).parents[2]), (self._inherited or "").split(os.pathsep)
+        # Not the current folder, in which a file may have the name of a standard module.
+        searched = [path for path in given if path and os.path.realpath(path) != os.getcwd()]
         self._environment = {
             **os.environ,
             **worker_environment(device),
             **thread_variables(threads),
             **variables,
-            SEARCH_PATH: os.pathsep.join(filter(None, [root, self._inherited])),
+            SEARCH_PATH: os.pathsep.join([root, *searched]),
         }
         self._first = device, threads, options
         self._log = log or Path(os.devnull)
@@ -101,7 +103,7 @@ class Child:
         with its, open_log(self._log) as output:
             descriptors = its.fileno(), self._tasks.fileno()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tuner.execution.child_main", *map(str, descriptors)],
+                [sys.executable, "-P", "-m", "tuner.execution.child_main", *map(str, descriptors)],
                 pass_fds=descriptors,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

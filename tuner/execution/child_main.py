@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -53,8 +53,8 @@ def main(descriptor: int, content: int) -> None:
     os.environ.pop("PYTHONPATH", None)
     if inherited is not None:
         os.environ["PYTHONPATH"] = inherited
-    sys.path[:] = search_path
     try:
+        _import(options.imports, search_path)
         if options.fresh:
             _serve(connection, _preloaded(content, device, threads, options))
         else:
@@ -63,11 +63,20 @@ def main(descriptor: int, content: int) -> None:
         _give_up(connection, error)
 
 
-def _preloaded(content: int, device: Device, threads: int, options: TrialOptions) -> Callable[[], Worker]:
-    """What makes the worker in a trial's process. For trials on the CPU it is made here, by a single thread."""
-    for name in options.imports:
+def _import(names: Sequence[str], search_path: Sequence[str]) -> None:
+    """Imports what trials need, and then searches as the study does.
+
+    A file of the user's that has the name of a standard module, such as ``random.py``, is not taken for that.
+    """
+    sys.path += [path for path in search_path if path not in sys.path]
+    for name in names:
         with suppress(Exception):  # the trial will raise it again
             importlib.import_module(name)
+    sys.path[:] = search_path
+
+
+def _preloaded(content: int, device: Device, threads: int, options: TrialOptions) -> Callable[[], Worker]:
+    """What makes the worker in a trial's process. For trials on the CPU it is made here, by a single thread."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
     make = partial(Worker, unpack(content), device, threads, options, forks=True)

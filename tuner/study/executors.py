@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tuner.decisions.packing import Plan
-from tuner.errors import option
+from tuner.errors import InputError, option
 from tuner.execution.executor import Executor, in_fresh_processes
 from tuner.spec.settings import Settings
 from tuner.trial import Device
@@ -55,10 +56,18 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings, pipes: Mapping[
         from tuner.execution.cluster import usable_base
 
         usable_base()
+        _check_hidden()
         return executor
     from tuner.execution.child_executor import ChildExecutor
 
     return ChildExecutor(**_options(settings))
+
+
+def _check_hidden() -> None:
+    """Raises ``InputError`` if Ray's workers, which search the current folder first, would not find this package."""
+    if (own := Path("tuner.py")).is_file():
+        remedy = f"rename it, or give {option('max_workers', 1)}"
+        raise InputError(f"{own.absolute()} hides the package tuner from Ray's workers: {remedy}")
 
 
 def processes_line(plan: Plan, tasks: Tasks, settings: Settings) -> str:

@@ -179,6 +179,7 @@ def _write(folder: Path, content: State) -> None:
     if isinstance(content, Path):
         shutil.copytree(content, folder / FILES)
     elif torch := sys.modules.get("torch"):
-        torch.save(dict(content), folder / STATE)
+        with open(folder / STATE, "wb") as file:  # not a path: torch's own writer does not say that a disk is full
+            torch.save(dict(content), file)
     else:
         (folder / PLAIN_STATE).write_text(json.dumps(dict(content)))
