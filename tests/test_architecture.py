@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "datasets": {"machine"},
     "decisions": set(),
     "search": {"machine"},
-    "workloads": {"datasets"},
+    "workloads": {"datasets", "machine"},
     "training": {"machine", "workloads"},
     "estimation": {"datasets", "machine", "decisions", "training", "workloads"},
     "execution": {"machine", "decisions", "training", "workloads"},

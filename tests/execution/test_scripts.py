@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tuner.decisions.packing import make_plan
@@ -17,6 +19,7 @@ from tuner.execution.mapped_arrays import pack
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import ram_device
 from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
+from tuner.workloads.command import Command, script_of
 from tuner.workloads.script import Script
 from tuner.workloads.task import TrainingTask
 
@@ -28,12 +31,17 @@ def outcome_of(folder: Path, body: str, limit_bytes: int = 2 * GB) -> tuple[Outc
     """How a trial of this script ends, and what it reports."""
     path = folder / "train.py"
     path.write_text(SAYS + body)
-    script = Script(path, ["--lr", "{lr}"])
+    return outcome_of_words(folder, [str(path), "--lr", "{lr}"], limit_bytes)
+
+
+def outcome_of_words(folder: Path, words: list[str], limit_bytes: int = 2 * GB) -> tuple[Outcome, list[EpochReport]]:
+    """The same of a script or a command."""
+    script = script_of(words)
     (folder / "checkpoints").mkdir()
-    trial = Trial("t001", "train", "one", {"lr": 0.5}, seed=0)
+    trial = Trial("t001", script.name, "one", {"lr": 0.5}, seed=0)
     placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)
     options = TrialOptions(checkpoints=folder / "checkpoints", fresh=True)
-    tasks = pack({"train": TrainingTask(script, None, asked=Objective("loss"))})
+    tasks = pack({trial.workload: TrainingTask(script, None, asked=Objective("loss"))})
     with closing(Child(tasks, ram_device(), 1, options, {}, options.log("worker"))) as child:
         events = list(run_in(child, placed, options.log("t001")))
     (ended,) = (event for event in events if isinstance(event, Outcome))
@@ -163,3 +171,57 @@ def test_each_script_has_a_new_process_beside_the_study(tmp_path: Path) -> None:
 def test_a_dict_that_is_printed_is_no_report_and_no_fault(tmp_path: Path) -> None:
     ended, _ = outcome_of(tmp_path, "print({'loss': 1})\nimport tuner\ntuner.report(loss=lr)\n")
     assert (ended.status, ended.metrics["loss"]) == ("completed", 0.5)
+
+
+def test_a_command_reports_by_lines_of_json_of_its_processes(tmp_path: Path) -> None:
+    (tmp_path / "inner.py").write_text("import json, sys\nprint(json.dumps({'loss': float(sys.argv[1])}))\n")
+    (tmp_path / "run.sh").write_text(f"echo begun\n{sys.executable} {tmp_path}/inner.py $1\necho end >&2\n")
+    ended, reports = outcome_of_words(tmp_path, ["bash", str(tmp_path / "run.sh"), "{lr}"])
+    assert (ended.status, ended.metrics["loss"], ended.trial.workload) == ("completed", 0.5, "run")
+    assert [report.epoch for report in reports] == [0, 1]
+    assert (tmp_path / "logs" / "t001.log").read_text().endswith('begun\n{"loss": 0.5}\nend\n')
+
+
+def test_a_module_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.py").write_text("import sys\nprint('{\"loss\": ' + sys.argv[2] + '}')\n")
+    monkeypatch.chdir(tmp_path)
+    ended, _ = outcome_of_words(tmp_path, ["-m", "own", "--lr", "{lr}"])
+    assert (ended.status, ended.metrics["loss"], ended.trial.workload) == ("completed", 0.5, "own")
+
+
+def test_a_command_that_fails_has_its_own_traceback_and_message(tmp_path: Path) -> None:
+    body = "def load():\n    raise ValueError('no data')\ntry:\n    load()\nexcept ValueError:\n"
+    body += "    import traceback\n    traceback.print_exc()\n    print('Set HYDRA_FULL_ERROR=1')\n    sys.exit(1)\n"
+    (tmp_path / "train.py").write_text(SAYS + body)
+    words = [sys.executable, str(tmp_path / "train.py"), "--lr", "{lr}"]
+    ended, _ = outcome_of_words(tmp_path, words)
+    assert (ended.status, ended.error) == ("failed", "it ended with exit code 1: ValueError: no data (logs/t001.log)")
+    assert "in load" in ended.traceback and "HYDRA" in ended.traceback and "tuner/" not in ended.traceback
+
+
+def test_the_traceback_of_a_script_begins_with_its_own_frames(tmp_path: Path) -> None:
+    ended, _ = outcome_of(tmp_path, "def load():\n    raise ValueError('no data')\nload()\n")
+    first = ended.traceback.splitlines()[1]
+    assert first.startswith(f'  File "{tmp_path}/train.py", line 7') and "in load" in ended.traceback
+
+
+def test_a_command_that_runs_out_of_memory_is_retried_as_one(tmp_path: Path) -> None:
+    text = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    text = f"Traceback (most recent call last):\n  File 'a.py', line 1\n{text}"
+    (tmp_path / "train.py").write_text(f"import sys\nsys.exit({text!r})\n")
+    ended, _ = outcome_of_words(tmp_path, [sys.executable, str(tmp_path / "train.py")])
+    assert (ended.status, ended.error[:29]) == ("out_of_memory", "out of memory: needed 2.00 GB")
+
+
+def test_what_a_command_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
+    text = "setsid sleep 60 & echo $! > pid; echo '{\"loss\": 1}'"
+    (tmp_path / "run.sh").write_text(text.replace("> pid", f"> {tmp_path}/pid"))
+    ended, _ = outcome_of_words(tmp_path, ["bash", str(tmp_path / "run.sh")])
+    assert ended.status == "completed"
+    left = [process.info for process in psutil.process_iter(["pid", "status"])]
+    assert (int((tmp_path / "pid").read_text()), "sleeping") not in {(one["pid"], one["status"]) for one in left}
+
+
+def test_a_program_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere: there is no such program: give FILE.py, -m MODULE, or a command"):
+        Command(["nowhere", "{lr}"])

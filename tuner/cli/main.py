@@ -95,22 +95,22 @@ def run(ctx: click.Context, /, **_: object) -> None:
 
 
 @command(Settings)
-@click.argument("path", metavar="FILE.py")
+@click.argument("path", metavar="FILE.py|COMMAND")
 @click.argument("arguments", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
 def script(ctx: click.Context, /, path: str, arguments: tuple[str, ...], **_: object) -> None:
-    """Tune a Python script of your own.
+    """Tune a script or a command of your own.
 
-    Each trial runs in a process of its own. Behind -- are the script's arguments, in which {key} stands for a
-    hyperparameter of the space. The script reports by tuner.report(), or by lines of JSON on its standard output that
-    have the metric.
+    Each trial runs in a process of its own. Behind -- are the script's arguments, or the whole command such as
+    torchrun FILE.py or -m MODULE. In them {key} stands for a hyperparameter of the space. A script reports by
+    tuner.report(), or like a command by lines of JSON on its output that have the metric.
     """
     from tuner.api import run
-    from tuner.workloads.script import Script
+    from tuner.workloads.command import script_of
 
     asked = chosen(ctx, Settings)
     if asked.workload:
         raise both_given("workload", "script")
-    ctx.exit(run.run_given(asked.changed(workload=Script(path, arguments).spec)).exit_code)
+    ctx.exit(run.run_given(asked.changed(workload=script_of([path, *arguments]).spec)).exit_code)
 
 
 @command(EstimateOptions, "as_json", "as_csv")

@@ -31,6 +31,7 @@ from tuner.execution.actor import Worker
 from tuner.execution.child import ProcessEnd
 from tuner.execution.mapped_arrays import unpack
 from tuner.execution.worker import TrialOptions
+from tuner.machine.process_trees import end_descendants
 from tuner.trial import Device, Placement
 
 if TYPE_CHECKING:
@@ -237,6 +238,7 @@ def _listen(trial: Pipe, done: threading.Event) -> None:
             deliver(*loads(trial.recv_bytes()))  # noqa: S301
     except (EOFError, OSError):
         if not done.is_set():
+            end_descendants()
             os.killpg(0, signal.SIGKILL)
 
 

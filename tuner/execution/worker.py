@@ -6,7 +6,6 @@ import gc
 import io
 import re
 import time
-import traceback
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -48,7 +47,7 @@ from tuner.trial import (
     Trial,
 )
 from tuner.workloads.base import needs_workload
-from tuner.workloads.contract import FRAMES, method_failure
+from tuner.workloads.contract import method_failure, traceback_of
 from tuner.workloads.program import Program
 from tuner.workloads.task import TrainingTask
 
@@ -257,7 +256,7 @@ class _TrialExecution:
         own = method_failure(error) if self.status == "failed" else str(lack or "")
         own = LOADER_KILLED if loader_killed else own or _one_line(error)
         hint = f"; {SHARED} may be full: {MORE_SHARED}" if lacks_shared_memory(error) else ""
-        self.error, self.traceback = own + hint, traceback.format_exc(-FRAMES)
+        self.error, self.traceback = own + hint, traceback_of(error)
         self.metrics, self.weights = {}, b""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ STAT = Path("/proc/self/stat")
 CLOCK_SECONDS = 10.0
 ROUNDS = 10  # of searching for processes that were started meanwhile
 END_SECONDS = 5.0
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
 def own_process() -> tuple[int, float, bool]:
@@ -64,11 +67,24 @@ def end_tree(pid: int, created: float, leads: bool) -> None:
         time.sleep(0.01)
 
 
+def adopt_descendants() -> None:
+    """Makes this process the parent of its descendants whose parents end. Elsewhere than on Linux it does nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_descendants() -> None:
+    """Kills all processes that this one and its descendants have started, also those in sessions of their own."""
+    for process in _stopped(psutil.Process()):
+        with suppress(psutil.Error):
+            process.kill()
+
+
 def _stopped(root: psutil.Process) -> list[psutil.Process]:
-    """A process and its descendants, suspended, so that none of them starts another one."""
+    """A process, unless it is this one, and its descendants, suspended, so that none of them starts another one."""
     found: dict[int, psutil.Process] = {}
     for _ in range(ROUNDS):
-        new = [root] if not found else []
+        new = [root] if not found and root.pid != os.getpid() else []
         with suppress(psutil.Error):
             new += [process for process in root.children(recursive=True) if process.pid not in found]
         if not new:

@@ -16,7 +16,8 @@ from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.stored_options import from_stored, functions_of
 from tuner.trial import arguments as arguments_of
-from tuner.workloads.script import SCRIPT, Script
+from tuner.workloads.command import Command, script_in
+from tuner.workloads.command_line import SCRIPT
 
 # Options that concern the other trials, where results go, and who is told.
 ALONE = ("time_limit", "limit", "skip_too_large", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
@@ -28,7 +29,7 @@ def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path) -> str:
     If no shorter command would do, it is ``tuner train``; if no command would, the call that loads the best model.
     """
     if row.workload in study.programs:
-        return f"{_call(study, row)}  # tuner seeded it with {row.seed}"
+        return _call(study, row)
     if study.options is None or study.classes.get(row.workload, "") is None:
         return load_best_call(folder, "" if study.options is None else "workload=…")
     settings = from_stored(study.options)
@@ -47,15 +48,17 @@ def _is_listed(study: StudyRecord, settings: Settings) -> bool:
 
 
 def _call(study: StudyRecord, row: Attempt) -> str:
-    """The command line of a script, or the call of a function."""
+    """The command line of a script or a command, or the call of a function."""
+    seeded = f"  # tuner seeded it with {row.seed}"
     spec = study.classes.get(row.workload) or ""
     if study.command == OPTUNA_CALL:
-        return f"{row.workload}(optuna.trial.FixedTrial({dict(row.config)}))"
+        return f"{row.workload}(optuna.trial.FixedTrial({dict(row.config)})){seeded}"
     if not spec.startswith(SCRIPT):
         data = ", data" if functions_of({"data": (study.options or {}).get("data")}) else ""
-        return f"{row.workload}({arguments_of(row.config, {})}{data})"
-    script = Script.of(spec)
-    return shlex.join(["python", os.path.relpath(script.path), *script.command(row.config)])
+        return f"{row.workload}({arguments_of(row.config, {})}{data}){seeded}"
+    script = script_in(spec)
+    start = [script.start[0], *map(os.path.relpath, script.start[1:])]
+    return shlex.join([*start, *script.command(row.config)]) + ("" if isinstance(script, Command) else seeded)
 
 
 def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:

@@ -31,11 +31,11 @@ from tuner.study.searching import (
 from tuner.study.selection import chosen_before
 from tuner.study.stored_options import CALL, is_object, is_source, plainly, resumed, to_stored
 from tuner.trial import Objects
+from tuner.workloads.command_line import CommandLine
 from tuner.workloads.function import Function
 from tuner.workloads.lookup import specs_of
 from tuner.workloads.objectives import objective_of
 from tuner.workloads.program import Program
-from tuner.workloads.script import Script
 from tuner.workloads.task import Selection, on_all_data
 
 
@@ -80,7 +80,7 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
     if not isinstance(program, Program):
         return selection
     has_data = not isinstance(settings.data, str) or settings.data != DEFAULT_DATA
-    if isinstance(program, Script) and has_data:
+    if isinstance(program, CommandLine) and has_data:
         raise ParameterError("data", settings.data, "a script reads its own data", "give it among its arguments")
     if isinstance(program, Function) and has_data and not program.takes_data:
         rule = f"{program.name} takes no data: define it as def {program.name}(config, data)"
@@ -96,7 +96,7 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
         listed, defaults = read_configs(settings.config)
         entries = [defaults, *cast("list[Mapping[str, object]]", listed)]
         objects = listed_objects(entries, source_name(settings.config))
-    if isinstance(program, Script):
+    if isinstance(program, CommandLine):
         if settings.in_process:
             raise ParameterError("in_process", True, "a script needs processes of its own", "leave it out")
         program.check_keys(keys)

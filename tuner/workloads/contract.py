@@ -67,6 +67,20 @@ def summarize(error: BaseException, function: Callable[..., object] | None = Non
     return f"{type(error).__name__}{': ' * bool(text)}{text}{where}"
 
 
+def traceback_of(error: BaseException) -> str:
+    """A traceback's text; of an exception of the user's code without the frames that lead there.
+
+    Of a script or a command it is what that has printed.
+    """
+    if output := getattr(error, "tuner_output", ""):
+        return str(output)
+    told = traceback.TracebackException.from_exception(error, limit=-FRAMES)
+    if hasattr(error, "tuner_method"):
+        ours = [frame.filename.startswith("<frozen") or OURS in Path(frame.filename).parents for frame in told.stack]
+        told.stack = traceback.StackSummary.from_list(told.stack[ours.index(False) if False in ours else 0 :])
+    return "".join(told.format())
+
+
 def _place(error: BaseException, function: Callable[..., object] | None) -> str:
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__, -FRAMES)]
     frames = [

@@ -10,8 +10,9 @@ from tuner.errors import InputError
 from tuner.workloads import custom
 from tuner.workloads.base import Trainable, Workload
 from tuner.workloads.built_in import BUILT_IN, is_built_in
+from tuner.workloads.command import script_in
+from tuner.workloads.command_line import SCRIPT
 from tuner.workloads.function import Function
-from tuner.workloads.script import SCRIPT, Script
 
 # A name, module:Class or module:function, an object, its class, or a function.
 WorkloadLike = str | Trainable | type[Workload] | Callable[..., object]
@@ -110,7 +111,7 @@ def _by_spec(wanted: str, classes: Classes) -> Trainable:
         raise InputError(f"workload {wanted} {WAS_OBJECT}: pass it again from Python")
     workload: Trainable
     if spec.startswith(SCRIPT):
-        workload = Script.of(spec)
+        workload = script_in(spec)
     else:
         found = custom.load(spec)
         workload = custom.make(found) if isinstance(found, type) else Function(found)

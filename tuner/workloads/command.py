@@ -1,0 +1,135 @@
+"""Any command as a trial: ``torchrun``, ``python -m``, ``accelerate launch``, ``uv run``, an executable."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import select
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+
+from tuner.errors import InputError, one_line
+from tuner.machine.process_trees import adopt_descendants, end_descendants
+from tuner.trial import Config
+from tuner.workloads.command_line import SCRIPT, CommandLine, name_of
+from tuner.workloads.output import Output, Reports, failure
+from tuner.workloads.script import Script
+from tuner.workloads.session import Session
+
+MODULE = "-m"
+LOOK_SECONDS = 0.1  # between two looks whether it has ended
+END_SECONDS = 5.0  # for a command that is asked to end, as launchers then end their processes
+CHUNK_BYTES = 2**16
+
+
+class Command(CommandLine):
+    """A command, which runs in the process group of the trial."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        """``-m`` as the first word stands for this Python with ``-m``.
+
+        Raises ``InputError`` if there is no such program.
+        """
+        first, *rest = words
+        self.imports, self.arguments = (), tuple(rest)
+        self.start = (
+            ("python", MODULE) if first == MODULE else (os.path.abspath(first) if os.sep in first else first,)
+        )
+        self.program = f"{MODULE} {rest[0] if rest else ''}" if first == MODULE else first
+        _starting(self.start)
+        module = next((after for word, after in pairwise(words) if word == MODULE), "")
+        file = next((word for word in rest if Path(word).is_file()), first)
+        self.name = name_of(module or Path(file).stem)
+
+    def run(self, config: Config, data: object, session: Session) -> None:
+        """Runs the command, and reads what it and its processes print."""
+        words = self.command(config)
+        print(f"$ {shlex.join([*self.start, *words])}", flush=True)
+        reports = Reports(session)
+        adopt_descendants()
+        process = subprocess.Popen(
+            [*_starting(self.start), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PYTHONUNBUFFERED": "1", **_ports(), **os.environ},
+        )
+        try:
+            output = Output(reports)
+            for text in _texts(process):
+                output.write(text)
+            output.flush()
+        finally:
+            _end(process)
+        if process.returncode:
+            raise failure(process.returncode)
+        reports.end()
+
+
+def script_of(words: Sequence[str]) -> CommandLine:
+    """The script or the command of these words; raises ``InputError`` if it cannot be run."""
+    if not words or not words[0]:
+        raise InputError(f"the script is missing, such as {SCRIPT}train.py {{lr}}")
+    return Script(words[0], words[1:]) if words[0].endswith(".py") else Command(words)
+
+
+def script_in(spec: str) -> CommandLine:
+    """The script or the command of a text such as ``script train.py {lr}``, with words quoted as in a shell."""
+    try:
+        return script_of(shlex.split(spec)[1:])
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{spec}: {one_line(error)}") from error
+
+
+def _starting(start: Sequence[str]) -> list[str]:
+    """The words that start a program, which may be beside this Python; raises ``InputError`` if there is none."""
+    if start[-1] == MODULE:
+        return [sys.executable, MODULE]
+    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    found = shutil.which(start[0], path=folders)
+    if not found:
+        rule = "there is no such program: give FILE.py, -m MODULE, or a command such as torchrun FILE.py"
+        raise InputError(f"{start[0]}: {rule}")
+    return [found]
+
+
+def _ports() -> dict[str, str]:
+    """A free port for the processes of a launcher, whose own default would be the same for all trials."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    return {"MASTER_PORT": port, "PET_MASTER_PORT": port}  # torchrun reads the second one
+
+
+def _texts(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """What a process prints until it ends; a process that it leaves behind may keep its output open."""
+    assert process.stdout is not None
+    pipe, decoder = process.stdout.fileno(), codecs.getincrementaldecoder("utf-8")("replace")
+    while True:
+        ended = process.poll() is not None
+        ready, _, _ = select.select([pipe], [], [], 0 if ended else LOOK_SECONDS)
+        content = os.read(pipe, CHUNK_BYTES) if ready else b""
+        if content:
+            yield decoder.decode(content)
+        elif ready or ended:
+            process.wait()
+            return
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a command that still runs, and all that it has started."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+    end_descendants()
+    process.wait()

@@ -1,0 +1,116 @@
+"""What a script or a command prints: the reports in it, and how it tells why it failed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+from tuner.errors import WorkloadError, one_line
+from tuner.workloads.session import Session
+
+TAIL_BYTES = 2**16  # of the output, which is looked through for a traceback
+LAST_LINES = 20  # of the output, where it has no traceback
+SHOWN = 200  # characters of a line in a trial's row
+RANK = re.compile(r"^\[rank\d+\]: ", re.M)  # what torch.distributed puts before a line
+TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<said>\S.*)", re.M)
+OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")  # which only say that another process has failed
+
+
+class Reports:
+    """The reports in lines of output: those of JSON that have the metric."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._metric = session.metric
+        self._line = ""
+        self._broken = ""
+        self._others: dict[str, None] = {}  # what lines of JSON without the metric had
+
+    def feed(self, text: str) -> None:
+        """Reports what the complete lines say, with a last one that was begun before."""
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            self._read(line.strip())
+
+    def end(self) -> None:
+        """Reads the last line; raises ``WorkloadError`` if all that was reported is damaged."""
+        self.feed("\n")
+        if self._session.reports:
+            return
+        if self._others:
+            raise WorkloadError(f"it reported {', '.join(self._others)}, but not {self._metric}")
+        if self._broken:
+            raise WorkloadError(f"a line of its output is no JSON, and none is a report: {self._broken:.80}")
+
+    def _read(self, line: str) -> None:
+        if not line.startswith("{"):
+            return
+        try:
+            said = json.loads(line)
+        except ValueError:
+            self._broken = self._broken or line
+            return
+        if self._metric not in said:
+            self._others |= dict.fromkeys(said)
+            return
+        epoch = said.pop("epoch", None)
+        kept = {
+            name: value for name, value in said.items() if isinstance(value, (int, float)) or name == self._metric
+        }
+        self._session.report(kept, epoch if isinstance(epoch, int) else None)
+
+
+class Output(io.TextIOWrapper):
+    """This process's standard output, in which lines may be reports."""
+
+    def __init__(self, reports: Reports) -> None:
+        file = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
+        super().__init__(io.BufferedWriter(file), "utf-8", line_buffering=True)
+        self._reports = reports
+
+    def write(self, text: str) -> int:
+        """Writes text, and reports what its lines say."""
+        super().write(text)
+        self._reports.feed(text)
+        return len(text)
+
+
+def failure(code: object) -> WorkloadError:
+    """The error of a script or a command that has ended with this exit code, with what it has printed of it."""
+    how = f"it ended with exit code {code}"
+    if isinstance(code, int) and code < 0:
+        how = f"it was ended by {signal.Signals(-code).name}"
+    log, text = _log()
+    text = RANK.sub("", text)
+    found = list(TRACEBACK.finditer(text))
+    own = [one for one in found if not any(name in one["said"] for name in OF_LAUNCHERS)] or found
+    lines = [line for line in text.splitlines() if line.strip()]
+    said = one_line(own[-1]["said"] if own else lines[-1] if lines else "", SHOWN)
+    error = WorkloadError(f"{how}: {said} (logs/{log})" if said else how)
+    error.tuner_output = text[own[-1].start() :] if own else "\n".join(lines[-LAST_LINES:])  # type: ignore[attr-defined]
+    # What tells whether memory ran out: see ``tuner.machine.caps``.
+    error.__cause__ = (MemoryError if said.startswith("MemoryError") else RuntimeError)(said)
+    return error
+
+
+def last_lines(most: int) -> list[str]:
+    """The last lines that this process's trial has printed, without empty ones; none if its output is not kept."""
+    return [line for line in _log()[1].splitlines() if line.strip()][-most:]
+
+
+def _log() -> tuple[str, str]:
+    """The name of the file that this process's output goes to, and its end; empty if the output is not kept."""
+    try:
+        file = Path(os.readlink("/proc/self/fd/1"))
+        if file.suffix != ".log":
+            return "", ""
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - TAIL_BYTES))
+            return file.name, opened.read().decode(errors="replace")
+    except OSError:
+        return "", ""
