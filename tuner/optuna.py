@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import optuna
 
-from tuner.errors import ParameterError, option
-from tuner.records.study_record import OPTUNA_CALL, read_study
+from tuner.errors import ParameterError, WorkloadError, both_given, option
+from tuner.records.study_record import OPTUNA_CALL, UNKNOWN, StudyRecord, read_study
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
+from tuner.study.live_search import Search
 from tuner.study.objective_trials import ObjectiveTrials
 from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
+from tuner.study.selection import configurations_of
 from tuner.study.stored_options import to_stored, with_own
 from tuner.study.study import run_study
-from tuner.trial import Configuration, Direction, Objective
+from tuner.trial import MOST_TRIALS, Direction, Objective
 from tuner.workloads.optuna_objective import VALUE, OptunaObjective
 from tuner.workloads.task import Selection
 
@@ -28,7 +32,7 @@ __all__ = ["optimize"]
 def optimize(options: OptunaOptions) -> StudyResult:
     """Runs an Optuna study's trials side by side, each in a process with the memory that it needs.
 
-    It does what ``study.optimize(objective, n_trials)`` does, with any storage, sampler and pruner. The study then
+    It does what ``study.optimize`` does with the same arguments, with any storage, sampler and pruner. The study then
     has its trials and ``best_params`` as usual. A trial that runs out of memory is tried again with more, with the
     same suggestions and as the same trial of the study.
 
@@ -37,30 +41,66 @@ def optimize(options: OptunaOptions) -> StudyResult:
 
     Raises:
         InputError: something given cannot be used; nothing has been written.
+        WorkloadError: a trial raised what ``catch`` does not name.
         ExecutionError: Ray does not start, or the folder can no longer be written.
     """
-    study, number = options.study, options.n_trials
+    study = options.study
     if not isinstance(study, optuna.Study):
         raise ParameterError("study", f"a {type(study).__name__}", "must be an optuna.Study", "optuna.create_study()")
-    if number < 1:
-        raise ParameterError("n_trials", number, "must be at least 1")
     directions = [cast("Direction", direction.name.lower()) for direction in study.directions]
     names = [VALUE] if len(directions) == 1 else [f"{VALUE}_{place}" for place in range(len(directions))]
-    objective = OptunaObjective(options.objective, names)
-    listed = [Configuration(f"trial-{place}", {}) for place in range(1, number + 1)]
-    settings = Settings.of(options.given())
-    if folder := settings.resume:
-        settings = with_own(read_study(Path(folder), option("resume", folder)), settings)
-        if study.get_trials(deepcopy=False):
-            study.sampler.reseed_rng()  # a new sampler with the same seed would repeat its suggestions
-    selected = Selected(
-        [Selection(objective, lambda: None, listed, Objective(names[0], directions[0]))],
-        settings,
-        label="optuna",
-        command=OPTUNA_CALL,
-        options=to_stored(settings),
-        optuna=ObjectiveTrials(study, objective),
-        shows_end=True,
-        from_python=True,
-    )
-    return run_study(selected)
+    catch = _tuple("catch", Exception if options.catch is None else options.catch, "exception classes", _is_error)
+    objective = OptunaObjective(options.objective, names, catch)
+    callbacks = _tuple("callbacks", options.callbacks or (), "functions of a study and a trial", callable)
+    settings, record = _settings(options)
+    if settings.resume and study.get_trials(deepcopy=False):
+        study.sampler.reseed_rng()  # a new sampler with the same seed would repeat its suggestions
+    most = options.n_trials or 10 ** max(3, len(str(settings.num_samples))) - 1  # more would have longer ids
+    before = configurations_of(objective, record.configurations, "study.json") if record.configurations else []
+    with closing(ObjectiveTrials(study, objective, callbacks, options.timeout)) as trials:
+        selected = Selected(
+            [Selection(objective, lambda: None, before, Objective(names[0], directions[0]))],
+            settings,
+            label="optuna",
+            command=OPTUNA_CALL,
+            options=to_stored(settings),
+            search=Search(objective, trials, {}, 1, min(most, MOST_TRIALS), options.n_trials is None),
+            optuna=trials,
+            shows_end=True,
+            from_python=True,
+        )
+        result = run_study(selected)
+    if trials.fault:
+        raise WorkloadError(trials.fault)
+    return result
+
+
+def _settings(options: OptunaOptions) -> tuple[Settings, StudyRecord]:
+    """The study's settings, in which ``num_samples`` says how long trial ids are; and what a resumed study was."""
+    settings, record, number = Settings.of(options.given()), UNKNOWN, options.n_trials
+    if options.n_jobs is not None:
+        if options.max_workers is not None:
+            raise both_given("n_jobs", "max_workers")
+        settings = settings.changed(max_workers=None if options.n_jobs == -1 else options.n_jobs)
+    if not (folder := settings.resume):
+        return settings.changed(num_samples=number or MOST_TRIALS), record
+    record = read_study(Path(folder), option("resume", folder))
+    settings = with_own(record, settings)
+    has = len(record.configurations)
+    known = settings.num_samples or has
+    if number and not has <= number < 10 ** max(3, len(str(known))):
+        rule = f"{folder} has {has} already, and ids of {max(3, len(str(known)))} digits"
+        raise ParameterError("n_trials", number, rule, "give no fewer, or start a new study")
+    return settings.changed(num_samples=max(known, number or 0)), record
+
+
+def _is_error(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
+
+
+def _tuple(name: str, given: Any, what: str, allowed: Callable[[object], bool]) -> tuple[Any, ...]:
+    """What is given, one or several, as a tuple."""
+    values = tuple(given) if isinstance(given, Iterable) else (given,)
+    if wrong := [value for value in values if not allowed(value)]:
+        raise ParameterError(name, wrong[0], f"must be {what}")
+    return values

@@ -160,7 +160,7 @@ def test_more_trials_are_added_to_a_study_that_is_resumed(tmp_path: Path) -> Non
     study = optuna.create_study()
     tuner.optuna.optimize(study, conditional, 2, output=tmp_path / "out", **CALL)
     result = tuner.optuna.optimize(study, conditional, 4, resume=tmp_path / "out")
-    assert sorted(row.name for row in result.trials) == ["trial-1", "trial-2", "trial-3", "trial-4"]
+    assert sorted(row.name for row in result.trials) == ["trial-0", "trial-1", "trial-2", "trial-3"]
     assert len(study.trials) == 4
 
 

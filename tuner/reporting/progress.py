@@ -45,7 +45,7 @@ class StudyProgress:
     """Shows the trials of a running study. The context manager starts and stops the live table."""
 
     console: Console  # the live table is shown on a terminal only
-    trials: int
+    trials: int  # 0 if nobody knows how many there will be
     requests: Sequence[Request]  # the trials that are known before the first one, for the remaining time
     objectives: Mapping[str, Objective]  # what trials are compared by, by workload
     budget_bytes: int  # the memory for trials on all devices
@@ -108,7 +108,7 @@ class StudyProgress:
         if self._has_line(outcome):
             took = f"{count_text(outcome.epochs, 'epoch')}, {outcome.seconds:.1f} s{peak}"
             what = f"{self._title(trial)} {outcome.status}: {result} ({took}){_what_follows(outcome, retry)}"
-            self.note(f"[{self._done}/{self.trials}] {what}")
+            self.note(f"[{self._done_text()}] {what}")
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
         """The study is ending. Running trials have ``seconds`` to write checkpoints, unless ``fault`` prevents it."""
@@ -181,7 +181,7 @@ class StudyProgress:
         names += [f"{len(running) - NAMED} more"] if len(running) > NAMED else []
         which = f" ({', '.join(names)})" if named and names else ""
         parts = [
-            f"{self._done}/{self.trials} done, {len(running)} running{which}",
+            f"{self._done_text()} done, {len(running)} running{which}",
             self._best_text(running),
             self._time_left(),
             f"memory reserved {reserved / GB:.1f} of {self.budget_bytes / GB:.1f} GB",
@@ -202,17 +202,20 @@ class StudyProgress:
         texts = [
             f"{self.objectives[key].metric} {metric_text(value)} ({name})" for key, (value, name) in bests.items()
         ]
-        so_far = " so far" * (self._done < self.trials)
+        so_far = " so far" * (self._done != self.trials)
         return f"best{so_far} {', '.join(texts)}" if texts else "no result yet"
 
     def _share_done(self, running: Running) -> float:
         """The completed share of the study, from 0 to 1. Running trials count by their epochs."""
         begun = sum(report.epoch / report.epochs for _, report in running if report and report.epochs)
-        return min(1.0, (self._done + begun) / max(1, self.trials))
+        return min(1.0, (self._done + begun) / self.trials) if self.trials else 0.0
+
+    def _done_text(self) -> str:
+        return f"{self._done}/{self.trials}" if self.trials else str(self._done)
 
     def _time_left(self) -> str:
         """The remaining time, or the elapsed time while the former is unknown."""
-        left = self._left.seconds(self.clock())
+        left = self._left.seconds(self.clock()) if self.trials else None
         if left is None:
             return f"{self.clock() - self._began:.0f} s so far"
         return f"about {rough(max(1.0, left))} left"  # after the last epoch the test is left

@@ -27,18 +27,21 @@ class OptunaTrials:
     def __init__(
         self, study: optuna.Study, space: Space | None = None, points: Sequence[Mapping[str, ConfigValue]] = ()
     ) -> None:
-        """Takes the space to search, and the points in it to suggest first."""
+        """Takes the space to search, and the points in it to suggest first.
+
+        The study takes this thread for its own loop, which samplers end by ``study.stop``.
+        """
         self.study = study
+        study._thread_local.in_optimize_loop, study._stop_flag = True, False
         self._space = space or {}
         self._points = list(points)
         self._most = size(self._space) if isinstance(study.sampler, BruteForceSampler) else math.inf
-        self._exhausted = False
         self._trials: dict[str, optuna.Trial] = {}
         self._stopped: dict[str, int] = {}  # after which epoch the pruner stopped a trial
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
         """Values for a new trial, of which conditions may leave out some; None if the sampler has no more."""
-        if self._exhausted or len(self.study.get_trials(deepcopy=False)) >= self._most:
+        if self.study._stop_flag or len(self.study.get_trials(deepcopy=False)) >= self._most:
             return None
         if self._points:
             self.study.enqueue_trial(self._points.pop(0))
@@ -72,15 +75,10 @@ class OptunaTrials:
         """A trial has ended, with its metric or, of several objectives, their values."""
         trial = self._trials.pop(trial_id)
         numbers = [value for value in values if value is not None and not math.isnan(value)]
-        try:
-            if state == "completed" and numbers and len(numbers) == len(values):
-                self.study.tell(trial, numbers)
-            else:
-                self.study.tell(trial, state=STATES.get(state, TrialState.FAIL))
-        except RuntimeError as error:
-            if "Study.stop" not in str(error):
-                raise
-            self._exhausted = True  # the sampler wanted to end Optuna's loop, after it had stored the trial
+        if state == "completed" and numbers and len(numbers) == len(values):
+            self.study.tell(trial, numbers)
+        else:
+            self.study.tell(trial, state=STATES.get(state, TrialState.FAIL))
 
     def _asked(self, trial_id: str) -> Mapping[str, ConfigValue]:
         trial = self._trials[trial_id] = self.study.ask()

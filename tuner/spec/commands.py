@@ -204,11 +204,20 @@ class NotebookOptions(StudyOptions, Records):
 class OptunaOptions(StudyOptions, Records):
     """``tuner.optuna.optimize``: an Optuna study's trials."""
 
-    positional: ClassVar[tuple[str, ...]] = ("study", "objective", "n_trials")
+    positional: ClassVar[tuple[str, ...]] = (
+        *("study", "objective", "n_trials", "timeout", "n_jobs", "catch", "callbacks", "gc_after_trial"),
+        "show_progress_bar",
+    )
 
     study: Any = required("The optuna.Study.")
     objective: Any = required("A function of an optuna.Trial that returns a value, or one for each direction.")
-    n_trials: int = required("The number of trials to run.")
+    n_trials: int | None = field(None, "The number of trials, with those of a study that is resumed.", ge=1)
+    timeout: float | None = field(None, "The seconds after which no trial begins; those that run go on.", ge=0)
+    n_jobs: int | None = field(None, f"Optuna's name of {option('max_workers')}; -1 is as many as fit.", ge=-1)
+    catch: Any = field(None, "The exceptions that do not end the study. By default none does.")
+    callbacks: Any = field(None, "Functions that take the study and a trial when it has ended, in this process.")
+    gc_after_trial: bool = field(False, "Garbage is always collected.")
+    show_progress_bar: bool = field(False, "Progress is always shown.")
 
 
 class MemoryAwareOptions(DeviceSelection, DeviceMemory, Caps, OutOfMemory):

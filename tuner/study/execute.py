@@ -66,7 +66,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
     settings, optuna, course = study.settings, study.selected.optuna, steering.course
     progress = (NotebookProgress if in_notebook() else StudyProgress)(
         around.console,
-        len(study.requests) + len(study.misfits) + study.left,
+        0 if study.selected.is_endless else len(study.requests) + len(study.misfits) + study.left,
         study.requests,
         study.objectives,
         sum(study.plan.budgets),
@@ -99,8 +99,6 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
             else:
                 StopRequests(folder.checkpoints).remove()  # a run that was killed at its very end has left it
     except BaseException as error:
-        if optuna:
-            optuna.close()
         with suppress(TunerError):  # that the rows cannot be written either would hide why
             recorder.close(_cause(error, settings))
         raise

@@ -22,7 +22,7 @@ from tuner.workloads.protocols import check, prerequisites
 from tuner.workloads.task import Selection, Tasks
 
 ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
-FIRST = 8  # so many suggestions are asked for before anything runs, to plan by; with fewer workers only so many
+FIRST = 8  # so many suggestions are needed to plan by; with fewer workers only so many
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,9 @@ class Search:
     workload: Trainable  # what they train
     searcher: Searcher  # what suggests values
     fixed: Mapping[str, object]  # values of all of them
+    first: int = FIRST  # so many suggestions are asked for before anything runs
+    most: int | None = None  # how many it may suggest; None for ``num_samples``
+    endless: bool = False  # nobody has said how many: something else ends it
 
 
 class Searching:
@@ -69,7 +72,7 @@ class Searching:
     @property
     def left(self) -> int:
         """How many more it may suggest."""
-        return (self._settings.num_samples or 0) - len(self._requests)
+        return (self._search.most or self._settings.num_samples or 0) - len(self._requests)
 
     @property
     def estimates(self) -> Estimates:
@@ -129,7 +132,8 @@ class Searching:
             InputError: none of its suggestions can be used.
         """
         fit = self._fitting(left)
-        while fit < min(FIRST, self._settings.max_workers or FIRST) and (planned := self.suggest()):
+        first = self._search.first
+        while fit < min(first, self._settings.max_workers or first) and (planned := self.suggest()):
             course.take(planned)
             fit += self._fitting(planned.requests)
         if not self._requests:
@@ -137,13 +141,15 @@ class Searching:
             search = option("search", self._settings.search)
             raise InputError(f"{search}: none of its suggestions can be used: {why}")
 
-    def ended_early(self) -> str:
+    def ended_early(self, by: str = "") -> str:
         """A line on why there are fewer trials than it might have suggested; empty if there are not."""
         if not self.left:
             return ""
-        number, why = self._settings.num_samples, f", the last one because of {self._fault}" if self._fault else ""
-        trials = f"{len(self._requests)} of {count_text(number or 0, 'trial')}"
-        return f"search: ended after {trials}, as it suggests none that can be used{why}"
+        done, why = len(self._requests), f", the last one because of {self._fault}" if self._fault else ""
+        trials = count_text(done, "trial")
+        if not self._search.endless:
+            trials = f"{done} of {count_text(done + self.left, 'trial')}"
+        return f"search: ended after {trials}, {by or f'as it suggests none that can be used{why}'}"
 
     def _fitting(self, requests: Sequence[Request]) -> int:
         """How many of these some device has room for."""
@@ -213,6 +219,6 @@ def to_configuration(workload: Trainable, values: Mapping[str, object], name: st
     Raises:
         InputError: the workload does not allow them, they do not go together, or something must be trained first.
     """
-    (found,) = configurations_of(workload, [{**values, "name": name}], "a suggestion")
+    (found,) = configurations_of(workload, [{"name": name, **values}], "a suggestion")
     Selection(workload, lambda: None, [found])
     return found

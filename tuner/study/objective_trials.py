@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
@@ -12,8 +15,10 @@ from typing import Any
 
 import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import fail_stale_trials
 from optuna.storages._heartbeat import is_heartbeat_enabled
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 from rpds import HashTrieMap
 
 from tuner.decisions import events
@@ -22,18 +27,30 @@ from tuner.errors import WorkloadError
 from tuner.records.study_record import Scale
 from tuner.search.optuna_trials import OptunaTrials
 from tuner.search.searchers import State as Ending
-from tuner.trial import Question, Status, Trial, is_writable
-from tuner.workloads.optuna_objective import ATTRIBUTES, CALLS, Call, OptunaObjective
+from tuner.trial import ConfigValue, Question, Status, Trial, is_writable
+from tuner.workloads.optuna_objective import Call, OptunaObjective, Uncaught
 
 OWNER = "tuner"  # the user attribute that says which of our trials an unfinished one is
 STATES: Mapping[Status, Ending] = {"completed": "completed", "pruned": "pruned"}
+Callback = Callable[[optuna.Study, FrozenTrial], None]
 
 
 class ObjectiveTrials(OptunaTrials):
     """The Optuna trial of each of our trials. A retry goes on with the same one, and so with its suggestions."""
 
-    def __init__(self, study: optuna.Study, objective: OptunaObjective) -> None:
+    def __init__(
+        self,
+        study: optuna.Study,
+        objective: OptunaObjective,
+        callbacks: Sequence[Callback] = (),
+        timeout: float | None = None,
+    ) -> None:
+        """Takes what is called after each trial, and the seconds after which no more begin."""
         super().__init__(study)
+        self._callbacks = callbacks
+        self._until = math.inf if timeout is None else time.monotonic() + timeout
+        self._uncaught: dict[str, str] = {}  # what trials raised that is to end the study, by id
+        self.fault = ""  # the first of these
         self._values = objective.values
         self._heartbeats: dict[str, Event] = {}  # by trial id; set to end one
         self._folder = ""
@@ -55,21 +72,29 @@ class ObjectiveTrials(OptunaTrials):
     def answer(self, question: Question) -> object:
         """What Optuna's trial answers; raises what it raises."""
         call, trial = question.content, self._trial(question.trial_id)
+        if isinstance(call, Uncaught):
+            self._uncaught[question.trial_id] = call.text
+            return None
         assert isinstance(call, Call)
-        if call.name not in (ATTRIBUTES if call.arguments is None else CALLS):
+        if not call.allowed:
             raise AttributeError(call.name)
+        if call.name == "system_attrs":  # which only a frozen trial has
+            return self._frozen(trial).system_attrs
+        asked = self.study if call.of_study else trial
         if call.arguments is None:
-            return getattr(trial, call.name)
+            return getattr(asked, call.name)
         # A retry repeats reports.
         if call.name == "report" and call.arguments[1] in self._frozen(trial).intermediate_values:
             return None
         _check_writable([*call.arguments, *(call.keywords or {}).values()])
-        answered: object = getattr(trial, call.name)(*call.arguments, **(call.keywords or {}))
+        answered: object = getattr(asked, call.name)(*call.arguments, **(call.keywords or {}))
         return answered
 
     def hear(self, state: State, event: events.Event) -> None:
-        """Tells the study what a trial came to."""
-        if isinstance(event, events.Concluded):
+        """Begins a trial when it starts, and tells the study what it came to."""
+        if isinstance(event, events.Started):
+            self._trial(event.placement.trial.trial_id)
+        elif isinstance(event, events.Concluded):
             self._end(event.ended.trial.trial_id, event.ended.result.status, event.ended.metrics)
         elif isinstance(event, events.Dropped):
             self._end(event.outcome.trial.trial_id, event.outcome.status, {})
@@ -81,12 +106,12 @@ class ObjectiveTrials(OptunaTrials):
         super().tell(trial_id, state, *values)
 
     def described(self, trial: Trial) -> Trial:
-        """The trial with the parameters that were suggested to it, for its row."""
+        """The trial with its number and the parameters that were suggested to it, for its row."""
         if (asked := self._trials.get(trial.trial_id)) is None:
             return trial
         kinds, params = (int, float, str), asked.params.items()
         plain = {name: value if type(value) in kinds else str(value) for name, value in params}
-        return replace(trial, config={**trial.config, **plain})
+        return replace(trial, name=named(asked.number), config={**trial.config, **plain})
 
     def scales(self) -> dict[str, Scale]:
         """The scale of each range that objectives have asked for, by parameter."""
@@ -97,19 +122,45 @@ class ObjectiveTrials(OptunaTrials):
             if isinstance(found, FloatDistribution | IntDistribution)
         }
 
+    @property
+    def ended_by(self) -> str:
+        """Why no more trials begin; empty as long as they do."""
+        if self.fault or self.study._stop_flag:
+            return self.fault or "as study.stop() was called"
+        return "by its timeout" if time.monotonic() >= self._until else ""
+
+    def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
+        """The name of a new trial, whose objective asks for its values itself; None if no more begin.
+
+        Before the study has a folder, it is only foreseen.
+        """
+        if self.ended_by:
+            return None
+        if self._folder:
+            return {"name": named(self._trial(trial_id).number)}
+        trials = self.study.get_trials(deepcopy=False)
+        return {"name": named(next((one.number for one in trials if one.state is TrialState.WAITING), len(trials)))}
+
     def close(self) -> None:
         """Fails the trials that have not ended, as Optuna does."""
         for trial_id in list(self._trials):
             self.tell(trial_id, "failed")
+        self.study._thread_local.in_optimize_loop = False
 
     def _end(self, trial_id: str, status: Status, metrics: Mapping[str, float | None]) -> None:
-        self._trial(trial_id)  # one that never asked for anything has its place, too
+        trial = self._trial(trial_id)  # one that never asked for anything has its place, too
+        uncaught = self._uncaught.pop(trial_id, "")
         self.tell(trial_id, STATES.get(status, "failed"), *(metrics.get(name) for name in self._values))
+        if uncaught and status == "failed":
+            self.fault = self.fault or f"{named(trial.number)} failed, and catch does not name its {uncaught}"
+            return
+        for callback in self._callbacks:
+            callback(self.study, deepcopy(self._frozen(trial)))
 
     def _trial(self, trial_id: str) -> optuna.Trial:
         if trial_id not in self._trials:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Heartbeat of storage")  # that only ``optimize`` has one
+                warnings.simplefilter("ignore", ExperimentalWarning)
                 self._keep(trial_id, self._ask(f"{self._folder}/{trial_id}"))
         return self._trials[trial_id]
 
@@ -119,6 +170,8 @@ class ObjectiveTrials(OptunaTrials):
         ``study.ask`` cannot say so as it makes one. A kill just after that would leave a trial that never ends.
         """
         study = self.study
+        if is_heartbeat_enabled(study._storage):
+            fail_stale_trials(study)
         if study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):  # the user has enqueued one
             trial = study.ask()
             trial.set_user_attr(OWNER, owner)
@@ -136,6 +189,11 @@ class ObjectiveTrials(OptunaTrials):
         if is_heartbeat_enabled(storage):
             ended = self._heartbeats[trial_id] = Event()
             Thread(target=_beat, args=(storage, trial._trial_id, ended), daemon=True, name="heartbeat").start()
+
+
+def named(number: int) -> str:
+    """What the trial of a number is called."""
+    return f"trial-{number}"
 
 
 def _check_writable(asked: Sequence[object]) -> None:

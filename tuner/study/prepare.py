@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from tuner.study.objective_trials import ObjectiveTrials
 
 
+PLANNED = 1000  # for so many trials is planned where nobody has said how many there will be
+
+
 @dataclass(frozen=True)
 class Selected:
     """What is to be tried, and who asked for it."""
@@ -58,6 +61,11 @@ class Selected:
     shows_end: bool = False  # tables, advice and how to repeat the best trial are printed
     returns_table: bool = False  # the caller returns a table that a notebook shows, so that none is printed there
     from_python: bool = False  # the user called a function, so that texts name its parameters
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether nobody has said how many trials there will be."""
+        return self.search is not None and self.search.endless
 
 
 @dataclass(frozen=True)
@@ -176,8 +184,11 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     )
     if fit:
         trials = len(fit) + more if steering.searching else 0
+        if loaded.selected.is_endless:
+            trials = min(trials, PLANNED)
         plan, served = plan_requests(tasks, fit, mine, settings, trials)
-        return planned(plan=plan, requests=served, seconds=expected_seconds(served, plan, trials)), steering
+        seconds = None if loaded.selected.is_endless else expected_seconds(served, plan, trials)
+        return planned(plan=plan, requests=served, seconds=seconds), steering
     if misfits and not loaded.attempts:
         smallest = min(misfits, key=lambda request: request.need_bytes)
         plan_requests(tasks, [smallest], mine, settings)  # says why it does not fit
@@ -199,7 +210,8 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
     retrying = Retrying(settings.retry_policy, partial(smaller, tasks), settings.seed)
     packing, searcher = Packing(), search.searcher if search else None
     searching = Searching(search, tasks, devices, settings, estimates, packing) if search else None
-    judging = Judging(objectives_of(tasks), settings, searcher)
+    # A user's Optuna study hears of trials from their objectives.
+    judging = Judging(objectives_of(tasks), settings, None if loaded.selected.optuna else searcher)
     crowding, whole = Crowding(on=settings.adaptive_workers), whole_of(devices, settings)
     policies: list[Policy] = [retrying, *filter(None, [searching]), feedback, judging, crowding, packing]
     course = Course(State(whole.device_bytes, whole.ram_bytes), policies)

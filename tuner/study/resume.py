@@ -18,7 +18,7 @@ from tuner.decisions.events import Ended, Event, Reported
 from tuner.errors import InputError, one_line, option
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
-from tuner.records.study_record import OPTUNA_CALL, StudyRecord
+from tuner.records.study_record import StudyRecord
 from tuner.spec.settings import Settings
 from tuner.trial import GB, Config, EpochReport, Trial, is_auto, shrunk, with_batch
 from tuner.workloads.task import Tasks
@@ -158,11 +158,11 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
 
 
 def _more_samples(study: StudyRecord, described: StudyRecord) -> bool:
-    """Whether trials are added to a random search of one workload and seed, or to a user's Optuna study."""
+    """Whether trials are added to a random search of one workload and seed."""
     own, asked = study.configurations, described.configurations
     alone = len(described.workloads) == described.seeds == 1 and not study.auto_batch
     same_ids = len(str(len(asked))) <= max(3, len(str(len(own))))
-    grows = study.used.get("search") == "random" or study.command == OPTUNA_CALL
+    grows = study.used.get("search") == "random"
     return grows and alone and same_ids and bool(asked[: len(own)] == own)
 
 

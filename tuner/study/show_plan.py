@@ -37,7 +37,8 @@ def show_plan(console: Console, study: Study) -> None:
     if study.requests and (line := processes_line(study.plan, study.tasks, study.settings)):
         lines.append(line)
     if study.left:
-        name, more = study.settings.search_name, count_text(study.left, "more trial")
+        name = study.settings.search_name or "Optuna"
+        more = "more trials" if study.selected.is_endless else count_text(study.left, "more trial")
         lines.append(
             f"{'search':<10} {name}: {more} to be suggested as there is room, planned for as if they were like these"
         )

@@ -95,7 +95,7 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         searching = steering.searching
         estimates = searching.estimates if searching else study.estimates
         result = StudyResult(study.plan, estimates.raw, trials, folder.path, workloads, study.objectives)
-        fewer = searching.ended_early() if searching else ""
+        fewer = searching.ended_early(selected.optuna.ended_by if selected.optuna else "") if searching else ""
         show_end(console, study, result, record, early=broken is not None, fewer=fewer)
         if isinstance(broken, KeyboardInterrupt):
             raise broken

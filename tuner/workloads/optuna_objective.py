@@ -9,7 +9,7 @@ from typing import Any
 
 import optuna
 
-from tuner.errors import WorkloadError
+from tuner.errors import WorkloadError, one_line
 from tuner.trial import Config
 from tuner.workloads.function import Function
 from tuner.workloads.session import ProgramPruned, Session
@@ -21,15 +21,35 @@ CALLS = (
     *("suggest_discrete_uniform", "report", "should_prune", "set_user_attr", "set_constraint"),
 )
 ATTRIBUTES = ("number", "params", "distributions", "user_attrs", "system_attrs", "constraints", "datetime_start")
+# What it may ask of its trial's study.
+STUDY_CALLS = ("get_trials", "stop")
+STUDY_ATTRIBUTES = (
+    *("best_params", "best_trial", "best_trials", "best_value", "direction", "directions", "metric_names"),
+    *("study_name", "trials", "user_attrs"),
+)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a method of Optuna's trial, or an attribute of it if there are no arguments."""
+    """A call of a method of Optuna's trial or study, or an attribute of it if there are no arguments."""
 
     name: str
     arguments: tuple[Any, ...] | None = None
     keywords: Mapping[str, Any] | None = None
+    of_study: bool = False
+
+    @property
+    def allowed(self) -> bool:
+        """Whether an objective may ask this."""
+        calls, attributes = (STUDY_CALLS, STUDY_ATTRIBUTES) if self.of_study else (CALLS, ATTRIBUTES)
+        return self.name in (attributes if self.arguments is None else calls)
+
+
+@dataclass(frozen=True)
+class Uncaught:
+    """Tells the study's process of an exception that is to end the study."""
+
+    text: str
 
 
 class OptunaObjective(Function):
@@ -37,9 +57,15 @@ class OptunaObjective(Function):
 
     asks = True
 
-    def __init__(self, objective: Callable[[Any], Any], values: Sequence[str] = (VALUE,)) -> None:
-        """Takes the names of the values that it returns."""
+    def __init__(
+        self,
+        objective: Callable[[Any], Any],
+        values: Sequence[str] = (VALUE,),
+        catch: tuple[type[Exception], ...] = (Exception,),
+    ) -> None:
+        """Takes the names of the values that it returns, and the exceptions that let the study go on."""
         super().__init__(objective)
+        self._catch = catch
         self.takes_data = self.needs_data = False
         self.values = tuple(values)
 
@@ -53,6 +79,10 @@ class OptunaObjective(Function):
             returned = self.function(RemoteTrial(session))
         except optuna.TrialPruned:
             raise ProgramPruned from None
+        except Exception as error:
+            if not isinstance(error, self._catch):
+                session.ask(Uncaught(f"{type(error).__name__}: {one_line(error)}"))
+            raise
         values: list[Any] = list(returned) if isinstance(returned, Sequence) else [returned]
         try:
             numbers = [float(value) for value in values]
@@ -63,24 +93,38 @@ class OptunaObjective(Function):
         return dict(zip(self.values, numbers, strict=True))
 
 
-class RemoteTrial:
-    """The trial that an objective gets: each call goes to the study's process, where the ``optuna.Trial`` is."""
+class RemoteStudy:
+    """The study of an objective's trial, to be read."""
+
+    of_study = True
 
     def __init__(self, session: Session) -> None:
         self._session = session
+
+    def __getattr__(self, name: str) -> Any:
+        """A method or an attribute of Optuna's object, which is in the study's process."""
+        if Call(name, (), of_study=self.of_study).allowed:
+            return partial(self._call, name)
+        if (asked := Call(name, of_study=self.of_study)).allowed:
+            return self._session.ask(asked)
+        whole = f"trial.study.{name}" if self.of_study else f"trial.{name}"
+        raise AttributeError(f"{whole} is not to be had in a process of its own")
+
+    def _call(self, name: str, *arguments: Any, **keywords: Any) -> Any:
+        return self._session.ask(Call(name, arguments, keywords, self.of_study))
+
+
+class RemoteTrial(RemoteStudy):
+    """The trial that an objective gets: each call goes to the study's process, where the ``optuna.Trial`` is."""
+
+    of_study = False
+
+    @property
+    def study(self) -> RemoteStudy:
+        """The trial's study, to be read."""
+        return RemoteStudy(self._session)
 
     def report(self, value: float, step: int) -> None:
         """See ``optuna.Trial``; the study shows the value, too."""
         self._call("report", float(value), step)
         self._session.report({self._session.metric: value}, int(step))
-
-    def __getattr__(self, name: str) -> Any:
-        """Another method or attribute of ``optuna.Trial``."""
-        if name in CALLS:
-            return partial(self._call, name)
-        if name in ATTRIBUTES:
-            return self._session.ask(Call(name))
-        raise AttributeError(f"trial.{name} is not to be had in a process of its own")
-
-    def _call(self, name: str, *arguments: Any, **keywords: Any) -> Any:
-        return self._session.ask(Call(name, arguments, keywords))
