@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 import tuner
+from tests.support.processes import runs
 from tests.support.ray_trials import until
 from tuner.decisions.packing import make_plan
 from tuner.errors import InputError
@@ -91,9 +93,13 @@ def opened(executor: Executor, function: Any, folder: Path, data: object = None)
     return executor
 
 
-def trial(executor: Executor, function: Any, number: int, attempt: int = 1, **config: Any) -> Outcome:
-    named = Trial(f"t{number:03d}", Function(function).name, str(number), config, seed=0, attempt=attempt)
-    executor.submit(Placement(named, MemoryEstimate.given(1.0), DEVICE, 1.0, GB, 1))
+def placed(trial_id: str, function: Any, attempt: int = 1, threads: int = 1, **config: Any) -> Placement:
+    named = Trial(trial_id, Function(function).name, trial_id, config, seed=0, attempt=attempt)
+    return Placement(named, MemoryEstimate.given(1.0), DEVICE, 1.0, GB, threads)
+
+
+def trial(executor: Executor, function: Any, number: int, **given: Any) -> Outcome:
+    executor.submit(placed(f"t{number:03d}", function, **given))
     outcome: Outcome = until(executor, Outcome)
     return outcome
 
@@ -129,18 +135,36 @@ def test_in_this_process_settings_are_put_back_for_trials_and_the_study(tmp_path
 
 
 def process(config: dict[str, Any]) -> None:
-    tuner.report(loss=0, own=os.getpid(), parent=os.getppid())
+    tuner.report(loss=0, own=os.getpid(), parent=os.getppid(), threads=torch.get_num_threads())
     if config.get("fatal"):
         os.kill(os.getpid(), signal.SIGSEGV)
+    if config.get("closes"):
+        os.closerange(0, 300)
+    if config.get("hangs"):
+        os.system(f"sleep 60 & echo $! > {config['hangs']}")
+        time.sleep(60)
 
 
 def test_a_trial_that_crashes_takes_neither_the_others_nor_their_start(tmp_path: Path) -> None:
     with closing(opened(ChildExecutor(), process, tmp_path)) as executor:
-        first, second = trial(executor, process, 1), trial(executor, process, 2, attempt=2)
-        assert (first.metrics["parent"], first.reusable) == (second.metrics["parent"], True)
-        assert first.metrics["own"] != second.metrics["own"]
-        crashed = trial(executor, process, 3, fatal=1)
+        first, crashed = trial(executor, process, 1), trial(executor, process, 2, fatal=1)
+        closed = trial(executor, process, 3, closes=1)
+        second = trial(executor, process, 4, attempt=2)
+    assert first.metrics["parent"] == second.metrics["parent"]
+    assert first.metrics["own"] != second.metrics["own"]
     assert (crashed.status, crashed.error) == ("failed", "the trial's process was killed by SIGSEGV")
+    assert closed.status == "failed", "it cannot say why"
+
+
+def test_a_trial_computes_with_its_threads_and_what_it_leaves_is_ended_when_it_hangs(tmp_path: Path) -> None:
+    with closing(opened(ChildExecutor(), process, tmp_path)) as executor:
+        assert trial(executor, process, 1, threads=2).metrics["threads"] == 2
+        executor.submit(placed("t002", process, hangs=str(tmp_path / "pid")))
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            executor.poll(0.1)
+        executor.end("t002", "no report")
+        assert until(executor, Outcome).status == "stalled"
+        assert not runs(int((tmp_path / "pid").read_text()))
 
 
 def leaves_a_process(config: dict[str, Any]) -> None:
@@ -155,6 +179,29 @@ def test_what_a_trial_has_started_ends_with_it(tmp_path: Path) -> None:
         left = int(trial(executor, leaves_a_process, 1).metrics["other"])
         trial(executor, leaves_a_process, 2)
         assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+
+
+class SetsHandlers:
+    """Handles signals from when it is unpickled, as some modules do from their import."""
+
+    def __reduce__(self) -> Any:
+        return _handled, ()
+
+
+def _handled() -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: tuner.report(loss=7))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+def asks_itself(config: dict[str, Any]) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    tuner.report(loss=8, ignored=signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN)
+
+
+def test_a_trial_has_the_signal_handlers_of_its_modules(tmp_path: Path) -> None:
+    with closing(opened(ChildExecutor(), asks_itself, tmp_path, SetsHandlers())) as executor:
+        ended = trial(executor, asks_itself, 1)
+    assert (ended.status, ended.metrics["loss"], ended.epochs) == ("completed", 7, 2)
 
 
 class StartsAThread:
@@ -173,6 +220,7 @@ def test_where_a_library_has_threads_each_trial_has_a_new_process(tmp_path: Path
         first, second = trial(executor, process, 1), trial(executor, process, 2)
     assert first.metrics["parent"] == second.metrics["parent"] == os.getpid(), "no fork of a process with threads"
     assert first.metrics["own"] != second.metrics["own"]
+    assert "imported everything again: a module has threads" in second.error
 
 
 def test_the_reason_why_no_trial_can_begin_is_told(tmp_path: Path) -> None:

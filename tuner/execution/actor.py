@@ -24,6 +24,8 @@ from tuner.workloads.task import Tasks
 class Worker:
     """A warm process for one trial after another on ``device``: it trains them, or has a ``Child`` that does."""
 
+    remark = ""  # for the rows of its trials
+
     def __init__(
         self,
         tasks: Tasks | Packed,
@@ -80,7 +82,7 @@ class Worker:
         trial = placed.trial
         with output_in(log):
             yield Began(trial.trial_id, *own_process())
-            yield from run_trial(self._tasks[trial.workload], placed, self._meter, self._options)
+            yield from run_trial(self._tasks[trial.workload], placed, self._meter, self._options, self.remark)
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers the question of a running trial. It is called in another thread than the trial's."""

@@ -29,7 +29,7 @@ from tuner.machine.logs import open_log
 from tuner.machine.process_exits import exit_text
 from tuner.machine.process_trees import end_tree, time_made
 from tuner.machine.threads import thread_variables
-from tuner.trial import Device, EpochReport, Outcome, Placement
+from tuner.trial import Began, Device, EpochReport, Outcome, Placement
 
 END_SECONDS = 5.0  # for a process that is asked to end
 SEARCH_PATH = "PYTHONPATH"
@@ -95,6 +95,7 @@ class Child:
         self._first = device, threads, options
         self._log = log or Path(os.devnull)
         self._trial: Connection[bytes, bytes] | None = None  # of the last trial
+        self._began: Began | None = None  # the process of that trial
         self._ended: ProcessEnd | None = None  # how that has ended
         self._start()
 
@@ -120,7 +121,8 @@ class Child:
             self.end()
             self._start()
         (self._trial, its), self._ended = Pipe(), None
-        with its, suppress(OSError):  # ``receive`` raises that the process has ended
+        self._began = None
+        with its, suppress(OSError, RuntimeError):  # ``receive`` raises that the process has ended
             self._send(self._connection, placement)
             send_handle(self._connection, its.fileno(), self._process.pid)
 
@@ -141,7 +143,9 @@ class Child:
             return None
         with suppress(EOFError, OSError):  # the process has ended, or closed its output
             if self._trial in ready or self._trial.poll():
-                return cast("WorkerEvent", loads(self._trial.recv_bytes()))  # noqa: S301  # from our own process
+                event = cast("WorkerEvent", loads(self._trial.recv_bytes()))  # noqa: S301  # from our own process
+                self._began = event if isinstance(event, Began) else self._began
+                return event
         end = self._end_of_trial()
         failed = f"could not begin: {end.error}" if end.error else exit_text(end.code)
         raise ChildDied(f"the trial's process {failed}", max(0, -end.code))
@@ -166,7 +170,7 @@ class Child:
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            end_tree(self._process.pid, self._created, leads=True)
+            self._kill()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -178,8 +182,13 @@ class Child:
 
     def kill(self) -> None:
         """Kills the process at once, with all its descendants; for good."""
-        end_tree(self._process.pid, self._created, leads=True)
+        self._kill()
         self.close()
+
+    def _kill(self) -> None:
+        if self._began is not None and self._ended is None:  # the group of the trial, too
+            end_tree(self._began.pid, self._began.created, self._began.leads)
+        end_tree(self._process.pid, self._created, leads=True)
 
     def _send(self, connection: Connection[bytes, bytes], message: object) -> None:
         with suppress(OSError):  # ``receive`` raises that the process has ended
@@ -212,9 +221,8 @@ def run_in(child: Child, placement: Placement, log: Path | None) -> Iterator[Wor
     except ChildDied as died:
         if completed:
             return  # without its weights
-        yield outcome_of_death(
-            died, placement, report, started, kills, f": its output is in {log.name}" if log else ""
-        )
+        where = f": its output is in {log.name}" if log else ""
+        yield replace(outcome_of_death(died, placement, report, started, kills, where), reusable=True)
 
 
 def outcome_of_death(

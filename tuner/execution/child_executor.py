@@ -132,7 +132,8 @@ class ChildExecutor(Executor):
         if hung or (self._reused and self._report is None and outcome.status == "failed"):
             outcome = replace(outcome, lost="worker")  # an earlier trial may have broken the process
         self._running = None
-        self._drop()
+        if not self._options.fresh:
+            self._drop()
         return [(outcome, bytes)]
 
     def _drop(self) -> None:

@@ -18,13 +18,13 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pickle import dumps, loads
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tuner.errors import one_line
 from tuner.execution.actor import Worker
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     Pipe = Connection[bytes, bytes]
 
+REMARK = "its process imported everything again: a module has threads or has used CUDA, so no fork is possible"
 SAFE = "jemalloc_bg_thd"  # a thread of pyarrow, whose allocator handles forks
 PR_SET_PDEATHSIG = 1  # prctl(2)
 # This end of the pipes. A trial's child process closes them, else the study would not notice the end of this process.
@@ -92,10 +93,15 @@ def _preloaded(content: int, device: Device, threads: int, options: TrialOptions
 
 def _serve(connection: Pipe, make: Callable[[], Worker]) -> None:
     """Forks a process for each trial; if that is not possible, runs one trial in this process."""
+    # It ends when the study closes the pipe, and its trial before it. A trial has what the user's modules have set.
+    handlers = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, signal.SIG_IGN),
+        signal.SIGCHLD: signal.signal(signal.SIGCHLD, signal.SIG_DFL),
+    }
     if not _can_fork():
-        _run_here(connection, make, once=True)
+        _restore(handlers)
+        _run_here(connection, make, once=True, remark=REMARK)
         return
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends when the study closes the pipe, and its trial before it
     while True:
         try:
             placement, trial = _next(connection)
@@ -105,6 +111,7 @@ def _serve(connection: Pipe, make: Callable[[], Worker]) -> None:
         if pid == 0:
             connection.close()
             _begin_process()
+            _restore(handlers)
             _run_trial(trial, make, placement)
         trial.close()
         connection.send_bytes(dumps(ProcessEnd(_wait(pid, connection))))
@@ -113,7 +120,9 @@ def _serve(connection: Pipe, make: Callable[[], Worker]) -> None:
 def _next(connection: Pipe) -> tuple[Placement, Pipe]:
     """The next trial with its pipe."""
     placement: Placement = loads(connection.recv_bytes())  # noqa: S301
-    return placement, Connection(recv_handle(connection))
+    descriptor = recv_handle(connection)
+    os.set_inheritable(descriptor, False)
+    return placement, Connection(descriptor)
 
 
 def _can_fork() -> bool:
@@ -141,10 +150,14 @@ def _begin_process() -> None:
     """Makes a fork a trial's process: it leads its own session, and ends with this process."""
     server = os.getppid()
     os.setsid()
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
         os._exit(1)
+
+
+def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _wait(pid: int, connection: Pipe) -> int:
@@ -183,14 +196,15 @@ def _run_trial(trial: Pipe, make: Callable[[], Worker], placement: Placement) ->
     programs.work()
 
 
-def _run_here(connection: Pipe, make: Callable[[], Worker], *, once: bool = False) -> None:
-    """Runs trials in this process one after another, or one."""
+def _run_here(connection: Pipe, make: Callable[[], Worker], *, once: bool = False, remark: str = "") -> None:
+    """Runs trials in this process one after another, or one, with a remark for its row."""
     programs = _programs()
     _open.append(connection)
 
     def follow() -> None:
         try:
             worker = make()
+            worker.remark = remark
         except Exception as error:
             _give_up(connection, error)
         while True:
@@ -247,19 +261,25 @@ def _in_thread(name: str, work: Callable[..., None], *arguments: object) -> None
         try:
             work(*arguments)
         except BaseException:
-            traceback.print_exc()
-            _exit(1)
+            _fail()
 
     threading.Thread(target=guarded, daemon=True, name=name).start()
 
 
 def _give_up(connection: Pipe, error: Exception) -> NoReturn:
     """Ends the process, which cannot run any trial."""
-    traceback.print_exc()
     said = f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")
     with suppress(OSError):
         connection.send_bytes(dumps(ProcessEnd(1, spent=True, error=said)))
-    _exit(1)
+    _fail()
+
+
+def _fail() -> NoReturn:
+    """Ends the process with the traceback of the exception."""
+    try:
+        traceback.print_exc()
+    finally:  # also if the trial has closed its output
+        _exit(1)
 
 
 def _exit(code: int) -> NoReturn:

@@ -106,9 +106,9 @@ class ShareTooSmall(TunerError):
 
 
 def run_trial(
-    task: TrainingTask, placement: Placement, meter: PeakMeter, options: TrialOptions
+    task: TrainingTask, placement: Placement, meter: PeakMeter, options: TrialOptions, remark: str = ""
 ) -> Iterator[WorkerEvent]:
-    """Trains a placed trial of this task.
+    """Trains a placed trial of this task; ``remark`` is for its row.
 
     Yields an ``EpochReport`` as training begins and after each epoch, then the ``Outcome``, then the content of
     ``best.pt`` if the trial is completed, or why there is none; it is empty if a program reported no checkpoint.
@@ -132,7 +132,7 @@ def run_trial(
         epochs=attempt.epochs,
         seconds=time.perf_counter() - started,
         peak_bytes=peak,
-        error=attempt.error,
+        error="; ".join(filter(None, [attempt.error, remark])),
         traceback=attempt.traceback,
         phase=attempt.phase,
         lost=attempt.lost,

@@ -53,8 +53,7 @@ def run_program(
     session = _Session(trial, objective, store, progress)
     with phases() as enter:
         yield EpochReport(trial.trial_id, progress.epoch, trial.epochs)
-        limit_threads(threads)
-        program_thread().start(partial(session.run, program, data))
+        program_thread().start(partial(session.run, program, data, threads))
         enter("training")
         try:
             while (said := session.next()) is not None:
@@ -135,8 +134,9 @@ class _Session:
         """See ``Session.checkpoint``."""
         return self._store.last()
 
-    def run(self, program: Program, data: object) -> None:
+    def run(self, program: Program, data: object, threads: int) -> None:
         """Runs the program in this thread, and says that it has ended."""
+        limit_threads(threads)  # here, as OpenMP counts them for each thread by itself
         error: BaseException | None = None
         _answering[self._trial.trial_id] = self._replies
         try:
