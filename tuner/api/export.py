@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from tuner.trial import Objective
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
+
+
+TOGETHER = 1000  # the trials whose rows are made at a time
 
 
 @dataclass(frozen=True)
@@ -146,10 +150,59 @@ def _create(
         study.set_metric_names([objective.metric])
         for key, value in about.items():
             study.set_user_attr(key, value)
-        study.add_trials(trials)
+        _add_trials(storage, storage.get_study_id_from_name(name), trials)
     except BaseException:
         optuna.delete_study(study_name=name, storage=storage)
         raise
+
+
+def _add_trials(storage: Any, study_id: int, trials: Sequence[FrozenTrial]) -> None:
+    """Adds trials in one transaction, by the models of Optuna's tables.
+
+    ``Study.add_trials`` has a transaction for each trial and queries for each attribute, which takes 20 ms a trial.
+    """
+    from optuna.storages._rdb.models import TrialModel
+    from sqlalchemy import insert, select
+
+    own = TrialModel.study_id == study_id
+    with storage.engine.begin() as connection:
+        for start in range(0, len(trials), TOGETHER):
+            part = trials[start : start + TOGETHER]
+            connection.execute(insert(TrialModel), [{"study_id": study_id, **_about(trial)} for trial in part])
+        ids = dict(connection.execute(select(TrialModel.number, TrialModel.trial_id).where(own)).all())
+        for start in range(0, len(trials), TOGETHER):
+            for table, rows in _rows(trials[start : start + TOGETHER], ids).items():
+                connection.execute(insert(table), rows)
+
+
+def _about(trial: FrozenTrial) -> dict[str, object]:
+    ended = {"datetime_start": trial.datetime_start, "datetime_complete": trial.datetime_complete}
+    return {"number": trial.number, "state": trial.state, **ended}
+
+
+def _rows(trials: Sequence[FrozenTrial], ids: Mapping[int, int]) -> dict[Any, list[dict[str, object]]]:
+    """The rows of trials in the tables of values, parameters, attributes and epochs; all values are finite."""
+    from optuna.distributions import distribution_to_json
+    from optuna.storages._rdb import models
+
+    finite = models.TrialValueModel.TrialValueType.FINITE
+    finite_step = models.TrialIntermediateValueModel.TrialIntermediateValueType.FINITE
+    domains = {name: domain for trial in trials for name, domain in trial.distributions.items()}
+    texts = {name: distribution_to_json(domain) for name, domain in domains.items()}
+    rows: dict[Any, list[dict[str, object]]] = defaultdict(list)
+    for trial in trials:
+        of = {"trial_id": ids[trial.number]}
+        if trial.value is not None:
+            rows[models.TrialValueModel].append({**of, "objective": 0, "value": trial.value, "value_type": finite})
+        for name, value in trial.params.items():
+            param = {"param_name": name, "param_value": domains[name].to_internal_repr(value)}
+            rows[models.TrialParamModel].append({**of, **param, "distribution_json": texts[name]})
+        for key, attribute in trial.user_attrs.items():
+            rows[models.TrialUserAttributeModel].append({**of, "key": key, "value_json": json.dumps(attribute)})
+        for step, value in trial.intermediate_values.items():
+            found = {"step": step, "intermediate_value": value, "intermediate_value_type": finite_step}
+            rows[models.TrialIntermediateValueModel].append({**of, **found})
+    return rows
 
 
 def _counts(trials: Sequence[FrozenTrial]) -> Mapping[str, int]:
