@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.errors import InputError, ParameterError, option, printable
+from tuner.records.checking import collecting_later
 from tuner.records.read_studies import RESULTS_FOLDER, RecordedStudy, labels, newest_study
 from tuner.records.study_record import read_study
 from tuner.reporting.figures.library import check_plotly
@@ -73,6 +74,7 @@ def _folders(given: str | Path | Sequence[str | Path] | None) -> list[Path]:
     return list(once.values()) or [newest_study(RESULTS_FOLDER)]
 
 
+@collecting_later()
 def _page(studies: Sequence[StudyView], folders: Sequence[Path], file: Path) -> Page:
     """The page of a study, or that of several with links to their own."""
     if len(studies) == 1:

@@ -21,6 +21,7 @@ from tuner.records.attempts import (
     as_given,
     parse_attempt,
 )
+from tuner.records.checking import collecting_later
 from tuner.records.files import ATTEMPTS, RESULTS
 from tuner.records.files import STUDY as STUDY_FILE
 from tuner.records.journal import read_attempts
@@ -120,6 +121,7 @@ def labels(studies: Sequence[RecordedStudy]) -> list[str]:
     return [joint.join(name) for name in names]
 
 
+@collecting_later()
 def read_together(
     paths: str | Path | Iterable[str | Path],
 ) -> tuple[dict[str, RecordedStudy], list[Attempt], list[str]]:

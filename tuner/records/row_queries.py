@@ -184,7 +184,8 @@ def metric_columns(rows: Sequence[Attempt], metric: str, headline: Sequence[str]
 def varying(rows: Sequence[Attempt]) -> list[str]:
     """The columns of the hyperparameters that have more than one value."""
     keys = dict.fromkeys(f"{CONFIG}{key}" for row in rows for key in row.config)
-    return [key for key in keys if len({repr(row.value(key)) for row in rows}) > 1]
+    first = {key: repr(rows[0].value(key)) for key in keys}
+    return [key for key in keys if any(repr(row.value(key)) != first[key] for row in rows)]
 
 
 def default_columns(
@@ -215,7 +216,7 @@ def _resolve(name: str, columns: Sequence[str]) -> str | None:
 
 
 def _differs(rows: Sequence[Attempt], column: str) -> bool:
-    return len({row.value(column) for row in rows}) > 1
+    return any(row.value(column) != rows[0].value(column) for row in rows)
 
 
 def _rank(value: ConfigValue) -> tuple[bool, ConfigValue]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tuner.errors import InputError
@@ -15,6 +16,7 @@ from tuner.records.machine_log import MachineLine, read_machine
 from tuner.records.read_studies import objective_in
 from tuner.records.row_queries import best_first
 from tuner.records.study_record import StudyRecord, read_study
+from tuner.reporting.figures.attempt_bars import Bar, to_bars, without_pauses
 from tuner.trial import Device, Objective, title
 
 Again = Callable[[Attempt], str]
@@ -46,7 +48,12 @@ class StudyView:
         ended = {(row.trial_id, row.attempts) for row in self.attempts}
         return {line.trial_id: line for line in self.epochs if (line.trial_id, line.attempt) not in ended}
 
-    @property
+    @cached_property
+    def bars(self) -> tuple[list[Bar], list[tuple[float, float]]]:
+        """The attempts as bars without long pauses, and these pauses."""
+        return without_pauses(to_bars(self.attempts))
+
+    @cached_property
     def trial_names(self) -> dict[str, str]:
         """The name of each trial, by trial id."""
         several, seeds, first = len(self.objectives) > 1, self.record.seeds, self.record.seed or 0

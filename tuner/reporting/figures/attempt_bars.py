@@ -66,7 +66,7 @@ def without_pauses(bars: Sequence[Bar]) -> tuple[list[Bar], list[tuple[float, fl
         The shifted bars, and each pause's new time and its length in seconds.
     """
     ordered = sorted(bars, key=lambda bar: bar.start)
-    gaps, until, busy = [], ordered[0].start, 0.0
+    gaps, until, busy = [], ordered[0].start if ordered else 0.0, 0.0
     for bar in ordered:
         if bar.start > until:
             gaps.append((until, bar.start - until))

@@ -124,23 +124,24 @@ def what_matters(found: Drawn) -> list[Chart]:
 
     Where importance is not known there is no contour, and the one chart says why.
     """
-    from optuna.visualization import plot_param_importances
+    from optuna.importance import get_param_importances
+    from plotly.graph_objects import Bar, Figure
 
     title, count = "Importance of hyperparameters", len(found.completed)
     if why := _not_judged(found):
         return [Chart(title, f"Importance is not known: {why}")]
     try:
         with quiet():
-            plot = plot_param_importances(
-                found.study, _evaluator(), params=list(found.keys), target_name=found.metric
-            )
+            shares = get_param_importances(found.study, evaluator=_evaluator(), params=list(found.keys))
     except Exception as error:  # of numbers that Optuna cannot take; the rest of a report does not depend on it
         why = f"Optuna could not compute it: {type(error).__name__}: {one_line(error, 200)}"
         return [Chart(title, f"Importance is not known: {why}")]
-    (bars,) = plot.data
-    shares = dict(zip(reversed(bars.y), reversed(bars.x), strict=True))  # the most important one is first
+    names, values = list(reversed(shares)), list(reversed(shares.values()))  # the most important one is drawn above
+    texts = [f"{share:.2f}" if share >= 0.01 else "<0.01" for share in values]
+    bars = Bar(x=values, y=names, orientation="h", text=texts, textposition="outside", cliponaxis=False)
     bars.update(marker_color=colour("completed"), hovertemplate="%{y}: %{x:.0%}<extra></extra>")
-    plot.update_xaxes(title="share of the importance of all", tickformat=".0%", range=[0, 1.2 * max(bars.x)])
+    plot = Figure(bars)
+    plot.update_xaxes(title="share of the importance of all", tickformat=".0%", range=[0, 1.2 * max(values)])
     plot.update_yaxes(title=None, type="category", showgrid=False, tickfont_color=colour("ink"))
     first, second, *_ = shares
     text = f"How much each tells the best third of {count} completed trials from all, by Optuna's PED-ANOVA: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
-from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
+from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, used_share
 from tuner.reporting.figures.chart import MOST_POINTS, Chart, Names, plain, thinned
 from tuner.reporting.figures.style import PALE, colour, new_plot
 from tuner.reporting.study_view import StudyView
@@ -24,12 +24,11 @@ Unit = tuple[str, int]  # the unit's name and its seconds
 def timeline(study: StudyView) -> Chart:
     """The attempts of each device over time, and below them the memory that they reserved and used."""
     title = "Timeline"
-    bars = to_bars(study.attempts)
+    bars, pauses = study.bars
     if not bars:
         placed = any(row.device for row in study.attempts)
         why = "an earlier version ran it and did not record times" if placed else "no attempt has ended yet"
         return Chart(title, f"There is no timeline: {why}.")
-    bars, pauses = without_pauses(bars)
     known = {device.label: (device.name, budget / GB) for device, budget in study.devices()}
     labels = sorted({bar.device for bar in bars})
     lanes = {label: in_lanes([bar for bar in bars if bar.device == label]) for label in labels[:DEVICES]}

@@ -13,7 +13,6 @@ from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import averages, summary
 from tuner.records.study_record import OPTUNA_CALL
-from tuner.reporting.figures.attempt_bars import to_bars, without_pauses
 from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.figures.machine import machine_load
 from tuner.reporting.figures.optuna_figures import (
@@ -94,8 +93,8 @@ def _times(study: StudyView) -> list[tuple[str, str]]:
     with suppress(ValueError):
         started = datetime.fromisoformat(study.record.started)
         found.append(("Started", f"{started.day} {started:%B %Y, %H:%M}"))
-    if bars := to_bars(study.attempts):
-        took = max(bar.end for bar in without_pauses(bars)[0])
+    if bars := study.bars[0]:
+        took = max(bar.end for bar in bars)
         found.append(("Took" if len(study.rows) == study.total else "So far", duration(took)))
     trained = sum(row.duration_s for row in study.attempts)
     return [*found, ("Training", f"{duration(trained)} over all attempts")]
