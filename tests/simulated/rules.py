@@ -188,7 +188,10 @@ class Rules:
         result = event.ended.result
         growth = max(self.world.policy.growth, 2.0 if event.request.estimate.is_learned else 0.0)
         wanted = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * growth)
-        assert event.request.need_bytes == min(wanted, self.before.largest_bytes), "a retry has the wrong memory"
+        policy, largest = self.world.policy, self.before.largest_bytes
+        left = policy.max_attempts - self._times(event, "out_of_memory") - (policy.on_oom == "accumulate")
+        right = min(wanted, largest) if left > 1 else largest
+        assert event.request.need_bytes == right, "a retry has the wrong memory"
         least = min(self.world.policy.backoff_max_seconds, self.world.policy.backoff_seconds) / 2
         assert event.delay_seconds >= least, "a retry does not wait"
 

@@ -115,7 +115,7 @@ FAULTS: dict[Callable[[Patch], None], str] = {  # with what the rules say of eac
     attempts_that_are_not_counted: "the wrong thing follows",
     more_trials_than_slots: "more trials run at once than may",
     ram_that_is_not_counted: "a host's RAM is exceeded|others' RAM is promised",
-    a_retry_that_a_crash_forgets: "another attempt follows after a crash|had ended runs again",
+    a_retry_that_a_crash_forgets: "another attempt follows after a crash|had ended runs again|is not tried again",
 }
 
 

@@ -101,7 +101,7 @@ def test_a_function_of_a_script_runs_side_by_side_and_is_retried_with_more_memor
         "    block = bytearray(config['mb'] << 20)\n"
         "    tuner.report(loss=config['mb'])\n"
         "if __name__ == '__main__':\n"
-        "    result = tuner.run(train, config=[{'mb': 1}, {'mb': 2}, {'mb': 300}], metric='loss', direction='min',\n"
+        "    result = tuner.run(train, config=[{'mb': 1}, {'mb': 2}, {'mb': 420}], metric='loss', direction='min',\n"
         "        device='cpu', gpu_memory_buffer_gb=0, memory_gb=0.4, backoff=0, output='out', report=False)\n"
         "    print(result.best_config, result.best_value)\n"
     )
@@ -111,9 +111,9 @@ def test_a_function_of_a_script_runs_side_by_side_and_is_retried_with_more_memor
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert ran.stdout.endswith("{'mb': 1} 1.0\n")
     table = tuner.results(tmp_path / "out")
-    assert dict(zip(table["config/mb"], table["attempts"], strict=True)) == {1: 1, 2: 1, 300: 2}
+    assert dict(zip(table["config/mb"], table["attempts"], strict=True)) == {1: 1, 2: 1, 420: 2}
     logs = {log.name: log.read_text() for log in (tmp_path / "out" / "logs").iterdir()}
-    assert logs == {"t002.log": "trial of 2\n", "t003.log": "trial of 300\n" * 2}, "of both attempts; none is empty"
+    assert logs == {"t002.log": "trial of 2\n", "t003.log": "trial of 420\n" * 2}, "of both attempts; none is empty"
 
 
 def test_functions_and_spaces_are_named_on_the_command_line(

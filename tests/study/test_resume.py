@@ -121,7 +121,9 @@ def test_a_trial_that_ran_out_goes_on_with_more() -> None:
     rows = [row("t1", "out_of_memory"), row("t1", "out_of_memory", 2, limit_gb=3.0), row("t1", "interrupted", 3)]
     first, _ = left(*rows)
     assert (first.trial.attempt, first.need_bytes, first.history) == (4, int(4.5 * GB), History(out_of_memory=2))
-    assert len(left(*rows[:2], max_attempts=2)) == 1
+    assert left(*rows, max_attempts=3)[0].need_bytes == 8 * GB, "it is the last"
+    whole = row("t1", "out_of_memory", 2, limit_gb=8.0)
+    assert len(left(rows[0], whole, max_attempts=2)) == 1
 
 
 def test_a_stalled_trial_runs_once_more() -> None:

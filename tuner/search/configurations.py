@@ -265,12 +265,13 @@ def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
 
 def _unwritable(values: Mapping[str, object]) -> list[str]:
     """The faults of keys and texts that records cannot hold, and of keys that would not stay on a line."""
-    faults = [f"{key!r:.60} has a control character: rename it" for key in values if not str(key).isprintable()]
-    return faults or [
+    unwritable = [
         f"{key!r:.60} = {_shown(value)} has a character 0 or bytes that are not UTF-8: rename it"
         for key, value in values.items()
         if not is_writable(f"{key} {to_plain(value)}")
     ]
+    lines = [f"{key!r:.60} has a control character: rename it" for key in values if not str(key).isprintable()]
+    return unwritable or lines
 
 
 def _typed(value: object, spec: AnyHyperparameter) -> ConfigValue:

@@ -36,7 +36,7 @@ def plain_configs(config: Configs) -> Configs:
     if isinstance(config, (str, Path)):
         return str(config)
     if isinstance(config, Mapping):
-        return {str(key): plain_space(value) if key == "space" else _value(value) for key, value in config.items()}
+        return {str(key): _part(key, value) for key, value in config.items()}
     if not isinstance(config, Sequence) or not all(isinstance(entry, Mapping) for entry in config):
         raise InputError(
             "config: expected a file's path, a list of mappings, or a mapping as a file holds one, not "
@@ -44,6 +44,15 @@ def plain_configs(config: Configs) -> Configs:
         )
     listed: Any = [_value(entry) for entry in config]
     return listed  # type: ignore[no-any-return]
+
+
+def _part(key: object, value: object) -> object:
+    """A part of a file of configurations. The alternatives of a grid may be any sequence."""
+    if key == "space":
+        return plain_space(value)
+    if key == "grid" and isinstance(value, Mapping):
+        return {str(name): _value(_list(alternatives) or alternatives) for name, alternatives in value.items()}
+    return _value(value)
 
 
 def plain_points(points: object) -> object:
