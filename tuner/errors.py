@@ -78,6 +78,11 @@ def printable(text: str, most: int | None = None) -> str:
     return clean if most is None or len(clean) <= most else f"{clean[: most - 1]}…"
 
 
+def is_writable(text: str) -> bool:
+    """Whether every file and database can hold a text: it has no character 0 and no bytes that are not UTF-8."""
+    return not re.search("[\0\ud800-\udfff]", text)
+
+
 def with_text(error: Exception) -> Exception:
     """An exception that can be sent to another process: itself, or one with its text if it cannot be pickled."""
     try:

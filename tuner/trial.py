@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -150,11 +149,6 @@ def is_auto(config: Config) -> bool:
 def shrunk(config: Config) -> dict[str, ConfigValue]:
     """What of a configuration makes its batches or evaluations smaller, as retries do; empty if nothing does."""
     return {key: config[key] for key in (ACCUMULATION, EVALUATION_PARTS) if key in config}
-
-
-def is_writable(text: str) -> bool:
-    """Whether every file and database can hold a text: it has no character 0 and no bytes that are not UTF-8."""
-    return not re.search("[\0\ud800-\udfff]", text)
 
 
 def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
@@ -381,8 +375,7 @@ class Outcome:
     metrics: Mapping[str, float] = field(default_factory=dict)  # the final metrics by name, if training got that far
     epochs: int = 0
     seconds: float = 0.0  # wall time from the placement to the end
-    # The peak of its process on its device, with what an allocation that failed had asked for; None if unknown.
-    peak_bytes: int | None = None
+    peak_bytes: int | None = None  # its process's peak, with what a failed allocation asked for; None if unknown
     error: str = ""  # why the attempt was not completed, in one line
     traceback: str = ""  # the full traceback of ``error``, for the study's folder
     phase: Phase = ""  # the phase in which the attempt failed

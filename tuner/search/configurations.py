@@ -18,11 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuner.errors import InputError, ParameterError, did_you_mean, option
+from tuner.errors import InputError, ParameterError, did_you_mean, is_writable, option
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
 from tuner.search.domains import flat, to_plain
 from tuner.search.parsing import parse_file
-from tuner.trial import AUTO, LARGEST_NUMBER, MOST_NAME, MOST_TRIALS, UNNAMED, Configuration, ConfigValue, is_writable
+from tuner.trial import AUTO, LARGEST_NUMBER, MOST_NAME, MOST_TRIALS, UNNAMED, Configuration, ConfigValue
 
 Schema = Mapping[str, AnyHyperparameter] | None  # None accepts any value of any key
 Finish = Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]

@@ -23,11 +23,11 @@ from rpds import HashTrieMap
 
 from tuner.decisions import events
 from tuner.decisions.state import State
-from tuner.errors import WorkloadError
+from tuner.errors import WorkloadError, is_writable
 from tuner.records.study_record import Scale
 from tuner.search.optuna_trials import OptunaTrials
 from tuner.search.searchers import State as Ending
-from tuner.trial import ConfigValue, Question, Status, Trial, is_writable
+from tuner.trial import ConfigValue, Question, Status, Trial
 from tuner.workloads.optuna_objective import Call, OptunaObjective, Uncaught
 
 OWNER = "tuner"  # the user attribute that says which of our trials an unfinished one is

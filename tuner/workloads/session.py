@@ -10,8 +10,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
 
-from tuner.errors import WorkloadError
-from tuner.trial import is_writable
+from tuner.errors import WorkloadError, is_writable
 
 State = Mapping[str, Any] | Path  # a state dict, or a folder of files
 Selected = str | Sequence[str] | Mapping[str, str] | None  # logged names, or by the names to report; None for all
