@@ -100,6 +100,17 @@ def test_equal_figures_cannot_be_told_apart() -> None:
     assert verdicts(averages(rows(a=[0.5, 0.6], b=[0.5, 0.6]), RMSE))["b"] == "="
 
 
+@pytest.mark.parametrize("agreeing", ["best", "other"])
+def test_seeds_that_agree_exactly_are_named_and_compared_with_nothing(agreeing: str) -> None:
+    by_name: dict[str, list[float | None]] = {"best": [0.1, 0.11, 0.12], "other": [0.5, 0.52, 0.54]}
+    by_name[agreeing] = [by_name[agreeing][0]] * 3
+    found = averages(rows(**by_name), RMSE)
+    same = next(average for average in found if average.name == agreeing)
+    assert same.agrees and same.interval and same.interval.half_width is None
+    assert verdicts(found) == {"best": "best", "other": "not judged"}
+    assert summary(found) == f"seeds agree exactly, so there is no interval and no comparison: {agreeing}"
+
+
 def test_seeds_that_would_tell_two_apart() -> None:
     difference = interval_of([0.0, 0.01, 0.02, 0.03])  # mean 0.015, deviation 0.0129
     count = seeds_needed(difference)

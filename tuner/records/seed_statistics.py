@@ -3,7 +3,7 @@
 The 95 % interval of a configuration's mean over n seeds is mean ± t · s / √n: s is the sample's standard deviation,
 and t the 97.5 % quantile of Student's t with n - 1 degrees of freedom. Two configurations are compared in pairs, seed
 by seed over their common seeds, as a seed's batches are the same for both. If the interval of the mean difference
-includes 0, they cannot be told apart at 95 %.
+includes 0, they cannot be told apart at 95 %. Nothing of this is made of seeds that agree exactly.
 
 Source: NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.2.1 and 7.3.1.1 (paired observations). There
 is no correction for multiple comparisons, nor for choosing the best by the same values.
@@ -32,7 +32,7 @@ class Interval:
     """A mean and its 95 % interval."""
 
     mean: float
-    half_width: float | None  # of the 95 % interval; None for a single value
+    half_width: float | None  # of the 95 % interval; None for a single value, and if all are the same
     count: int  # the number of values
 
     @property
@@ -59,6 +59,11 @@ class Average:
     # "=" means that it cannot be told from the best, "not judged" that they have fewer than two common seeds. Rarely,
     # a configuration is "better" on the common seeds. Empty if there is only one seed.
     verdict: Verdict = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether several seeds gave exactly the same value, as of a program that does not use its seed."""
+        return len(self.values) > 1 and len(set(self.values.values())) == 1
 
 
 @cache
@@ -126,7 +131,9 @@ def seeds_needed(difference: Interval, most: int = 30) -> int | None:
 def _average(name: str, rows: Sequence[Attempt], metric: str) -> Average:
     completed = {row.seed: row.number(metric) for row in rows if row.status == "completed"}
     values = {seed: value for seed, value in completed.items() if math.isfinite(value)}
-    return Average(name, len(rows), values, interval_of(list(values.values())) if values else None)
+    interval = interval_of(list(values.values())) if values else None
+    found = Average(name, len(rows), values, interval)
+    return replace(found, interval=replace(interval, half_width=None)) if interval and found.agrees else found
 
 
 def _judged(average: Average, best: Average, objective: Objective) -> Average:
@@ -134,7 +141,7 @@ def _judged(average: Average, best: Average, objective: Objective) -> Average:
         return replace(average, verdict="best")
     # Halves, as the difference of two finite numbers may be too large for one.
     halves = [average.values[seed] / 2 - best.values[seed] / 2 for seed in average.values if seed in best.values]
-    if not halves:
+    if not halves or average.agrees or best.agrees:
         return replace(average, verdict="not judged")
     half = interval_of(halves)
     if half.half_width is None:
@@ -149,9 +156,11 @@ def summary(averaged: Sequence[Average]) -> str:
     """The result of the comparisons as text; empty if nothing was compared."""
     best = next((average for average in averaged if average.verdict == "best"), None)
     others = [average for average in averaged if average.verdict not in ("best", "")]
-    if best is None or not others:
-        return ""
     lines = []
+    if agree := [average.name for average in averaged if average.agrees]:
+        lines.append(f"seeds agree exactly, so there is no interval and no comparison: {some_names(agree)}")
+    if best is None or not others:
+        return "\n".join(lines)
     if judged := [average for average in others if average.verdict != "not judged"]:
         same = [average.name for average in judged if average.verdict == "="]
         noun = f"other configuration{'s' * (len(judged) != 1)}"
@@ -162,7 +171,8 @@ def summary(averaged: Sequence[Average]) -> str:
             f"{which} at 95 % (paired over {_counts(judged)} seeds; not corrected for many comparisons)"
             + (f": {some_names(same)}" if same else "")
         )
-    if skipped := [average.name for average in others if average.verdict == "not judged"]:
+    unjudged = [average for average in others if average.verdict == "not judged" and not best.agrees]
+    if skipped := [average.name for average in unjudged if not average.agrees]:
         lines.append(f"not judged, with fewer than two completed seeds in common: {some_names(skipped)}")
     return "\n".join(lines)
 

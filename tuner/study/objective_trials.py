@@ -48,7 +48,7 @@ class ObjectiveTrials(OptunaTrials):
         """Takes what is called after each trial, and the seconds after which no more begin."""
         super().__init__(study)
         self._callbacks = callbacks
-        self._until = math.inf if timeout is None else time.monotonic() + timeout
+        self._timeout, self._until = timeout, math.inf
         self._uncaught: dict[str, str] = {}  # what trials raised that is to end the study, by id
         self.fault = ""  # the first of these
         self._values = objective.values
@@ -61,6 +61,8 @@ class ObjectiveTrials(OptunaTrials):
         Of some it had recorded the end, but was killed before it told the study: these are given, by trial id.
         """
         self._folder = str(folder.resolve())
+        if self._timeout is not None:
+            self._until = time.monotonic() + self._timeout
         for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             where, _, trial_id = str(frozen.user_attrs.get(OWNER, "")).rpartition("/")
             if where == self._folder:
