@@ -19,7 +19,7 @@ MODULES = {
     "tuner.health.doctor": ("doctor",),
     "tuner.health.status": ("status",),
     "tuner.api.report": ("write_report",),
-    "tuner.api.inside_trial": ("checkpoint", "report"),
+    "tuner.api.inside_trial": ("checkpoint", "report", "trial_dir"),
     "tuner.integrations.ray_tune.wrap": ("memory_aware",),
     "tuner.estimation.graphsage_formula": ("auto_estimate_memory_from_configs", "estimate_model_memory"),
     "tuner.api.optimize": ("optimize",),

@@ -29,6 +29,8 @@ from tuner.spec.groups import Scheduler as Scheduler
 from tuner.spec.groups import Search as Search
 from tuner.spec.groups import Space as Space
 from tuner.spec.memory_groups import Build as Build
+from tuner.spec.script_groups import KeptFolders as KeptFolders
+from tuner.spec.script_groups import StartFolder as StartFolder
 from tuner.study.result import StudyResult as StudyResult
 from tuner.trial import FreshProcesses as FreshProcesses
 from tuner.trial import MemoryEstimate as MemoryEstimate
@@ -54,6 +56,7 @@ from tuner.records.weights import load_best as load_best
 from tuner.sizing.memory_state import log_memory_state as log_memory_state
 from tuner.api.inside_trial import report as report
 from tuner.health.status import status as status
+from tuner.api.inside_trial import trial_dir as trial_dir
 
 __all__ = [
     "DataError",
@@ -84,6 +87,7 @@ __all__ = [
     "run",
     "status",
     "train",
+    "trial_dir",
     "tune_hyperparameters_parallel",
     "write_report",
 ]
@@ -558,6 +562,8 @@ def run(
     limit: int | None = None,
     metric: str | None = None,
     direction: str | None = None,
+    cwd: StartFolder = 'script',
+    keep: KeptFolders = 'all',
     search: Search | None = None,
     search_options: Mapping[str, object] | Sequence[str] = (),
     space: Space | None = None,
@@ -628,6 +634,10 @@ def run(
         metric: The metric that trials are compared by, such as val_loss. By default the workload's own.
         direction: Whether less of the metric is better, or more: minimize (or min), or maximize (or max). By default what
             the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
+        cwd: Where a script or a command starts: in the current folder (script), or in a folder of its own trial,
+            trials/ID in the study's folder.
+        keep: Which of the trials' folders stay once trials have ended: all, that of the best trial, or none. Those of
+            failed trials stay.
         search: How to search a space, or a mode that is a grid: grid, random, tpe, gp, cmaes, qmc, nsgaii, nsgaiii,
             bruteforce. All but grid are of Optuna. One of Optuna's samplers or a searcher of ray.tune.search can be given
             as it is. By default a list is tried as it is, choices alone as a grid, and any other space at random.

@@ -20,6 +20,7 @@ from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import ram_device
 from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
 from tuner.workloads.command import Command, script_of
+from tuner.workloads.command_line import How
 from tuner.workloads.script import Script
 from tuner.workloads.task import TrainingTask
 
@@ -34,9 +35,11 @@ def outcome_of(folder: Path, body: str, limit_bytes: int = 2 * GB) -> tuple[Outc
     return outcome_of_words(folder, [str(path), "--lr", "{lr}"], limit_bytes)
 
 
-def outcome_of_words(folder: Path, words: list[str], limit_bytes: int = 2 * GB) -> tuple[Outcome, list[EpochReport]]:
+def outcome_of_words(
+    folder: Path, words: list[str], limit_bytes: int = 2 * GB, how: How | None = None
+) -> tuple[Outcome, list[EpochReport]]:
     """The same of a script or a command."""
-    script = script_of(words)
+    script = script_of(words).with_options(how or How())
     (folder / "checkpoints").mkdir()
     trial = Trial("t001", script.name, "one", {"lr": 0.5}, seed=0)
     placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)
@@ -225,3 +228,28 @@ def test_what_a_command_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
 def test_a_program_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere: there is no such program: give FILE.py, -m MODULE, or a command"):
         Command(["nowhere", "{lr}"])
+
+
+SHOWS = "import os, sys\nopen('mine', 'w').write(' '.join([*sys.argv[1:], os.environ['TUNER_SEED']]))\n"
+SHOWS += "print('{\"loss\": 1}')\n"
+
+
+@pytest.mark.parametrize("start", [[], [sys.executable]])
+def test_a_script_and_a_command_can_start_in_the_folder_of_the_trial(
+    tmp_path: Path, start: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text(SHOWS)
+    monkeypatch.chdir(tmp_path)
+    words = [*start, "train.py", "{trial_dir}", "{trial_id}", "{seed}"]
+    ended, _ = outcome_of_words(tmp_path, words, how=How(cwd="trial"))
+    folder = tmp_path / "trials" / "t001"
+    assert (ended.status, (folder / "mine").read_text()) == ("completed", f"{folder} t001 0 0")
+
+
+def test_a_trial_that_writes_nothing_leaves_no_folder_and_starts_where_the_study_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SHOWS)
+    outcome_of_words(tmp_path, ["train.py"])
+    assert (tmp_path / "mine").exists() and not list((tmp_path / "trials").iterdir())

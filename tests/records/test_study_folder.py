@@ -498,3 +498,19 @@ def test_a_read_only_folder_is_refused(small_disk: Path) -> None:
         StudyFolder.resume(folder.path, OBJECTIVES)
     with pytest.raises(InputError, match=r"output=.*other': cannot be written: Read-only file system"):
         StudyFolder(small_disk / "other", OBJECTIVES)
+
+
+@pytest.mark.parametrize(("keep", "left"), [("all", "1234"), ("best", "24"), ("none", "4")])
+def test_the_folders_of_ended_trials_stay_as_asked(
+    study: StudyFolder, gpu_16gb: Device, keep: Any, left: str
+) -> None:
+    study.keep = keep
+    for number, status, loss in [
+        (1, "completed", 2.0),
+        (2, "completed", 1.0),
+        (3, "pruned", 0.5),
+        (4, "failed", 3.0),
+    ]:
+        (study.path / "trials" / f"00{number}").mkdir(parents=True)
+        study.record(outcome(gpu_16gb, number, status, val_loss=loss), ESTIMATE, bytes)  # type: ignore[arg-type]
+    assert names(study.path / "trials") == {f"00{number}" for number in left}

@@ -272,3 +272,17 @@ def test_what_a_function_returns_beside_its_reports_is_kept() -> None:
 
     fit = events(train)[-1]
     assert isinstance(fit, Fit) and fit.metrics == {"accuracy": 0.5, "best_epoch": 1, "test_accuracy": 0.25}
+
+
+def test_a_trial_has_a_folder_of_its_own_once_it_asks(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+
+    def writes(config: dict[str, Any]) -> None:
+        (tuner.trial_dir() / "mine").write_text("x")
+        tuner.report(accuracy=1)
+
+    events(rising, tmp_path / "checkpoints")
+    assert not (tmp_path / "trials").exists()
+    events(writes, tmp_path / "checkpoints")
+    assert (tmp_path / "trials" / "t001" / "mine").read_text() == "x"
+    assert tuner.trial_dir() == Path.cwd()

@@ -1,4 +1,4 @@
-"""What a trial's own program calls: ``tuner.report`` and ``tuner.checkpoint``."""
+"""What a trial's own program calls: ``tuner.report``, ``tuner.checkpoint`` and ``tuner.trial_dir``."""
 
 from __future__ import annotations
 
@@ -57,3 +57,12 @@ def checkpoint() -> Mapping[str, Any] | Path | None:
     """
     session = current()
     return None if session is None else session.checkpoint()
+
+
+def trial_dir() -> Path:
+    """The trial's own folder in the study's, for files that no other trial writes; made on first use.
+
+    Outside of a trial it is the current folder. A retry and a resumed trial have the same folder again.
+    """
+    session = current()
+    return Path.cwd() if session is None else session.folder()

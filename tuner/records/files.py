@@ -11,6 +11,7 @@ results/<time>-<workload>-<mode>/
     machine.jsonl             the load of the study's machine over time, for the report only
     decisions.log             what was decided of which trial, when, and by which numbers
     tracebacks.log            the tracebacks of errors, if any
+    trials/                   a folder for each trial that has written files of its own there
     logs/                     <trial_id>.log: what trials printed, if anything
     *.pickle                  traces for PyTorch's memory viewer, if ``tuner estimate --snapshot`` put any there
 """

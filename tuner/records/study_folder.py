@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from tuner.errors import ExecutionError, InputError, ParameterError, one_line, option
 from tuner.machine import atomic_files
@@ -20,6 +20,7 @@ from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STU
 from tuner.records.journal import Journal, open_locked
 from tuner.records.study_record import StudyRecord, Suggestion, read_study
 from tuner.trial import ConfigValue, MemoryEstimate, Objective, Outcome, Status
+from tuner.workloads.session import TRIALS
 
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # trials that never run again
 # The table is rewritten after CSV_SECONDS, or later if it is long: at most so many rows are written a second.
@@ -34,6 +35,7 @@ class StudyFolder:
 
     path: Path
     notes: list[str]  # about damage that was found when the study was resumed
+    keep: Literal["all", "best", "none"]  # which of the folders of ended trials stay
     defaults: Mapping[str, Mapping[str, ConfigValue]]  # of the hyperparameters of each workload
 
     def __init__(self, path: Path, objectives: Mapping[str, Objective], *, new: bool = False) -> None:
@@ -86,6 +88,7 @@ class StudyFolder:
     def _begin(self, path: Path, objectives: Mapping[str, Objective], attempts: Journal) -> None:
         self.path = path
         self.notes = []
+        self.keep = "all"
         self.defaults = {}
         self._objectives = objectives
         self._journal = attempts
@@ -138,6 +141,7 @@ class StudyFolder:
                 atomic_files.move(staged, self._best_path(row.workload))
                 self._best[row.workload] = self._loss(row)
             self._drop_checkpoint(row)
+            self._drop_folders(row.workload)
             if time.monotonic() >= self._csv_due:
                 self._write_csv()
         return row
@@ -183,6 +187,8 @@ class StudyFolder:
             return
         with self._writing(), closing(self._journal):
             self._write_csv()
+        with suppress(OSError):  # trials that wrote nothing have left no folder there
+            (self.path / TRIALS).rmdir()
 
     def _stage(self, row: Attempt, weights: Callable[[], bytes]) -> tuple[Attempt, Path | None]:
         """Writes the weights if they are the best so far, and returns their file. If that fails, the line says so."""
@@ -241,6 +247,17 @@ class StudyFolder:
             (self.path / CHECKPOINTS / f"{row.trial_id}.pt").unlink(missing_ok=True)
             shutil.rmtree(self.path / CHECKPOINTS / row.trial_id, ignore_errors=True)
 
+    def _drop_folders(self, workload: str) -> None:
+        """Removes the folders of a workload's trials that need not stay."""
+        if self.keep == "all":
+            return
+        rows = [row for row in self._rows.values() if row.workload == workload and row.status == "completed"]
+        best = min(rows, key=self._loss, default=None) if self.keep == "best" else None
+        for folder in (self.path / TRIALS).glob("*"):
+            row = self._rows.get(folder.name)
+            if row and row is not best and row.workload == workload and row.status in ENDED:
+                shutil.rmtree(folder, ignore_errors=True)
+
     def _write_csv(self) -> None:
         atomic_files.replace_file(self.path / RESULTS, to_csv(self.rows()).encode(errors="replace"))
         self._csv_due = time.monotonic() + max(CSV_SECONDS, len(self._rows) / CSV_ROWS)
@@ -274,7 +291,7 @@ def check_unused(path: Path) -> None:
 
 def _check_links(path: Path) -> None:
     """Refuses a folder with symbolic links: through them files elsewhere would be written or removed."""
-    for file in (*path.glob("*"), *path.glob(f"{CHECKPOINTS}/*")):
+    for file in (*path.glob("*"), *path.glob(f"{CHECKPOINTS}/*"), *path.glob(f"{TRIALS}/*")):
         if file.is_symlink():
             rule = f"{file} is a symbolic link, which a study does not write through"
             raise ParameterError("resume", str(path), rule, "put what it leads to in its place, or remove it")

@@ -19,10 +19,20 @@ from tuner.spec.groups import (
     parse_seconds,
 )
 from tuner.spec.options import field
+from tuner.spec.script_groups import ScriptOptions
 from tuner.trial import GB
 
 
-class Settings(SelectionOptions, ObjectiveOptions, SearchOptions, StudyOptions, TooLarge, Records, title="Execution"):
+class Settings(
+    SelectionOptions,
+    ObjectiveOptions,
+    ScriptOptions,
+    SearchOptions,
+    StudyOptions,
+    TooLarge,
+    Records,
+    title="Execution",
+):
     """The specification of a study: what ``tuner run`` and ``tuner.run`` take."""
 
     dry_run: bool = field(False, "Stop after the plan.")

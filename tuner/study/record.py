@@ -38,6 +38,7 @@ def open_folder(study: Study, console: Console) -> StudyFolder:
     folder = _opened(study, console)
     schemas = {name: task.workload.schema or {} for name, task in study.tasks.items()}
     folder.defaults = {name: {key: spec.default for key, spec in schema.items()} for name, schema in schemas.items()}
+    folder.keep = study.settings.keep
     return folder
 
 

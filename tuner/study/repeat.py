@@ -17,7 +17,8 @@ from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.stored_options import from_stored, functions_of
 from tuner.trial import arguments as arguments_of
 from tuner.workloads.command import Command, script_in
-from tuner.workloads.command_line import SCRIPT
+from tuner.workloads.command_line import FOLDER, ID, SCRIPT, SEED
+from tuner.workloads.session import TRIALS
 
 # Options that concern the other trials, where results go, and who is told.
 ALONE = ("time_limit", "limit", "skip_too_large", "output", "resume", "max_workers", "tensorboard", "mlflow", "wandb")
@@ -29,7 +30,7 @@ def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path) -> str:
     If no shorter command would do, it is ``tuner train``; if no command would, the call that loads the best model.
     """
     if row.workload in study.programs:
-        return _call(study, row)
+        return _call(study, row, folder)
     if study.options is None or study.classes.get(row.workload, "") is None:
         return load_best_call(folder, "" if study.options is None else "workload=…")
     settings = from_stored(study.options)
@@ -47,7 +48,7 @@ def _is_listed(study: StudyRecord, settings: Settings) -> bool:
     )
 
 
-def _call(study: StudyRecord, row: Attempt) -> str:
+def _call(study: StudyRecord, row: Attempt, folder: Path) -> str:
     """The command line of a script or a command, or the call of a function."""
     seeded = f"  # tuner seeded it with {row.seed}"
     spec = study.classes.get(row.workload) or ""
@@ -57,8 +58,9 @@ def _call(study: StudyRecord, row: Attempt) -> str:
         data = ", data" if functions_of({"data": (study.options or {}).get("data")}) else ""
         return f"{row.workload}({arguments_of(row.config, {})}{data}){seeded}"
     script = script_in(spec)
+    own = {ID: row.trial_id, SEED: str(row.seed), FOLDER: str(folder / TRIALS / row.trial_id)}
     start = [script.start[0], *map(os.path.relpath, script.start[1:])]
-    return shlex.join([*start, *script.command(row.config)]) + ("" if isinstance(script, Command) else seeded)
+    return shlex.join([*start, *script.command(row.config, own)]) + ("" if isinstance(script, Command) else seeded)
 
 
 def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:

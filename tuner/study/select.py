@@ -31,7 +31,7 @@ from tuner.study.searching import (
 from tuner.study.selection import chosen_before
 from tuner.study.stored_options import CALL, is_object, is_source, plainly, resumed, to_stored
 from tuner.trial import Objects
-from tuner.workloads.command_line import CommandLine
+from tuner.workloads.command_line import CommandLine, How
 from tuner.workloads.function import Function
 from tuner.workloads.lookup import specs_of
 from tuner.workloads.objectives import objective_of
@@ -77,6 +77,8 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
         InputError: a script's arguments do not go with the configurations.
     """
     program = selection.workload
+    if settings.cwd != "script" and not isinstance(program, CommandLine):
+        raise ParameterError("cwd", settings.cwd, "only scripts and commands have it", "leave it out")
     if not isinstance(program, Program):
         return selection
     has_data = not isinstance(settings.data, str) or settings.data != DEFAULT_DATA
@@ -100,6 +102,7 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
         if settings.in_process:
             raise ParameterError("in_process", True, "a script needs processes of its own", "leave it out")
         program.check_keys(keys)
+        program = program.with_options(How(settings.cwd))
     return replace(selection, workload=program.with_objects(objects))
 
 

@@ -87,6 +87,7 @@ class _Session:
         self._trial = trial
         self._objective = objective
         self.metric = objective.metric
+        self.trial_id, self.seed = trial.trial_id, trial.seed
         self._store = store
         self._progress = progress
         self._reports: SimpleQueue[EpochReport | Question | BaseException | None] = SimpleQueue()
@@ -133,6 +134,13 @@ class _Session:
     def checkpoint(self) -> State | None:
         """See ``Session.checkpoint``."""
         return self._store.last()
+
+    def folder(self) -> Path:
+        """See ``Session.folder``."""
+        if self._store.trial_folder is None:
+            raise WorkloadError("the trial has no folder, as this machine has not the study's")
+        self._store.trial_folder.mkdir(parents=True, exist_ok=True)
+        return self._store.trial_folder
 
     def run(self, program: Program, data: object, threads: int) -> None:
         """Runs the program in this thread, and says that it has ended."""

@@ -20,7 +20,7 @@ from typing import Any
 from tuner.errors import WorkloadError, one_line
 from tuner.machine.regular_files import regular
 from tuner.trial import Trial
-from tuner.workloads.session import State
+from tuner.workloads.session import TRIALS, State
 
 PROGRESS, STATE, PLAIN_STATE, FILES = "progress.json", "state.pt", "state.json", "files"
 
@@ -46,6 +46,9 @@ class ProgramCheckpoints:
         """Nothing is kept without a folder, or if it does not exist on this machine."""
         self._path = folder / trial.trial_id if folder is not None else None
         self._available = folder is not None and folder.is_dir()
+        self.trial_folder = (
+            (folder.parent / TRIALS / trial.trial_id).absolute() if folder and self._available else None
+        )
         self._of = {"config": dict(trial.config), "seed": trial.seed}
         self.faults: tuple[str, ...] = ()
         self.best_fault = ""

@@ -45,21 +45,29 @@ class Command(CommandLine):
         self.program = f"{MODULE} {rest[0] if rest else ''}" if first == MODULE else first
         _starting(self.start)
         module = next((after for word, after in pairwise(words) if word == MODULE), "")
-        file = next((word for word in rest if Path(word).is_file()), first)
-        self.name = name_of(module or Path(file).stem)
+        self._file = next((word for word in rest if Path(word).is_file()), first)
+        self.name = name_of(module or Path(self._file).stem)
 
     def run(self, config: Config, data: object, session: Session) -> None:
         """Runs the command, and reads what it and its processes print."""
-        words = self.command(config)
-        print(f"$ {shlex.join([*self.start, *words])}", flush=True)
-        reports = Reports(session)
+        here = os.getcwd()
+        with self.in_trial(session) as own:
+            words = self.command(config, own)
+            print(f"$ {shlex.join([*self.start, *words])}", flush=True)
+            environment = {"PYTHONUNBUFFERED": "1", **_ports(), **os.environ}
+            if self.how.cwd == "trial":  # where its file and its modules are not
+                words = [os.path.join(here, word) if word == self._file else word for word in words]
+                environment["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+            self._run([*_starting(self.start), *words], environment, Reports(session))
+
+    def _run(self, words: Sequence[str], environment: dict[str, str], reports: Reports) -> None:
         adopt_descendants()
         process = subprocess.Popen(
-            [*_starting(self.start), *words],
+            words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={"PYTHONUNBUFFERED": "1", **_ports(), **os.environ},
+            env=environment,
         )
         try:
             output = Output(reports)

@@ -40,11 +40,14 @@ class Script(CommandLine):
 
     def run(self, config: Config, data: object, session: Session) -> None:
         """Runs the script as ``python script.py …`` does, in this process."""
-        words = self.command(config)
-        print(f"$ {self.program} {shlex.join(words)}", flush=True)
-        sys.argv = [str(self.path), *words]
-        sys.path.insert(0, str(self.path.parent))
-        reports = Reports(session)
+        with self.in_trial(session) as own:
+            words = self.command(config, own)
+            print(f"$ {self.program} {shlex.join(words)}", flush=True)
+            sys.argv = [str(self.path), *words]
+            sys.path.insert(0, str(self.path.parent))
+            self._run(Reports(session))
+
+    def _run(self, reports: Reports) -> None:
         with redirect_stdout(Output(reports)) as output:
             try:
                 runpy.run_path(str(self.path), run_name="__main__")

@@ -15,6 +15,8 @@ from tuner.errors import WorkloadError, is_writable
 State = Mapping[str, Any] | Path  # a state dict, or a folder of files
 Selected = str | Sequence[str] | Mapping[str, str] | None  # logged names, or by the names to report; None for all
 
+TRIALS = "trials"  # the folder in a study's folder that has a folder for each trial which uses it
+
 # Columns of results that are neither metrics nor hyperparameters; no metric may have such a name.
 RESERVED_METRICS = (
     *("trial_id", "workload", "name", "seed", "status", "attempts", "epochs", "duration_s", "device", "gpu_fraction"),
@@ -40,10 +42,14 @@ class Session(Protocol):
     Attributes:
         metric: what trials are compared by; every report has it.
         reports: the number of reports so far.
+        trial_id: the trial's id.
+        seed: its seed.
     """
 
     metric: str
     reports: int
+    trial_id: str
+    seed: int
 
     def report(
         self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
@@ -60,6 +66,9 @@ class Session(Protocol):
 
     def checkpoint(self) -> State | None:
         """The trial's last checkpoint, from an earlier attempt or the study that is resumed; None without one."""
+
+    def folder(self) -> Path:
+        """The trial's own folder, made on first use; raises ``WorkloadError`` if this machine cannot have it."""
 
 
 _entered: list[tuple[int, Session]] = []  # with the threads that run the programs
