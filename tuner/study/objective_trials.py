@@ -61,8 +61,6 @@ class ObjectiveTrials(OptunaTrials):
         Of some it had recorded the end, but was killed before it told the study: these are given, by trial id.
         """
         self._folder = str(folder.resolve())
-        if self._timeout is not None:
-            self._until = time.monotonic() + self._timeout
         for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             where, _, trial_id = str(frozen.user_attrs.get(OWNER, "")).rpartition("/")
             if where == self._folder:
@@ -73,6 +71,7 @@ class ObjectiveTrials(OptunaTrials):
 
     def answer(self, question: Question) -> object:
         """What Optuna's trial answers; raises what it raises."""
+        self._count_time()
         call, trial = question.content, self._trial(question.trial_id)
         if isinstance(call, Uncaught):
             self._uncaught[question.trial_id] = call.text
@@ -94,12 +93,19 @@ class ObjectiveTrials(OptunaTrials):
 
     def hear(self, state: State, event: events.Event) -> None:
         """Begins a trial when it starts, and tells the study what it came to."""
+        if isinstance(event, events.Reported | events.Concluded):
+            self._count_time()
         if isinstance(event, events.Started):
             self._trial(event.placement.trial.trial_id)
         elif isinstance(event, events.Concluded):
             self._end(event.ended.trial.trial_id, event.ended.result.status, event.ended.metrics)
         elif isinstance(event, events.Dropped):
             self._end(event.outcome.trial.trial_id, event.outcome.status, {})
+
+    def _count_time(self) -> None:
+        """Counts the time limit from the first sign of an objective, without the start of workers."""
+        if self._timeout is not None and self._until == math.inf:
+            self._until = time.monotonic() + self._timeout
 
     def tell(self, trial_id: str, state: Ending, *values: float | None) -> None:
         """A trial has ended, and so does its heartbeat."""
