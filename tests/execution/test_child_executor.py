@@ -96,8 +96,8 @@ def test_a_process_that_ends_by_itself_is_told_and_leaves_no_copy_of_the_data(tm
     with closing(begun(lambda config: os._exit(3), tmp_path, data=torch.ones(2**19))) as executor:
         ended = until(executor, Outcome)
         assert (ended.lost, ended.error) == ("", "the trial's process ended with exit code 3")
-        links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-        assert not [link for link in links if "memfd:tuner" in link]
+    links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert not [link for link in links if "memfd:tuner" in link]
 
 
 @pytest.mark.parametrize(
