@@ -49,15 +49,21 @@ def test_a_lower_seed_comes_before_a_longer_trial() -> None:
 
 def test_a_trial_that_is_long_beside_all_that_waits_starts_before_larger_ones() -> None:
     requests = [request("long", 1, 90), *(request(f"t{number}", 2, 1 + number) for number in range(9))]
-    assert order(Queue(memory_bytes=2 * GB), *requests)[0] == "long"
+    assert order(Queue(largest=(2 * GB, 0), total=(2 * GB, 0)), *requests)[0] == "long"
     many = [*requests, *(request(f"m{number}", 3, 50) for number in range(9))]
-    assert order(Queue(memory_bytes=2 * GB), *many)[0] == "m0", "there is time enough for it"
+    assert order(Queue(largest=(2 * GB, 0), total=(2 * GB, 0)), *many)[0] == "m0", "there is time enough for it"
+
+
+def test_of_trials_of_about_the_same_needs_the_largest_starts_first_while_much_waits() -> None:
+    queue = Queue(largest=(8 * GB, 0), total=(8 * GB, 0))
+    waiting = [request(f"t{number}", 4 + number / 10, 20 - number) for number in range(20)]
+    assert order(queue, *waiting)[:3] == ["t19", "t18", "t17"], "so that the next has room where one has ended"
 
 
 def test_what_fits_is_found_as_if_all_trials_were_gone_through() -> None:
     draw = random.Random(0)
     waiting = {}
-    queue = Queue(memory_bytes=64 * GB, ram_bytes=64 * GB)
+    queue = Queue(largest=(64 * GB, 64 * GB), total=(64 * GB, 64 * GB))
     for number in range(600):
         asked = request(f"t{number}", draw.uniform(1, 40), draw.uniform(1, 9), draw.randrange(3))
         waiting[asked.trial.trial_id] = replace(asked, host_bytes=draw.randrange(1, 32 * GB))

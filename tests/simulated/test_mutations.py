@@ -49,9 +49,9 @@ def pruners_direction(patch: Patch) -> None:
 
 def order_of_the_queue(patch: Patch) -> None:
     def smallest(original: Any, self: Queue, room: float, ram: int) -> Any:
-        entries = [entry for entry in self._entries.values() if -entry[2] <= room and entry[4] <= ram]
-        found = max(entries, key=lambda entry: (-entry[0], entry[2]), default=None)
-        return found and (-found[2], found[-1])
+        entries = [entry for entry, *_ in self._entries.values() if entry[4] <= room and entry[5] <= ram]
+        found = min(entries, key=lambda entry: (entry[0], entry[4]), default=None)
+        return found and (found[4], found[-1])
 
     wrapped(patch, Queue, "first", smallest)
 

@@ -201,8 +201,8 @@ class Packer:
         self._lost: set[int] = set()
         self._queue = Queue(
             memory_binds=plan.bound in ("memory", "RAM") or plan.guaranteed < plan.workers,
-            memory_bytes=sum(plan.budgets),
-            ram_bytes=sum(plan.ram_budgets.values()),
+            largest=(plan.largest_budget, max(plan.ram_budgets.values(), default=0)),
+            total=(sum(plan.budgets), sum(plan.ram_budgets.values())),
             slots=sum(plan.at_first),
         )
         self._free_ram = dict(plan.ram_budgets)
@@ -251,9 +251,7 @@ class Packer:
 
     def placement(self, request: Request, device: Device) -> Placement:
         """The placement of a request on a device, with what it asks for; nothing is reserved yet."""
-        index, need = self._index[device], request.need_bytes
-        trial, estimate, threads = request.trial, request.estimate, self._plan.threads
-        return Placement(trial, estimate, device, self._fraction(index, need), need, threads, request.host_bytes)
+        return self._placement(request, request.need_bytes, self._index[device])
 
     def start(self, placement: Placement) -> None:
         """Takes a trial out of the queue, and reserves its share, regardless of bounds."""
@@ -295,6 +293,11 @@ class Packer:
         """The memory share of a trial. With uniform packing it is the same, unless the trial ran out of memory."""
         return max(request.need_bytes, self._plan.footprint_bytes if self._plan.packing == "uniform" else 0)
 
+    def _placement(self, request: Request, need: int, index: int) -> Placement:
+        trial, estimate, device = request.trial, request.estimate, self._plan.devices[index]
+        fraction, threads = self._fraction(index, need), self._plan.threads
+        return Placement(trial, estimate, device, fraction, need, threads, request.host_bytes)
+
     def _fraction(self, index: int, need: int) -> float:
         if self._plan.packing == "uniform" and need == self._plan.footprint_bytes:
             return 1 / self._plan.fits[index]
@@ -311,7 +314,7 @@ class Packer:
             room = self._room(index)
             if fitting := self._queue.first(room, self._ram(index)):
                 need, request = fitting
-                return request, self.placement(replace(request, need_bytes=need), self._plan.devices[index])
+                return request, self._placement(request, need, index)
             if not self._queue.has_room(room):  # nor on any other device, which has less
                 return None
             heapq.heappop(self._nodes)

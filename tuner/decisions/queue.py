@@ -12,22 +12,21 @@ from operator import itemgetter
 
 from tuner.trial import Request
 
-# The negated seconds and need, so that sorted entries begin with the longest; the order of arrival; the need of RAM.
-Entry = tuple[int, float, int, int, int, Request]  # the seed comes first
-NEGATED_NEED, RAM = itemgetter(2), itemgetter(4)
+Amounts = tuple[int, int]  # of memory and RAM, in bytes
+# What trials are sorted by: the seed, the negated seconds and need or the reverse, and the order of arrival. Then
+# the needs of memory and RAM, the seconds, and the share of a device or of a host's RAM.
+Entry = tuple[int, float, float, int, int, int, float, float, Request]
+NEED, RAM = itemgetter(4), itemgetter(5)
 BLOCK = 64  # the most entries of a block
-PER_OCTAVE = 3  # classes of device memory for each doubling; of RAM there is one
-URGENT = 0.3  # the share of the time that waiting trials need in any case, from which a trial is long
 
 
-class Group:
-    """Trials of about the same needs, sorted, in blocks whose smallest needs are known."""
+class Sorted:
+    """A sorted list of trials, in blocks whose smallest needs are known."""
 
-    def __init__(self, most_bytes: float, most_ram: float) -> None:
-        """Without a trial. None needs more than these bytes of memory and of RAM."""
-        self._most_bytes, self._most_ram = most_bytes, most_ram
+    def __init__(self) -> None:
+        """Without a trial."""
         self._blocks: list[list[Entry]] = []
-        self._least: list[tuple[int, int]] = []  # of each block: the smallest need of memory, and of RAM
+        self._least: list[Amounts] = []  # of each block: the smallest need of memory, and of RAM
         self.least = 0, 0  # of all blocks
 
     def __len__(self) -> int:
@@ -40,13 +39,13 @@ class Group:
 
     def add(self, entry: Entry) -> None:
         """Adds a trial."""
-        at = min(bisect_left(self._blocks, entry, key=lambda block: block[-1]), max(0, len(self._blocks) - 1))
         if not self._blocks:
-            self._blocks, self._least, self.least = [[]], [_needs(entry)], _needs(entry)
+            self._blocks, self._least, self.least = [[entry]], [entry[4:6]], entry[4:6]
+            return
+        at = min(bisect_left(self._blocks, entry, key=lambda block: block[-1]), len(self._blocks) - 1)
         block = self._blocks[at]
         insort(block, entry)
-        self._least[at] = _smaller(self._least[at], _needs(entry))
-        self.least = _smaller(self.least, _needs(entry))
+        self._least[at], self.least = _smaller(self._least[at], entry), _smaller(self.least, entry)
         if len(block) > BLOCK:
             halves = [block[: BLOCK // 2], block[BLOCK // 2 :]]
             self._blocks[at : at + 1] = halves
@@ -59,55 +58,73 @@ class Group:
         del block[bisect_left(block, entry)]
         if not block:
             del self._blocks[at], self._least[at]
-        elif before[0] == -entry[2] or before[1] == entry[4]:
+        elif before[0] == entry[4] or before[1] == entry[5]:
             self._least[at] = _least(block)
-        if self._blocks and (not block or self._least[at] != before):
+        need, ram = self._least[at] if block else (math.inf, math.inf)
+        if self._blocks and (before[0] == self.least[0] < need or before[1] == self.least[1] < ram):
             self.least = min(need for need, _ in self._least), min(ram for _, ram in self._least)
 
     def first(self, room_bytes: float, ram_bytes: float) -> Entry | None:
         """The first trial in order that fits."""
-        if self._most_bytes <= room_bytes and self._most_ram <= ram_bytes:
-            return self.head
+        head = self._blocks[0][0]
+        if head[4] <= room_bytes and head[5] <= ram_bytes:
+            return head
         for block, (need, ram) in zip(self._blocks, self._least, strict=True):
             if need <= room_bytes and ram <= ram_bytes:
                 for entry in block:
-                    if -entry[2] <= room_bytes and entry[4] <= ram_bytes:
+                    if entry[4] <= room_bytes and entry[5] <= ram_bytes:
                         return entry
         return None
 
 
-def _needs(entry: Entry) -> tuple[int, int]:
-    return -entry[2], entry[4]
+def _least(block: list[Entry]) -> Amounts:
+    return min(map(NEED, block)), min(map(RAM, block))
 
 
-def _least(block: list[Entry]) -> tuple[int, int]:
-    return -max(map(NEGATED_NEED, block)), min(map(RAM, block))
+def _smaller(least: Amounts, entry: Entry) -> Amounts:
+    """The smaller need of memory, and the smaller one of RAM."""
+    need, ram = entry[4:6]
+    return least if least[0] <= need and least[1] <= ram else (min(least[0], need), min(least[1], ram))
 
 
-def _smaller(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    """The smaller need of memory of two, and the smaller one of RAM."""
-    return min(one[0], other[0]), min(one[1], other[1])
+class Group:
+    """Trials of about the same needs, by their seconds and, if that matters, by their need of memory."""
+
+    def __init__(self, most_share: float, orders: int) -> None:
+        """Without a trial. None takes more than this share of a device or of a host's RAM."""
+        self.most_share = most_share
+        self.orders = [Sorted() for _ in range(orders)]
 
 
 class Queue:
     """Waiting trials with the bytes that each will be given.
 
-    If memory may keep a worker idle, the largest trial that fits starts first, and of about equally large ones the
-    longest. But one that is long beside all that is left, or of unknown duration, starts before them, or the study
-    would end with it alone. Otherwise the longest starts first, and of equally long ones the largest. Lower seeds go
-    first, so that a study that ends early has results of every configuration.
+    If memory may keep a worker idle, large and long trials start first: by the share of a device or of a host's RAM
+    that a trial takes, plus its seconds as a share of the time that the devices need for all that waits. So the
+    largest start first while much waits, and then the longest, with which the study would otherwise end alone. If
+    memory is no limit, the longest starts first, and of equally long ones the largest. A trial of unknown duration
+    counts as the longest. Lower seeds go first, so that a study that ends early has results of every configuration.
     """
 
     def __init__(
-        self, *, memory_binds: bool = True, memory_bytes: int = 1, ram_bytes: int = 0, slots: float = math.inf
+        self,
+        *,
+        memory_binds: bool = True,
+        largest: Amounts = (1, 0),
+        total: Amounts = (1, 0),
+        slots: float = math.inf,
     ) -> None:
-        """An empty queue of devices with so much memory, RAM (0 if it is unknown) and so many slots in all."""
+        """An empty queue for devices with so much memory and RAM in ``total``, and so many slots.
+
+        ``largest`` has the memory of the largest device and the RAM of the largest host. RAM is 0 if it is unknown.
+        """
         self._memory_binds = memory_binds
-        self._capacity = float(memory_bytes), ram_bytes or math.inf, slots
+        self._largest = largest[0], largest[1] or math.inf
+        self._capacity = total[0], total[1] or math.inf, slots
         self._order = count()
         self._groups: dict[tuple[int, int], Group] = {}  # by the classes of memory and RAM, the largest first
-        self._entries: dict[str, Entry] = {}  # by trial id
-        self._work = [0.0, 0.0, 0.0]  # seconds times memory, RAM and slots, of trials whose seconds are known
+        self._entries: dict[str, list[Entry]] = {}  # by trial id: one for each order of its group
+        self._work = [0, 0, 0]  # milliseconds times memory, RAM and slots, of trials whose seconds are known
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -115,79 +132,69 @@ class Queue:
     @property
     def requests(self) -> list[Request]:
         """What waits."""
-        return [entry[-1] for entry in self._entries.values()]
-
-    @property
-    def seconds(self) -> float:
-        """The least time in which the devices can run what waits, as far as that is known."""
-        return max(work / capacity for work, capacity in zip(self._work, self._capacity, strict=True))
+        return [entries[0][-1] for entries in self._entries.values()]
 
     def add(self, request: Request, need: int, turn: int | None = None) -> None:
         """Adds a trial; ``turn`` is its order of arrival, by default after all others."""
         seconds = math.inf if request.seconds is None else request.seconds
-        entry = (
-            request.trial.seed,
-            -seconds,
-            -need,
-            next(self._order) if turn is None else turn,
-            request.host_bytes,
-            request,
-        )
-        self._entries[request.trial.trial_id] = entry
-        key = self._classes(entry)
+        share = self._share(need, request.host_bytes)
+        end = next(self._order) if turn is None else turn, need, request.host_bytes, seconds, share, request
+        entries: list[Entry] = [(request.trial.seed, -seconds, -need, *end)]
+        if self._memory_binds:
+            entries.append((request.trial.seed, -need, -seconds, *end))
+        self._entries[request.trial.trial_id] = entries
+        key = need.bit_length(), request.host_bytes.bit_length()
         if key not in self._groups:
-            self._groups[key] = Group(2 ** ((key[0] + 1) / PER_OCTAVE), 2 ** key[1] if key[1] else request.host_bytes)
-            self._groups = dict(sorted(self._groups.items(), key=lambda item: self._share(item[0]), reverse=True))
-        self._groups[key].add(entry)
-        self._count(entry, 1)
+            self._groups[key] = Group(self._share(2 ** key[0], 2 ** key[1]), len(entries))
+            self._groups = dict(sorted(self._groups.items(), key=lambda item: item[1].most_share, reverse=True))
+        for order, entry in zip(self._groups[key].orders, entries, strict=True):
+            order.add(entry)
+        self._count(entries[0], 1)
 
     def first(self, room_bytes: float, ram_bytes: float) -> tuple[int, Request] | None:
         """Need and request of the next trial for a device with this free memory and RAM; None if none fits."""
-        largest: Entry | None = None
-        longest: Entry | None = None
-        urgent = URGENT * self.seconds if self._memory_binds else -math.inf
+        work = max(work / capacity for work, capacity in zip(self._work, self._capacity, strict=True))
+        per_second = 1000 / work if self._memory_binds and work else 1.0
+        best: tuple[int, float, int, int, Entry] | None = None
         for group in self._groups.values():
-            (need, ram), head = group.least, group.head
+            longest = group.orders[0]
+            need, ram = longest.least
             if need > room_bytes or ram > ram_bytes:
                 continue
-            if largest and longest and head[0] >= largest[0] and (head > longest or -head[1] < urgent):
+            seed, negated_seconds, *_ = longest.head
+            if best and (seed, negated_seconds * per_second - group.most_share) > best[:2]:
                 continue  # none of them could go first
-            if (found := group.first(room_bytes, ram_bytes)) is None:
-                continue
-            if largest is None or found[0] < largest[0]:
-                largest = found
-            if longest is None or found < longest:
-                longest = found
-        found = longest if longest and -longest[1] >= urgent else largest
-        return (-found[2], found[-1]) if found else None
+            for order in group.orders:
+                if found := order.first(room_bytes, ram_bytes):
+                    seed, _, _, turn, need, _, seconds, share, _ = found
+                    rank = seed, -seconds * per_second - share, -need, turn, found
+                    if best is None or rank < best:
+                        best = rank
+        return (best[-1][4], best[-1][-1]) if best else None
 
     def has_room(self, room_bytes: float) -> bool:
         """Whether a trial fits a device with this free memory, if RAM is no limit."""
-        return any(group.least[0] <= room_bytes for group in self._groups.values())
+        return any(group.orders[0].least[0] <= room_bytes for group in self._groups.values())
 
     def pop(self, trial_id: str) -> int | None:
         """Takes a trial out if it waits, and returns its turn."""
-        if (entry := self._entries.pop(trial_id, None)) is None:
+        if (entries := self._entries.pop(trial_id, None)) is None:
             return None
-        key = self._classes(entry)
-        self._groups[key].remove(entry)
-        if not self._groups[key]:
+        turn, need, ram = entries[0][3:6]
+        key = need.bit_length(), ram.bit_length()
+        for order, entry in zip(self._groups[key].orders, entries, strict=True):
+            order.remove(entry)
+        if not self._groups[key].orders[0]:
             del self._groups[key]
-        self._count(entry, -1)
-        return entry[3]
+        self._count(entries[0], -1)
+        return turn
 
     def _count(self, entry: Entry, sign: int) -> None:
-        seconds = -sign * entry[1]
-        if math.isfinite(seconds):
-            for kind, size in enumerate((-entry[2], entry[4], 1)):
-                self._work[kind] += seconds * size
+        need, ram, seconds = entry[4:7]
+        if seconds < math.inf:
+            milliseconds, work = sign * round(1000 * seconds), self._work
+            self._work = [work[0] + milliseconds * need, work[1] + milliseconds * ram, work[2] + milliseconds]
 
-    def _classes(self, entry: Entry) -> tuple[int, int]:
-        ram = entry[4].bit_length() if math.isfinite(self._capacity[1]) else 0
-        return math.floor(PER_OCTAVE * math.log2(max(1, -entry[2]))), ram
-
-    def _share(self, classes: tuple[int, int]) -> float:
-        """The share of the memory or RAM that trials of these classes take, whichever is more, as a logarithm."""
-        memory, ram, _ = self._capacity
-        shares = [classes[0] / PER_OCTAVE - math.log2(memory)]
-        return max([*shares, classes[1] - math.log2(ram)] if classes[1] else shares)
+    def _share(self, need: float, ram: float) -> float:
+        """The share of a device or of a host's RAM that a trial takes, whichever is more."""
+        return max(need / self._largest[0], ram / self._largest[1]) if self._memory_binds else 0.0
