@@ -112,7 +112,7 @@ def test_a_node_that_dies_takes_its_trials_and_its_devices_and_nothing_else(
     two_nodes: Any, joined: RayExecutor, plan: Plan
 ) -> None:
     events: list[Any] = []
-    placed = placements(plan, 2, epochs=30)
+    placed = placements(plan, 2, epochs=80)
     for placement in placed:
         joined.submit(placement)
     collect(joined, events, lambda: len({event.trial_id for event in events if isinstance(event, EpochReport)}) == 2)
