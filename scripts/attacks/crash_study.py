@@ -57,7 +57,7 @@ class Difference(Exception):
 
 def study(folder: Path) -> None:
     """Begins a study in this folder, or goes on with the one there is; its table is written after every trial."""
-    study_folder.CSV_SECONDS = study_folder.CSV_PATIENCE = 0
+    study_folder.CSV_SECONDS, study_folder.CSV_ROWS = 0, sys.maxsize
     workload = find_workload("graphsage")
     listed = [{"epochs": 2, "batch_size": 500, **values} for values in LISTED]
     where = {"resume": str(folder)} if (folder / "study.json").exists() else {"output": str(folder)}

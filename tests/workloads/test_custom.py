@@ -109,7 +109,8 @@ def test_it_is_tuned_retried_resumed_trained_again_and_loaded(
     Digits = notebook["Digits"]  # it cannot be imported anywhere
     big = {"overrides": ["hidden=3072", "layers=2", "epochs=1"], "model_memory_gb": 0.6, "backoff": 0.1, **common}
     (row,) = tuner.run(Digits(), **big, output="poor").rows
-    assert (row["status"], row["attempts"], row["limit_gb"]) == ("completed", 2, pytest.approx(0.9))
+    assert (row["status"], row["attempts"]) == ("completed", 2)
+    assert row["limit_gb"] >= 0.899, "the half more, or what the failed allocation asked for"
     assert len(tuner.run(Digits(), resume="poor").rows) == 1
     assert json.loads(Path("poor/study.json").read_text())["classes"] == {"digits": None}
     with pytest.raises(InputError, match="its workload digits must be given again"):
