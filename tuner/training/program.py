@@ -232,20 +232,25 @@ class ProgramThread:
         return self._idle.wait(IDLE_SECONDS)
 
     def wait(self, job: Callable[[], None]) -> None:
-        """Runs a job and waits for its end. The thread itself runs it at once."""
+        """Runs a job, waits for its end, and raises what it raises. The thread itself runs it at once."""
         if self._thread is threading.current_thread():
             job()
             return
         done = threading.Event()
+        raised: list[BaseException] = []
 
         def signalling() -> None:
             try:
                 job()
+            except BaseException as error:  # which would end the thread
+                raised.append(error)
             finally:
                 done.set()
 
         self.start(signalling)
         done.wait()
+        if raised:
+            raise raised[0]
 
     def work(self) -> None:
         """Runs jobs for ever."""
