@@ -294,9 +294,8 @@ class Packer:
         return max(request.need_bytes, self._plan.footprint_bytes if self._plan.packing == "uniform" else 0)
 
     def _placement(self, request: Request, need: int, index: int) -> Placement:
-        trial, estimate, device = request.trial, request.estimate, self._plan.devices[index]
-        fraction, threads = self._fraction(index, need), self._plan.threads
-        return Placement(trial, estimate, device, fraction, need, threads, request.host_bytes)
+        device, fraction, threads = self._plan.devices[index], self._fraction(index, need), self._plan.threads
+        return Placement(request.trial, request.estimate, device, fraction, need, threads, request.host_bytes)
 
     def _fraction(self, index: int, need: int) -> float:
         if self._plan.packing == "uniform" and need == self._plan.footprint_bytes:
