@@ -10,7 +10,6 @@ Another thread runs the trial, and a third one listens to the study and ends the
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import select
@@ -31,7 +30,7 @@ from tuner.execution.actor import Worker
 from tuner.execution.child import ProcessEnd
 from tuner.execution.mapped_arrays import unpack
 from tuner.execution.worker import TrialOptions
-from tuner.machine.process_trees import end_descendants
+from tuner.machine.process_trees import end_descendants, end_with_parent
 from tuner.trial import Device, Placement
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 REMARK = "its process imported everything again: a module has threads or has used CUDA, so no fork is possible"
 SAFE = "jemalloc_bg_thd"  # a thread of pyarrow, whose allocator handles forks
-PR_SET_PDEATHSIG = 1  # prctl(2)
 # This end of the pipes. A trial's child process closes them, else the study would not notice the end of this process.
 _open: list[Pipe] = []
 
@@ -150,7 +148,7 @@ def _begin_process() -> None:
     """Makes a fork a trial's process: it leads its own session, and ends with this process."""
     server = os.getppid()
     os.setsid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if os.getppid() != server:
         os._exit(1)
 

@@ -22,7 +22,6 @@ Weights = Callable[[], bytes]
 Happening = Began | EpochReport | Question | Outcome | DeviceLost
 ExecutorEvent = tuple[Happening, Weights]
 
-
 START_SECONDS = 300  # for a trial's process until the trial begins: importing torch from a slow drive takes a while
 
 

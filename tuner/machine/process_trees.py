@@ -17,7 +17,7 @@ STAT = Path("/proc/self/stat")
 CLOCK_SECONDS = 10.0
 ROUNDS = 10  # of searching for processes that were started meanwhile
 END_SECONDS = 5.0
-PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 
 
 def own_process() -> tuple[int, float, bool]:
@@ -65,6 +65,11 @@ def end_tree(pid: int, created: float, leads: bool) -> None:
     deadline = time.monotonic() + END_SECONDS
     while any(map(_runs, found)) and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+def end_with_parent() -> None:
+    """Has this process killed when its parent ends. Only on Linux."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_descendants() -> None:
