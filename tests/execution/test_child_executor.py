@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import tuner
-from tests.support.processes import runs
+from tests.support.processes import end_soon
 from tests.support.ray_trials import until
 from tuner.decisions.packing import make_plan
 from tuner.execution.child import ChildDied, outcome_of_death
@@ -82,7 +82,7 @@ def test_a_trial_is_ended_with_all_that_it_has_started_whatever_it_does(tmp_path
     executor.end("t001", "no report")
     ended = outcome(executor)
     assert (ended.status, ended.lost, ended.epochs, ended.error) == ("stalled", "", 1, "no report")
-    assert [runs(pid) for pid in (began.pid, int(report.metrics["other"]))] == [False, False]
+    assert end_soon(began.pid, int(report.metrics["other"]))
 
 
 def test_a_signal_is_told_and_the_trial_is_tried_again(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_log_of_a_trial_keeps_its_end_and_closing_ends_the_process_and_what_
         while (report := until(executor, EpochReport)).epoch < 2:
             pass
     assert (tmp_path / "logs" / "t001.log").read_text() == "[earlier output was removed]\nabc\n"
-    assert [runs(int(report.metrics[name])) for name in ("loss", "other")] == [False, False]
+    assert end_soon(*(int(report.metrics[name]) for name in ("loss", "other")))
 
 
 def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
@@ -194,7 +194,4 @@ def test_a_killed_study_leaves_no_process(tmp_path: Path) -> None:
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     assert len(children) == 3, "the trial's process, the one that it is a fork of, and what it had started"
-    began = time.monotonic()
-    while any(runs(child.pid) for child in children) and time.monotonic() - began < 10:
-        time.sleep(0.05)
-    assert not any(runs(child.pid) for child in children)
+    assert end_soon(*(child.pid for child in children))

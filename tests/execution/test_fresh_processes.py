@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import tuner
-from tests.support.processes import runs
+from tests.support.processes import end_soon
 from tests.support.ray_trials import until
 from tuner.decisions.packing import make_plan
 from tuner.errors import InputError
@@ -164,7 +164,7 @@ def test_a_trial_computes_with_its_threads_and_what_it_leaves_is_ended_when_it_h
             executor.poll(0.1)
         executor.end("t002", "no report")
         assert until(executor, Outcome).status == "stalled"
-        assert not runs(int((tmp_path / "pid").read_text()))
+        assert end_soon(int((tmp_path / "pid").read_text()))
 
 
 def leaves_a_process(config: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import psutil
 import pytest
 
-from tests.support.processes import runs
+from tests.support.processes import end_soon
 from tests.support.ray_trials import Slow, Unpackable, placements, stop_and_go_on, until
 from tests.support.toy import Toy
 from tests.support.worker_process import place
@@ -124,7 +124,7 @@ def test_a_trial_is_ended_with_its_worker_whatever_that_does(opened: Opened) -> 
     outcome = until(executor, Outcome)
     assert (outcome.status, outcome.lost, outcome.phase, outcome.error) == ("stalled", "", "training", "no report")
     assert outcome.peak_bytes
-    assert not runs(stuck.pid)
+    assert end_soon(stuck.pid)
     executor.end(first.trial.trial_id, "it has ended")
     assert executor.poll(0) == []
 

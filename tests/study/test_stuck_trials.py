@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.processes import runs
+from tests.support.processes import end_soon
 from tests.support.stuck import Stuck, hangs_in_a_c_function
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
@@ -70,5 +70,5 @@ def test_stuck_trials_are_ended_and_hold_up_nothing(tmp_path: Path, monkeypatch:
     assert rows["program"]["error"] == "training: no report for 3 s after epoch 1"
     programs = [process for process in tmp_path.iterdir() if process.name.isdigit()]
     assert len(programs) == 2
-    assert not any(runs(int(process.name)) for process in programs)
+    assert end_soon(*(int(process.name) for process in programs))
     assert set(psutil.Process().children(recursive=True)) <= before

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import psutil
 
 
@@ -14,3 +16,11 @@ def runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def end_soon(*pids: int, seconds: float = 10) -> bool:
+    """Whether these processes end within some seconds: the kernel may still be ending what was killed."""
+    began = time.monotonic()
+    while any(map(runs, pids)) and time.monotonic() - began < seconds:
+        time.sleep(0.02)
+    return not any(map(runs, pids))
