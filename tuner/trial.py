@@ -333,10 +333,11 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class Question:
-    """What a running trial asks the study, which answers it. The trial waits for the answer."""
+    """What a running trial asks the study, which answers it, or only tells it."""
 
     trial_id: str
     content: object
+    waits: bool = True  # for the answer
 
 
 @dataclass(frozen=True)

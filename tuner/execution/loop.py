@@ -184,7 +184,9 @@ class StudyLoop:
             self.stalls.hears(happening.trial_id, happening.epoch)
             self.take(Reported(happening, self.clock()))
         elif isinstance(happening, Question):
-            self.executor.answer(happening.trial_id, self._answer(happening))
+            answer = self._answer(happening)
+            if happening.waits:
+                self.executor.answer(happening.trial_id, answer)
             self.stalls.hears(happening.trial_id)
         elif isinstance(happening, DeviceLost):
             self._lose(happening)

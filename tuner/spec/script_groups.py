@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tuner.spec.options import Options, field
+from tuner.spec.options import Options, Terminal, field
 
 StartFolder = Literal["script", "trial"]
 KeptFolders = Literal["all", "best", "none"]
@@ -17,6 +17,24 @@ class ScriptOptions(Options, title="Scripts and folders of trials"):
         "script",
         "Where a script or a command starts: in the current folder (script), or in a folder of its own trial, "
         "trials/ID in the study's folder.",
+    )
+    metric_pattern: str | None = field(
+        None,
+        "A regular expression that finds the metric in a line that a script or a command prints, such as "
+        "'Accuracy: ([0-9.]+)'. The last match of a line counts. Groups with names, such as (?P<val_loss>[0-9.]+), "
+        "give several metrics, and epoch. Lines of JSON are read in any case.",
+        Terminal("REGEX"),
+    )
+    metrics_file: str | None = field(
+        None,
+        "The file with metrics that a script or a command writes, in the folder of its trial and with wildcards, such "
+        "as 'logs/**/metrics.csv': CSV with names in the first line, lines of JSON, or TensorBoard's event files.",
+        Terminal("FILE"),
+    )
+    config_template: str | None = field(
+        None,
+        "The YAML, TOML or JSON file to which {config} among a script's arguments adds a trial's values.",
+        Terminal("FILE"),
     )
     keep: KeptFolders = field(
         "all",

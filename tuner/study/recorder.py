@@ -21,6 +21,7 @@ from tuner.reporting.progress import StudyProgress
 from tuner.reporting.texts import count_text
 from tuner.search.optuna_names import FIFO
 from tuner.trial import EpochReport, Outcome, Placement, Question, Request, Trial
+from tuner.workloads.written_files import Wrote, WrittenFiles
 
 if TYPE_CHECKING:
     from tuner.study.objective_trials import ObjectiveTrials
@@ -46,6 +47,7 @@ class Recorder(Listener):
         self._folder = folder
         self._known = known
         self._progress = progress
+        self._written = WrittenFiles()
         self._trackers = trackers
         self._scheduler = scheduler
         self._objective = objective
@@ -93,7 +95,12 @@ class Recorder(Listener):
             self.noted(f"{event.device.label}: {event.said}")
 
     def answer(self, question: Question) -> object:
-        """What Optuna's trial answers; raises what it raises."""
+        """What Optuna's trial answers; raises what it raises. Hears which files a script's trial has written."""
+        if isinstance(question.content, Wrote):
+            request = self._unfinished.get(question.trial_id)
+            if request and (said := self._written.shared(request.trial.name, question.content)):
+                self.noted(said)
+            return None
         return self._objective.answer(question) if self._objective else None
 
     def noted(self, text: str) -> None:

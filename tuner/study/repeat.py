@@ -17,7 +17,7 @@ from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.stored_options import from_stored, functions_of
 from tuner.trial import arguments as arguments_of
 from tuner.workloads.command import Command, script_in
-from tuner.workloads.command_line import FOLDER, ID, SCRIPT, SEED
+from tuner.workloads.command_line import SCRIPT, How
 from tuner.workloads.session import TRIALS
 
 # Options that concern the other trials, where results go, and who is told.
@@ -57,8 +57,10 @@ def _call(study: StudyRecord, row: Attempt, folder: Path) -> str:
     if not spec.startswith(SCRIPT):
         data = ", data" if functions_of({"data": (study.options or {}).get("data")}) else ""
         return f"{row.workload}({arguments_of(row.config, {})}{data}){seeded}"
-    script = script_in(spec)
-    own = {ID: row.trial_id, SEED: str(row.seed), FOLDER: str(folder / TRIALS / row.trial_id)}
+    template = (study.options or {}).get("config_template")
+    how = How(suffix=Path(str(template)).suffix) if template else How()
+    script = script_in(spec).with_options(how)
+    own = script.own(row.trial_id, row.seed, folder / TRIALS / row.trial_id)
     start = [script.start[0], *map(os.path.relpath, script.start[1:])]
     return shlex.join([*start, *script.command(row.config, own)]) + ("" if isinstance(script, Command) else seeded)
 

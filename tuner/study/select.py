@@ -8,11 +8,12 @@ from pathlib import Path
 from types import NoneType
 from typing import cast
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.search.configurations import read_configs, source_name
 from tuner.search.domains import objects_of
 from tuner.search.optuna_names import UP_FRONT
+from tuner.search.parsing import parse_file
 from tuner.search.spaces import listed_objects
 from tuner.spec.groups import DEFAULT_DATA
 from tuner.spec.settings import Settings
@@ -77,8 +78,9 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
         InputError: a script's arguments do not go with the configurations.
     """
     program = selection.workload
-    if settings.cwd != "script" and not isinstance(program, CommandLine):
-        raise ParameterError("cwd", settings.cwd, "only scripts and commands have it", "leave it out")
+    for name in ("cwd", "metric_pattern", "metrics_file", "config_template"):
+        if getattr(settings, name) != settings.default(name) and not isinstance(program, CommandLine):
+            raise ParameterError(name, getattr(settings, name), "only scripts and commands have it", "leave it out")
     if not isinstance(program, Program):
         return selection
     has_data = not isinstance(settings.data, str) or settings.data != DEFAULT_DATA
@@ -102,8 +104,40 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
         if settings.in_process:
             raise ParameterError("in_process", True, "a script needs processes of its own", "leave it out")
         program.check_keys(keys)
-        program = program.with_options(How(settings.cwd))
+        program = program.with_options(_how(settings, program, selection.objective.metric))
     return replace(selection, workload=program.with_objects(objects))
+
+
+def _how(settings: Settings, program: CommandLine, metric: str) -> How:
+    """How a script or a command runs; raises ``InputError`` if that cannot be."""
+    pattern, file, template = settings.metric_pattern, settings.metrics_file, settings.config_template
+    how = How(settings.cwd, pattern or "", file or "")
+    if pattern is not None:
+        names = _groups(how, pattern)
+        if metric not in names and set(names) != {""}:
+            found = ", ".join(names) or "no group"
+            raise ParameterError("metric_pattern", pattern, f"it has {found}", f"add a group (?P<{metric}>…)")
+    if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts or not file):
+        rule = "it is in the folder of the trial, whose path is {trial_dir} among the arguments"
+        raise ParameterError("metrics_file", file, rule, "give its path within that")
+    if template is None:
+        return how
+    if not program.config_names:
+        raise ParameterError("config_template", template, "no argument names the file", "add {config} to them")
+    content = parse_file(Path(template), "template")
+    if not isinstance(content, Mapping):
+        raise ParameterError("config_template", template, "expected a mapping", "give a file with keys and values")
+    return replace(how, template=content, suffix=Path(template).suffix)
+
+
+def _groups(how: How, pattern: str) -> list[str]:
+    """The names of a pattern's groups; an empty one if it has only a group without a name."""
+    try:
+        compiled = how.pattern
+    except Exception as error:  # the library's own
+        raise ParameterError("metric_pattern", pattern, f"no regular expression: {one_line(error)}") from error
+    assert compiled is not None
+    return list(compiled.groupindex) or [""] * min(1, compiled.groups)
 
 
 def _with_objectives(selections: Sequence[Selection], settings: Settings) -> list[Selection]:

@@ -131,6 +131,11 @@ class _Session:
             raise answer
         return answer
 
+    def tell(self, content: object) -> None:
+        """See ``Session.tell``."""
+        self._check()
+        self._reports.put(Question(self._trial.trial_id, content, waits=False))
+
     def checkpoint(self) -> State | None:
         """See ``Session.checkpoint``."""
         return self._store.last()

@@ -51,14 +51,13 @@ class Command(CommandLine):
     def run(self, config: Config, data: object, session: Session) -> None:
         """Runs the command, and reads what it and its processes print."""
         here = os.getcwd()
-        with self.in_trial(session) as own:
-            words = self.command(config, own)
+        with self.in_trial(config, session) as (words, reports):
             print(f"$ {shlex.join([*self.start, *words])}", flush=True)
             environment = {"PYTHONUNBUFFERED": "1", **_ports(), **os.environ}
             if self.how.cwd == "trial":  # where its file and its modules are not
                 words = [os.path.join(here, word) if word == self._file else word for word in words]
                 environment["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-            self._run([*_starting(self.start), *words], environment, Reports(session))
+            self._run([*_starting(self.start), *words], environment, reports)
 
     def _run(self, words: Sequence[str], environment: dict[str, str], reports: Reports) -> None:
         adopt_descendants()
@@ -119,10 +118,11 @@ def _ports() -> dict[str, str]:
 
 
 def _texts(process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """What a process prints until it ends; a process that it leaves behind may keep its output open."""
+    """What a process prints until it ends, empty texts between; a process that it leaves behind may keep its output open."""
     assert process.stdout is not None
     pipe, decoder = process.stdout.fileno(), codecs.getincrementaldecoder("utf-8")("replace")
     while True:
+        yield ""  # so that reports in files are seen
         ended = process.poll() is not None
         ready, _, _ = select.select([pipe], [], [], 0 if ended else LOOK_SECONDS)
         content = os.read(pipe, CHUNK_BYTES) if ready else b""

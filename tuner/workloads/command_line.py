@@ -8,22 +8,32 @@ import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tuner.errors import InputError, WorkloadError
+from tuner.errors import InputError, WorkloadError, one_line, option
 from tuner.trial import Config
+from tuner.workloads.config_file import write_config
+from tuner.workloads.metrics_files import MetricsFiles
+from tuner.workloads.output import Reports, last_lines
 from tuner.workloads.program import Program
 from tuner.workloads.session import Session
+
+if TYPE_CHECKING:
+    import regex
 
 SCRIPT = "script "  # begins the text of a script or a command with its arguments
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
 FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 
 FOLDER, ID, SEED = "trial_dir", "trial_id", "seed"  # the placeholders of every trial
-NONE: Mapping[str, str] = MappingProxyType({})
+CONFIG = "config"  # a further one: a file with the configuration, also as {config.toml}
+SUFFIXES = (".yaml", ".yml", ".toml", ".json")
+LAST, SHOWN = 3, 100  # the last lines of output in an error, and characters of each
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -31,12 +41,23 @@ class How:
     """The options of scripts and commands."""
 
     cwd: Literal["trial", "script"] = "script"  # where they start
+    metric_pattern: str = ""  # a regular expression that finds the metrics in a line of output; empty for none
+    metrics_file: str = ""  # the files with metrics in the trial's folder, with wildcards; empty for none
+    template: Mapping[str, object] = field(default_factory=dict)  # what the file with the configuration has besides
+    suffix: str = SUFFIXES[0]  # of that file
+
+    @property
+    def pattern(self) -> regex.Pattern[str] | None:
+        """The pattern, which is run with a time limit; raises ``regex.error`` for one that is none."""
+        import regex
+
+        return regex.compile(self.metric_pattern) if self.metric_pattern else None
 
 
 class CommandLine(Program):
     """Words of a command line, in which ``{key}`` stands for a hyperparameter.
 
-    It reports by lines of JSON on its output that have the metric.
+    It reports by its output or by files: see ``Reports``.
 
     Attributes:
         program: what it is called in messages.
@@ -68,40 +89,58 @@ class CommandLine(Program):
         return program
 
     @property
+    def config_names(self) -> set[str]:
+        """The placeholders among them that stand for a file with the configuration, if it is no key itself."""
+        return self.named.intersection([CONFIG, *(CONFIG + suffix for suffix in SUFFIXES)])
+
+    @property
     def named(self) -> set[str]:
         """The placeholders in its arguments."""
         return {key for argument in self.arguments for key in PLACEHOLDER.findall(argument)}
 
     def check_keys(self, keys: Collection[str]) -> None:
         """Raises ``InputError`` if the arguments name another key than these, or lack one of them."""
-        named = self.named
-        if unknown := sorted(named - {*keys, FOLDER, ID, SEED}):
+        named, files = self.named, self.config_names
+        if unknown := sorted(named - {*keys, FOLDER, ID, SEED} - files):
             known = ", ".join(keys) or "no key"
             raise InputError(f"{self.program}: its arguments have {{{unknown[0]}}}, but the space has {known}")
         if unfit := [key for key in keys if not PLACEHOLDER.fullmatch(f"{{{key}}}")]:
             raise InputError(f"{self.program}: no placeholder can name {unfit[0]!r}: rename it, such as to lr_2")
-        if missing := [key for key in keys if key not in named]:
+        if not files.difference(keys) and (missing := [key for key in keys if key not in named]):
             more = " ".join(f"--{key} {{{key}}}" for key in missing)
-            raise InputError(f"{self.program}: its arguments lack {', '.join(missing)}: add for example {more}")
+            rule = f"add for example {more}, or {{{CONFIG}}} for a file that has all"
+            raise InputError(f"{self.program}: its arguments lack {', '.join(missing)}: {rule}")
+
+    def own(self, trial_id: str, seed: int, folder: Path | None) -> dict[str, str]:
+        """What stands for the placeholders of every trial, with this folder if it has one."""
+        own = {ID: trial_id, SEED: str(seed)}
+        if folder is not None:
+            files = {name: f"{CONFIG}{name.removeprefix(CONFIG) or self.how.suffix}" for name in self.config_names}
+            own |= {FOLDER: str(folder), **{name: str(folder / file) for name, file in files.items()}}
+        return own
 
     @contextmanager
-    def in_trial(self, session: Session) -> Iterator[dict[str, str]]:
-        """Sets the trial's folder and its environment variables for the block; yields the placeholders for them.
+    def in_trial(self, config: Config, session: Session) -> Iterator[tuple[list[str], Reports]]:
+        """Sets the trial's folder and its environment variables for the block; yields its arguments and its reports.
 
         A folder in which nothing was written is removed.
         """
-        own = {ID: session.trial_id, SEED: str(session.seed)}
+        folder: Path | None = None
         try:
-            own[FOLDER] = str(session.folder())
+            folder = session.folder()
         except WorkloadError:
-            if self.how.cwd == "trial" or FOLDER in self.named:
+            if self.how.cwd == "trial" or self.how.metrics_file or FOLDER in self.named or self.config_names:
                 raise
-        os.environ.update({f"TUNER_{name.upper()}": value for name, value in own.items()})
+        own = self.own(session.trial_id, session.seed, folder)
+        os.environ.update({f"TUNER_{name.upper()}": own[name] for name in (ID, SEED, FOLDER) if name in own})
+        for name in self.config_names.difference(self.values_of(config)):
+            write_config(Path(own[name]), self.how.template, self.arguments_of(config))
+        files = MetricsFiles(folder, self.how.metrics_file) if folder and self.how.metrics_file else None
         before = os.getcwd()
         try:
             if self.how.cwd == "trial":
                 os.chdir(own[FOLDER])
-            yield own
+            yield self.command(config, own), Reports(session, self.how.pattern, files)
         finally:
             os.chdir(before)
             with suppress(OSError, KeyError):
@@ -127,7 +166,9 @@ class CommandLine(Program):
 
     def remedy(self, metric: str) -> str:
         """See ``Program.remedy``."""
-        return f'print a line of JSON such as {{"{metric}": 0.5}}, or call tuner.report({metric}=…)'
+        ways = f'{{"{metric}": 0.5}}, or give {option("metric_pattern")} or {option("metrics_file")}'
+        said = " | ".join(one_line(line, SHOWN) for line in last_lines(LAST))
+        return f"print a line of JSON such as {ways}" + (f"; its output ends with: {said}" if said else "")
 
 
 def name_of(text: str) -> str:

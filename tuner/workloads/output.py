@@ -8,37 +8,59 @@ import os
 import re
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tuner.errors import WorkloadError, one_line
+from tuner.errors import WorkloadError, one_line, option
+from tuner.workloads.metrics_files import MetricsFiles, number
 from tuner.workloads.session import Session
+
+if TYPE_CHECKING:
+    import regex
 
 TAIL_BYTES = 2**16  # of the output, which is looked through for a traceback
 LAST_LINES = 20  # of the output, where it has no traceback
 SHOWN = 200  # characters of a line in a trial's row
 RANK = re.compile(r"^\[rank\d+\]: ", re.M)  # what torch.distributed puts before a line
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<said>\S.*)", re.M)
+LOOK_SECONDS = 1.0  # between two looks into files
+PATTERN_SECONDS = 1.0  # for one line
 OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")  # which only say that another process has failed
 
 
 class Reports:
-    """The reports in lines of output: those of JSON that have the metric."""
+    """The reports in lines of output, and in files: lines of JSON, what matches a pattern, and rows of files."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(
+        self, session: Session, pattern: regex.Pattern[str] | None = None, files: MetricsFiles | None = None
+    ) -> None:
         self._session = session
         self._metric = session.metric
+        self._pattern = pattern
+        self._files = files
+        self.has_files = files is not None
+        self._next_look = 0.0
+        self._lock = threading.RLock()
         self._line = ""
         self._broken = ""
-        self._others: dict[str, None] = {}  # what lines of JSON without the metric had
+        self._others: dict[str, None] = {}  # what was reported without the metric
 
     def feed(self, text: str) -> None:
-        """Reports what the complete lines say, with a last one that was begun before."""
-        *lines, self._line = (self._line + text).split("\n")
-        for line in lines:
-            self._read(line.strip())
+        """Reports what the complete lines say, with a last one that was begun before, and new rows of files."""
+        with self._lock:
+            *lines, self._line = (self._line + text).split("\n")
+            for line in lines:
+                self._read(line.strip())
+            if self._files and time.monotonic() >= self._next_look:
+                for row in self._files.new(self._metric):
+                    self._take(row)
+                self._next_look = time.monotonic() + LOOK_SECONDS
 
     def end(self) -> None:
-        """Reads the last line; raises ``WorkloadError`` if all that was reported is damaged."""
+        """Reads what is left; raises ``WorkloadError`` if all that was reported is damaged."""
+        self._next_look = 0.0
         self.feed("\n")
         if self._session.reports:
             return
@@ -46,15 +68,33 @@ class Reports:
             raise WorkloadError(f"it reported {', '.join(self._others)}, but not {self._metric}")
         if self._broken:
             raise WorkloadError(f"a line of its output is no JSON, and none is a report: {self._broken:.80}")
+        if self._files and (missing := self._files.missing()):
+            raise WorkloadError(missing)
 
     def _read(self, line: str) -> None:
-        if not line.startswith("{"):
-            return
+        if line.startswith("{"):
+            try:
+                said = json.loads(line)
+            except ValueError:
+                self._broken = self._broken or line
+            else:
+                self._take(said)
+                return
+        if self._pattern:
+            self._match(self._pattern, line)
+
+    def _match(self, pattern: regex.Pattern[str], line: str) -> None:
+        """Reports the last match in a line."""
         try:
-            said = json.loads(line)
-        except ValueError:
-            self._broken = self._broken or line
-            return
+            matches = list(pattern.finditer(line, timeout=PATTERN_SECONDS))
+        except TimeoutError:
+            slow = f"takes over {PATTERN_SECONDS:.0f} s for a line of {len(line)} characters: make it simpler"
+            raise WorkloadError(f"{option('metric_pattern', pattern.pattern)}: {slow}") from None
+        if matches:
+            named = matches[-1].groupdict() or {self._metric: matches[-1][1]}
+            self._take({name: number(text) for name, text in named.items() if text is not None})
+
+    def _take(self, said: dict[str, object]) -> None:
         if self._metric not in said:
             self._others |= dict.fromkeys(said)
             return

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import _thread
 import ast
 import atexit
+import os
 import runpy
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 
 from tuner.errors import InputError, one_line
 from tuner.trial import Config
 from tuner.workloads.command_line import CommandLine, name_of
 from tuner.workloads.function import HEAVY
-from tuner.workloads.output import Output, Reports, failure
+from tuner.workloads.output import LOOK_SECONDS, Output, Reports, failure
 from tuner.workloads.session import Session
+from tuner.workloads.written_files import Wrote, writing
 
 
 class Script(CommandLine):
@@ -40,17 +44,20 @@ class Script(CommandLine):
 
     def run(self, config: Config, data: object, session: Session) -> None:
         """Runs the script as ``python script.py …`` does, in this process."""
-        with self.in_trial(session) as own:
-            words = self.command(config, own)
+        with self.in_trial(config, session) as (words, reports):
             print(f"$ {self.program} {shlex.join(words)}", flush=True)
             sys.argv = [str(self.path), *words]
             sys.path.insert(0, str(self.path.parent))
-            self._run(Reports(session))
+            with writing(os.environ.get("TUNER_TRIAL_DIR", os.devnull)) as wrote:
+                self._run(reports)
+            if wrote:
+                session.tell(Wrote(tuple(sorted(wrote))))
 
     def _run(self, reports: Reports) -> None:
         with redirect_stdout(Output(reports)) as output:
             try:
-                runpy.run_path(str(self.path), run_name="__main__")
+                with _looking(reports):
+                    runpy.run_path(str(self.path), run_name="__main__")
             except SystemExit as ended:
                 if ended.code not in (None, 0):
                     output.flush()
@@ -59,6 +66,34 @@ class Script(CommandLine):
                 atexit._run_exitfuncs()  # as the interpreter would, but this process ends without
             output.flush()
             reports.end()
+
+
+@contextmanager
+def _looking(reports: Reports) -> Iterator[None]:
+    """Looks into files from a thread while the block runs. What that raises interrupts the block, and is raised."""
+    raised: list[BaseException] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(LOOK_SECONDS):
+            try:
+                reports.feed("")
+            except BaseException as error:
+                raised.append(error)
+                _thread.interrupt_main()
+                return
+
+    thread = threading.Thread(target=look, daemon=True, name="metrics")
+    if reports.has_files:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if reports.has_files:
+            thread.join()
+        if raised:
+            raise raised[0]
 
 
 def _imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:

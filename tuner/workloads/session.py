@@ -64,6 +64,9 @@ class Session(Protocol):
     def ask(self, question: object) -> object:
         """The study's answer to a question; raises the exception if that is the answer."""
 
+    def tell(self, content: object) -> None:
+        """Tells the study something."""
+
     def checkpoint(self) -> State | None:
         """The trial's last checkpoint, from an earlier attempt or the study that is resumed; None without one."""
 

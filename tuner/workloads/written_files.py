@@ -1,0 +1,89 @@
+"""Which files in the current folder the trials of a script write, since trials overwrite each other's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+from tuner.errors import option
+
+MOST_OF_TRIAL = 20
+MOST = 10_000  # of a study
+
+
+@dataclass(frozen=True)
+class Wrote:
+    """What a trial says at its end: the files in the current folder that it has written, by their paths there."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass
+class WrittenFiles:
+    """The files of a study's trials."""
+
+    _writers: dict[str, str] = field(default_factory=dict)  # the first trial that wrote each, by path
+    _told: bool = False
+
+    def shared(self, trial: str, wrote: Wrote) -> str:
+        """Takes a trial's files; says once if another one has written one of them."""
+        for path in wrote.paths:
+            if len(self._writers) < MOST:
+                self._writers.setdefault(path, trial)
+            first = self._writers.get(path, trial)
+            if first != trial and not self._told:
+                self._told = True
+                remedy = f"give {option('cwd', 'trial')}, or {{trial_dir}} among the arguments"
+                return f"{first} and {trial} both wrote {path}: for a folder of each trial's own {remedy}"
+        return ""
+
+
+@contextmanager
+def writing(own_folder: str) -> Iterator[set[str]]:
+    """Yields a set that gets the files which this process writes below the current folder while the block runs.
+
+    Files in ``own_folder`` and files that are appended to do not count. It is for a process that runs one trial, since
+    Python's audit hooks stay.
+    """
+    folder, found, active = os.getcwd(), set[str](), True
+
+    def add(path: Any) -> None:
+        full = os.path.abspath(os.fsdecode(path))
+        within = full.startswith(os.path.join(folder, "")) and not full.startswith(os.path.join(own_folder, ""))
+        if within and "__pycache__" not in full and len(found) < MOST_OF_TRIAL:
+            found.add(os.path.relpath(full, folder))
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if not active:
+            return
+        if event == "open" and isinstance(arguments[0], (str, bytes)) and _overwrites(arguments[2]):
+            add(arguments[0])
+        elif event == "os.rename":
+            add(arguments[1])
+
+    sys.addaudithook(hear)
+    if torch := sys.modules.get("torch"):  # which opens files without Python
+        torch.save = _saving(torch.save, add)
+    try:
+        yield found
+    finally:
+        active = False
+
+
+def _overwrites(flags: int) -> bool:
+    return bool(flags & (os.O_WRONLY | os.O_RDWR)) and not flags & os.O_APPEND
+
+
+def _saving(save: Any, add: Any) -> Any:
+    @wraps(save)
+    def saved(obj: Any, f: Any, *arguments: Any, **named: Any) -> Any:
+        if isinstance(f, (str, os.PathLike)):
+            add(f)
+        return save(obj, f, *arguments, **named)
+
+    return saved
