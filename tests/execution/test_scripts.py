@@ -12,17 +12,18 @@ import psutil
 import pytest
 
 from tuner.decisions.packing import make_plan
-from tuner.errors import InputError
+from tuner.errors import InputError, spelled
 from tuner.execution.child import Child, run_in
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.mapped_arrays import pack
-from tuner.execution.worker import TrialOptions
+from tuner.execution.worker import TrialOptions, WorkerEvent
 from tuner.machine.devices import ram_device
-from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
+from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Question, Trial
 from tuner.workloads.command import Command, script_of
 from tuner.workloads.command_line import How
 from tuner.workloads.script import Script
 from tuner.workloads.task import TrainingTask
+from tuner.workloads.written_files import WrittenFiles, Wrote
 
 SAYS = "import argparse, json, os, sys\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float)\n"
 SAYS += "lr = p.parse_args().lr\n"
@@ -39,16 +40,21 @@ def outcome_of_words(
     folder: Path, words: list[str], limit_bytes: int = 2 * GB, how: How | None = None
 ) -> tuple[Outcome, list[EpochReport]]:
     """The same of a script or a command."""
-    script = script_of(words).with_options(how or How())
+    events = events_of_words(folder, words, limit_bytes, how or How())
+    (ended,) = (event for event in events if isinstance(event, Outcome))
+    return ended, [event for event in events if isinstance(event, EpochReport)]
+
+
+def events_of_words(folder: Path, words: list[str], limit_bytes: int, how: How) -> list[WorkerEvent]:
+    """All that its process says."""
+    script = script_of(words).with_options(how)
     (folder / "checkpoints").mkdir()
     trial = Trial("t001", script.name, "one", {"lr": 0.5}, seed=0)
     placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)
     options = TrialOptions(checkpoints=folder / "checkpoints", fresh=True)
     tasks = pack({trial.workload: TrainingTask(script, None, asked=Objective("loss"))})
     with closing(Child(tasks, ram_device(), 1, options, {}, options.log("worker"))) as child:
-        events = list(run_in(child, placed, options.log("t001")))
-    (ended,) = (event for event in events if isinstance(event, Outcome))
-    return ended, [event for event in events if isinstance(event, EpochReport)]
+        return list(run_in(child, placed, options.log("t001")))
 
 
 def test_a_script_reports_by_lines_of_json_and_its_output_is_kept(tmp_path: Path) -> None:
@@ -88,7 +94,11 @@ def test_a_process_that_outlives_a_script_does_not_hide_its_end(tmp_path: Path) 
         ("os._exit(3)", "failed", "ended with exit code 3: its output is in t001.log"),
         ("os.kill(os.getpid(), 9)", "failed", "was killed by SIGKILL"),
         ("print('{\"loss\": 1')", "failed", 'a line of its output is no JSON, and none is a report: {"loss": 1'),
-        ("print('end')", "failed", r"without a report: print a line of JSON such as"),
+        (
+            "print('end')",
+            "failed",
+            r"without a report: print a line of JSON such as .* metrics_file.*ends with: end$",
+        ),
         ("print(json.dumps({'acc': 1, 'epoch': 1}))", "failed", "it reported acc, epoch, but not loss"),
         ("print(json.dumps({'loss': 'low'}))", "failed", "loss is 'low': expected a number"),
         ("raise ValueError('no data')", "failed", r"train failed: ValueError: no data \(train.py, line 5\)"),
@@ -253,3 +263,101 @@ def test_a_trial_that_writes_nothing_leaves_no_folder_and_starts_where_the_study
     (tmp_path / "train.py").write_text(SHOWS)
     outcome_of_words(tmp_path, ["train.py"])
     assert (tmp_path / "mine").exists() and not list((tmp_path / "trials").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "expected"),
+    [
+        (r"Accuracy: .*\((\d+)%\)", "Test set: Accuracy: 9/10 (90%)", {"loss": 90.0}),
+        (r"(?P<loss>[\d.]+) ppl (?P<ppl>\S+)", "a\r0.4 ppl 9.5 \r0.25 ppl 1e3", {"loss": 0.25, "ppl": 1000.0}),
+        (r"epoch (?P<epoch>\d+) loss=(?P<loss>\S+)", "epoch 7 loss=0.25", {"loss": 0.25, "best_epoch": 7}),
+    ],
+)
+def test_a_pattern_finds_the_metrics_in_what_a_script_prints(
+    tmp_path: Path, pattern: str, line: str, expected: dict[str, float]
+) -> None:
+    (tmp_path / "train.py").write_text(f"print({line!r}, flush=True)\n")
+    for start in ([], [sys.executable]):
+        folder = tmp_path / str(len(start))
+        folder.mkdir()
+        ended, _ = outcome_of_words(folder, [*start, str(tmp_path / "train.py")], how=How(metric_pattern=pattern))
+        assert (ended.status, {"best_epoch": 1, **expected}) == ("completed", ended.metrics)
+
+
+def test_a_pattern_that_takes_too_long_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('a' * 40 + 'b')\n")
+    ended, _ = outcome_of_words(tmp_path, [str(tmp_path / "train.py")], how=How(metric_pattern="(a|a)+$"))
+    with pytest.raises(AssertionError, match=r"takes over 1 s for a line of 41 characters: make it simpler"):
+        raise AssertionError(spelled(ended.error))
+
+
+TABLE = "for e in range(2):\n    file.write(f'{e},,{lr / (e + 1)}\\n{e},3.5,\\n')\n    file.flush()\n"
+LINES = "for e in range(2):\n    file.write(json.dumps({'loss': lr / (e + 1), 'epoch': e}) + '\\n')\n"
+OPENED = "folder = os.environ['TUNER_TRIAL_DIR'] + '/logs'\nos.mkdir(folder)\nfile = open(folder + '/"
+EVENTS = "from tensorboardX import SummaryWriter\nwriter = SummaryWriter(os.environ['TUNER_TRIAL_DIR'] + '/runs')\n"
+EVENTS += "for e in range(2):\n    writer.add_scalar('loss', lr / (e + 1), e)\nwriter.close()\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "file"),
+    [
+        (OPENED + "a.csv', 'w')\nfile.write('epoch,train,loss\\n')\n" + TABLE, "logs/*.csv"),
+        (OPENED + "a.jsonl', 'w')\n" + LINES + "file.close()\n", "**/a.jsonl"),
+        (EVENTS, "runs"),
+    ],
+)
+def test_metrics_are_read_from_files_in_the_trials_folder(tmp_path: Path, body: str, file: str) -> None:
+    (tmp_path / "train.py").write_text(SAYS + body)
+    words = [str(tmp_path / "train.py"), "--lr", "{lr}"]
+    ended, reports = outcome_of_words(tmp_path, words, how=How(metrics_file=file))
+    assert (ended.status, ended.metrics, len(reports)) == ("completed", {"loss": 0.25, "best_epoch": 2}, 3)
+
+
+def test_a_file_with_metrics_that_is_not_there_is_told(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    ended, _ = outcome_of_words(tmp_path, [str(tmp_path / "train.py")], how=How(metrics_file="logs/*.csv"))
+    assert ended.error == f"no file matches logs/*.csv in {tmp_path}/trials/t001"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "read"), [(".yaml", "yaml.safe_load"), (".toml", "toml.loads"), (".json", "json.loads")]
+)
+def test_a_file_with_the_configuration_has_what_its_template_has(tmp_path: Path, suffix: str, read: str) -> None:
+    body = f"import json, sys, yaml, tomllib as toml\nfound = {read}(open(sys.argv[1]).read())\n"
+    body += "assert found == {'model': {'depth': 2}, 'lr': 0.5}, found\nprint(json.dumps({'loss': found['lr']}))\n"
+    (tmp_path / "train.py").write_text(body)
+    how = How(template={"model": {"depth": 2}, "lr": 9}, suffix=".json")
+    ended, _ = outcome_of_words(tmp_path, [str(tmp_path / "train.py"), f"{{config{suffix}}}"], how=how)
+    assert (ended.status, ended.error, ended.metrics["loss"]) == ("completed", "", 0.5)
+    assert (tmp_path / "trials" / "t001" / f"config{suffix}").exists()
+
+
+def test_a_file_with_the_configuration_needs_no_other_argument_unless_it_is_a_key(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    script = Script(tmp_path / "train.py", ["{config}"])
+    script.check_keys(["lr", "model.hidden"])
+    with pytest.raises(InputError, match="its arguments lack lr"):
+        script.check_keys(["lr", "config"])
+
+
+WRITES = "import os\nfor name in ('model.pt', os.environ['TUNER_TRIAL_DIR'] + '/own.pt'):\n    {save}\n"
+
+
+@pytest.mark.parametrize("save", ["open(name, 'wb').write(b'x')", "import torch; torch.save({}, name)"])
+def test_the_files_that_a_script_writes_into_the_current_folder_are_known(
+    tmp_path: Path, save: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch, tuner\n" + WRITES.format(save=save) + "tuner.report(loss=1)\n")
+    told = events_of_words(tmp_path, ["train.py"], 2 * GB, How())
+    assert [event.content for event in told if isinstance(event, Question)] == [Wrote(("model.pt",))]
+
+
+def test_two_trials_that_write_the_same_file_are_told_once() -> None:
+    files = WrittenFiles()
+    said = [files.shared(trial, Wrote((path,))) for trial, path in [("a", "x"), ("b", "y"), ("a", "x")]]
+    assert said == ["", "", ""]
+    assert spelled(files.shared("c", Wrote(("x",)))).startswith(
+        "a and c both wrote x: for a folder of each trial's own"
+    )
+    assert files.shared("d", Wrote(("x",))) == ""

@@ -81,6 +81,7 @@ class StudyRecord:
     # The user's own workloads: ``module:Class`` by name, None for an object without a module.
     classes: Mapping[str, str | None] = field(default_factory=dict)
     programs: Sequence[str] = field(default_factory=list)  # the names of those that are functions or scripts
+    calls: Mapping[str, Shown] = field(default_factory=dict)  # how those are called that have bound arguments
     metrics: Mapping[str, Name] = field(default_factory=dict)  # the metric of each workload's trials
     directions: Mapping[str, Direction] = field(default_factory=dict)  # earlier versions minimised every metric
     scales: Mapping[str, Scale] = field(default_factory=dict)  # of the space's ranges, by hyperparameter

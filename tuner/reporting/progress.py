@@ -106,7 +106,8 @@ class StudyProgress:
         result = f"{objective.metric} {metric_text(value)}" if value is not None else _reason(outcome)
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
         if self._has_line(outcome):
-            took = f"{count_text(outcome.epochs, 'epoch')}, {outcome.seconds:.1f} s{peak}"
+            epochs = f"{count_text(outcome.epochs, 'epoch')}, " if outcome.epochs or value is None else ""
+            took = f"{epochs}{outcome.seconds:.1f} s{peak}"
             what = f"{self._title(trial)} {outcome.status}: {result} ({took}){_what_follows(outcome, retry)}"
             self.note(f"[{self._done_text()}] {what}")
 

@@ -177,7 +177,12 @@ def configurations(
         wrong += [f"{name}: {fault}" for fault in [*_unwritable(named), *faults(given, schema)]]
         found.append((name, {**common, **given}))
     repeated = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
-    wrong += [f"{name}: this name is used more than once" for name in repeated]
+    for name in repeated:
+        first, *others = (values for other, values in found if other == name)
+        what = (
+            "is there more than once: leave one out, or give seeds" if first in others else "is used more than once"
+        )
+        wrong.append(f"{name}: this {'configuration' if first in others else 'name'} {what}")
     if wrong:
         raise InputError(f"{source}: " + "; ".join(dict.fromkeys(wrong)))
     return [_finished(name, complete(values, schema), finish, source) for name, values in found]

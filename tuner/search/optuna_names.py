@@ -68,7 +68,8 @@ def check_choice(parameter: Literal["search", "scheduler"], given: object, optio
         return
     if not (is_of_optuna(given, base) or (parameter == "search" and is_of_tune(given))):
         others = " or a searcher of ray.tune" if parameter == "search" else ""
-        raise InputError(f"{parameter}={given!r:.60}: give one of {', '.join(known)}, an Optuna {what}{others}")
+        kind = type(given).__name__
+        raise InputError(f"{parameter}={kind}: give one of {', '.join(known)}, an Optuna {what}{others}")
     if options:
         name = type(given).__name__
         rule = f"{parameter}={name} takes its options in its own constructor"

@@ -72,6 +72,9 @@ R = TypeVar("R")
 Given = TypeVar("Given", bound="Options")
 
 
+SHARES = "a trial's share of a device follows from its memory, which is estimated, or given by memory_gb"
+
+
 @dataclass(frozen=True)
 class Terminal:
     """How the command line shows an option; what it leaves out is made of the field."""
@@ -296,7 +299,8 @@ def _unexpected(unknown: Sequence[str], options: type[Options]) -> str:
     said = []
     for name in unknown:
         close = difflib.get_close_matches(name, known, 1, ALIKE)
-        said.append(f"{name!r}: did you mean {known[close[0]]}?" if close else repr(name))
+        hint = SHARES if name == "resources_per_trial" else f"did you mean {known[close[0]]}?" if close else ""
+        said.append(f"{name!r}: {hint}" if hint else repr(name))
     what = "an unexpected keyword argument" if len(said) == 1 else "unexpected keyword arguments"
     return f"got {what} {'; '.join(said)}"
 

@@ -27,8 +27,8 @@ class ScriptOptions(Options, title="Scripts and folders of trials"):
     )
     metrics_file: str | None = field(
         None,
-        "The file with metrics that a script or a command writes, in the folder of its trial and with wildcards, such "
-        "as 'logs/**/metrics.csv': CSV with names in the first line, lines of JSON, or TensorBoard's event files.",
+        "The file with metrics that a script or a command writes in the folder of its trial, with wildcards, such as "
+        "'logs/**/metrics.csv': CSV with names in the first line, lines of JSON, or TensorBoard's event files.",
         Terminal("FILE"),
     )
     config_template: str | None = field(

@@ -5,12 +5,13 @@ from __future__ import annotations
 import platform
 import time
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.decisions.packing import is_tight
-from tuner.errors import ParameterError
+from tuner.errors import ParameterError, one_line
 from tuner.machine.revision import git_revision
 from tuner.records.attempts import in_gb
 from tuner.records.checking import LARGEST_AMOUNT
@@ -21,7 +22,9 @@ from tuner.study.prepare import Study
 from tuner.study.resume import description, listed, with_more_seeds, with_option
 from tuner.study.stored_options import to_stored
 from tuner.trial import title
+from tuner.workloads.base import Trainable
 from tuner.workloads.contract import summarize
+from tuner.workloads.function import Function
 from tuner.workloads.lookup import classes_of
 from tuner.workloads.program import Program
 from tuner.workloads.protocols import caution
@@ -30,6 +33,7 @@ from tuner.workloads.task import TrainingTask, describe
 if TYPE_CHECKING:
     from rich.console import Console
 
+MOST_CALL = 300  # characters of a call
 PACKAGES = ("torch", "ray", "numpy")
 
 
@@ -95,6 +99,7 @@ def _new(study: Study) -> StudyRecord:
         auto_batch=study.sized.by_trial(),
         classes=classes_of([task.workload for task in study.tasks.values()]),
         programs=[name for name, task in study.tasks.items() if isinstance(task.workload, Program)],
+        calls={name: call for name, task in study.tasks.items() if (call := _bound(task.workload))},
         scales=study.selected.scales,
         data=describe(study.tasks),
         last_epoch=study.selected.selections[0].last_epoch,
@@ -143,3 +148,12 @@ def _tight(study: Study) -> list[str]:
     several = len(study.tasks) > 1
     tight = (request.trial for request in study.requests if is_tight(request.estimate, request.need_bytes))
     return list(dict.fromkeys(title(trial.workload, trial.name, several=several) for trial in tight))
+
+
+def _bound(workload: Trainable) -> str:
+    """How a function with bound arguments is called; empty for other workloads."""
+    function = workload.function if isinstance(workload, Function) else None
+    if not isinstance(function, partial):
+        return ""
+    given = [*map(repr, function.args), *(f"{name}={value!r}" for name, value in function.keywords.items())]
+    return one_line(f"partial({', '.join([workload.name, *given])})", MOST_CALL)

@@ -21,7 +21,7 @@ from tuner.reporting.progress import StudyProgress
 from tuner.reporting.texts import count_text
 from tuner.search.optuna_names import FIFO
 from tuner.trial import EpochReport, Outcome, Placement, Question, Request, Trial
-from tuner.workloads.written_files import Wrote, WrittenFiles
+from tuner.workloads.written_files import WrittenFiles, Wrote
 
 if TYPE_CHECKING:
     from tuner.study.objective_trials import ObjectiveTrials

@@ -56,7 +56,8 @@ def _call(study: StudyRecord, row: Attempt, folder: Path) -> str:
         return f"{row.workload}(optuna.trial.FixedTrial({dict(row.config)})){seeded}"
     if not spec.startswith(SCRIPT):
         data = ", data" if functions_of({"data": (study.options or {}).get("data")}) else ""
-        return f"{row.workload}({arguments_of(row.config, {})}{data}){seeded}"
+        called = study.calls.get(row.workload, row.workload)
+        return f"{called}({arguments_of(row.config, {})}{data}){seeded}"
     template = (study.options or {}).get("config_template")
     how = How(suffix=Path(str(template)).suffix) if template else How()
     script = script_in(spec).with_options(how)

@@ -118,7 +118,7 @@ def _ports() -> dict[str, str]:
 
 
 def _texts(process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """What a process prints until it ends, empty texts between; a process that it leaves behind may keep its output open."""
+    """What a process prints until it ends, with empty texts between; one that it leaves may keep its output."""
     assert process.stdout is not None
     pipe, decoder = process.stdout.fileno(), codecs.getincrementaldecoder("utf-8")("replace")
     while True:

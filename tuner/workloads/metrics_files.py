@@ -59,7 +59,9 @@ class MetricsFiles:
             elif path.suffix in (".csv", ".jsonl") or "tfevents" in path.name:
                 yield path
             else:
-                raise WorkloadError(f"{option('metrics_file', self._pattern)}: {path.name} has no known format: {KINDS}")
+                raise WorkloadError(
+                    f"{option('metrics_file', self._pattern)}: {path.name} has no known format: {KINDS}"
+                )
 
     def _scalars(self, path: Path, metric: str) -> Iterator[Row]:
         """What an event file has at each value of the metric, with the latest values of the other tags."""
@@ -67,7 +69,9 @@ class MetricsFiles:
             from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
             from tensorboard.util.tensor_util import make_ndarray
         except ImportError as error:
-            raise WorkloadError(f"{path.name}: event files are read by tensorboard: pip install tensorboard") from error
+            raise WorkloadError(
+                f"{path.name}: event files are read by tensorboard: pip install tensorboard"
+            ) from error
 
         for event in self._events.setdefault(path, EventFileLoader(str(path))).Load():
             for value in event.summary.value:
@@ -90,7 +94,9 @@ def number(text: str) -> object:
 
 def _table(lines: list[str]) -> list[Row]:
     rows = csv.DictReader(lines, restkey="")
-    return [{name: number(text) for name, text in row.items() if name and isinstance(text, str) and text} for row in rows]
+    return [
+        {name: number(text) for name, text in row.items() if name and isinstance(text, str) and text} for row in rows
+    ]
 
 
 def _lines(lines: list[str]) -> list[Row]:

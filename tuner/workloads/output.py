@@ -140,7 +140,7 @@ def failure(code: object) -> WorkloadError:
 
 def last_lines(most: int) -> list[str]:
     """The last lines that this process's trial has printed, without empty ones; none if its output is not kept."""
-    return [line for line in _log()[1].splitlines() if line.strip()][-most:]
+    return [line for line in _log()[1].splitlines() if line.strip() and not line.startswith("$ ")][-most:]
 
 
 def _log() -> tuple[str, str]:

@@ -47,7 +47,7 @@ class WrittenFiles:
 def writing(own_folder: str) -> Iterator[set[str]]:
     """Yields a set that gets the files which this process writes below the current folder while the block runs.
 
-    Files in ``own_folder`` and files that are appended to do not count. It is for a process that runs one trial, since
+    Files in ``own_folder`` and files that are appended to do not count. It is for a process that runs one trial, as
     Python's audit hooks stay.
     """
     folder, found, active = os.getcwd(), set[str](), True
@@ -67,7 +67,8 @@ def writing(own_folder: str) -> Iterator[set[str]]:
             add(arguments[1])
 
     sys.addaudithook(hear)
-    if torch := sys.modules.get("torch"):  # which opens files without Python
+    torch: Any = sys.modules.get("torch")
+    if torch:  # which opens files without Python
         torch.save = _saving(torch.save, add)
     try:
         yield found
