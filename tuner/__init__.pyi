@@ -563,6 +563,9 @@ def run(
     metric: str | None = None,
     direction: str | None = None,
     cwd: StartFolder = 'script',
+    metric_pattern: str | None = None,
+    metrics_file: str | None = None,
+    config_template: str | None = None,
     keep: KeptFolders = 'all',
     search: Search | None = None,
     search_options: Mapping[str, object] | Sequence[str] = (),
@@ -636,6 +639,12 @@ def run(
             the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
         cwd: Where a script or a command starts: in the current folder (script), or in a folder of its own trial,
             trials/ID in the study's folder.
+        metric_pattern: A regular expression that finds the metric in a line that a script or a command prints, such as
+            'Accuracy: ([0-9.]+)'. The last match of a line counts. Groups with names, such as (?P<val_loss>[0-9.]+), give
+            several metrics, and epoch. Lines of JSON are read in any case.
+        metrics_file: The file with metrics that a script or a command writes in the folder of its trial, with wildcards,
+            such as 'logs/**/metrics.csv': CSV with names in the first line, lines of JSON, or TensorBoard's event files.
+        config_template: The YAML, TOML or JSON file to which {config} among a script's arguments adds a trial's values.
         keep: Which of the trials' folders stay once trials have ended: all, that of the best trial, or none. Those of
             failed trials stay.
         search: How to search a space, or a mode that is a grid: grid, random, tpe, gp, cmaes, qmc, nsgaii, nsgaiii,
