@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from tuner.errors import InputError, WorkloadError, one_line, option
 from tuner.trial import Config
@@ -33,7 +33,7 @@ FOLDER, ID, SEED = "trial_dir", "trial_id", "seed"  # the placeholders of every 
 CONFIG = "config"  # a further one: a file with the configuration, also as {config.toml}
 SUFFIXES = (".yaml", ".yml", ".toml", ".json")
 LAST, SHOWN = 3, 100  # the last lines of output in an error, and characters of each
-NONE: Mapping[str, Any] = MappingProxyType({})
+NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)

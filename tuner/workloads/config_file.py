@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from tuner.errors import WorkloadError, one_line
 
@@ -32,19 +31,19 @@ def _merged(template: Mapping[str, object], values: Mapping[str, object]) -> dic
     return merged
 
 
-def _yaml(content: Any) -> str:
+def _yaml(content: Mapping[str, object]) -> str:
     import yaml
 
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
-def _toml(content: Any) -> str:
+def _toml(content: Mapping[str, object]) -> str:
     import tomlkit
 
     return tomlkit.dumps(content)
 
 
-_WRITERS: Mapping[str, Callable[[Any], str]] = {
+_WRITERS: Mapping[str, Callable[[Mapping[str, object]], str]] = {
     ".yaml": _yaml,
     ".yml": _yaml,
     ".toml": _toml,

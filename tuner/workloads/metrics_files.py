@@ -6,10 +6,13 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import WorkloadError, option
 from tuner.machine.regular_files import regular
+
+if TYPE_CHECKING:
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 MOST_BYTES = 2**26  # of a file, which is read again as it grows
 KINDS = "expected a name that ends with .csv or .jsonl, or TensorBoard's event files or their folder"
@@ -24,7 +27,7 @@ class MetricsFiles:
         self._folder = folder
         self._pattern = pattern
         self._read: dict[Path, int] = {}  # how many rows of each were read
-        self._events: dict[Path, Any] = {}  # the readers of event files
+        self._events: dict[Path, EventFileLoader] = {}
         self._latest: Row = {}  # what those had, by tag
 
     def new(self, metric: str) -> Iterator[Row]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
 
 from tuner.errors import option
 
@@ -52,39 +51,38 @@ def writing(own_folder: str) -> Iterator[set[str]]:
     """
     folder, found, active = os.getcwd(), set[str](), True
 
-    def add(path: Any) -> None:
+    def add(path: str | bytes) -> None:
         full = os.path.abspath(os.fsdecode(path))
         within = full.startswith(os.path.join(folder, "")) and not full.startswith(os.path.join(own_folder, ""))
         if within and "__pycache__" not in full and len(found) < MOST_OF_TRIAL:
             found.add(os.path.relpath(full, folder))
 
-    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
         if not active:
             return
-        if event == "open" and isinstance(arguments[0], (str, bytes)) and _overwrites(arguments[2]):
-            add(arguments[0])
-        elif event == "os.rename":
-            add(arguments[1])
+        written = event == "open" and _overwrites(arguments[2])
+        path = arguments[0] if written else arguments[1] if event == "os.rename" else None
+        if isinstance(path, (str, bytes)):
+            add(path)
 
     sys.addaudithook(hear)
-    torch: Any = sys.modules.get("torch")
-    if torch:  # which opens files without Python
-        torch.save = _saving(torch.save, add)
+    if torch := sys.modules.get("torch"):  # which opens files without Python
+        setattr(torch, "save", _saving(getattr(torch, "save"), add))  # noqa: B009, B010
     try:
         yield found
     finally:
         active = False
 
 
-def _overwrites(flags: int) -> bool:
-    return bool(flags & (os.O_WRONLY | os.O_RDWR)) and not flags & os.O_APPEND
+def _overwrites(flags: object) -> bool:
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR)) and not flags & os.O_APPEND
 
 
-def _saving(save: Any, add: Any) -> Any:
+def _saving(save: Callable[..., None], add: Callable[[str], None]) -> Callable[..., None]:
     @wraps(save)
-    def saved(obj: Any, f: Any, *arguments: Any, **named: Any) -> Any:
+    def saved(obj: object, f: object, *arguments: object, **named: object) -> None:
         if isinstance(f, (str, os.PathLike)):
-            add(f)
-        return save(obj, f, *arguments, **named)
+            add(os.fspath(f))
+        save(obj, f, *arguments, **named)
 
     return saved
