@@ -601,6 +601,9 @@ def run(
     trial_timeout: str | float | None = None,
     checkpoint_seconds: float = 60.0,
     caps: bool = True,
+    fail_fast: int = 3,
+    patience: int | None = None,
+    target: float | None = None,
     time_limit: str | float | None = None,
     in_process: bool = False,
     fresh_processes: FreshProcesses = 'auto',
@@ -614,6 +617,7 @@ def run(
     mlflow: str | None = None,
     wandb: str | None = None,
     dry_run: bool = False,
+    callbacks: Callbacks | None = None,
 ) -> StudyResult:
     """Tunes a workload: what ``tuner`` does in a terminal.
 
@@ -700,6 +704,10 @@ def run(
             for that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         caps: End a trial that takes more than its share, before it takes memory from the others.
+        fail_fast: End the study if its first N trials fail with the same error, and at once if a report lacks the metric.
+            With 0 it goes on.
+        patience: End the study after N trials without a better one.
+        target: End the study once a completed trial has this value of the metric, or a better one.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
         fresh_processes: Run each trial in a process of its own, so that it finds nothing of an earlier one: on, off, or
@@ -716,6 +724,8 @@ def run(
         mlflow: Also send results to this MLflow server, or to a store such as sqlite:///FILE; needs the extra mlflow.
         wandb: Also send results to this project of Weights & Biases; needs the extra wandb.
         dry_run: Stop after the plan.
+        callbacks: Functions that are called in this process with each event of the study: trials that start, report, end
+            or are tried again. The events are classes of tuner.decisions.events.
 
     Raises:
         InputError: something given cannot be used; nothing has been written.
@@ -796,6 +806,9 @@ def tune_hyperparameters_parallel(
     trial_timeout: str | float | None = None,
     checkpoint_seconds: float = 60.0,
     caps: bool = True,
+    fail_fast: int = 3,
+    patience: int | None = None,
+    target: float | None = None,
     time_limit: str | float | None = None,
     in_process: bool = False,
     fresh_processes: FreshProcesses = 'auto',
@@ -857,6 +870,10 @@ def tune_hyperparameters_parallel(
             for that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         caps: End a trial that takes more than its share, before it takes memory from the others.
+        fail_fast: End the study if its first N trials fail with the same error, and at once if a report lacks the metric.
+            With 0 it goes on.
+        patience: End the study after N trials without a better one.
+        target: End the study once a completed trial has this value of the metric, or a better one.
         time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
         fresh_processes: Run each trial in a process of its own, so that it finds nothing of an earlier one: on, off, or

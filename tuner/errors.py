@@ -172,5 +172,9 @@ class WorkloadError(InputError):
     """A workload's method raises, or returns what cannot be used: names the method and the remedy."""
 
 
+class MissingMetric(WorkloadError):
+    """A report lacks the metric that trials are compared by, as those of every other trial would."""
+
+
 class ExecutionError(TunerError, RuntimeError):
     """The run itself cannot continue, through no fault of a trial."""

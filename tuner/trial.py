@@ -386,6 +386,7 @@ class Outcome:
     reusable: bool = True  # whether another trial may run in its worker
     host_peak_bytes: int | None = None  # its peak in its host's RAM; None on the CPU, or if it could not be measured
     short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of its host's RAM, not of its device's memory
+    hopeless: bool = False  # whether every trial would fail alike
 
     @property
     def result(self) -> AttemptResult:

@@ -195,9 +195,13 @@ class PruneAsked:
 class Stopping:
     """The study is asked to end: nothing more starts."""
 
+    why: str = ""
+
     def __str__(self) -> str:
-        return "the study is asked to stop"
+        return f"the study is asked to stop{': ' * bool(self.why)}{self.why}"
 
 
-Decision = Opened | Started | Retried | Woken | Concluded | Dropped | Corrected | Allowed | PruneAsked | Planned
-Event = Decision | RoomSeen | Reported | Ended | DeviceLost | Stopping
+Decision = (
+    Opened | Started | Retried | Woken | Concluded | Dropped | Corrected | Allowed | PruneAsked | Planned | Stopping
+)
+Event = Decision | RoomSeen | Reported | Ended | DeviceLost

@@ -7,6 +7,7 @@ asks them in this order. It matters: a suggestion that fits no device is dropped
     Searching       what is tried next, if there is a search                ``tuner.study.live_search``
     StudyFeedback   which estimates of waiting trials were wrong            ``tuner.estimation.feedback``
     Judging         which running trials end early                          ``tuner.study.judging``
+    Enough          whether the study ends before all have run              ``stopping.py``
     Crowding        how many trials a GPU runs at once                      ``throughput.py``
     Packing         which trial starts, where, and with how much memory     this module and ``packing.py``
 """

@@ -37,6 +37,10 @@ POLL_SECONDS = 0.5
 STOP_SECONDS = 10.0  # for checkpoints at the end of the study; a second signal ends the wait
 
 
+class EndedEarly(Exception):
+    """A policy has ended the study, as the text says."""
+
+
 class Listener:
     """Is told what happens in a study, to record and to show it. This one does neither."""
 
@@ -77,6 +81,7 @@ class StudyLoop:
     clock: Callable[[], float] = time.monotonic
     changed: bool = False  # whether more may fit than at the last look at the devices
     look_again: float = 0.0  # when to ask the arbiter again
+    why: str = ""  # a policy has ended the study
     gone: set[str] = field(default_factory=set)  # the ids of trials whose workers a signal to the study has ended
 
     def run(self) -> None:
@@ -86,6 +91,7 @@ class StudyLoop:
             ExecutionError: all devices are lost, or the folder can no longer be written.
             KeyboardInterrupt: the user ended the study. Running trials have had ``STOP_SECONDS`` for checkpoints.
             TimeLimitReached: the same at the time limit.
+            EndedEarly: the same, as a policy has decided.
         """
         while True:
             try:
@@ -94,10 +100,13 @@ class StudyLoop:
                 self.stop()
                 raise
             self.decide()
-            while self.place():
+            while not self.course.state.stopping and self.place():
                 self.decide()
             if self.course.state.is_over:
                 return
+            if self.course.state.stopping:
+                self.stop()
+                raise EndedEarly(self.why)
             self.listen(self.interrupt.seconds_left(self._seconds_until_next()))
             self.listener.tick()
 
@@ -109,6 +118,9 @@ class StudyLoop:
             self.executor.submit(event.placement)
         elif isinstance(event, PruneAsked):
             self.executor.prune(event.trial_id)
+        elif isinstance(event, Stopping) and event.why:
+            self.why = event.why
+            self.listener.noted(f"the study ends: {event.why}")
         elif isinstance(event, (Opened, Ended, Allowed, Planned, Woken)):
             self.changed = True
 
@@ -165,7 +177,8 @@ class StudyLoop:
         """Asks training trials to end, and waits for their checkpoints until the deadline or another signal."""
         if not (training := self._training()):
             return
-        self.take(Stopping())
+        if not self.course.state.stopping:
+            self.take(Stopping())
         signals, deadline = self.interrupt.signals, self.clock() + STOP_SECONDS
         try:
             self.executor.stop()

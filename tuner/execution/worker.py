@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import ExecutionError, TunerError, one_line
+from tuner.errors import ExecutionError, MissingMetric, TunerError, one_line
 from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import (
@@ -140,6 +140,7 @@ def run_trial(
         reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
         host_peak_bytes=host_peak,
         short_of=attempt.short_of,
+        hopeless=attempt.hopeless,
     )
     if attempt.status == "completed":
         yield WeightsLost(attempt.unkept) if attempt.unkept else attempt.weights
@@ -168,6 +169,7 @@ class _TrialExecution:
     traceback: str = ""
     short_of: ShortOf = ""
     kills: int = 0  # ``oom_kills`` before it
+    hopeless: bool = False
     wanted_bytes: int = 0  # what it held as an allocation failed, and what that asked for; 0 if unknown
 
     def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
@@ -240,7 +242,7 @@ class _TrialExecution:
         if isinstance(error, Pruned):
             self.status, self.metrics = "pruned", error.metrics
             return
-        self.status = classify(error)
+        self.status, self.hopeless = classify(error), isinstance(error, MissingMetric)
         loader_killed = lost_loader(error) and oom_kills() > self.kills
         if loader_killed:  # as for a killed worker, others may have held the memory
             self.status, self.lost = "out_of_memory", "worker"

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ValidationInfo
 
 from tuner.decisions.packing import Packing
 from tuner.decisions.retry import OnOom
+from tuner.decisions.stopping import Limits
 from tuner.errors import ParameterError, both_given, option
 from tuner.search.optuna_names import FIFO, PRUNERS, SCHEDULERS, SEARCHES, canonical
 from tuner.spec.memory_groups import DeviceMemory, TrialMemory
@@ -282,7 +283,28 @@ class Caps(Options, title="Execution"):
     caps: bool = field(True, "End a trial that takes more than its share, before it takes memory from the others.")
 
 
-class StudyOptions(Training, PackingOptions, Retries, Caps, title="Execution"):
+class EarlyEnd(Options, title="Execution"):
+    """When a study ends before all of its trials have run."""
+
+    fail_fast: int = field(
+        3,
+        "End the study if its first N trials fail with the same error, and at once if a report lacks the metric. "
+        "With 0 it goes on.",
+        Terminal("N"),
+        ge=0,
+    )
+    patience: int | None = field(None, "End the study after N trials without a better one.", Terminal("N"), ge=1)
+    target: float | None = field(
+        None, "End the study once a completed trial has this value of the metric, or a better one.", Terminal("VALUE")
+    )
+
+    @property
+    def limits(self) -> Limits:
+        """The same for the policy that ends a study."""
+        return Limits(self.fail_fast, self.patience, self.target)
+
+
+class StudyOptions(Training, PackingOptions, Retries, Caps, EarlyEnd, title="Execution"):
     """The options of every study."""
 
     time_limit: Time = field(

@@ -131,7 +131,8 @@ class Options(BaseModel):
         try:
             super().__init__(**plain)
         except ValidationError as error:
-            raise _refusal(error.errors(include_url=False)[0]) from None
+            refused = [_refusal(one) for one in error.errors(include_url=False)]
+            raise refused[0] if len(refused) == 1 else InputError("; ".join(one.text for one in refused)) from None
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:

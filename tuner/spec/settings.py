@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner.decisions.packing import Packing
 from tuner.decisions.retry import RetryPolicy
@@ -18,9 +20,14 @@ from tuner.spec.groups import (
     TooLarge,
     parse_seconds,
 )
-from tuner.spec.options import field
+from tuner.spec.options import Terminal, field
 from tuner.spec.script_groups import ScriptOptions
 from tuner.trial import GB
+
+if TYPE_CHECKING:
+    Callbacks = Sequence[Callable[[object], object]]
+else:  # looked over where they are called
+    Callbacks = object
 
 
 class Settings(
@@ -36,6 +43,12 @@ class Settings(
     """The specification of a study: what ``tuner run`` and ``tuner.run`` take."""
 
     dry_run: bool = field(False, "Stop after the plan.")
+    callbacks: Callbacks | None = field(
+        None,
+        "Functions that are called in this process with each event of the study: trials that start, report, end or "
+        "are tried again. The events are classes of tuner.decisions.events.",
+        Terminal(hidden=True),
+    )
 
     def check(self) -> None:
         """Refuses options that exclude each other, and folders that cannot be used."""
@@ -49,6 +62,9 @@ class Settings(
                 raise both_given("in_process", "mps", "this process trains one trial at a time")
             if self.max_workers not in (None, 1):
                 raise both_given("in_process", "max_workers", "this process trains one trial at a time")
+        for callback in self.callbacks or ():
+            if not callable(callback):
+                raise ParameterError("callbacks", callback, "must be functions that take an event")
         if self.output and self.resume:
             raise both_given("output", "resume", "a resumed study stays in its folder")
         if self.output:

@@ -10,7 +10,7 @@ from tuner.decisions.events import Opened
 from tuner.errors import TunerError
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Executor
-from tuner.execution.loop import StudyLoop
+from tuner.execution.loop import EndedEarly, StudyLoop
 from tuner.execution.stall_detector import StallDetector
 from tuner.execution.stop_requests import StopRequests
 from tuner.integrations.trackers.adapter import Trackers
@@ -44,11 +44,11 @@ class Surroundings:
 
 def execute(
     study: Study, steering: Steering, folder: StudyFolder, record: StudyRecord, around: Surroundings
-) -> KeyboardInterrupt | TimeLimitReached | None:
+) -> KeyboardInterrupt | TimeLimitReached | EndedEarly | None:
     """Runs the trials. Whatever happens, every trial has a row in the end.
 
     Returns:
-        The interruption or the time limit that ended the study early; None if none did.
+        The interruption, the time limit or the decision that ended the study early; None if none did.
 
     Raises:
         ExecutionError: Ray does not start, every device is lost, or the folder can no longer be written.
@@ -57,7 +57,7 @@ def execute(
         if study.requests:
             around.trackers.open(folder.path, record, steering.course.state.reported)
         _run(study, steering, folder, around)
-    except (KeyboardInterrupt, TimeLimitReached) as error:
+    except (KeyboardInterrupt, TimeLimitReached, EndedEarly) as error:
         return error
     return None
 
@@ -74,7 +74,14 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
         phase=around.executor.starting,
     )
     recorder = Recorder(
-        folder, len(study.trials), study.requests, progress, around.trackers, settings.scheduler_name, optuna
+        folder,
+        len(study.trials),
+        study.requests,
+        progress,
+        around.trackers,
+        settings.scheduler_name,
+        optuna,
+        settings.callbacks or (),
     )
     if optuna:
         optuna.begin(folder.path, course.state.ended)
@@ -109,4 +116,6 @@ def _cause(error: BaseException, settings: Settings) -> str:
     """Why a study ended before its trials, in a few words."""
     if isinstance(error, TimeLimitReached):
         return f"time limit of {settings.time_limit_text} reached"
+    if isinstance(error, EndedEarly):
+        return f"the study ended ({error})"
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "the study broke off"

@@ -16,6 +16,7 @@ from tuner.decisions.events import Planned
 from tuner.decisions.packing import Plan, host_need_bytes, need_bytes
 from tuner.decisions.policies import Course, Packing, Policy, Retrying, replay
 from tuner.decisions.state import State
+from tuner.decisions.stopping import Enough
 from tuner.decisions.throughput import Crowding
 from tuner.errors import InputError, option
 from tuner.estimation.feedback import StudyFeedback
@@ -212,8 +213,9 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
     searching = Searching(search, tasks, devices, settings, estimates, packing) if search else None
     # A user's Optuna study hears of trials from their objectives.
     judging = Judging(objectives_of(tasks), settings, None if loaded.selected.optuna else searcher)
+    enough = Enough(objectives_of(tasks), settings.limits)
     crowding, whole = Crowding(on=settings.adaptive_workers), whole_of(devices, settings)
-    policies: list[Policy] = [retrying, *filter(None, [searching]), feedback, judging, crowding, packing]
+    policies: list[Policy] = [retrying, *filter(None, [searching]), feedback, judging, enough, crowding, packing]
     course = Course(State(whole.device_bytes, whole.ram_bytes), policies)
     if estimates.requests:
         course.take(Planned(estimates.requests, estimates.raw))

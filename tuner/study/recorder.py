@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -39,10 +39,11 @@ class Recorder(Listener):
         trackers: Trackers,
         scheduler: str = FIFO,
         objective: ObjectiveTrials | None = None,
+        callbacks: Sequence[Callable[[Event], object]] = (),
     ) -> None:
         """Of so many ``known`` configurations these ``requests`` are left; a search may add to both.
 
-        ``objective`` has the trials of a user's own Optuna study.
+        ``objective`` has the trials of a user's own Optuna study; ``callbacks`` are called with every event.
         """
         self._folder = folder
         self._known = known
@@ -51,6 +52,7 @@ class Recorder(Listener):
         self._trackers = trackers
         self._scheduler = scheduler
         self._objective = objective
+        self._callbacks = callbacks
         self._unfinished = {request.trial.trial_id: request for request in requests}
         self._placements: dict[str, tuple[Placement, float, float]] = {}
         self._reports: dict[str, EpochReport] = {}
@@ -93,6 +95,8 @@ class Recorder(Listener):
             self._follows(event.outcome.trial, None)
         elif isinstance(event, Allowed) and event.said:
             self.noted(f"{event.device.label}: {event.said}")
+        for callback in self._callbacks:
+            callback(event)
 
     def answer(self, question: Question) -> object:
         """What Optuna's trial answers; raises what it raises. Hears which files a script's trial has written."""

@@ -31,7 +31,12 @@ def to_stored(settings: Settings) -> dict[str, object]:
 
     Of a space it is the content, so that a study does not depend on the file.
     """
-    values = {**settings.values(), "space": space_content(settings.space), "auto_memory": settings.estimates_memory}
+    values = {
+        **settings.values(),
+        "callbacks": None,
+        "space": space_content(settings.space),
+        "auto_memory": settings.estimates_memory,
+    }
     if not is_source(settings.data):
         values["data"] = type(settings.data)  # data may be large, and their digest is kept
     marked = {name: stored(values[name]) for name in OBJECTS}

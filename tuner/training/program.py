@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
-from tuner.errors import WorkloadError
+from tuner.errors import MissingMetric, WorkloadError
 from tuner.machine.first_use import load_early
 from tuner.machine.threads import limit_threads
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phases
@@ -69,6 +69,8 @@ def run_program(
             session.end()
         final = to_numbers(session.final) if session.final else {}
         final = final if objective.metric in final else {**progress.best, **final}
+        if not session.reports and final and objective.metric not in final:
+            raise MissingMetric(f"{program.name} returned {', '.join(final)}, but not {objective.metric!r}")
         if not session.reports and objective.metric not in final:
             raise WorkloadError(f"{program.name} ended without a report: {program.remedy(objective.metric)}")
         if not is_finite(final.get(objective.metric)):

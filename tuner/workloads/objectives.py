@@ -35,9 +35,9 @@ def objective_of(workload: Trainable, metric: str | None = None, direction: Dire
     its = getattr(workload, "metric", None)
     own, name = metric in (None, its), its if metric is None else metric
     if not name:
-        raise InputError(
-            f"{workload.name}: say by {option('metric')} which of the metrics that it reports is compared"
-        )
+        which = f"say by {option('metric')} which of the metrics that it reports is compared"
+        more = f", and by {option('direction')} whether more or less of it is better" if direction is None else ""
+        raise InputError(f"{workload.name}: {which}{more}")
     if isinstance(workload, Workload) and not re.fullmatch("val_.+", name):
         rule = f"expected 'val_' and a metric's name from evaluate of workload {workload.name}, such as 'val_loss'"
         raise ParameterError("metric", name, rule)

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import WorkloadError, one_line, option
+from tuner.errors import MissingMetric, WorkloadError, one_line, option
 from tuner.workloads.metrics_files import MetricsFiles, number
 from tuner.workloads.session import Session
 
@@ -65,7 +65,7 @@ class Reports:
         if self._session.reports:
             return
         if self._others:
-            raise WorkloadError(f"it reported {', '.join(self._others)}, but not {self._metric}")
+            raise MissingMetric(f"it reported {', '.join(self._others)}, but not {self._metric}")
         if self._broken:
             raise WorkloadError(f"a line of its output is no JSON, and none is a report: {self._broken:.80}")
         if self._files and (missing := self._files.missing()):

@@ -10,7 +10,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
 
-from tuner.errors import WorkloadError, is_writable
+from tuner.errors import MissingMetric, WorkloadError, is_writable
 
 State = Mapping[str, Any] | Path  # a state dict, or a folder of files
 Selected = str | Sequence[str] | Mapping[str, str] | None  # logged names, or by the names to report; None for all
@@ -113,7 +113,8 @@ def to_numbers(metrics: Mapping[str, object], needed: str = "") -> dict[str, flo
     """The reported metrics as numbers.
 
     Raises:
-        WorkloadError: there is none, one is no number or has the name of another column, or ``needed`` is missing.
+        WorkloadError: there is none, or one is no number or has the name of another column.
+        MissingMetric: ``needed`` is missing.
     """
     numbers = {}
     for name, value in metrics.items():
@@ -125,7 +126,7 @@ def to_numbers(metrics: Mapping[str, object], needed: str = "") -> dict[str, flo
             raise WorkloadError(f"tuner.report: {name} is {value!r:.60}: expected a number") from None
     if not numbers or (needed and needed not in numbers):
         given = ", ".join(numbers) or "nothing"
-        raise WorkloadError(f"tuner.report was given {given}, but not {needed!r}, which metric names")
+        raise MissingMetric(f"tuner.report was given {given}, but not {needed!r}, which metric names")
     return numbers
 
 

@@ -1,0 +1,75 @@
+"""When a study has seen enough."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from tuner.decisions.events import Concluded, Ended, Stopping
+from tuner.decisions.state import State
+from tuner.decisions.stopping import Enough, Limits
+from tuner.errors import spelled
+from tuner.trial import Objective, Outcome, Status, Trial
+
+
+def why(limits: Limits, ends: Iterable[tuple[Status, float | None, str]], *, hopeless: bool = False) -> str:
+    """Why the study ends after these trials, the last of which decides; empty if it goes on."""
+    enough = Enough({"net": Objective("loss")}, limits)
+    for number, (status, value, error) in enumerate(ends):
+        assert enough.decide(State(), 0.0) is None, "it should have gone on before the last one"
+        trial = Trial(f"t{number}", "net", "one", {}, seed=0)
+        metrics = {} if value is None else {"loss": value}
+        outcome = Outcome(trial, status, metrics=metrics, error=error, hopeless=hopeless)
+        ended = Ended(trial, outcome.result, metrics, outcome=outcome)
+        enough.hear(State(), ended)
+        enough.hear(State(), Concluded(ended))
+    decision = enough.decide(State(), 0.0)
+    assert enough.decide(State(stopping=True), 0.0) is None
+    return spelled(decision.why) if isinstance(decision, Stopping) else ""
+
+
+def failures(*errors: str) -> list[tuple[Status, float | None, str]]:
+    return [("failed", None, error) for error in errors]
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        (failures("no x1", "no x2", "no x3.5e-4"), "the first 3 trials have failed alike: no x3.5e-4 (fail_fast=0"),
+        (failures("no x", "no x"), ""),
+        (failures("no x", "no y", "no y", "no y", "no y"), ""),
+        ([("completed", 1.0, ""), *failures("no x", "no x", "no x")], ""),
+        ([("out_of_memory", None, "no x"), *failures("no x", "no x", "no x")], ""),
+    ],
+)
+def test_a_study_ends_if_its_first_trials_fail_alike(
+    ends: list[tuple[Status, float | None, str]], expected: str
+) -> None:
+    said = why(Limits(fail_fast=3), ends)
+    assert said.startswith(expected) and bool(said) == bool(expected)
+    assert why(Limits(fail_fast=0), ends) == ""
+
+
+def test_a_report_without_the_metric_ends_a_study_at_once() -> None:
+    assert why(Limits(fail_fast=3), failures("no loss"), hopeless=True) == "no trial can succeed: no loss"
+    assert why(Limits(fail_fast=0), failures("no loss"), hopeless=True) == ""
+
+
+@pytest.mark.parametrize(
+    ("limits", "values", "expected"),
+    [
+        (Limits(target=0.5), [0.9, 0.6, 0.5], "loss is 0.5, and the target was 0.5"),
+        (Limits(target=0.5), [0.9, 0.51], ""),
+        (Limits(patience=2), [0.9, 0.8, 0.8, 0.9], "loss has not improved in 2 trials"),
+        (Limits(patience=2), [0.9, 1.0, 0.8, 0.9], ""),
+        (Limits(patience=2), [None, None, None], ""),
+    ],
+)
+def test_a_study_ends_at_its_target_or_when_nothing_improves(
+    limits: Limits, values: list[float | None], expected: str
+) -> None:
+    ends: list[tuple[Status, float | None, str]] = [
+        ("diverged" if value is None else "completed", value, "") for value in values
+    ]
+    assert why(limits, ends) == expected

@@ -1,0 +1,70 @@
+"""Studies that end before all of their trials have run, and go on later."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tuner
+from tuner.decisions.events import Concluded, Reported
+
+OPTIONS: dict[str, Any] = {"metric": "loss", "direction": "minimize", "in_process": True, "report": False}
+
+
+def train(config: dict[str, float]) -> None:
+    tuner.report(loss=config["lr"])
+
+
+def fails(config: dict[str, float]) -> None:
+    raise ValueError(f"no data for {config['lr']}")
+
+
+def configs(count: int) -> list[dict[str, float]]:
+    return [{"lr": 1.0 + number} for number in range(count)]
+
+
+def test_a_study_that_fails_alike_ends_and_goes_on_if_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = tuner.run(fails, config=configs(6), output=tmp_path / "out", **OPTIONS)
+    assert [row.status for row in result.trials].count("failed") == 3
+    assert capsys.readouterr().out.count("the study ends: the first 3 trials have failed alike") == 1
+    again = tuner.run(fails, resume=tmp_path / "out", fail_fast=0, max_failures=1, report=False)
+    assert [row.status for row in again.trials] == ["failed"] * 6
+
+
+def test_a_wrong_metric_ends_a_study_after_its_first_trial(tmp_path: Path) -> None:
+    result = tuner.run(train, config=configs(5), output=tmp_path / "out", **{**OPTIONS, "metric": "acc"})
+    assert sorted(row.status for row in result.trials) == ["failed", *["interrupted"] * 4]
+    assert "tuner.report was given loss, but not 'acc'" in result.trials[0].error
+
+
+def test_a_study_ends_at_its_target_and_its_callbacks_hear_of_it(tmp_path: Path) -> None:
+    heard: list[object] = []
+    result = tuner.run(
+        train, config=configs(5), target=1.0, callbacks=[heard.append], output=tmp_path / "out", **OPTIONS
+    )
+    assert [row.status for row in result.trials] == ["completed", *["interrupted"] * 4]
+    assert result.trials[1].error == "the study ended (loss is 1, and the target was 1) before it started"
+    assert [type(event) for event in heard if isinstance(event, (Reported, Concluded))][-1] is Concluded
+
+
+def test_a_command_that_fails_fast_exits_with_1(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("import tuner\ndef train(config):\n    tuner.report(acc=1)\n")
+    (tmp_path / "space.yaml").write_text("lr: {uniform: [0, 1]}\n")
+    words = "own:train --space space.yaml --num-samples 9 --metric loss --direction min --in-process --no-report"
+    command = [sys.executable, "-m", "tuner", *words.split()]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "the study ends: no trial can succeed: tuner.report was given acc, but not 'loss'" in ended.stdout
+
+
+def test_errors_of_several_options_come_together() -> None:
+    with pytest.raises(tuner.InputError, match=r"epochs=-1: must be at least 1; seeds=0: must be at least 1"):
+        tuner.run(train, seeds=0, epochs=-1)
+    with pytest.raises(tuner.InputError, match=r"say by metric which .* compared, and by direction whether"):
+        tuner.run(train, config=configs(1))
