@@ -562,6 +562,7 @@ def run(
     limit: int | None = None,
     metric: str | None = None,
     direction: str | None = None,
+    constraints: str | Sequence[str] = (),
     cwd: StartFolder = 'script',
     metric_pattern: str | None = None,
     metrics_file: str | None = None,
@@ -617,7 +618,7 @@ def run(
     mlflow: str | None = None,
     wandb: str | None = None,
     dry_run: bool = False,
-    callbacks: Callbacks | None = None,
+    callbacks: Sequence[Callable[[object], object]] | None = None,
 ) -> StudyResult:
     """Tunes a workload: what ``tuner`` does in a terminal.
 
@@ -641,6 +642,9 @@ def run(
         metric: The metric that trials are compared by, such as val_loss. By default the workload's own.
         direction: Whether less of the metric is better, or more: minimize (or min), or maximize (or max). By default what
             the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
+        constraints: What a trial must keep to be the best, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a name, a
+            comparison and a number with a unit. What breaks one on estimated_gb or parameters, which are known before, is
+            not run.
         cwd: Where a script or a command starts: in the current folder (script), or in a folder of its own trial,
             trials/ID in the study's folder.
         metric_pattern: A regular expression that finds the metric in a line that a script or a command prints, such as

@@ -26,12 +26,14 @@ Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
 Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
-Status = Literal["completed", "pruned", "out_of_memory", "diverged", "failed", "stalled", "interrupted", "too_large"]
+Status = Literal[
+    "completed", "pruned", "out_of_memory", "diverged", "failed", "stalled", "interrupted", "too_large", "infeasible"
+]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node", "memory"]
 ShortOf = Literal["", "RAM"]
 FreshProcesses = Literal["auto", "on", "off"]  # whether each trial has a process of its own
-SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned", "too_large")  # ended as the user wants it
+SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned", "too_large", "infeasible")  # ended as the user wants it
 
 LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study
 AUTO = "auto"  # a batch size that tuner chooses: the largest for which a trial fits into its memory share
@@ -212,6 +214,7 @@ class MemoryEstimate:
     # What a trial on a GPU takes of its host's RAM, with its child processes; no part of the total. 0 on the CPU.
     host_bytes: int = 0
     host_measured: bool = False  # whether trials of its workload have shown what they take there; else it is a guess
+    parameters: int = 0  # how many numbers the model's parameters have; 0 if unknown
     epoch_seconds: float | None = None  # how long an epoch takes with its evaluation; None if unknown
 
     @classmethod

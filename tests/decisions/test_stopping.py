@@ -8,12 +8,12 @@ import pytest
 
 from tuner.decisions.events import Concluded, Ended, Stopping
 from tuner.decisions.state import State
-from tuner.decisions.stopping import Enough, Limits
+from tuner.decisions.stopping import EndLimits, Enough
 from tuner.errors import spelled
 from tuner.trial import Objective, Outcome, Status, Trial
 
 
-def why(limits: Limits, ends: Iterable[tuple[Status, float | None, str]], *, hopeless: bool = False) -> str:
+def why(limits: EndLimits, ends: Iterable[tuple[Status, float | None, str]], *, hopeless: bool = False) -> str:
     """Why the study ends after these trials, the last of which decides; empty if it goes on."""
     enough = Enough({"net": Objective("loss")}, limits)
     for number, (status, value, error) in enumerate(ends):
@@ -46,28 +46,28 @@ def failures(*errors: str) -> list[tuple[Status, float | None, str]]:
 def test_a_study_ends_if_its_first_trials_fail_alike(
     ends: list[tuple[Status, float | None, str]], expected: str
 ) -> None:
-    said = why(Limits(fail_fast=3), ends)
+    said = why(EndLimits(fail_fast=3), ends)
     assert said.startswith(expected) and bool(said) == bool(expected)
-    assert why(Limits(fail_fast=0), ends) == ""
+    assert why(EndLimits(fail_fast=0), ends) == ""
 
 
 def test_a_report_without_the_metric_ends_a_study_at_once() -> None:
-    assert why(Limits(fail_fast=3), failures("no loss"), hopeless=True) == "no trial can succeed: no loss"
-    assert why(Limits(fail_fast=0), failures("no loss"), hopeless=True) == ""
+    assert why(EndLimits(fail_fast=3), failures("no loss"), hopeless=True) == "no trial can succeed: no loss"
+    assert why(EndLimits(fail_fast=0), failures("no loss"), hopeless=True) == ""
 
 
 @pytest.mark.parametrize(
     ("limits", "values", "expected"),
     [
-        (Limits(target=0.5), [0.9, 0.6, 0.5], "loss is 0.5, and the target was 0.5"),
-        (Limits(target=0.5), [0.9, 0.51], ""),
-        (Limits(patience=2), [0.9, 0.8, 0.8, 0.9], "loss has not improved in 2 trials"),
-        (Limits(patience=2), [0.9, 1.0, 0.8, 0.9], ""),
-        (Limits(patience=2), [None, None, None], ""),
+        (EndLimits(target=0.5), [0.9, 0.6, 0.5], "loss is 0.5, and the target was 0.5"),
+        (EndLimits(target=0.5), [0.9, 0.51], ""),
+        (EndLimits(patience=2), [0.9, 0.8, 0.8, 0.9], "loss has not improved in 2 trials"),
+        (EndLimits(patience=2), [0.9, 1.0, 0.8, 0.9], ""),
+        (EndLimits(patience=2), [None, None, None], ""),
     ],
 )
 def test_a_study_ends_at_its_target_or_when_nothing_improves(
-    limits: Limits, values: list[float | None], expected: str
+    limits: EndLimits, values: list[float | None], expected: str
 ) -> None:
     ends: list[tuple[Status, float | None, str]] = [
         ("diverged" if value is None else "completed", value, "") for value in values

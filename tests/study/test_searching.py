@@ -50,9 +50,9 @@ class Spy(OptunaTrials):
         self.told: dict[str, tuple[Ending, tuple[float | None, ...]]] = {}
         self.recalled: list[str] = []
 
-    def tell(self, trial_id: str, state: Ending, *values: float | None) -> None:
+    def tell(self, trial_id: str, state: Ending, *values: float | None, excess: Sequence[float] = ()) -> None:
         self.told[trial_id] = state, values
-        super().tell(trial_id, state, *values)
+        super().tell(trial_id, state, *values, excess=excess)
 
     def recall(self, trial_id: str, values: Mapping[str, Any]) -> None:
         self.recalled.append(trial_id)

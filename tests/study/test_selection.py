@@ -114,7 +114,11 @@ def test_grids_and_defaults_may_name_workloads(tmp_path: Path, text: str, expect
         (FILE, {"workload": "toi"}, "^unknown workload 'toi'"),
         (FILE.replace("fault:", "fold:"), {}, "own.yaml: defaults: unknown key 'fold'"),
         ("configurations: [{workload: toy, width: 2}]", {}, "unknown key 'width'"),
-        ("configurations: [{workload: toy, name: a}, {workload: toy, name: a}]", {}, "used more than once"),
+        (
+            "configurations: [{workload: toy, name: a}, {workload: toy, name: a}]",
+            {},
+            "a: this configuration is there more",
+        ),
         ("{defaults: {workload: toy}, configurations: []}", {}, "the list of configurations is empty"),
         ("{defaults: {workload: toy}, configurations: [3]}", {}, "configuration 1: expected a mapping"),
         (FILE, {"data": {"toi": "x"}}, "data='toi=x': no trial is of that workload; they are of toy-wide, toy"),

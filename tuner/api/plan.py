@@ -17,7 +17,6 @@ from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
 from tuner.records.journal import read_attempts
 from tuner.records.study_record import UNKNOWN, read_study
-from tuner.search.optuna_names import UP_FRONT
 from tuner.sizing.target import imagined_gpu
 from tuner.spec.commands import PlanOptions
 from tuner.spec.options import public
@@ -26,7 +25,7 @@ from tuner.study.auto_batch import SizedTrials
 from tuner.study.planning import estimate_requests, plan_requests, to_trials
 from tuner.study.prepare import Selected, Study, load, prepare
 from tuner.study.prerequisites import needed
-from tuner.study.searching import check_search, choose_searched, with_search
+from tuner.study.searching import check_search, choose_searched, is_up_front, with_search
 from tuner.study.show_plan import left_out
 from tuner.trial import GB, Config, ConfigValue, Device, Request, Trial, is_auto, title
 from tuner.workloads.task import describe
@@ -82,7 +81,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
         found = tuple(_imagined(gpus, options.device_memory_gb))
     settings = with_search(settings)
     check_search(settings)
-    is_live = settings.search not in (None, *UP_FRONT)
+    is_live = settings.search is not None and not is_up_front(settings)
     known = settings.changed(search="random", search_options=()) if is_live else settings
     selections = choose_searched(known, UNKNOWN).selections
     rows = _finished_rows(options.like, [selection.workload.name for selection in selections]) if options.like else []

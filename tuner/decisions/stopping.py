@@ -15,7 +15,7 @@ NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")  # which may differ between erro
 
 
 @dataclass(frozen=True)
-class Limits:
+class EndLimits:
     """When a study has seen enough."""
 
     fail_fast: int = 0  # ends it after so many first trials that fail alike; 0 never does
@@ -26,7 +26,7 @@ class Limits:
 class Enough:
     """Ends a study that has seen enough. Trials of several workloads are looked at together."""
 
-    def __init__(self, objectives: Mapping[str, Objective], limits: Limits) -> None:
+    def __init__(self, objectives: Mapping[str, Objective], limits: EndLimits) -> None:
         """Begins with no trials."""
         self._objectives = objectives
         self._limits = limits

@@ -72,6 +72,7 @@ def estimate_graphsage(config: Config, data: RatingData) -> MemoryEstimate:
         optimizer_bytes=moments * parameters,
         activation_bytes=int(activations),
         context_bytes=int(PROCESS_GB * GB),
+        parameters=parameters // FLOAT_BYTES,
     )
 
 

@@ -109,6 +109,7 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
         activation_bytes=activations,
         fragmentation_bytes=max(0, peak - meter.context_bytes - exact - activations),
         context_bytes=meter.context_bytes,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
     )
     with suppress(Exception):  # memory is known all the same
         torch.set_num_threads(1)

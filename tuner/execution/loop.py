@@ -6,10 +6,11 @@ A study that runs, one that is resumed and one that is simulated differ in execu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.decisions.bounds import Bounds
+from tuner.decisions.constraints import Constraint, constrained
 from tuner.decisions.events import (
     Allowed,
     Dropped,
@@ -81,6 +82,7 @@ class StudyLoop:
     clock: Callable[[], float] = time.monotonic
     changed: bool = False  # whether more may fit than at the last look at the devices
     look_again: float = 0.0  # when to ask the arbiter again
+    constraints: Sequence[Constraint] = ()
     why: str = ""  # a policy has ended the study
     gone: set[str] = field(default_factory=set)  # the ids of trials whose workers a signal to the study has ended
 
@@ -208,7 +210,7 @@ class StudyLoop:
             if self.interrupt.requested and happening.status == "failed":  # Ctrl-C ends the workers, too
                 self.gone.add(happening.trial.trial_id)
                 return
-            outcome = self._unless_starved(happening)
+            outcome = constrained(self._unless_starved(happening), self.constraints)
             assert outcome.placement is not None
             self.listener.append(outcome, weights)
             size = outcome.placement.estimate.total_bytes

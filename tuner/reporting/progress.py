@@ -94,6 +94,8 @@ class StudyProgress:
     def finished(self, outcome: Outcome, retry: Retried | None) -> None:
         """An attempt has ended. Prints its result, and its retry if there is one."""
         trial = outcome.trial
+        if outcome.status == "infeasible" and not outcome.placement:  # it was suggested beside the trials that count
+            return
         self._running.pop(trial.trial_id, None)
         self._left.finished(outcome, retry.request if retry else None, self.clock())
         self._done += not retry

@@ -68,8 +68,8 @@ def check_choice(parameter: Literal["search", "scheduler"], given: object, optio
         return
     if not (is_of_optuna(given, base) or (parameter == "search" and is_of_tune(given))):
         others = " or a searcher of ray.tune" if parameter == "search" else ""
-        kind = type(given).__name__
-        raise InputError(f"{parameter}={kind}: give one of {', '.join(known)}, an Optuna {what}{others}")
+        shown = given if isinstance(given, (int, float)) else type(given).__name__
+        raise InputError(f"{parameter}={shown}: give one of {', '.join(known)}, an Optuna {what}{others}")
     if options:
         name = type(given).__name__
         rule = f"{parameter}={name} takes its options in its own constructor"
@@ -81,8 +81,12 @@ def is_of_optuna(given: object, base: str) -> bool:
     return any(cls.__module__.startswith("optuna.") and cls.__name__ == base for cls in type(given).__mro__)
 
 
-def make_sampler(given: object, options: Sequence[str] = (), seed: int = 0) -> BaseSampler:
+def make_sampler(
+    given: object, options: Sequence[str] = (), seed: int = 0, *, constrained: bool = False
+) -> BaseSampler:
     """The sampler of this name, with options as texts KEY=VALUE; an object as it is.
+
+    Where trials are ``constrained``, it is told by how much they break constraints, if it can use that.
 
     Raises:
         InputError: an option is wrong or missing.
@@ -91,7 +95,12 @@ def make_sampler(given: object, options: Sequence[str] = (), seed: int = 0) -> B
 
     if not isinstance(given, str):
         return cast("BaseSampler", given)
-    made: BaseSampler = _made("search", given, getattr(samplers, SAMPLERS[given]), options, {"seed": seed})
+    defaults: dict[str, object] = {"seed": seed}
+    if constrained:
+        from tuner.search.optuna_trials import excess_of
+
+        defaults["constraints_func"] = excess_of
+    made: BaseSampler = _made("search", given, getattr(samplers, SAMPLERS[given]), options, defaults)
     return made
 
 

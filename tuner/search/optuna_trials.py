@@ -9,12 +9,13 @@ from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler, BruteForceSampler, GPSampler, RandomSampler
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from tuner.search.domains import Space, size, suggested
 from tuner.search.searchers import State
 from tuner.trial import ConfigValue, Direction
 
+EXCESS = "constraints"  # the user attribute with what ``excess_of`` returns
 STATES: Mapping[State, TrialState] = {"pruned": TrialState.PRUNED, "unfit": TrialState.PRUNED}
 
 
@@ -71,9 +72,15 @@ class OptunaTrials:
                     self._stopped[trial_id] = epoch
         return self._stopped.get(trial_id, math.inf) <= epoch
 
-    def tell(self, trial_id: str, state: State, *values: float | None) -> None:
-        """A trial has ended, with its metric or, of several objectives, their values."""
+    def tell(self, trial_id: str, state: State, *values: float | None, excess: Sequence[float] = ()) -> None:
+        """A trial has ended, with its metric or, of several objectives, their values.
+
+        A sampler that knows constraints takes the values of trials that break them, too.
+        """
         trial = self._trials.pop(trial_id)
+        if excess:
+            trial.set_user_attr(EXCESS, [*excess])
+            state = "completed" if any(excess) and getattr(self.study.sampler, "_constraints_func", None) else state
         numbers = [value for value in values if value is not None and not math.isnan(value)]
         if state == "completed" and numbers and len(numbers) == len(values):
             self.study.tell(trial, numbers)
@@ -86,6 +93,12 @@ class OptunaTrials:
 
     def _frozen(self, trial: optuna.Trial) -> Any:
         return self.study._storage.get_trial(trial._trial_id)
+
+
+def excess_of(trial: FrozenTrial) -> list[float]:
+    """By how much a trial breaks each constraint, for Optuna's samplers."""
+    excess: list[float] = trial.user_attrs.get(EXCESS, [])
+    return excess
 
 
 def new_study(

@@ -30,8 +30,8 @@ class Searcher(Protocol):
     def report(self, trial_id: str, epoch: int, value: float) -> bool:
         """Takes a trial's metric after an epoch, and returns whether the trial is to be stopped."""
 
-    def tell(self, trial_id: str, state: State, *values: float | None) -> None:
-        """A trial has ended, with its metric if it has one."""
+    def tell(self, trial_id: str, state: State, *values: float | None, excess: Sequence[float] = ()) -> None:
+        """A trial has ended, with its metric if it has one, and by how much it breaks each constraint."""
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
         """Adds a trial of an earlier process; its results follow. Unsupported searchers raise ``InputError``."""
@@ -90,7 +90,7 @@ class RaySearcher:
                 self._searcher.on_trial_result(self._suggested[trial_id], result)
         return False
 
-    def tell(self, trial_id: str, state: State, *values: float | None) -> None:
+    def tell(self, trial_id: str, state: State, *values: float | None, excess: Sequence[float] = ()) -> None:
         """A trial has ended. A pruned trial has its best value, as in Tune.
 
         For Tune's OptunaSearch, a trial without a result and without an error is pruned; others ignore it.

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ValidationInfo
 
+from tuner.decisions.constraints import parse_constraint
 from tuner.decisions.packing import Packing
 from tuner.decisions.retry import OnOom
-from tuner.decisions.stopping import Limits
+from tuner.decisions.stopping import EndLimits
 from tuner.errors import ParameterError, both_given, option
 from tuner.search.optuna_names import FIFO, PRUNERS, SCHEDULERS, SEARCHES, canonical
 from tuner.spec.memory_groups import DeviceMemory, TrialMemory
@@ -83,6 +84,14 @@ def _option_texts(given: object) -> object:
     return tuple(f"{key}={value}" for key, value in given.items()) if isinstance(given, Mapping) else given
 
 
+def _constraints(given: object) -> object:
+    texts = (given,) if isinstance(given, str) else given
+    for text in texts if isinstance(texts, (list, tuple)) else ():
+        parse_constraint(str(text))
+    return texts
+
+
+Constraints = Annotated[Texts, BeforeValidator(_constraints)]
 OptionTexts = Annotated[Texts, BeforeValidator(_option_texts)]
 DirectionText = Annotated[Direction | None, BeforeValidator(_direction)]
 
@@ -173,6 +182,14 @@ class ObjectiveOptions(Options, title="Configurations and data"):
             unset="what the workload says, else minimize; functions, scripts and metrics such as an accuracy need it",
             choices=("minimize", "maximize", "min", "max"),
         ),
+    )
+
+    constraints: Constraints = field(
+        (),
+        "What a trial must keep to be the best, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a name, a "
+        "comparison and a number with a unit. What breaks one on estimated_gb or parameters, which are known before, "
+        "is not run.",
+        Terminal("CONDITION", "--constraint"),
     )
 
 
@@ -299,9 +316,9 @@ class EarlyEnd(Options, title="Execution"):
     )
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> EndLimits:
         """The same for the policy that ends a study."""
-        return Limits(self.fail_fast, self.patience, self.target)
+        return EndLimits(self.fail_fast, self.patience, self.target)
 
 
 class StudyOptions(Training, PackingOptions, Retries, Caps, EarlyEnd, title="Execution"):

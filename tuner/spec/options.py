@@ -45,6 +45,8 @@ Texts = Annotated[Sequence[str], AfterValidator(tuple)]
 SHOWN = {  # what callers see of types that convert what is given
     "PathText": "str | PathLike[str]",
     "Texts": "Sequence[str]",
+    "Callbacks": "Sequence[Callable[[object], object]]",
+    "Constraints": "str | Sequence[str]",
     "OptionTexts": "Mapping[str, object] | Sequence[str]",
     "Listed": "str | Sequence[str]",
     "Data": "str | Mapping[str, str] | object",

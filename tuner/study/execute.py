@@ -66,7 +66,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
     settings, optuna, course = study.settings, study.selected.optuna, steering.course
     progress = (NotebookProgress if in_notebook() else StudyProgress)(
         around.console,
-        0 if study.selected.is_endless else len(study.requests) + len(study.misfits) + study.left,
+        0 if study.selected.is_endless else study.count,
         study.requests,
         study.objectives,
         sum(study.plan.budgets),
@@ -86,7 +86,15 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
     if optuna:
         optuna.begin(folder.path, course.state.ended)
     stalls = StallDetector(settings.trial_timeout_seconds)
-    loop = StudyLoop(course, steering.packing, around.executor, recorder, around.interrupt, stalls=stalls)
+    loop = StudyLoop(
+        course,
+        steering.packing,
+        around.executor,
+        recorder,
+        around.interrupt,
+        stalls=stalls,
+        constraints=settings.limited_by,
+    )
     try:
         with (
             phases.silent(),

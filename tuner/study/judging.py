@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping
 from copy import deepcopy
 
+from tuner.decisions.constraints import excesses, known_figures
 from tuner.decisions.events import Concluded, Decision, Dropped, Ended, Event, Planned, PruneAsked, Reported
 from tuner.decisions.state import State
 from tuner.search.optuna_names import FIFO, make_pruner
 from tuner.search.searchers import RaySearcher, Searcher
 from tuner.search.searchers import State as Ending
-from tuner.spec.groups import SearchOptions
+from tuner.spec.settings import Settings
 from tuner.trial import Objective, Status, Trial
 
 ENDINGS: Mapping[Status, Ending] = {
@@ -19,6 +20,7 @@ ENDINGS: Mapping[Status, Ending] = {
     "pruned": "pruned",
     "diverged": "unfit",
     "too_large": "unfit",
+    "infeasible": "unfit",
     "out_of_memory": "unfit",
 }
 
@@ -30,10 +32,11 @@ class Judging:
     """
 
     def __init__(
-        self, objectives: Mapping[str, Objective], settings: SearchOptions, searcher: Searcher | None = None
+        self, objectives: Mapping[str, Objective], settings: Settings, searcher: Searcher | None = None
     ) -> None:
         """Begins with no trials."""
         self._objectives = objectives
+        self._constraints = settings.limited_by
         self._searcher = searcher
         self._judges: dict[str, list[Searcher]] = {workload: [] for workload in objectives}
         self._unworthy: set[str] = set()  # the ids of running trials that are to end
@@ -55,9 +58,9 @@ class Judging:
             self._unworthy.discard(event.trial.trial_id)
         elif isinstance(event, Concluded):
             ended = event.ended
-            self._tell(ended.trial, ENDINGS.get(ended.result.status, "failed"), ended.metrics)
+            self._tell(state, ended.trial, ENDINGS.get(ended.result.status, "failed"), ended.metrics)
         elif isinstance(event, Dropped):
-            self._tell(event.outcome.trial, "failed" if event.outcome.status == "failed" else "unfit", {})
+            self._tell(state, event.outcome.trial, "failed" if event.outcome.status == "failed" else "unfit", {})
 
     def decide(self, state: State, now: float) -> Decision | None:
         """The next running trial that is to end, and has not been asked to."""
@@ -79,12 +82,16 @@ class Judging:
         if any(stops) and report.trial_id in state.running and report.epoch < (report.epochs or math.inf):
             self._unworthy.add(report.trial_id)
 
-    def _tell(self, trial: Trial, ending: Ending, metrics: Mapping[str, float | None]) -> None:
+    def _tell(self, state: State, trial: Trial, ending: Ending, metrics: Mapping[str, float | None]) -> None:
+        excess: list[float] = []
+        if self._constraints:
+            known = known_figures(state.requests[trial.trial_id].estimate)
+            excess = excesses(self._constraints, {**known, **metrics})
         for judge in self._judges[trial.workload]:
-            judge.tell(trial.trial_id, ending, metrics.get(self._objectives[trial.workload].metric))
+            judge.tell(trial.trial_id, ending, metrics.get(self._objectives[trial.workload].metric), excess=excess)
 
 
-def _pruner(settings: SearchOptions, objective: Objective) -> Searcher:
+def _pruner(settings: Settings, objective: Objective) -> Searcher:
     """A study of Optuna's that suggests nothing, for its pruner."""
     from tuner.search.optuna_trials import OptunaTrials, new_study
 

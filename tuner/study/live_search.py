@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tuner.decisions.constraints import broken, known_figures
 from tuner.decisions.events import Corrected, Decision, Dropped, Event, Opened, Planned, Started
 from tuner.decisions.policies import Course, Packing
 from tuner.decisions.state import State
@@ -22,6 +23,7 @@ from tuner.workloads.protocols import check, prerequisites
 from tuner.workloads.task import Selection, Tasks
 
 ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
+INFEASIBLE = 10  # so many times the trials that were asked for may be left out as they break constraints
 FIRST = 8  # so many suggestions are needed to plan by; with fewer workers only so many
 
 
@@ -65,14 +67,16 @@ class Searching:
         self._raw: dict[str, MemoryEstimate] = {}  # theirs
         self._alike: dict[tuple[tuple[str, object], ...], Request] = {}  # the first of each ``memory_key``
         self._fault = ""  # why the last suggestion could not be used; empty if it could
+        self._infeasible = 0  # suggestions that break a constraint
         self._refused: dict[tuple[object, ...], str] = {}  # why there is no estimate, by ``memory_key``
         self._least = 0  # the smallest need so far
         self._new = ""  # the last suggestion, until it is known whether a device has room for it
 
     @property
     def left(self) -> int:
-        """How many more it may suggest."""
-        return (self._search.most or self._settings.num_samples or 0) - len(self._requests)
+        """How many more it may suggest, beside those that break constraints, up to ``INFEASIBLE`` times as many."""
+        most = self._search.most or self._settings.num_samples or 0
+        return most + min(self._infeasible, INFEASIBLE * most) - len(self._requests)
 
     @property
     def estimates(self) -> Estimates:
@@ -85,6 +89,7 @@ class Searching:
             self._requests += event.requests
             self._raw |= event.raw
             for request in event.requests:
+                self._infeasible += bool(unwanted(request, self._settings))
                 self._alike.setdefault(memory_key(request.trial.config), request)
             self._new = event.requests[-1].trial.trial_id if state.plan else ""
             self._least = min([self._least, *(request.need_bytes for request in event.requests)])
@@ -143,6 +148,9 @@ class Searching:
 
     def ended_early(self, by: str = "") -> str:
         """A line on why there are fewer trials than it might have suggested; empty if there are not."""
+        if self._infeasible and not self.left:
+            asked = option("constraints")
+            return f"search: {count_text(self._infeasible, 'suggestion')} broke {asked} and did not run"
         if not self.left:
             return ""
         done, why = len(self._requests), f", the last one because of {self._fault}" if self._fault else ""
@@ -194,18 +202,27 @@ def fitting(
     """The requests that some device can serve, and those that none can."""
     fit, misfits = list[Request](), list[Request]()
     for request in requests:
-        (fit if fits(within(request, whole, tasks, settings), whole) else misfits).append(request)
+        runs = fits(within(request, whole, tasks, settings), whole) and not unwanted(request, settings)
+        (fit if runs else misfits).append(request)
     return fit, misfits
 
 
 def dropped(request: Request, whole: Whole, settings: Settings) -> Dropped:
-    """The event of a trial that fits no device."""
+    """The event of a trial that fits no device, or breaks a constraint."""
     status: Status = "too_large" if settings.skip_too_large else "pruned"
-    return Dropped(request, Outcome(request.trial, status, error=misfit_text(request, whole)))
+    status = "infeasible" if unwanted(request, settings) else status
+    return Dropped(request, Outcome(request.trial, status, error=misfit_text(request, whole, settings)))
 
 
-def misfit_text(request: Request, whole: Whole) -> str:
+def unwanted(request: Request, settings: Settings) -> str:
+    """Which constraints a trial is known to break before it runs; empty for none."""
+    return broken(settings.limited_by, known_figures(request.estimate)) if settings.constraints else ""
+
+
+def misfit_text(request: Request, whole: Whole, settings: Settings) -> str:
     """Why a trial was not run."""
+    if why := unwanted(request, settings):
+        return f"not run: {why}"
     if request.need_bytes <= whole.device_bytes:
         need, most = request.host_bytes / GB, whole.ram_bytes / GB
         return f"not run: needs {need:.2f} GB of RAM, and no machine has more than {most:.2f} GB for it"

@@ -107,11 +107,11 @@ class ObjectiveTrials(OptunaTrials):
         if self._timeout is not None and self._until == math.inf:
             self._until = time.monotonic() + self._timeout
 
-    def tell(self, trial_id: str, state: Ending, *values: float | None) -> None:
+    def tell(self, trial_id: str, state: Ending, *values: float | None, excess: Sequence[float] = ()) -> None:
         """A trial has ended, and so does its heartbeat."""
         if trial_id in self._heartbeats:
             self._heartbeats.pop(trial_id).set()
-        super().tell(trial_id, state, *values)
+        super().tell(trial_id, state, *values, excess=excess)
 
     def described(self, trial: Trial) -> Trial:
         """The trial with its number and the parameters that were suggested to it, for its row."""

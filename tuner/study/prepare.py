@@ -12,13 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.decisions.constraints import KNOWN, known_figures
 from tuner.decisions.events import Planned
 from tuner.decisions.packing import Plan, host_need_bytes, need_bytes
 from tuner.decisions.policies import Course, Packing, Policy, Retrying, replay
 from tuner.decisions.state import State
 from tuner.decisions.stopping import Enough
 from tuner.decisions.throughput import Crowding
-from tuner.errors import InputError, option
+from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.simulation import expected_seconds
 from tuner.records.attempts import Attempt
@@ -32,7 +33,7 @@ from tuner.reporting import phases
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.judging import Judging
-from tuner.study.live_search import Search, Searching, fitting
+from tuner.study.live_search import Search, Searching, fitting, unwanted
 from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
 from tuner.study.resume import check_same, description, events_of, with_batches_of
 from tuner.trial import Device, Objective, Request, Trial, is_auto
@@ -92,6 +93,12 @@ class Study:
     def objectives(self) -> Mapping[str, Objective]:
         """What trials are compared by, by workload."""
         return objectives_of(self.tasks)
+
+    @property
+    def count(self) -> int:
+        """How many trials are left, without those that break constraints."""
+        unfit = [request for request in self.misfits if not unwanted(request, self.settings)]
+        return len(self.requests) + len(unfit) + self.left
 
     @property
     def whole(self) -> Whole:
@@ -165,9 +172,10 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
         steering.searching.begin(steering.course, steering.course.state.left)
     left = steering.course.state.left
     whole = whole_of(mine, settings)
-    makes_room = settings.search or settings.skip_too_large
+    makes_room = settings.search or settings.skip_too_large or settings.constraints
     fit, misfits = fitting(left, whole, tasks, settings) if makes_room else (left, [])
     known = steering.searching.estimates if steering.searching else sized.estimates
+    check_known(known.requests, settings)
     more = steering.searching.left if steering.searching else 0
     planned = partial(
         Study,
@@ -224,6 +232,15 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
         trials = {request.trial.trial_id: request.trial for request in estimates.requests}
         replay(course, retrying, events_of(loaded.attempts, lines, trials))
     return Steering(course, feedback, packing, searching)
+
+
+def check_known(requests: Sequence[Request], settings: Settings) -> None:
+    """Refuses a constraint on a figure that is not known of trials before they run."""
+    for one in settings.limited_by:
+        for request in requests if one.name in KNOWN else ():
+            if one.name not in known_figures(request.estimate):
+                rule = f"{one.name} of {request.trial.workload} is not known before it runs"
+                raise ParameterError("constraints", one.text, rule, f"give {option('estimate')}, or leave it out")
 
 
 def _check_ids(attempts: Sequence[Attempt], trials: Sequence[Trial], folder: Path) -> None:

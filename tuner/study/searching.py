@@ -62,6 +62,11 @@ class SearchedSelections(NamedTuple):
     spaces: Sequence[SearchedSpace] = ()
 
 
+def is_up_front(settings: Settings) -> bool:
+    """Whether a search's configurations are known before the study begins. Constraints make others follow."""
+    return settings.search in UP_FRONT and not (settings.search == "random" and settings.constraints)
+
+
 def with_search(settings: Settings) -> Settings:
     """The settings with the search that goes with their space, if they name none.
 
@@ -103,7 +108,7 @@ def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelection
     label = f"{settings.search_name}-{label_of(file) or ('space' if settings.space else settings.mode)}"
     find = Finder()
     names = list(dict.fromkeys(find(workload).name for workload in as_list(settings.workload)))
-    if search in UP_FRONT:
+    if is_up_front(settings):
         spaces = searched_spaces(settings, names, find)
         known = study.configurations if len(spaces) == 1 else []
         listed = {
@@ -117,7 +122,7 @@ def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelection
     workload, before = one.workload, study.configurations
     if study.options and not same_selection(study, settings, (*SELECTION, "search", "space", "points")):
         raise ParameterError("resume", settings.resume, "it searches another space", "start a new study for this one")
-    if (settings.num_samples or 0) < len(before):
+    if (settings.num_samples or 0) < len(before) and not settings.constraints:  # some may not have counted
         rule = f"{settings.resume} has {len(before)} already: give no fewer"
         raise ParameterError("num_samples", settings.num_samples, rule)
     objective = objective_of(workload, settings.metric, settings.direction)
@@ -148,7 +153,12 @@ def _searcher(
     if search == "bruteforce" and endless:
         raise without_grid(endless, one.source)
     # Anew, a sampler with the same seed would begin with the same suggestions.
-    sampler = make_sampler(search, settings.search_options, settings.seed + 1_000_003 * len(before))
+    sampler = make_sampler(
+        search,
+        settings.search_options,
+        settings.seed + 1_000_003 * len(before),
+        constrained=bool(settings.constraints),
+    )
     if before and not isinstance(search, str):
         sampler.reseed_rng()
     pruner = make_pruner(settings.scheduler, settings.scheduler_options)
@@ -197,7 +207,7 @@ def check_search(settings: Settings) -> None:
     if number is None:
         raise InputError(f"{named}: say by {option('num_samples')} how many configurations to try")
     settings.check()
-    if search == "random":
+    if search == "random" and is_up_front(settings):
         return
     if seeds > 1:
         raise ParameterError("seeds", seeds, f"{named} trains each suggestion once: leave it out")

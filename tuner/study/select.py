@@ -12,7 +12,6 @@ from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.search.configurations import read_configs, source_name
 from tuner.search.domains import objects_of
-from tuner.search.optuna_names import UP_FRONT
 from tuner.search.parsing import parse_file
 from tuner.search.spaces import listed_objects
 from tuner.spec.groups import DEFAULT_DATA
@@ -25,6 +24,7 @@ from tuner.study.searching import (
     SearchedSpace,
     check_search,
     choose_searched,
+    is_up_front,
     same_selection,
     searched_spaces,
     with_search,
@@ -159,7 +159,7 @@ def _with_objectives(selections: Sequence[Selection], settings: Settings) -> lis
 def _chosen(settings: Settings, record: StudyRecord) -> SearchedSelections:
     """What is to be tried. A resumed study has its earlier selections if no others are asked for."""
     check_search(settings)
-    of_list = settings.search in (None, *UP_FRONT)
+    of_list = settings.search is None or is_up_front(settings)
     if of_list and same_selection(record, settings, (*SELECTION, "search", "space", "points", "num_samples")):
         known = record.configurations, record.workloads, settings.data, settings.data_seed, settings.skip_bad
         before = chosen_before(*known, record.classes, settings.workload)

@@ -49,11 +49,11 @@ def show_plan(console: Console, study: Study) -> None:
 
 
 def left_out(study: Study) -> list[str]:
-    """A line for each trial that fits no device."""
+    """A line for each trial that fits no device or breaks a constraint."""
     several = len(study.tasks) > 1
     return [
         f"{'left out':<10} {title(request.trial.workload, request.trial.name, several=several)}: "
-        f"{misfit_text(request, study.whole)}"
+        f"{misfit_text(request, study.whole, study.settings)}"
         for request in study.misfits
     ]
 

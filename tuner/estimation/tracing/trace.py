@@ -30,6 +30,7 @@ class Trace:
     categories: Mapping[int, Category]  # by id
     origins: Mapping[int, Origin] = field(default_factory=dict)  # by id, where they were asked for
     has_guess: bool = False  # for workspaces that only cuDNN or cuSPARSE knows
+    parameters: int = 0  # how many numbers the model's parameters have
     host_bytes: int = 0  # of modules that are never trained: the host has their weights, offloaded or not
 
     def peak_bytes(self) -> int:
@@ -81,6 +82,7 @@ class Trace:
             margin=GUESS_MARGIN if self.has_guess else UNCALIBRATED_MARGIN,
             note=GUESS if self.has_guess else "",
             host_bytes=self.host_bytes if device_kind == "cuda" else 0,
+            parameters=self.parameters,
         )
 
 

@@ -89,7 +89,7 @@ def trace_workload(
         if tracker.on_gpu and uses(config, CUDA_GRAPHS):
             step = GraphedSteps(workload, model, optimizer, config, recorder=TracedRecorder(tracker))
         rehearse(workload, model, optimizer, batches, data, config=config, keep=keep, step=step, odd=odd)
-    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess, kept)
+    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess, _count(model), kept)
 
 
 def trace_step(
@@ -125,7 +125,7 @@ def trace_step(
                 tracker.mark((p.grad for p in model.parameters()), "gradients")
             else:
                 optimizer.step()
-    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess)
+    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess, _count(model))
 
 
 @contextmanager
@@ -172,6 +172,10 @@ def _mark_model(tracker: StorageTracker, model: nn.Module) -> None:
     for module in _children_first(model):
         tracker.mark(module._parameters.values(), "parameters")
         tracker.mark(module._buffers.values(), "data")
+
+
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _children_first(module: nn.Module) -> Iterator[nn.Module]:

@@ -31,6 +31,7 @@ COLOURS = {
     "stalled": ("#9c2c6b", "#f08fc0"),
     "interrupted": ("#6b6250", "#c4b68f"),
     "too_large": ("#8a5a00", "#e0b050"),
+    "infeasible": ("#4f7a28", "#a3cf7c"),
 }
 # Several studies: the colours of statuses, which no plot of studies shows.
 SERIES = ("completed", "out_of_memory", "diverged", "too_large", "stalled", "pruned")
