@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ValidationInfo
 
-from tuner.decisions.constraints import parse_constraint
 from tuner.decisions.packing import Packing
 from tuner.decisions.retry import OnOom
-from tuner.decisions.stopping import EndLimits
 from tuner.errors import ParameterError, both_given, option
 from tuner.search.optuna_names import FIFO, PRUNERS, SCHEDULERS, SEARCHES, canonical
+from tuner.spec.goal_groups import EarlyEnd
 from tuner.spec.memory_groups import DeviceMemory, TrialMemory
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
-from tuner.trial import DIRECTIONS, MOST_SEED, MOST_TRIALS, Direction, FreshProcesses
+from tuner.trial import DIRECTIONS, MOST_SEED, MOST_TRIALS, FreshProcesses
 
 if TYPE_CHECKING:
     from tuner.search.configurations import Configs
@@ -74,26 +73,12 @@ Data = Annotated[Any, BeforeValidator(_plain)]
 Time = Annotated[str | float | None, BeforeValidator(_time)]
 
 
-def _direction(given: object) -> object:
-    """The direction's full name; another word is refused when the choices are checked."""
-    return DIRECTIONS.get(given, given) if isinstance(given, str) else given
-
-
 def _option_texts(given: object) -> object:
     """A dictionary of options as texts KEY=VALUE."""
     return tuple(f"{key}={value}" for key, value in given.items()) if isinstance(given, Mapping) else given
 
 
-def _constraints(given: object) -> object:
-    texts = (given,) if isinstance(given, str) else given
-    for text in texts if isinstance(texts, (list, tuple)) else ():
-        parse_constraint(str(text))
-    return texts
-
-
-Constraints = Annotated[Texts, BeforeValidator(_constraints)]
 OptionTexts = Annotated[Texts, BeforeValidator(_option_texts)]
-DirectionText = Annotated[Direction | None, BeforeValidator(_direction)]
 
 
 class SelectionOptions(Options, title="Configurations and data"):
@@ -163,34 +148,6 @@ class SelectionOptions(Options, title="Configurations and data"):
             raise ParameterError("mode", self.mode, rule, f"give it a list by {option('config')}")
         if self.config is not None and "mode" in self.model_fields_set:
             raise both_given("config", "mode")
-
-
-class ObjectiveOptions(Options, title="Configurations and data"):
-    """What trials are compared by."""
-
-    metric: str | None = field(
-        None,
-        "The metric that trials are compared by, such as val_loss.",
-        Terminal("NAME", common=True, unset="the workload's own"),
-    )
-    direction: DirectionText = field(
-        None,
-        "Whether less of the metric is better, or more: minimize (or min), or maximize (or max).",
-        Terminal(
-            "min|max",
-            common=True,
-            unset="what the workload says, else minimize; functions, scripts and metrics such as an accuracy need it",
-            choices=("minimize", "maximize", "min", "max"),
-        ),
-    )
-
-    constraints: Constraints = field(
-        (),
-        "What a trial must keep to be the best, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a name, a "
-        "comparison and a number with a unit. What breaks one on estimated_gb or parameters, which are known before, "
-        "is not run.",
-        Terminal("CONDITION", "--constraint"),
-    )
 
 
 class Seed(Options, title="Training"):
@@ -298,27 +255,6 @@ class Caps(Options, title="Execution"):
     """What keeps a trial within its share."""
 
     caps: bool = field(True, "End a trial that takes more than its share, before it takes memory from the others.")
-
-
-class EarlyEnd(Options, title="Execution"):
-    """When a study ends before all of its trials have run."""
-
-    fail_fast: int = field(
-        3,
-        "End the study if its first N trials fail with the same error, and at once if a report lacks the metric. "
-        "With 0 it goes on.",
-        Terminal("N"),
-        ge=0,
-    )
-    patience: int | None = field(None, "End the study after N trials without a better one.", Terminal("N"), ge=1)
-    target: float | None = field(
-        None, "End the study once a completed trial has this value of the metric, or a better one.", Terminal("VALUE")
-    )
-
-    @property
-    def limits(self) -> EndLimits:
-        """The same for the policy that ends a study."""
-        return EndLimits(self.fail_fast, self.patience, self.target)
 
 
 class StudyOptions(Training, PackingOptions, Retries, Caps, EarlyEnd, title="Execution"):

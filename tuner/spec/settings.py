@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.decisions.constraints import Constraint, parse_constraint
 from tuner.decisions.packing import Packing
 from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.records.study_folder import check_empty
+from tuner.spec.goal_groups import ObjectiveOptions
 from tuner.spec.groups import (
-    ObjectiveOptions,
     Records,
     SearchOptions,
     SelectionOptions,
@@ -92,11 +91,6 @@ class Settings(
     def estimates_memory(self) -> bool:
         """Whether each trial's memory is estimated: unless it is given."""
         return self.model_memory_gb is None and self.memory_gb is None
-
-    @property
-    def limited_by(self) -> tuple[Constraint, ...]:
-        """The constraints."""
-        return tuple(map(parse_constraint, self.constraints))
 
     @property
     def data_seed(self) -> int:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 TAIL_BYTES = 2**16  # of the output, which is looked through for a traceback
 LAST_LINES = 20  # of the output, where it has no traceback
 SHOWN = 200  # characters of a line in a trial's row
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # of a terminal, such as a colour
 RANK = re.compile(r"^\[rank\d+\]: ", re.M)  # what torch.distributed puts before a line
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<said>\S.*)", re.M)
 LOOK_SECONDS = 1.0  # between two looks into files
@@ -126,7 +127,7 @@ def failure(code: object) -> WorkloadError:
     if isinstance(code, int) and code < 0:
         how = f"it was ended by {signal.Signals(-code).name}"
     log, text = _log()
-    text = RANK.sub("", text)
+    text = RANK.sub("", ESCAPE.sub("", text))
     found = list(TRACEBACK.finditer(text))
     own = [one for one in found if not any(name in one["said"] for name in OF_LAUNCHERS)] or found
     lines = [line for line in text.splitlines() if line.strip()]

@@ -1,0 +1,82 @@
+"""The options of what trials are compared by, and of when a study has seen enough."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+from tuner.decisions.constraints import Constraint, parse_constraint
+from tuner.decisions.stopping import EndLimits
+from tuner.spec.options import Options, Terminal, Texts, field
+from tuner.trial import DIRECTIONS, Direction
+
+
+def _direction(given: object) -> object:
+    """The direction's full name; another word is refused when the choices are checked."""
+    return DIRECTIONS.get(given, given) if isinstance(given, str) else given
+
+
+def _constraints(given: object) -> object:
+    texts = (given,) if isinstance(given, str) else given
+    for text in texts if isinstance(texts, (list, tuple)) else ():
+        parse_constraint(str(text))
+    return texts
+
+
+DirectionText = Annotated[Direction | None, BeforeValidator(_direction)]
+Constraints = Annotated[Texts, BeforeValidator(_constraints)]
+
+
+class ObjectiveOptions(Options, title="Configurations and data"):
+    """What trials are compared by."""
+
+    metric: str | None = field(
+        None,
+        "The metric that trials are compared by, such as val_loss.",
+        Terminal("NAME", common=True, unset="the workload's own"),
+    )
+    direction: DirectionText = field(
+        None,
+        "Whether less of the metric is better, or more: minimize (or min), or maximize (or max).",
+        Terminal(
+            "min|max",
+            common=True,
+            unset="what the workload says, else minimize; functions, scripts and metrics such as an accuracy need it",
+            choices=("minimize", "maximize", "min", "max"),
+        ),
+    )
+
+    constraints: Constraints = field(
+        (),
+        "What a trial must keep to be the best, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a name, a "
+        "comparison and a number with a unit. What breaks one on estimated_gb or parameters, which are known before, "
+        "is not run.",
+        Terminal("CONDITION", "--constraint"),
+    )
+
+    @property
+    def limited_by(self) -> tuple[Constraint, ...]:
+        """The constraints."""
+        return tuple(map(parse_constraint, self.constraints))
+
+
+class EarlyEnd(Options, title="Execution"):
+    """When a study ends before all of its trials have run."""
+
+    fail_fast: int = field(
+        3,
+        "End the study if its first N trials fail with the same error, and at once if a report lacks the metric. "
+        "With 0 it goes on.",
+        Terminal("N"),
+        ge=0,
+    )
+    patience: int | None = field(None, "End the study after N trials without a better one.", Terminal("N"), ge=1)
+    target: float | None = field(
+        None, "End the study once a completed trial has this value of the metric, or a better one.", Terminal("VALUE")
+    )
+
+    @property
+    def limits(self) -> EndLimits:
+        """The same for the policy that ends a study."""
+        return EndLimits(self.fail_fast, self.patience, self.target)
