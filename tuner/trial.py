@@ -194,8 +194,7 @@ def title(workload: str, name: str, *, several: bool, seed: int | None = None) -
 class MemoryEstimate:
     """The memory that a training step is expected to take, in parts that add up to ``total_bytes``."""
 
-    # "given", "static", "formula" (a transformer's), "traced", "measured" or "learned"; ends with ", calibrated" if
-    # it is
+    # "given", "static", "formula", "traced", "measured" or "learned"; ends with ", calibrated" if it is
     method: str
     parameter_bytes: int = 0  # the model's parameters
     gradient_bytes: int = 0  # one gradient for each trained parameter
@@ -336,11 +335,11 @@ class EpochReport:
 
 @dataclass(frozen=True)
 class Question:
-    """What a running trial asks the study, which answers it, or only tells it."""
+    """What a running trial asks the study, or only tells it."""
 
     trial_id: str
     content: object
-    waits: bool = True  # for the answer
+    waits: bool = True  # for an answer
 
 
 @dataclass(frozen=True)
