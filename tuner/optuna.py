@@ -77,9 +77,8 @@ def optimize(options: OptunaOptions) -> StudyResult:
 
 def _settings(options: OptunaOptions) -> tuple[Settings, StudyRecord]:
     """The study's settings, in which ``num_samples`` says how long trial ids are; and what a resumed study was."""
-    given = {
-        name: value for name, value in options.given().items() if name != "callbacks"
-    }  # they take other arguments
+    given = {"fail_fast": options.fail_fast, **options.given()}
+    given.pop("callbacks", None)  # they take other arguments
     settings, record, number = Settings.of(given), UNKNOWN, options.n_trials
     if options.n_jobs is not None:
         if options.max_workers is not None:

@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 import tuner
+import tuner.optuna
 from tuner.decisions.events import Concluded, Reported
 
 OPTIONS: dict[str, Any] = {"metric": "loss", "direction": "minimize", "in_process": True, "report": False}
@@ -21,6 +23,10 @@ def train(config: dict[str, float]) -> None:
 
 def fails(config: dict[str, float]) -> None:
     raise ValueError(f"no data for {config['lr']}")
+
+
+def objective(trial: optuna.Trial) -> float:
+    raise ValueError("no data")
 
 
 def configs(count: int) -> list[dict[str, float]]:
@@ -68,3 +74,14 @@ def test_errors_of_several_options_come_together() -> None:
         tuner.run(train, seeds=0, epochs=-1)
     with pytest.raises(tuner.InputError, match=r"say by metric which .* compared, and by direction whether"):
         tuner.run(train, config=configs(1))
+
+
+def test_a_study_of_optuna_goes_on_though_its_trials_fail_alike(tmp_path: Path) -> None:
+    study = optuna.create_study()
+    options: dict[str, Any] = {"in_process": True, "report": False, "output": tmp_path / "out"}
+    result = tuner.optuna.optimize(study, objective, n_trials=5, **options)
+    assert [row.status for row in result.trials] == ["failed"] * 5
+    again = tuner.optuna.optimize(
+        study, objective, n_trials=5, fail_fast=2, **{**options, "output": tmp_path / "two"}
+    )
+    assert [row.status for row in again.trials] == ["failed"] * 2

@@ -4,10 +4,10 @@ A policy is where a new rule goes. ``Policy`` is its interface. ``tuner.study.pr
 asks them in this order. It matters: a suggestion that fits no device is dropped before its estimate is corrected.
 
     Retrying        what follows an attempt that has ended, and when        this module and ``retry.py``
+    Enough          whether the study ends before all have run              ``stopping.py``
     Searching       what is tried next, if there is a search                ``tuner.study.live_search``
     StudyFeedback   which estimates of waiting trials were wrong            ``tuner.estimation.feedback``
     Judging         which running trials end early                          ``tuner.study.judging``
-    Enough          whether the study ends before all have run              ``stopping.py``
     Crowding        how many trials a GPU runs at once                      ``throughput.py``
     Packing         which trial starts, where, and with how much memory     this module and ``packing.py``
 """

@@ -218,6 +218,7 @@ class OptunaOptions(StudyOptions, Records):
     callbacks: Any = field(None, "Functions that take the study and a trial when it has ended, in this process.")
     gc_after_trial: bool = field(False, "Garbage is always collected.")
     show_progress_bar: bool = field(False, "Progress is always shown.")
+    fail_fast: int = field(0, "End the study if its first N trials fail with the same error; 0 goes on.", ge=0)
 
 
 class MemoryAwareOptions(DeviceSelection, DeviceMemory, Caps, OutOfMemory):

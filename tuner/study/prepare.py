@@ -223,7 +223,7 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
     judging = Judging(objectives_of(tasks), settings, None if loaded.selected.optuna else searcher)
     enough = Enough(objectives_of(tasks), settings.limits)
     crowding, whole = Crowding(on=settings.adaptive_workers), whole_of(devices, settings)
-    policies: list[Policy] = [retrying, *filter(None, [searching]), feedback, judging, enough, crowding, packing]
+    policies: list[Policy] = [retrying, enough, *filter(None, [searching]), feedback, judging, crowding, packing]
     course = Course(State(whole.device_bytes, whole.ram_bytes), policies)
     if estimates.requests:
         course.take(Planned(estimates.requests, estimates.raw))
