@@ -98,7 +98,8 @@ def test_a_configuration_for_which_there_is_no_ram_is_refused_or_left_out(gpu_16
     settings, tasks = Settings(auto_memory=True), {"toy": TrainingTask(Toy(), None)}
     whole = whole_of([device], settings)
     assert fitting([small, huge], whole, tasks, settings) == ([small], [huge])
-    assert misfit_text(huge, whole) == "not run: needs 3.30 GB of RAM, and no machine has more than 2.00 GB for it"
+    why = "not run: needs 3.30 GB of RAM, and no machine has more than 2.00 GB for it"
+    assert misfit_text(huge, whole, settings) == why
     with pytest.raises(InputError, match=r"^huge: a trial needs 3\.30 GB of RAM .* or use a machine with more RAM$"):
         plan_requests(tasks, [small, huge], [device], settings)
     with pytest.raises(InputError, match=r": use a machine with more RAM$"):
