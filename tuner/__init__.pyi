@@ -643,8 +643,8 @@ def run(
         direction: Whether less of the metric is better, or more: minimize (or min), or maximize (or max). By default what
             the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
         constraints: What a trial must keep to be the best, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a name, a
-            comparison and a number with a unit. What breaks one on estimated_gb or parameters, which are known before, is
-            not run.
+            comparison and a number with a unit. What breaks one on estimated_gb, inference_gb or parameters, known
+            before, is not run.
         cwd: Where a script or a command starts: in the current folder (script), or in a folder of its own trial,
             trials/ID in the study's folder.
         metric_pattern: A regular expression that finds the metric in a line that a script or a command prints, such as

@@ -213,6 +213,7 @@ class MemoryEstimate:
     # What a trial on a GPU takes of its host's RAM, with its child processes; no part of the total. 0 on the CPU.
     host_bytes: int = 0
     host_measured: bool = False  # whether trials of its workload have shown what they take there; else it is a guess
+    inference_bytes: int = 0  # of a forward pass without gradients, with the context; 0 if it was not asked for
     parameters: int = 0  # how many numbers the model's parameters have; 0 if unknown
     epoch_seconds: float | None = None  # how long an epoch takes with its evaluation; None if unknown
 

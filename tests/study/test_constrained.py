@@ -12,7 +12,10 @@ from torch import nn
 import tuner
 
 SPACE = {"hidden": {"logint": [8, 4096]}, "lr": {"uniform": [0.0, 1.0]}}
-OPTIONS: dict[str, Any] = {"space": SPACE, "metric": "loss", "direction": "minimize", "in_process": True}
+OPTIONS: dict[str, Any] = {"space": SPACE, "metric": "loss", "direction": "minimize"} | {
+    "in_process": True,
+    "max_workers": 1,
+}
 LIMIT = 20_000
 
 
@@ -30,11 +33,11 @@ def train(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("search", ["random", "tpe"])
 def test_what_is_known_to_break_a_constraint_is_not_run_and_does_not_count(search: str, tmp_path: Path) -> None:
     kept = {"constraints": [f"parameters <= {LIMIT / 1000}K", "ms < 2"], "estimate": build, "report": False}
-    asked = {"search": search, "num_samples": 8, "output": tmp_path / "out"}
+    asked = {"search": search, "num_samples": 5, "output": tmp_path / "out"}
     result = tuner.run(train, **kept, **asked, **OPTIONS)
     ran = [row for row in result.trials if row.attempts]
     left_out = [row for row in result.trials if not row.attempts]
-    assert len(ran) == 8 and left_out and {row.status for row in left_out} == {"infeasible"}
+    assert len(ran) == 5 and left_out and {row.status for row in left_out} == {"infeasible"}
     assert all(row.error.startswith("not run: parameters is ") for row in left_out)
     assert result.best_config["hidden"] < 200
     assert all(row.metrics["parameters"] <= LIMIT for row in ran)
@@ -43,7 +46,9 @@ def test_what_is_known_to_break_a_constraint_is_not_run_and_does_not_count(searc
 def test_a_resumed_study_counts_what_was_left_out(tmp_path: Path) -> None:
     kept = {"constraints": f"parameters <= {LIMIT}", "estimate": build, "report": False}
     first = tuner.run(train, search="tpe", num_samples=4, output=tmp_path / "out", **kept, **OPTIONS)
-    again = tuner.run(train, resume=tmp_path / "out", num_samples=6, estimate=build, in_process=True, report=False)
+    again = tuner.run(
+        train, resume=tmp_path / "out", num_samples=6, estimate=build, in_process=True, max_workers=1, report=False
+    )
     assert [sum(bool(row.attempts) for row in result.trials) for result in (first, again)] == [4, 6]
 
 
@@ -51,3 +56,23 @@ def test_a_constraint_on_what_is_not_known_before_is_refused(tmp_path: Path) -> 
     with pytest.raises(tuner.InputError, match="parameters of train is not known before it runs: give estimate"):
         tuner.run(train, num_samples=3, constraints="parameters < 5", output=tmp_path / "out", **OPTIONS)
     assert not (tmp_path / "out").exists()
+
+
+def test_the_memory_of_a_forward_pass_is_known_before_a_trial_runs(tmp_path: Path) -> None:
+    space = {"hidden": {"int": [8, 2**20]}}
+    options = {**OPTIONS, "space": space, "num_samples": 3, "search": "tpe", "estimate": build, "report": False}
+    result = tuner.run(reports, constraints="inference_gb <= 0.5", output=tmp_path / "out", **options)
+    ran = sorted((row.config["hidden"], row.metrics["inference_gb"]) for row in result.trials if row.attempts)
+    assert len(ran) == 3 and ran == sorted(ran, key=lambda pair: pair[1]) and ran[-1][1] <= 0.5
+    assert any(row.error.startswith("not run: inference_gb is") for row in result.trials)
+
+
+def test_a_study_of_which_no_trial_can_keep_a_constraint_is_refused(tmp_path: Path) -> None:
+    options = {**OPTIONS, "num_samples": 1, "estimate": build, "output": tmp_path / "out"}
+    with pytest.raises(tuner.InputError, match=r"no trial keeps all: of \d+, the smallest: parameters is"):
+        tuner.run(train, constraints="parameters < 5", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def reports(config: dict[str, Any]) -> None:
+    tuner.report(loss=1.0 / config["hidden"])

@@ -29,9 +29,9 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "_ms": {"ms": 1.0, "s": 1e3},
     "": {"K": 1e3, "M": 1e6, "B": 1e9},
 }
-ESTIMATED, PARAMETERS = "estimated_gb", "parameters"
+ESTIMATED, INFERENCE, PARAMETERS = "estimated_gb", "inference_gb", "parameters"
 LEAST = 1e-12  # the excess of a value that is equal to the bound, where that is not enough
-KNOWN = (ESTIMATED, PARAMETERS)  # what is known of a trial before it runs
+KNOWN = (ESTIMATED, INFERENCE, PARAMETERS)  # what is known of a trial before it runs
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,8 @@ def known_figures(estimate: MemoryEstimate) -> dict[str, float]:
     """What an estimate knows of a trial before it runs; a footprint that is learned knows nothing."""
     if estimate.is_learned:
         return {}
-    return {ESTIMATED: estimate.total_bytes / GB} | ({PARAMETERS: estimate.parameters} if estimate.parameters else {})
+    known = {PARAMETERS: float(estimate.parameters), INFERENCE: estimate.inference_bytes / GB}
+    return {ESTIMATED: estimate.total_bytes / GB} | {name: value for name, value in known.items() if value}
 
 
 def broken(constraints: Sequence[Constraint], figures: Mapping[str, float | None]) -> str:
@@ -94,7 +95,7 @@ def constrained(outcome: Outcome, constraints: Sequence[Constraint]) -> Outcome:
     why = broken(constraints, figures) or "; ".join(
         f"it reported no {name}, which a constraint names" for name in missing
     )
-    own = {one.name: known[one.name] for one in constraints if one.name == PARAMETERS and one.name in known}
+    own = {one.name: known[one.name] for one in constraints if one.name in known and one.name != ESTIMATED}
     outcome = replace(outcome, metrics={**own, **outcome.metrics})
     return (
         replace(outcome, status="infeasible", error="; ".join(filter(None, [why, outcome.error]))) if why else outcome

@@ -12,6 +12,7 @@ from tuner.decisions.seconds import Pace
 from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample, to_sample
+from tuner.estimation.cards import card_of
 from tuner.estimation.estimators import AUTO, ESTIMATORS, Method, can_be_calibrated, check_method, trace_of_step
 from tuner.trial import MAX_BATCH, UNNAMED, Config, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Trainable, Workload
@@ -54,6 +55,7 @@ class EstimationService:
     calibration: bool = True
     expandable_segments: bool = False  # the option of PyTorch's CUDA allocator
     build: Build | None = None  # model, optimizer and loss of a function's configuration, to be traced
+    inference: bool = False  # whether the memory of a forward pass is estimated, too
     tell: Callable[[int, int], None] = lambda number, of: None  # told the number of each configuration, and of all
 
     def __post_init__(self) -> None:
@@ -75,7 +77,9 @@ class EstimationService:
             if key not in found:
                 self.tell(len(found) + 1, number)
                 try:
-                    estimate = self.raw(workload, configuration.values, data, device)
+                    values = configuration.values
+                    estimate = self.raw(workload, values, data, device)
+                    estimate = self._with_inference(estimate, workload, values, data, device)
                 except InputError as error:
                     named = "" if configuration.name == UNNAMED else f"{configuration.name}: "
                     kind = WorkloadError if isinstance(error, WorkloadError) else InputError
@@ -127,6 +131,20 @@ class EstimationService:
             raise fault
         why = "; ".join(reasons)
         raise InputError(f"the footprint cannot be estimated: {why}: give {option('model_memory_gb')}") from causes[0]
+
+    def _with_inference(
+        self, estimate: MemoryEstimate, workload: Trainable, config: Config, data: object, device: Device
+    ) -> MemoryEstimate:
+        """The estimate with the memory of a forward pass, in the same context, if that is asked for."""
+        if not self.inference or estimate.method != "traced":
+            return estimate
+        from tuner.estimation.tracing.tracer import trace_inference
+
+        own = workload if isinstance(workload, Workload) else None
+        make = None if own or self.build is None else partial(self.build, workload.arguments_of(config))
+        trace = trace_inference(make, own, config, data, device_kind=device.kind, card=card_of(device))
+        forward = trace.to_estimate(device.kind, self.expandable_segments).reserved_bytes
+        return replace(estimate, inference_bytes=forward + estimate.context_bytes)
 
     def _built(self, workload: Trainable, config: Config, device: Device) -> MemoryEstimate:
         """The estimate of what ``build`` makes of a configuration."""

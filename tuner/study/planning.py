@@ -8,6 +8,7 @@ from itertools import cycle, islice
 from typing import NamedTuple
 
 from tuner.decisions.capacity import largest_ram, limited, ram_budgets
+from tuner.decisions.constraints import INFERENCE
 from tuner.decisions.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
 from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.estimation.calibration import Sample
@@ -185,6 +186,7 @@ def estimation_service(settings: Settings) -> EstimationService:
         settings.expandable_segments,
         tell=phases.estimating,
         build=settings.estimate,
+        inference=any(one.name == INFERENCE for one in settings.limited_by),
     )
 
 

@@ -200,6 +200,8 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
         return planned(plan=plan, requests=served, seconds=seconds), steering
     if misfits and not loaded.attempts:
         smallest = min(misfits, key=lambda request: request.need_bytes)
+        if why := unwanted(smallest, settings):
+            raise InputError(f"{option('constraints')}: no trial keeps all: of {len(misfits)}, the smallest: {why}")
         plan_requests(tasks, [smallest], mine, settings)  # says why it does not fit
     shown = [
         replace(

@@ -159,6 +159,41 @@ def tracing(
         tracker.close()
 
 
+def trace_inference(
+    make: Callable[[], Parts] | None,
+    workload: Workload | None,
+    config: Config,
+    data: object,
+    *,
+    device_kind: DeviceKind = "cpu",
+    card: CardProperties | None = None,
+) -> Trace:
+    """Traces the loss of one batch without gradients, in evaluation mode: of what ``make`` returns, or of a workload.
+
+    Arguments and errors are as in ``trace_step`` and ``trace_workload``.
+    """
+    with tracing(device_kind, card) as tracker, torch.no_grad():
+        if workload is None:
+            assert make is not None
+            with tracker.paused(tracker.on_gpu):
+                model, _, loss = make()
+            tracker.mark_live("data")
+            _mark_model(tracker, model)
+            model.eval()
+            loss()
+        else:
+            with tracker.paused(tracker.on_gpu):
+                model = built(workload, config, data)
+            _mark_model(tracker, model)
+            prepare(workload, model, config, data, rehearsal=True)
+            tracker.mark(model.buffers(), "data")
+            batch = next(_batches(tracker, representative_batches(workload, config, data)))
+            model.eval()
+            with torch.autocast(device_kind, torch.bfloat16, enabled=uses(config, "amp")):
+                workload.loss(model, batch)
+    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess, _count(model))
+
+
 def _reason(error: BaseException, operator: Operator | None) -> str:
     """One line with the operation, its error and the remedy."""
     text = one_line(error)
