@@ -12,10 +12,8 @@ from torch import nn
 import tuner
 
 SPACE = {"hidden": {"logint": [8, 4096]}, "lr": {"uniform": [0.0, 1.0]}}
-OPTIONS: dict[str, Any] = {"space": SPACE, "metric": "loss", "direction": "minimize"} | {
-    "in_process": True,
-    "max_workers": 1,
-}
+QUICK: dict[str, Any] = {"in_process": True, "max_workers": 1}
+OPTIONS: dict[str, Any] = {"space": SPACE, "metric": "loss", "direction": "minimize", **QUICK}
 LIMIT = 20_000
 
 
@@ -46,9 +44,7 @@ def test_what_is_known_to_break_a_constraint_is_not_run_and_does_not_count(searc
 def test_a_resumed_study_counts_what_was_left_out(tmp_path: Path) -> None:
     kept = {"constraints": f"parameters <= {LIMIT}", "estimate": build, "report": False}
     first = tuner.run(train, search="tpe", num_samples=4, output=tmp_path / "out", **kept, **OPTIONS)
-    again = tuner.run(
-        train, resume=tmp_path / "out", num_samples=6, estimate=build, in_process=True, max_workers=1, report=False
-    )
+    again = tuner.run(train, resume=tmp_path / "out", num_samples=6, estimate=build, report=False, **QUICK)
     assert [sum(bool(row.attempts) for row in result.trials) for result in (first, again)] == [4, 6]
 
 
