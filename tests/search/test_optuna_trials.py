@@ -142,3 +142,18 @@ def test_what_a_pruner_stops_stays_stopped_in_a_retry() -> None:
     assert trials.report("b", 1, 2.0)
     assert trials.report("b", 1, 0.0) and trials.report("b", 2, 0.0), "it had been stopped before its attempt ended"
     assert trials.report("c", 1, float("nan"))
+
+
+def test_a_sampler_is_told_what_broke_a_constraint_and_of_unrun_trials_not_too_often() -> None:
+    study = new_study(make_sampler("tpe", constrained=True))
+    trials = OptunaTrials(study, parse_space({"lr": {"uniform": [0.0, 1.0]}}, None, "space"))
+    for number in range(14):
+        trials.ask(f"t{number}")
+        trials.tell(f"t{number}", "unfit", None, excess=[1.0])
+    trials.ask("kept")
+    trials.tell("kept", "completed", 0.5, excess=[0.0])
+    trials.ask("over")
+    trials.tell("over", "unfit", 0.1, excess=[2.0])
+    states = [trial.state.name for trial in study.trials]
+    assert states == ["PRUNED"] * 11 + ["FAIL"] * 3 + ["COMPLETE"] * 2
+    assert study.best_trial.user_attrs["constraints"] == [0.0]

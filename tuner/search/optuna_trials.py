@@ -15,6 +15,7 @@ from tuner.search.domains import Space, size, suggested
 from tuner.search.searchers import State
 from tuner.trial import ConfigValue, Direction
 
+FIRST_UNRUN = 10  # so many more trials that never ran may be told to a sampler than others; Optuna's startup trials
 EXCESS = "constraints"  # the user attribute with what ``excess_of`` returns
 STATES: Mapping[State, TrialState] = {"pruned": TrialState.PRUNED, "unfit": TrialState.PRUNED}
 
@@ -38,6 +39,7 @@ class OptunaTrials:
         self._points = list(points)
         self._most = size(self._space) if isinstance(study.sampler, BruteForceSampler) else math.inf
         self._trials: dict[str, optuna.Trial] = {}
+        self._unrun = 0  # trials that never ran as they break constraints, less those with a value
         self._stopped: dict[str, int] = {}  # after which epoch the pruner stopped a trial
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
@@ -75,13 +77,17 @@ class OptunaTrials:
     def tell(self, trial_id: str, state: State, *values: float | None, excess: Sequence[float] = ()) -> None:
         """A trial has ended, with its metric or, of several objectives, their values.
 
-        A sampler that knows constraints takes the values of trials that break them, too.
+        A sampler that knows constraints takes the values of trials that break them, too. Of those that never ran it
+        hears hardly more than of others: TPE would take them for good ones once it has few that keep the constraints.
         """
         trial = self._trials.pop(trial_id)
         if excess:
             trial.set_user_attr(EXCESS, [*excess])
-            state = "completed" if any(excess) and getattr(self.study.sampler, "_constraints_func", None) else state
         numbers = [value for value in values if value is not None and not math.isnan(value)]
+        if any(excess) and getattr(self.study.sampler, "_constraints_func", None):
+            state = "completed" if numbers else "unfit" if self._unrun <= FIRST_UNRUN else "failed"
+            self._unrun += not numbers
+        self._unrun -= bool(numbers)
         if state == "completed" and numbers and len(numbers) == len(values):
             self.study.tell(trial, numbers)
         else:
