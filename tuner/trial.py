@@ -210,8 +210,7 @@ class MemoryEstimate:
     margin: float = 0.0  # the fraction of the reserved bytes that is added for safety
     headroom_bytes: int = 0  # calibration's allowance for errors that do not grow with size
     note: str = ""  # why another estimator than the requested one was used, and what of it is a guess; mostly empty
-    # What a trial on a GPU takes of its host's RAM, with its child processes; no part of the total. 0 on the CPU.
-    host_bytes: int = 0
+    host_bytes: int = 0  # what a GPU trial takes of its host's RAM, with its child processes; no part of the total
     host_measured: bool = False  # whether trials of its workload have shown what they take there; else it is a guess
     inference_bytes: int = 0  # of a forward pass without gradients, with the context; 0 if it was not asked for
     parameters: int = 0  # how many numbers the model's parameters have; 0 if unknown
