@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from tuner.decisions.events import Concluded, Ended, Stopping
+from tuner.decisions.events import Concluded, Ended, Reported, Stopping
 from tuner.decisions.state import State
 from tuner.decisions.stopping import EndLimits, Enough
 from tuner.errors import spelled
-from tuner.trial import Objective, Outcome, Status, Trial
+from tuner.trial import EpochReport, Objective, Outcome, Status, Trial
 
 
 def why(limits: EndLimits, ends: Iterable[tuple[Status, float | None, str]], *, hopeless: bool = False) -> str:
@@ -36,7 +36,7 @@ def failures(*errors: str) -> list[tuple[Status, float | None, str]]:
 @pytest.mark.parametrize(
     ("ends", "expected"),
     [
-        (failures("no x1", "no x2", "no x3.5e-4"), "the first 3 trials have failed alike: no x3.5e-4 (fail_fast=0"),
+        (failures("no x1", "no x2", "no x3.5e-4"), "the first 3 trials have failed alike: no x3.5e-4"),
         (failures("no x", "no x"), ""),
         (failures("no x", "no y", "no y", "no y", "no y"), ""),
         ([("completed", 1.0, ""), *failures("no x", "no x", "no x")], ""),
@@ -61,7 +61,7 @@ def test_a_report_without_the_metric_ends_a_study_at_once() -> None:
     [
         (EndLimits(target=0.5), [0.9, 0.6, 0.5], "loss is 0.5, and the target was 0.5"),
         (EndLimits(target=0.5), [0.9, 0.51], ""),
-        (EndLimits(patience=2), [0.9, 0.8, 0.8, 0.9], "loss has not improved in 2 trials"),
+        (EndLimits(patience=2), [0.9, 0.8, 0.8, 0.9], "the best has not improved in 2 trials"),
         (EndLimits(patience=2), [0.9, 1.0, 0.8, 0.9], ""),
         (EndLimits(patience=2), [None, None, None], ""),
     ],
@@ -73,3 +73,23 @@ def test_a_study_ends_at_its_target_or_when_nothing_improves(
         ("diverged" if value is None else "completed", value, "") for value in values
     ]
     assert why(limits, ends) == expected
+
+
+def test_what_an_earlier_process_saw_counts() -> None:
+    enough = Enough({"net": Objective("loss")}, EndLimits(fail_fast=1, patience=2))
+    for number, value in enumerate([3.0, 4.0, 5.0, 1.0]):
+        trial = Trial(f"t{number}", "net", "one", {}, seed=0)
+        outcome = Outcome(trial, "completed", metrics={"loss": value})
+        enough.hear(State(), Concluded(Ended(trial, outcome.result, outcome.metrics)))
+    assert enough.decide(State(), 0.0) is None, "the last trial is the best"
+    failed = Outcome(Trial("t9", "net", "one", {}, seed=0), "failed", error="no x")
+    enough.hear(State(), Concluded(Ended(failed.trial, failed.result, {}, outcome=failed)))
+    assert enough.decide(State(), 0.0) is None, "a trial that was completed before is no failure"
+
+
+def test_a_report_without_the_metric_ends_no_study_in_which_another_has_it() -> None:
+    enough = Enough({"net": Objective("loss")}, EndLimits(fail_fast=3))
+    enough.hear(State(), Reported(EpochReport("t1", 1, 1, {"loss": 1.0}), 0.0))
+    failed = Outcome(Trial("t2", "net", "one", {}, seed=0), "failed", error="no loss", hopeless=True)
+    enough.hear(State(), Ended(failed.trial, failed.result, {}, outcome=failed))
+    assert enough.decide(State(), 0.0) is None

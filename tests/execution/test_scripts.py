@@ -21,6 +21,7 @@ from tuner.machine.devices import ram_device
 from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Question, Trial
 from tuner.workloads.command import Command, script_of
 from tuner.workloads.command_line import How
+from tuner.workloads.metrics_files import MetricsFiles
 from tuner.workloads.script import Script
 from tuner.workloads.task import TrainingTask
 from tuner.workloads.written_files import WrittenFiles, Wrote
@@ -361,3 +362,35 @@ def test_two_trials_that_write_the_same_file_are_told_once() -> None:
         "a and c both wrote x: for a folder of each trial's own"
     )
     assert files.shared("d", Wrote(("x",))) == ""
+
+
+def rows_of(files: MetricsFiles, *, last: bool = False) -> list[object]:
+    return [row["loss"] for row in files.new("loss", last=last)]
+
+
+def test_rows_are_read_once_also_of_a_file_that_is_written_anew(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("loss\n9\n8\n")  # of an earlier attempt
+    files = MetricsFiles(tmp_path, "*.csv")
+    assert rows_of(files) == []
+    read = []
+    for text in ("loss\n1\n", "loss\n", "", "loss\n1\n2\n3"):
+        path.write_text(text)
+        read += rows_of(files)
+    assert (read, rows_of(files, last=True)) == ([1, 2], [3])
+
+
+def test_a_file_outside_of_the_trials_folder_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("loss\n1\n")
+    (tmp_path / "own").mkdir()
+    files = MetricsFiles(tmp_path / "own", "*.csv")
+    (tmp_path / "own" / "link.csv").symlink_to(tmp_path / "a.csv")
+    assert rows_of(files) == []
+
+
+def test_a_process_that_a_script_forks_may_print(tmp_path: Path) -> None:
+    body = "file = open(os.environ['TUNER_TRIAL_DIR'] + '/a.csv', 'w')\nfile.write('loss\\n0.5\\n')\nfile.close()\n"
+    body += "if not os.fork():\n    print('child', flush=True)\n    os._exit(0)\nos.wait()\n"
+    (tmp_path / "train.py").write_text(SAYS + body)
+    ended, _ = outcome_of_words(tmp_path, [str(tmp_path / "train.py")], how=How(metrics_file="a.csv"))
+    assert (ended.status, ended.error, ended.metrics["loss"]) == ("completed", "", 0.5)

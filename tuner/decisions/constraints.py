@@ -30,6 +30,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "": {"K": 1e3, "M": 1e6, "B": 1e9},
 }
 ESTIMATED, INFERENCE, PARAMETERS = "estimated_gb", "inference_gb", "parameters"
+INFEASIBLE = 10  # so many times the trials that were asked for may be left out as they break constraints
 LEAST = 1e-12  # the excess of a value that is equal to the bound, where that is not enough
 KNOWN = (ESTIMATED, INFERENCE, PARAMETERS)  # what is known of a trial before it runs
 

@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuner.decisions.events import Concluded, Decision, Ended, Event, Stopping
+from tuner.decisions.events import Concluded, Decision, Ended, Event, Reported, Stopping
 from tuner.decisions.state import State
-from tuner.errors import option
 from tuner.trial import Objective
 
 NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")  # which may differ between errors that are alike
@@ -34,41 +33,42 @@ class Enough:
         self._alike: (
             list[str] | None
         ) = []  # errors of the first trials, without numbers; None once one has not failed
+        self._served = False  # whether a trial has reported the metric
         self._best: dict[str, float] = {}
         self._since = 0  # trials since the best one
 
     def hear(self, state: State, event: Event) -> None:
         """Looks at how trials end."""
-        if isinstance(event, Ended) and event.outcome and event.outcome.hopeless and self._limits.fail_fast:
-            self._why = f"no trial can succeed: {event.outcome.error}"
+        if isinstance(event, Reported) and event.report.metrics:
+            self._served = True
+        elif isinstance(event, Ended) and event.outcome and event.outcome.hopeless and self._limits.fail_fast:
+            if not self._served:
+                self._why = f"no trial can succeed: {event.outcome.error}"
         elif isinstance(event, Concluded):
             self._failing(event.ended)
             self._improving(event.ended)
 
     def decide(self, state: State, now: float) -> Decision | None:
         """The end of the study."""
-        return Stopping(self._why) if self._why and not state.stopping else None
+        why, patience = self._why, self._limits.patience
+        if not why and patience and self._since >= patience:
+            why = f"the best has not improved in {self._since} trials"
+        return Stopping(why) if why and not state.stopping else None
 
     def _failing(self, ended: Ended) -> None:
-        if self._alike is None or ended.outcome is None:  # of an earlier process
-            return
         if ended.result.status != "failed" or ended.result.lost:
             self._alike = None
+        if self._alike is None or ended.outcome is None:  # of an earlier process
             return
         self._alike.append(NUMBER.sub("#", ended.outcome.error))
         count = len(self._alike)
         if len(set(self._alike)) > 1:
             self._alike = None
         elif count == self._limits.fail_fast:
-            goes_on = f"{option('fail_fast', 0)} would go on"
-            self._why = f"the first {count} trials have failed alike: {ended.outcome.error} ({goes_on})"
+            self._why = f"the first {count} trials have failed alike: {ended.outcome.error}"
 
     def _improving(self, ended: Ended) -> None:
-        objective, patience, target = (
-            self._objectives[ended.trial.workload],
-            self._limits.patience,
-            self._limits.target,
-        )
+        objective, target = self._objectives[ended.trial.workload], self._limits.target
         value = ended.metrics.get(objective.metric) if ended.result.status == "completed" else None
         if value is not None and objective.better(value, self._best.get(ended.trial.workload, objective.worst)):
             self._best[ended.trial.workload], self._since = value, 0
@@ -76,5 +76,3 @@ class Enough:
             self._since += 1
         if value is not None and target is not None and not objective.better(target, value):
             self._why = f"{objective.metric} is {value:.6g}, and the target was {target:g}"
-        elif patience and self._since >= patience:
-            self._why = f"{objective.metric} has not improved in {self._since} trials"

@@ -83,6 +83,7 @@ class StudyLoop:
     changed: bool = False  # whether more may fit than at the last look at the devices
     look_again: float = 0.0  # when to ask the arbiter again
     constraints: Sequence[Constraint] = ()
+    more: Callable[[], int] = lambda: 0  # how many trials a search may still suggest
     why: str = ""  # a policy has ended the study
     gone: set[str] = field(default_factory=set)  # the ids of trials whose workers a signal to the study has ended
 
@@ -104,7 +105,8 @@ class StudyLoop:
             self.decide()
             while not self.course.state.stopping and self.place():
                 self.decide()
-            if self.course.state.is_over:
+            over = self.course.state.is_over
+            if over and not (self.why and self.more()):
                 return
             if self.course.state.stopping:
                 self.stop()

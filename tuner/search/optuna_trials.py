@@ -84,7 +84,7 @@ class OptunaTrials:
         if excess:
             trial.set_user_attr(EXCESS, [*excess])
         numbers = [value for value in values if value is not None and not math.isnan(value)]
-        if any(excess) and getattr(self.study.sampler, "_constraints_func", None):
+        if any(excess) and getattr(self.study.sampler, "_constraints_func", None) is excess_of:
             state = "completed" if numbers else "unfit" if self._unrun <= FIRST_UNRUN else "failed"
             self._unrun += not numbers
         self._unrun -= bool(numbers)

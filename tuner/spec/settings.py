@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.decisions.constraints import INFEASIBLE
 from tuner.decisions.packing import Packing
 from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, ParameterError, both_given, option
@@ -62,9 +63,9 @@ class Settings(
                 raise both_given("in_process", "mps", "this process trains one trial at a time")
             if self.max_workers not in (None, 1):
                 raise both_given("in_process", "max_workers", "this process trains one trial at a time")
-        for callback in self.callbacks or ():
-            if not callable(callback):
-                raise ParameterError("callbacks", callback, "must be functions that take an event")
+        callbacks: object = self.callbacks or []
+        if not isinstance(callbacks, (list, tuple)) or not all(map(callable, callbacks)):
+            raise ParameterError("callbacks", callbacks, "must be a list of functions that take an event")
         if self.output and self.resume:
             raise both_given("output", "resume", "a resumed study stays in its folder")
         if self.output:
@@ -91,6 +92,11 @@ class Settings(
     def estimates_memory(self) -> bool:
         """Whether each trial's memory is estimated: unless it is given."""
         return self.model_memory_gb is None and self.memory_gb is None
+
+    @property
+    def most_suggestions(self) -> int:
+        """How many trials a search may suggest, with those that break constraints."""
+        return (self.num_samples or 0) * (1 + INFEASIBLE * bool(self.constraints))
 
     @property
     def data_seed(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tuner.decisions.events import Opened
-from tuner.errors import TunerError
+from tuner.errors import TunerError, spelled
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Executor
 from tuner.execution.loop import EndedEarly, StudyLoop
@@ -94,6 +94,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
         around.interrupt,
         stalls=stalls,
         constraints=settings.limited_by,
+        more=lambda: steering.searching.left if steering.searching else 0,
     )
     try:
         with (
@@ -125,5 +126,5 @@ def _cause(error: BaseException, settings: Settings) -> str:
     if isinstance(error, TimeLimitReached):
         return f"time limit of {settings.time_limit_text} reached"
     if isinstance(error, EndedEarly):
-        return f"the study ended ({error})"
+        return f"the study ended ({spelled(str(error))})"
     return "interrupted" if isinstance(error, KeyboardInterrupt) else "the study broke off"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.decisions.constraints import broken, known_figures
+from tuner.decisions.constraints import INFEASIBLE, broken, known_figures
 from tuner.decisions.events import Corrected, Decision, Dropped, Event, Opened, Planned, Started
 from tuner.decisions.policies import Course, Packing
 from tuner.decisions.state import State
@@ -23,7 +23,6 @@ from tuner.workloads.protocols import check, prerequisites
 from tuner.workloads.task import Selection, Tasks
 
 ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
-INFEASIBLE = 10  # so many times the trials that were asked for may be left out as they break constraints
 FIRST = 8  # so many suggestions are needed to plan by; with fewer workers only so many
 
 
@@ -167,7 +166,7 @@ class Searching:
         workload, searcher = self._search.workload, self._search.searcher
         for _ in range(MAX_REJECTED_DRAWS if self.left > 0 else 0):
             number = len(self._requests) + 1
-            trial_id = f"t{number:0{max(3, len(str(self._settings.num_samples)))}d}"
+            trial_id = f"t{number:0{max(3, len(str(self._settings.most_suggestions)))}d}"
             values = searcher.ask(trial_id)
             if values is None:
                 return None

@@ -67,7 +67,7 @@ def to_trials(selections: Sequence[Selection], settings: Settings) -> list[Trial
         for selection in selections
         for configuration in selection.configurations
     ]
-    width = max(3, len(str(max(len(listed), settings.num_samples or 0))))  # a search adds to them
+    width = max(3, len(str(max(len(listed), settings.most_suggestions))))  # a search adds to them
     return [
         Trial(f"t{number:0{width}d}", workload.name, configuration.name, config, seed)
         for number, (workload, configuration, config, seed) in enumerate(listed, 1)

@@ -26,12 +26,16 @@ class MetricsFiles:
     def __init__(self, folder: Path, pattern: str) -> None:
         self._folder = folder
         self._pattern = pattern
+        self._earlier: set[Path] = set()  # files of an earlier attempt, which this one may write anew
         self._read: dict[Path, int] = {}  # how many rows of each were read
         self._events: dict[Path, EventFileLoader] = {}
         self._latest: Row = {}  # what those had, by tag
+        for _ in self.new(""):  # of an earlier attempt
+            pass
+        self._earlier = set(self._read)
 
-    def new(self, metric: str) -> Iterator[Row]:
-        """The rows that were written since the last call: numbers and texts, by name.
+    def new(self, metric: str, *, last: bool = False) -> Iterator[Row]:
+        """The rows that were written since the last call: numbers and texts, by name. The ``last`` may lack its end.
 
         Raises ``WorkloadError`` for a file that cannot be read.
         """
@@ -41,12 +45,17 @@ class MetricsFiles:
                 continue
             try:
                 text = regular(path, MOST_BYTES).read_text(errors="replace")
+            except FileNotFoundError:  # it is written anew
+                continue
             except OSError as error:
                 raise WorkloadError(f"{path} cannot be read: {error.strerror}") from error
-            complete = text[: text.rfind("\n") + 1].splitlines()
+            complete = (text if last else text[: text.rfind("\n") + 1]).split("\n")
             rows = _table(complete) if path.suffix == ".csv" else _lines(complete)
             known = self._read.get(path, 0)
-            self._read[path] = len(rows)
+            if path in self._earlier and len(rows) < known:
+                self._earlier.remove(path)
+                known = 0
+            self._read[path] = max(known, len(rows))
             yield from rows[known:]
 
     def missing(self) -> str:
@@ -56,7 +65,10 @@ class MetricsFiles:
         return f"no file matches {self._pattern} in {self._folder}"
 
     def _files(self) -> Iterator[Path]:
+        whole = self._folder.resolve()
         for path in sorted(self._folder.glob(self._pattern)):
+            if not path.resolve().is_relative_to(whole):
+                continue
             if path.is_dir():
                 yield from sorted(path.rglob("*tfevents*"))
             elif path.suffix in (".csv", ".jsonl") or "tfevents" in path.name:
@@ -76,7 +88,9 @@ class MetricsFiles:
                 f"{path.name}: event files are read by tensorboard: pip install tensorboard"
             ) from error
 
-        for event in self._events.setdefault(path, EventFileLoader(str(path))).Load():
+        if path not in self._events:
+            self._events[path] = EventFileLoader(str(regular(path)))
+        for event in self._events[path].Load():
             for value in event.summary.value:
                 found = make_ndarray(value.tensor)
                 if found.size == 1 and found.dtype.kind in "fiu":

@@ -43,26 +43,29 @@ class Reports:
         self._files = files
         self.has_files = files is not None
         self._next_look = 0.0
+        self._process = os.getpid()
         self._lock = threading.RLock()
         self._line = ""
         self._broken = ""
         self._others: dict[str, None] = {}  # what was reported without the metric
 
-    def feed(self, text: str) -> None:
+    def feed(self, text: str, *, last: bool = False) -> None:
         """Reports what the complete lines say, with a last one that was begun before, and new rows of files."""
+        if os.getpid() != self._process:  # a child of the trial's, which may have a copy of a held lock
+            return
         with self._lock:
             *lines, self._line = (self._line + text).split("\n")
             for line in lines:
                 self._read(line.strip())
             if self._files and time.monotonic() >= self._next_look:
-                for row in self._files.new(self._metric):
+                for row in self._files.new(self._metric, last=last):
                     self._take(row)
                 self._next_look = time.monotonic() + LOOK_SECONDS
 
     def end(self) -> None:
         """Reads what is left; raises ``WorkloadError`` if all that was reported is damaged."""
         self._next_look = 0.0
-        self.feed("\n")
+        self.feed("\n", last=True)
         if self._session.reports:
             return
         if self._others:

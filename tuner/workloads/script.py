@@ -77,11 +77,12 @@ def _looking(reports: Reports) -> Iterator[None]:
     def look() -> None:
         while not done.wait(LOOK_SECONDS):
             try:
-                reports.feed("")
+                if not raised:
+                    reports.feed("")
             except BaseException as error:
                 raised.append(error)
+            if raised and not done.is_set():  # again and again, as the script may catch it
                 _thread.interrupt_main()
-                return
 
     thread = threading.Thread(target=look, daemon=True, name="metrics")
     if reports.has_files:
@@ -89,9 +90,13 @@ def _looking(reports: Reports) -> Iterator[None]:
     try:
         yield
     finally:
-        done.set()
-        if reports.has_files:
-            thread.join()
+        try:
+            done.set()
+            if reports.has_files:
+                thread.join()
+        except KeyboardInterrupt:
+            if not raised:
+                raise
         if raised:
             raise raised[0]
 
