@@ -21,11 +21,12 @@ COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     ">": operator.gt,
 }
+TIMES: Mapping[str, float] = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 # Units by the endings of names that have them.
 UNITS: Mapping[str, Mapping[str, float]] = {
     "_gb": {"GB": 1.0, "MB": 2**-10},
-    "_s": {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0},
-    "_seconds": {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0},
+    "_s": TIMES,
+    "_seconds": TIMES,
     "_ms": {"ms": 1.0, "s": 1e3},
     "": {"K": 1e3, "M": 1e6, "B": 1e9},
 }

@@ -30,9 +30,8 @@ class Enough:
         self._objectives = objectives
         self._limits = limits
         self._why = ""
-        self._alike: (
-            list[str] | None
-        ) = []  # errors of the first trials, without numbers; None once one has not failed
+        # The errors of the first trials, without numbers; None once a trial has not failed.
+        self._alike: list[str] | None = []
         self._served = False  # whether a trial has reported the metric
         self._best: dict[str, float] = {}
         self._since = 0  # trials since the best one

@@ -157,19 +157,30 @@ def can_be_calibrated(estimate: MemoryEstimate) -> bool:
     return estimator is not None and estimator.can_be_calibrated
 
 
-def trace_of(workload: Trainable, config: Config, data: object, device: Device, *, origins: bool = False) -> Trace:
-    """The trace of a configuration on this device; ``origins`` and errors are as in ``trace_workload``."""
+def trace_of(
+    workload: Trainable,
+    config: Config,
+    data: object,
+    device: Device,
+    *,
+    origins: bool = False,
+    forward: bool = False,
+) -> Trace:
+    """The trace of a configuration on this device; the others and errors are as in ``trace_workload``."""
     from tuner.estimation.tracing.tracer import trace_workload
 
     workload = needs_workload(workload, "a traced step")
-    return trace_workload(workload, config, data, device_kind=device.kind, card=card_of(device), origins=origins)
+    kind, card = device.kind, card_of(device)
+    return trace_workload(workload, config, data, device_kind=kind, card=card, origins=origins, forward=forward)
 
 
-def trace_of_step(make: Callable[[], Parts], device: Device, *, origins: bool = False) -> Trace:
-    """The trace of what ``make`` returns on this device; ``origins`` and errors are as in ``trace_step``."""
+def trace_of_step(
+    make: Callable[[], Parts], device: Device, *, origins: bool = False, forward: bool = False
+) -> Trace:
+    """The trace of what ``make`` returns on this device; the others and errors are as in ``trace_step``."""
     from tuner.estimation.tracing.tracer import trace_step
 
-    return trace_step(make, device_kind=device.kind, card=card_of(device), origins=origins)
+    return trace_step(make, device_kind=device.kind, card=card_of(device), origins=origins, forward=forward)
 
 
 def first_share(budget_bytes: int, workers: int) -> int:

@@ -12,8 +12,15 @@ from tuner.decisions.seconds import Pace
 from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample, to_sample
-from tuner.estimation.cards import card_of
-from tuner.estimation.estimators import AUTO, ESTIMATORS, Method, can_be_calibrated, check_method, trace_of_step
+from tuner.estimation.estimators import (
+    AUTO,
+    ESTIMATORS,
+    Method,
+    can_be_calibrated,
+    check_method,
+    trace_of,
+    trace_of_step,
+)
 from tuner.trial import MAX_BATCH, UNNAMED, Config, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Trainable, Workload
 from tuner.workloads.protocols import training_samples
@@ -138,22 +145,25 @@ class EstimationService:
         """The estimate with the memory of a forward pass, in the same context, if that is asked for."""
         if not self.inference or estimate.method != "traced":
             return estimate
-        from tuner.estimation.tracing.tracer import trace_inference
-
-        own = workload if isinstance(workload, Workload) else None
-        make = None if own or self.build is None else partial(self.build, workload.arguments_of(config))
-        trace = trace_inference(make, own, config, data, device_kind=device.kind, card=card_of(device))
+        if isinstance(workload, Workload):
+            trace = trace_of(workload, config, data, device, forward=True)
+        else:
+            trace = trace_of_step(self._make(workload, config), device, forward=True)
         forward = trace.to_estimate(device.kind, self.expandable_segments).reserved_bytes
         return replace(estimate, inference_bytes=forward + estimate.context_bytes)
+
+    def _make(self, workload: Trainable, config: Config) -> Callable[[], Parts]:
+        assert self.build is not None
+        return partial(self.build, workload.arguments_of(config))
 
     def _built(self, workload: Trainable, config: Config, device: Device) -> MemoryEstimate:
         """The estimate of what ``build`` makes of a configuration."""
         from tuner.estimation.overheads import program_bytes
         from tuner.workloads.program import Program
 
-        assert self.build is not None
-        make = partial(self.build, workload.arguments_of(config))
-        estimate = trace_of_step(make, device).to_estimate(device.kind, self.expandable_segments)
+        estimate = trace_of_step(self._make(workload, config), device).to_estimate(
+            device.kind, self.expandable_segments
+        )
         if device.kind == "cuda":
             return estimate
         imports = program_bytes(workload) if isinstance(workload, Program) else 0

@@ -179,10 +179,8 @@ def configurations(
     repeated = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
     for name in repeated:
         first, *others = (values for other, values in found if other == name)
-        what = (
-            "is there more than once: leave one out, or give seeds" if first in others else "is used more than once"
-        )
-        wrong.append(f"{name}: this {'configuration' if first in others else 'name'} {what}")
+        equal = "configuration is there more than once: leave one out, or give seeds"
+        wrong.append(f"{name}: this {equal if first in others else 'name is used more than once'}")
     if wrong:
         raise InputError(f"{source}: " + "; ".join(dict.fromkeys(wrong)))
     return [_finished(name, complete(values, schema), finish, source) for name, values in found]

@@ -15,6 +15,7 @@ from tuner.search.domains import objects_of
 from tuner.search.parsing import parse_file
 from tuner.search.spaces import listed_objects
 from tuner.spec.groups import DEFAULT_DATA
+from tuner.spec.script_groups import ScriptOptions
 from tuner.spec.settings import Settings
 from tuner.study.prepare import Selected
 from tuner.study.repeat import command
@@ -78,9 +79,10 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
         InputError: a script's arguments do not go with the configurations.
     """
     program = selection.workload
-    for name in ("cwd", "metric_pattern", "metrics_file", "config_template"):
-        if getattr(settings, name) != settings.default(name) and not isinstance(program, CommandLine):
-            raise ParameterError(name, getattr(settings, name), "only scripts and commands have it", "leave it out")
+    if not isinstance(program, CommandLine):
+        for name, value in ScriptOptions.of(settings.values()).changes().items():
+            if name != "keep":
+                raise ParameterError(name, value, "only scripts and commands have it", "leave it out")
     if not isinstance(program, Program):
         return selection
     has_data = not isinstance(settings.data, str) or settings.data != DEFAULT_DATA

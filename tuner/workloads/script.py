@@ -71,6 +71,9 @@ class Script(CommandLine):
 @contextmanager
 def _looking(reports: Reports) -> Iterator[None]:
     """Looks into files from a thread while the block runs. What that raises interrupts the block, and is raised."""
+    if not reports.has_files:
+        yield
+        return
     raised: list[BaseException] = []
     done = threading.Event()
 
@@ -85,15 +88,13 @@ def _looking(reports: Reports) -> Iterator[None]:
                 _thread.interrupt_main()
 
     thread = threading.Thread(target=look, daemon=True, name="metrics")
-    if reports.has_files:
-        thread.start()
+    thread.start()
     try:
         yield
     finally:
         try:
             done.set()
-            if reports.has_files:
-                thread.join()
+            thread.join()
         except KeyboardInterrupt:
             if not raised:
                 raise

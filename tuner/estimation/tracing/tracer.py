@@ -59,12 +59,14 @@ def trace_workload(
     device_kind: DeviceKind = "cpu",
     card: CardProperties | None = None,
     origins: bool = False,
+    forward: bool = False,
 ) -> Trace:
     """Traces a workload's model, its first two training steps and its evaluations, as ``rehearse`` runs them.
 
     For a GPU, the host's work (building the model, drawing batches) does not count, but the model and the batches do.
     ``card`` is its model; without it, workspaces and the staging memory of reductions do not count. With ``origins``
-    the trace tells where each allocation comes from, which takes longer.
+    the trace tells where each allocation comes from, which takes longer. With ``forward`` one batch's loss is traced
+    instead, without gradients and in evaluation mode.
 
     Raises:
         Untraceable: the step cannot be traced.
@@ -77,6 +79,11 @@ def trace_workload(
         _mark_model(tracker, model)
         prepare(workload, model, config, data, rehearsal=True)
         tracker.mark(model.buffers(), "data")  # again, as ``prepare`` may add buffers, such as a teacher's outputs
+        if forward:
+            batch = next(_batches(tracker, representative_batches(workload, config, data)))
+            with torch.autocast(device_kind, torch.bfloat16, enabled=uses(config, "amp")):
+                _forward(model, partial(workload.loss, model, batch))
+            return _traced(tracker, model, kept)
         optimizer = build_optimizer(workload, model, config)
         _watch(tracker, optimizer)
         if tracker.on_gpu:
@@ -89,7 +96,7 @@ def trace_workload(
         if tracker.on_gpu and uses(config, CUDA_GRAPHS):
             step = GraphedSteps(workload, model, optimizer, config, recorder=TracedRecorder(tracker))
         rehearse(workload, model, optimizer, batches, data, config=config, keep=keep, step=step, odd=odd)
-    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess, _count(model), kept)
+    return _traced(tracker, model, kept)
 
 
 def trace_step(
@@ -98,8 +105,9 @@ def trace_step(
     device_kind: DeviceKind = "cpu",
     card: CardProperties | None = None,
     origins: bool = False,
+    forward: bool = False,
 ) -> Trace:
-    """Traces two training steps of any model; ``card`` and ``origins`` are as in ``trace_workload``.
+    """Traces two training steps of any model; ``card``, ``origins`` and ``forward`` are as in ``trace_workload``.
 
     ``make`` returns the model, its optimizer (or None) and a function that returns a batch's loss. A model that
     ``make`` builds takes no memory. One that exists already keeps its state: gradients and optimizer state are
@@ -112,6 +120,9 @@ def trace_step(
         with tracker.paused():
             restore.enter_context(_left_as_found(model, optimizer))
         _mark_model(tracker, model)
+        if forward:
+            _forward(model, loss)
+            return _traced(tracker, model)
         if optimizer is not None:
             restore.callback(_watch(tracker, optimizer).close)
             if tracker.on_gpu:
@@ -125,7 +136,7 @@ def trace_step(
                 tracker.mark((p.grad for p in model.parameters()), "gradients")
             else:
                 optimizer.step()
-    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess, _count(model))
+    return _traced(tracker, model)
 
 
 @contextmanager
@@ -159,41 +170,6 @@ def tracing(
         tracker.close()
 
 
-def trace_inference(
-    make: Callable[[], Parts] | None,
-    workload: Workload | None,
-    config: Config,
-    data: object,
-    *,
-    device_kind: DeviceKind = "cpu",
-    card: CardProperties | None = None,
-) -> Trace:
-    """Traces the loss of one batch without gradients, in evaluation mode: of what ``make`` returns, or of a workload.
-
-    Arguments and errors are as in ``trace_step`` and ``trace_workload``.
-    """
-    with tracing(device_kind, card) as tracker, torch.no_grad():
-        if workload is None:
-            assert make is not None
-            with tracker.paused(tracker.on_gpu):
-                model, _, loss = make()
-            tracker.mark_live("data")
-            _mark_model(tracker, model)
-            model.eval()
-            loss()
-        else:
-            with tracker.paused(tracker.on_gpu):
-                model = built(workload, config, data)
-            _mark_model(tracker, model)
-            prepare(workload, model, config, data, rehearsal=True)
-            tracker.mark(model.buffers(), "data")
-            batch = next(_batches(tracker, representative_batches(workload, config, data)))
-            model.eval()
-            with torch.autocast(device_kind, torch.bfloat16, enabled=uses(config, "amp")):
-                workload.loss(model, batch)
-    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess, _count(model))
-
-
 def _reason(error: BaseException, operator: Operator | None) -> str:
     """One line with the operation, its error and the remedy."""
     text = one_line(error)
@@ -209,8 +185,16 @@ def _mark_model(tracker: StorageTracker, model: nn.Module) -> None:
         tracker.mark(module._buffers.values(), "data")
 
 
-def _count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+def _forward(model: nn.Module, loss: Callable[[], object]) -> None:
+    """Computes a batch's loss without gradients, in evaluation mode."""
+    model.eval()
+    with torch.no_grad():
+        loss()
+
+
+def _traced(tracker: StorageTracker, model: nn.Module, host_bytes: int = 0) -> Trace:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return Trace(tuple(tracker.events), tracker.categories, tracker.origins, tracker.has_guess, count, host_bytes)
 
 
 def _children_first(module: nn.Module) -> Iterator[nn.Module]:
