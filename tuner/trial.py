@@ -7,7 +7,6 @@ Memory is in bytes, and every name ends with its unit. A GB in options, CSV file
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -45,6 +44,7 @@ EVALUATION_PARTS = "evaluation_parts"  # chunks for each chunk of a plain evalua
 CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward instead of keeping them
 CUDA_GRAPHS = "cuda_graphs"  # 1 records a step on a GPU as a CUDA graph
 MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
+RANKS = "gpus_per_trial"  # the GPUs that a trial is spread over, with a process on each
 OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained in the host's memory between uses
 
 
@@ -142,6 +142,11 @@ class Trial:
         """The number of micro-batches in an optimizer step."""
         return int(self.config.get(ACCUMULATION, 1))
 
+    @property
+    def ranks(self) -> int:
+        """The number of processes that train it together, each on a GPU of its own or with its part of the RAM."""
+        return int(self.config.get(RANKS, 1))
+
 
 def is_auto(config: Config) -> bool:
     """Whether a configuration's batch size is ``AUTO``."""
@@ -156,32 +161,6 @@ def shrunk(config: Config) -> dict[str, ConfigValue]:
 def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
     """The configuration with this batch size instead of ``AUTO``."""
     return {key: batch_size if value == AUTO else value for key, value in config.items()}
-
-
-def values_of(config: Config, objects: Objects) -> dict[str, object]:
-    """A configuration with the objects that its texts stand for.
-
-    Lists and dicts are copies, so that a trial cannot change those of the next one.
-    """
-    given = {
-        key: objects.get(key, {}).get(value, value) if isinstance(value, str) else value
-        for key, value in config.items()
-    }
-    return {key: copy.deepcopy(value) if isinstance(value, (list, dict)) else value for key, value in given.items()}
-
-
-def arguments(config: Config, objects: Objects) -> dict[str, object]:
-    """The values of a configuration as a function receives them: ``model.hidden`` is in the dict ``model``."""
-    found: dict[str, object] = {}
-    for key, value in values_of(config, objects).items():
-        *groups, name = key.split(".")
-        place = found
-        for group in groups:
-            inner = place.setdefault(group, {})
-            assert isinstance(inner, dict), f"{group} is a value and a group"  # a space with both is refused
-            place = inner
-        place[name] = value
-    return found
 
 
 def title(workload: str, name: str, *, several: bool, seed: int | None = None) -> str:
@@ -306,6 +285,8 @@ class Placement:
     limit_bytes: int  # the reserved memory; the trial's cap is this less the worker's context
     threads: int
     host_bytes: int = 0  # the reserved RAM of its host beside a GPU's memory; there is no cap on it
+    rank: int = 0
+    others: tuple[Placement, ...] = ()  # of the first rank: where the trial's other ranks are, in their order
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tuner.search.configurations import configurations
 from tuner.search.domains import Domain, objects_of
 from tuner.search.drawing import draws
 from tuner.search.spaces import listed_objects, parse_points, parse_space
-from tuner.trial import arguments
+from tuner.workloads.program import arguments
 
 SCHEMA = {**Batched().schema, "kind": TextHyperparameter("a", "", choices=("a", "b"))}
 

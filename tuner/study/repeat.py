@@ -15,9 +15,9 @@ from tuner.spec.commands import TrainOptions
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.stored_options import from_stored, functions_of
-from tuner.trial import arguments as arguments_of
 from tuner.workloads.command import Command, script_in
 from tuner.workloads.command_line import SCRIPT, How
+from tuner.workloads.program import arguments as arguments_of
 from tuner.workloads.session import TRIALS
 
 # Options that concern the other trials, where results go, and who is told.

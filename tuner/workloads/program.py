@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from tuner.trial import Config, Objects, arguments, values_of
+from tuner.trial import Config, Objects
 from tuner.workloads.base import Trainable
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class Program(Trainable):
     """A training that tuner does not look into: it is called with a configuration, and reports.
 
     Attributes:
-        objects: what texts of configurations stand for; see ``tuner.trial.arguments``.
+        objects: what texts of configurations stand for; see ``arguments``.
     """
 
     objects: Objects = MappingProxyType({})
@@ -58,3 +58,29 @@ class Program(Trainable):
 
         Raises what the user's code raises, ``TrialEnd`` from a report, and ``ProgramPruned``.
         """
+
+
+def values_of(config: Config, objects: Objects) -> dict[str, object]:
+    """A configuration with the objects that its texts stand for.
+
+    Lists and dicts are copies, so that a trial cannot change those of the next one.
+    """
+    given = {
+        key: objects.get(key, {}).get(value, value) if isinstance(value, str) else value
+        for key, value in config.items()
+    }
+    return {key: copy.deepcopy(value) if isinstance(value, (list, dict)) else value for key, value in given.items()}
+
+
+def arguments(config: Config, objects: Objects) -> dict[str, object]:
+    """The values of a configuration as a function receives them: ``model.hidden`` is in the dict ``model``."""
+    found: dict[str, object] = {}
+    for key, value in values_of(config, objects).items():
+        *groups, name = key.split(".")
+        place = found
+        for group in groups:
+            inner = place.setdefault(group, {})
+            assert isinstance(inner, dict), f"{group} is a value and a group"  # a space with both is refused
+            place = inner
+        place[name] = value
+    return found
