@@ -26,7 +26,16 @@ Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a conf
 Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
 Status = Literal[
-    "completed", "pruned", "out_of_memory", "diverged", "failed", "stalled", "interrupted", "too_large", "infeasible"
+    "completed",
+    "paused",
+    "pruned",
+    "out_of_memory",
+    "diverged",
+    "failed",
+    "stalled",
+    "interrupted",
+    "too_large",
+    "infeasible",
 ]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node", "memory"]
@@ -130,12 +139,21 @@ class Trial:
     config: Config
     seed: int
     attempt: int = 1
+    # Of a member of a population: the checkpoint that it takes over, the epochs that this has, and when it pauses.
+    parent: str = ""
+    begun: int = 0
+    until: int = 0  # 0 for its last epoch
 
     @property
     def epochs(self) -> int:
         """The number of epochs in its configuration; 0 if that does not say."""
         epochs = self.config.get("epochs", 0)
         return epochs if isinstance(epochs, int) else 0
+
+    @property
+    def pause(self) -> str:
+        """The name of the checkpoint with which this attempt pauses."""
+        return f"{self.trial_id}@{self.attempt}"
 
     @property
     def micro_batches(self) -> int:
@@ -270,7 +288,7 @@ class Request:
     @property
     def seconds(self) -> float | None:
         """How long all epochs of its trial are expected to take; None if that is unknown."""
-        an_epoch, epochs = self.estimate.epoch_seconds, self.trial.epochs
+        an_epoch, epochs = self.estimate.epoch_seconds, self.trial.epochs - self.trial.begun
         return an_epoch * epochs if an_epoch and epochs else None
 
 

@@ -102,6 +102,7 @@ class Ended:
     at: float = 0.0
     estimated_bytes: int = 0  # the total that was expected of it; with less, its peak says nothing of other trials
     outcome: Outcome | None = None  # all that is known of it; None if it was read from the journal
+    epochs: int = 0  # how many were done
 
     def __str__(self) -> str:
         peak = "" if self.result.peak_bytes is None else f", peak {self.result.peak_bytes / GB:.2f} GB"
@@ -118,6 +119,7 @@ class Retried:
     due: float
     delay_seconds: float = 0.0
     always: bool = False
+    raw: MemoryEstimate | None = None  # its estimate before calibration, if its values have changed
 
     def __str__(self) -> str:
         had, now = self.ended.result.limit_bytes / GB, self.request.need_bytes / GB

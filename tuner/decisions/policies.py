@@ -3,6 +3,7 @@
 A policy is where a new rule goes. ``Policy`` is its interface. ``tuner.study.prepare`` lists them, and ``Course``
 asks them in this order. It matters: a suggestion that fits no device is dropped before its estimate is corrected.
 
+    Population      which checkpoint and values a paused member takes over  ``tuner.study.population``
     Retrying        what follows an attempt that has ended, and when        this module and ``retry.py``
     Enough          whether the study ends before all have run              ``stopping.py``
     Searching       what is tried next, if there is a search                ``tuner.study.live_search``
@@ -42,6 +43,8 @@ from tuner.decisions.state import State, apply
 from tuner.trial import Device, DeviceLost, Placement, Request
 
 LOG = logging.getLogger("tuner.decisions")
+# How an attempt of a paused trial ends that is not its last one.
+GOES_ON = ("interrupted", "out_of_memory", "stalled")
 UNLOGGED = (RoomSeen, Reported)  # there are too many of them
 
 
@@ -101,7 +104,8 @@ class Retrying:
         If nothing else runs or waits, a retry need not wait.
         """
         for ended in state.undecided.values():
-            return self.after(state, ended, now)
+            if ended.result.status != "paused":
+                return self.after(state, ended, now)
         first = None if state.stopping else state.first_delayed
         if first is None:
             return None
@@ -207,7 +211,11 @@ def replay(course: Course, retrying: Retrying, events: Sequence[Event]) -> None:
     """Takes the events of an earlier process's journal."""
     last = {event.trial.trial_id: event for event in events if isinstance(event, Ended)}
     for event in events:
+        before = course.state.undecided.get(event.trial.trial_id) if isinstance(event, Ended) else None
+        if before and isinstance(event, Ended) and event.result.status in GOES_ON:
+            last[event.trial.trial_id] = before
+            continue  # what it had taken over is decided anew
         course.take(event, logged=False)  # that process has logged it
-        if isinstance(event, Ended):
+        if isinstance(event, Ended) and event.result.status != "paused":
             decision = retrying.after_earlier(course.state, event, was_last=last[event.trial.trial_id] is event)
             course.take(decision, logged=isinstance(decision, Retried))

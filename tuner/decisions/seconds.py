@@ -148,6 +148,7 @@ class TimeLeft:
     def _of_trial(self, trial: Trial, estimate: MemoryEstimate, paces: dict[str, Pace]) -> float | None:
         """A trial's seconds from its start, if it ends as early as those before it did."""
         pace, epochs = paces.get(trial.workload), trial.epochs or self._epochs.get(trial.workload, 0)
+        epochs = max(0, epochs - trial.begun)
         an_epoch = pace.seconds(self._size(trial, estimate)) if pace else estimate.epoch_seconds
         if not epochs or an_epoch is None:
             ended = self._whole.get(trial.workload)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tuner.decisions.events import Corrected, Decision, Ended, Event, Opened, Planned, Reported
+from tuner.decisions.events import Corrected, Decision, Ended, Event, Opened, Planned, Reported, Retried
 from tuner.decisions.state import State
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Calibration, Sample
@@ -204,6 +204,9 @@ class StudyFeedback:
                 self.add(request.trial, event.raw[request.trial.trial_id])
             if state.plan is not None:  # what was learned counts for a suggestion, too
                 self._changed |= any(self.correct(request) != request for request in event.requests)
+        elif isinstance(event, Retried) and event.raw:
+            self.add(event.request.trial, event.raw)
+            self._changed |= self.correct(event.request) != event.request
         elif isinstance(event, Reported):
             trial = state.requests[event.report.trial_id].trial
             self._learned(trial, self.report(trial, event.report), state)

@@ -216,7 +216,9 @@ class StudyLoop:
             assert outcome.placement is not None
             self.listener.append(outcome, weights)
             size = outcome.placement.estimate.total_bytes
-            self.take(Ended(outcome.trial, outcome.result, outcome.metrics, self.clock(), size, outcome))
+            self.take(
+                Ended(outcome.trial, outcome.result, outcome.metrics, self.clock(), size, outcome, outcome.epochs)
+            )
 
     def _lose(self, happening: DeviceLost) -> None:
         self.take(happening)

@@ -29,7 +29,7 @@ from tuner.machine.mps import denied_by_limit
 from tuner.machine.oom_texts import LackOfMemory
 from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.machine.shared_memory import MORE_SHARED, SHARED
-from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
+from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phase_of
 from tuner.training.process_state import put_back
 from tuner.trial import (
     GB,
@@ -137,7 +137,9 @@ def run_trial(
         phase=attempt.phase,
         lost=attempt.lost,
         # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
-        reusable=attempt.status in ("completed", "diverged", "pruned") and left is not None and left <= LEFT_BYTES,
+        reusable=attempt.status in ("completed", "diverged", "pruned", "paused")
+        and left is not None
+        and left <= LEFT_BYTES,
         host_peak_bytes=host_peak,
         short_of=attempt.short_of,
         hopeless=attempt.hopeless,
@@ -240,7 +242,8 @@ class _TrialExecution:
             self.status = "interrupted"
             return
         if isinstance(error, Pruned):
-            self.status, self.metrics = "pruned", error.metrics
+            self.status = "paused" if isinstance(error, Paused) else "pruned"
+            self.metrics = error.metrics
             return
         self.status, self.hopeless = classify(error), isinstance(error, MissingMetric)
         loader_killed = lost_loader(error) and oom_kills() > self.kills

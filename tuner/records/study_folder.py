@@ -6,7 +6,7 @@ import errno
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -161,6 +161,12 @@ class StudyFolder:
             atomic_files.append_file(path, b"\n" + line if path.exists() else line)  # a kill may have cut off a line
             atomic_files.sync_folder(self.path)
             self._suggests = True
+
+    def keep_pauses(self, names: Collection[str]) -> None:
+        """Removes the checkpoints with which members of a population paused, but for these."""
+        for path in (self.path / CHECKPOINTS).glob("*@*"):
+            if path.name.removesuffix(".pt") not in names:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def attempts(self) -> list[Attempt]:
         """All lines of the journal in order, with those of earlier runs."""

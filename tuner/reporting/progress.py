@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from tuner.decisions.events import Retried
@@ -112,6 +112,17 @@ class StudyProgress:
             took = f"{epochs}{outcome.seconds:.1f} s{peak}"
             what = f"{self._title(trial)} {outcome.status}: {result} ({took}){_what_follows(outcome, retry)}"
             self.note(f"[{self._done_text()}] {what}")
+
+    def paused(self, outcome: Outcome, request: Request) -> None:
+        """A member of a population has its next checkpoint, and waits for its turn."""
+        trial = outcome.trial
+        self._running.pop(trial.trial_id, None)
+        behind = replace(request, trial=replace(request.trial, begun=outcome.epochs))
+        self._left.finished(outcome, behind, self.clock())
+        value = outcome.metrics.get(self.objectives[trial.workload].metric)
+        if value is not None and self._has_line(outcome):
+            metric = f"{self.objectives[trial.workload].metric} {metric_text(value)}"
+            self.note(f"{self._title(trial)} paused after {count_text(outcome.epochs, 'epoch')}: {metric}")
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
         """The study is ending. Running trials have ``seconds`` to write checkpoints, unless ``fault`` prevents it."""

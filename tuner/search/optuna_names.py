@@ -1,4 +1,4 @@
-"""Optuna's samplers and pruners by their plain names, with the options that their constructors take."""
+"""Optuna's samplers and pruners by their plain names, with the options that their constructors take, and ``pbt``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tuner.search.searchers import is_of_tune
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
+
+    from tuner.search.mutations import PopulationBasedTraining
 
 SAMPLERS = {
     "random": "RandomSampler",
@@ -35,9 +37,10 @@ PRUNERS = {
 }
 ALIASES = {"optuna": "tpe", "successive-halving": "asha"}
 FIFO = "fifo"  # the scheduler that stops no trial
+PBT = "pbt"  # the scheduler whose trials are a population; it stops none
 UP_FRONT = ("grid", "random")  # searches whose configurations are known before the study begins
 SEARCHES = ("grid", *SAMPLERS)
-SCHEDULERS = (FIFO, *PRUNERS)
+SCHEDULERS = (FIFO, *PRUNERS, PBT)
 # Where a default differs from Optuna's. Without constant_liar, TPE suggests values near those of running trials.
 DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "asha": {"min_resource": 1},
@@ -63,7 +66,9 @@ def check_choice(parameter: Literal["search", "scheduler"], given: object, optio
         if options and given in ("grid", FIFO):
             rule = f"has no effect with {option(parameter, given)}: leave it out"
             raise ParameterError(f"{parameter}_options", " ".join(options), rule)
-        if given not in ("grid", FIFO):
+        if given == PBT:
+            make_population(options)
+        elif given not in ("grid", FIFO):
             (make_sampler if parameter == "search" else make_pruner)(given, options)
         return
     if not (is_of_optuna(given, base) or (parameter == "search" and is_of_tune(given))):
@@ -117,6 +122,14 @@ def make_pruner(given: object, options: Sequence[str] = ()) -> BasePruner:
     if given == FIFO:
         return pruners.NopPruner()
     made: BasePruner = _made("scheduler", given, getattr(pruners, PRUNERS[given]), options, {})
+    return made
+
+
+def make_population(options: Sequence[str]) -> PopulationBasedTraining:
+    """The options of population-based training, from texts KEY=VALUE; raises ``InputError`` as ``make_pruner``."""
+    from tuner.search.mutations import PopulationBasedTraining
+
+    made: PopulationBasedTraining = _made("scheduler", PBT, PopulationBasedTraining, options, {})
     return made
 
 

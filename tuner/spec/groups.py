@@ -359,7 +359,8 @@ class SearchOptions(SpaceOptions, title="Search"):
 
     scheduler: Scheduler = field(
         FIFO,
-        f"End bad trials early by one of Optuna's pruners: {', '.join(PRUNERS)}. fifo ends none.",
+        f"End bad trials early by one of Optuna's pruners: {', '.join(PRUNERS)}. fifo ends none. With pbt the trials "
+        "of a space are a population: bad ones take over checkpoints and changed values of good ones.",
         Terminal(
             "NAME",
             choices=(*SCHEDULERS, "successive-halving"),
@@ -369,6 +370,7 @@ class SearchOptions(SpaceOptions, title="Search"):
     )
     scheduler_options: OptionTexts = field(
         (),
-        "An option of the pruner, as KEY=VALUE: an argument of its constructor in Optuna.",
+        "An option of the pruner, as KEY=VALUE: an argument of its constructor in Optuna; for pbt interval (epochs), "
+        "quantile, resample or mutate.",
         Terminal("KEY=VALUE", "--scheduler-option", in_python="A dictionary of them."),
     )

@@ -6,7 +6,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tuner.decisions.events import Opened
+from tuner.decisions.events import Concluded, Event, Opened, Retried
 from tuner.errors import TunerError, spelled
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Executor
@@ -73,6 +73,12 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
         several_seeds=settings.seeds > 1,
         phase=around.executor.starting,
     )
+    population = steering.population
+
+    def keep_pauses(event: Event) -> None:
+        if population and isinstance(event, (Retried, Concluded)):
+            folder.keep_pauses(population.kept(course.state))
+
     recorder = Recorder(
         folder,
         len(study.trials),
@@ -81,7 +87,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
         around.trackers,
         settings.scheduler_name,
         optuna,
-        settings.callbacks or (),
+        [*(settings.callbacks or ()), keep_pauses],
     )
     if optuna:
         optuna.begin(folder.path, course.state.ended)

@@ -9,7 +9,7 @@ from copy import deepcopy
 from tuner.decisions.constraints import excesses, known_figures
 from tuner.decisions.events import Concluded, Decision, Dropped, Ended, Event, Planned, PruneAsked, Reported
 from tuner.decisions.state import State
-from tuner.search.optuna_names import FIFO, make_pruner
+from tuner.search.optuna_names import FIFO, PBT, make_pruner
 from tuner.search.searchers import RaySearcher, Searcher
 from tuner.search.searchers import State as Ending
 from tuner.spec.settings import Settings
@@ -40,7 +40,7 @@ class Judging:
         self._searcher = searcher
         self._judges: dict[str, list[Searcher]] = {workload: [] for workload in objectives}
         self._unworthy: set[str] = set()  # the ids of running trials that are to end
-        prunes = settings.scheduler != FIFO and (searcher is None or isinstance(searcher, RaySearcher))
+        prunes = settings.scheduler not in (FIFO, PBT) and (searcher is None or isinstance(searcher, RaySearcher))
         for workload, objective in objectives.items():
             self._judges[workload] += [] if searcher is None else [searcher]
             self._judges[workload] += [_pruner(settings, objective)] if prunes else []

@@ -30,11 +30,13 @@ from tuner.records.journal import read_attempts
 from tuner.records.study_folder import check_unused
 from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study
 from tuner.reporting import phases
+from tuner.search.domains import Space
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.judging import Judging
 from tuner.study.live_search import Search, Searching, fitting, unwanted
 from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
+from tuner.study.population import Population
 from tuner.study.resume import check_same, description, events_of, with_batches_of
 from tuner.trial import Device, Objective, Request, Trial, is_auto
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
@@ -59,6 +61,7 @@ class Selected:
     # Suggests trials as others end; those in ``selections`` are what it suggested before.
     search: Search | None = None
     scales: Mapping[str, Scale] = field(default_factory=dict)  # of the ranges in the space, by hyperparameter
+    population: Space | None = None  # the space of a population that is trained by ``pbt``
     optuna: ObjectiveTrials | None = None  # of a user's own Optuna study, whose trials these are
     shows_end: bool = False  # tables, advice and how to repeat the best trial are printed
     returns_table: bool = False  # the caller returns a table that a notebook shows, so that none is printed there
@@ -114,6 +117,7 @@ class Steering:
     feedback: StudyFeedback
     packing: Packing
     searching: Searching | None
+    population: Population | None = None
 
 
 @dataclass(frozen=True)
@@ -225,15 +229,24 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
     judging = Judging(objectives_of(tasks), settings, None if loaded.selected.optuna else searcher)
     enough = Enough(objectives_of(tasks), settings.limits)
     crowding, whole = Crowding(on=settings.adaptive_workers), whole_of(devices, settings)
-    policies: list[Policy] = [retrying, enough, *filter(None, [searching]), feedback, judging, crowding, packing]
+    space = loaded.selected.population
+    population = Population(space, tasks, devices, settings, packing) if space is not None else None
+    live = [policy for policy in (searching, population) if policy is not None]
+    policies: list[Policy] = [retrying, enough, *live, feedback, judging, crowding, packing]
     course = Course(State(whole.device_bytes, whole.ram_bytes), policies)
-    if estimates.requests:
-        course.take(Planned(estimates.requests, estimates.raw))
+    requests = estimates.requests
+    if population:
+        requests = tuple(replace(request, trial=population.first(request.trial)) for request in requests)
+    if requests:
+        course.take(Planned(requests, estimates.raw))
     if settings.resume:
         lines = read_epochs(Path(settings.resume) / EPOCHS)
         trials = {request.trial.trial_id: request.trial for request in estimates.requests}
         replay(course, retrying, events_of(loaded.attempts, lines, trials))
-    return Steering(course, feedback, packing, searching)
+        if population:
+            for paused in list(course.state.undecided.values()):
+                course.take(population.after(course.state, paused, 0.0))
+    return Steering(course, feedback, packing, searching, population)
 
 
 def check_known(requests: Sequence[Request], settings: Settings) -> None:

@@ -19,7 +19,7 @@ from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import Suggestion
 from tuner.reporting.progress import StudyProgress
 from tuner.reporting.texts import count_text
-from tuner.search.optuna_names import FIFO
+from tuner.search.optuna_names import FIFO, PBT
 from tuner.trial import EpochReport, Outcome, Placement, Question, Request, Trial
 from tuner.workloads.written_files import WrittenFiles, Wrote
 
@@ -70,7 +70,11 @@ class Recorder(Listener):
         self._epochs.flush()  # what it reported is known to whoever knows that it has ended
         request = self._unfinished.pop(trial_id)
         estimate = outcome.placement.estimate if outcome.placement else request.estimate
-        self._ends[trial_id] = self._folder.record(outcome, estimate, weights, self._times(trial_id)), outcome
+        row = self._folder.record(outcome, estimate, weights, self._times(trial_id))
+        if outcome.status == "paused":  # it is decided later what follows
+            self._progress.paused(outcome, request)
+        else:
+            self._ends[trial_id] = row, outcome
         self._placements.pop(trial_id, None)
         self._reports.pop(trial_id, None)
 
@@ -87,6 +91,7 @@ class Recorder(Listener):
         elif isinstance(event, Retried):
             self._unfinished[event.request.trial.trial_id] = event.request
             self._follows(event.request.trial, event)
+            self._takes_over(event)
         elif isinstance(event, Concluded):
             self._follows(event.ended.trial, None)
         elif isinstance(event, Dropped):
@@ -159,6 +164,15 @@ class Recorder(Listener):
             if not retry:
                 self._trackers.ended(row)
 
+    def _takes_over(self, event: Retried) -> None:
+        """Says which member of a population takes over which one's checkpoint, and the values that it changes."""
+        trial, before = event.request.trial, event.ended.trial
+        source = trial.parent.partition("@")[0]
+        if source and source != trial.trial_id:
+            changes = [f"{key}={value}" for key, value in trial.config.items() if value != before.config[key]]
+            with_values = f" with {', '.join(changes)}" if changes else ""
+            self.noted(f"{trial.name} ({trial.trial_id}) takes over {source} after epoch {trial.begun}{with_values}")
+
     def _described(self, outcome: Outcome) -> Outcome:
         """The outcome with the reason why it was pruned, and with the parameters that an objective has asked for."""
         report = self._reports.get(outcome.trial.trial_id)
@@ -169,7 +183,7 @@ class Recorder(Listener):
                 if epochs
                 else count_text(outcome.epochs, "epoch")
             )
-            by_itself = self._scheduler == FIFO  # which ends none, so an objective of Optuna's did
+            by_itself = self._scheduler in (FIFO, PBT)  # which ends none, so an objective of Optuna's did
             said = f"{'the objective pruned it' if by_itself else f'{self._scheduler} ended it'} after {done}"
             outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
         return replace(outcome, trial=self._objective.described(outcome.trial)) if self._objective else outcome

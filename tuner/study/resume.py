@@ -215,8 +215,10 @@ def _ended(row: Attempt, planned: Trial) -> Ended:
     """The end of an attempt, with its batch and evaluation as small as they were, and not as they would be now."""
     now, then = shrunk(planned.config), shrunk(row.config)
     trial = planned if row.attempts == planned.attempt else replace(planned, attempt=row.attempts)
-    if now != then:
+    if row.status == "paused" or row.parent:  # a member of a population, whose values change
+        trial = replace(trial, config=row.config, parent=row.parent)
+    elif now != then:
         config = {key: value for key, value in planned.config.items() if key not in now} | then
         trial = replace(trial, config=config)
     size = int(row.estimated_memory_gb * GB)
-    return Ended(trial, row.result, row.metrics, 0.0, size)
+    return Ended(trial, row.result, row.metrics, 0.0, size, epochs=row.epochs)

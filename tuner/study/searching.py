@@ -24,7 +24,7 @@ from tuner.search.configurations import (
 )
 from tuner.search.domains import Space
 from tuner.search.drawing import MAX_REJECTED_DRAWS, check_number, draws, grid, without_grid
-from tuner.search.optuna_names import UP_FRONT, canonical, check_choice, make_pruner, make_sampler
+from tuner.search.optuna_names import PBT, UP_FRONT, canonical, check_choice, make_pruner, make_sampler
 from tuner.search.searchers import RaySearcher, Searcher, is_of_tune
 from tuner.search.spaces import flat_keys, kinds_of, merged, parse_points, parse_space
 from tuner.spec.settings import Settings
@@ -192,6 +192,8 @@ def check_search(settings: Settings) -> None:
     """Refuses options that do not go with a search or a scheduler, or with this one."""
     search, number, seeds = settings.search, settings.num_samples, settings.seeds
     check_choice("scheduler", settings.scheduler, settings.scheduler_options)
+    if settings.scheduler == PBT:
+        _check_population(settings)
     if search is None:
         for name in ("points", "num_samples", "search_options"):
             if (value := getattr(settings, name)) not in (None, ()):
@@ -214,6 +216,16 @@ def check_search(settings: Settings) -> None:
     for name in ("only", "limit"):
         if (value := getattr(settings, name)) is not None:
             raise ParameterError(name, value, f"has no effect with {named}: leave it out")
+
+
+def _check_population(settings: Settings) -> None:
+    """Refuses what population-based training cannot use."""
+    named = option("scheduler", PBT)
+    if settings.search is None or not is_up_front(settings):
+        rule = f"{named}: its trials are drawn from a space at random: give {option('space')}"
+        raise InputError(rule if settings.search is None else f"{rule}, and {option('search', 'random')}")
+    if settings.seeds > 1:
+        raise ParameterError("seeds", settings.seeds, f"{named} trains a member once: leave it out")
 
 
 def _grid(settings: Settings, one: SearchedSpace) -> list[Configuration]:

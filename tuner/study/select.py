@@ -12,6 +12,7 @@ from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.search.configurations import read_configs, source_name
 from tuner.search.domains import objects_of
+from tuner.search.optuna_names import PBT
 from tuner.search.parsing import parse_file
 from tuner.search.spaces import listed_objects
 from tuner.spec.groups import DEFAULT_DATA
@@ -59,6 +60,8 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
     selections = [_with_arguments(selection, settings, chosen.spaces) for selection in selections]
     if record.last_epoch is not None:
         selections = [on_all_data(selection, record.last_epoch) for selection in selections]
+    if settings.scheduler == PBT and len(selections) > 1:
+        raise ParameterError("scheduler", PBT, "takes one workload", "run a study for each")
     return Selected(
         selections,
         settings,
@@ -67,6 +70,7 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
         to_stored(settings),
         chosen.search,
         {key: domain.scale for one in chosen.spaces for key, domain in one.space.items() if domain.scale},
+        population=chosen.spaces[0].space if settings.scheduler == PBT else None,
         shows_end=True,
         from_python=from_python,
     )
@@ -166,8 +170,9 @@ def _chosen(settings: Settings, record: StudyRecord) -> SearchedSelections:
         known = record.configurations, record.workloads, settings.data, settings.data_seed, settings.skip_bad
         before = chosen_before(*known, record.classes, settings.workload)
         programs = {one.workload.name: one.workload for one in before if isinstance(one.workload, Program)}
-        searched = programs and settings.search is not None  # their objects are in the space
-        spaces = searched_spaces(settings, list(programs), programs.__getitem__) if searched else ()
+        named = {one.workload.name: one.workload for one in before} if settings.scheduler == PBT else programs
+        searched = named and settings.search is not None  # programs' objects are in the space
+        spaces = searched_spaces(settings, list(named), named.__getitem__) if searched else ()
         return SearchedSelections(before, settings.mode, spaces=spaces)
     return choose_searched(settings, record)
 

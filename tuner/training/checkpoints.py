@@ -5,6 +5,7 @@ It holds everything that the remaining training depends on, so that a resumed tr
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tuner.errors import WorkloadError
 from tuner.machine.atomic_files import replacing
 from tuner.machine.caps import is_out_of_memory
 from tuner.machine.regular_files import regular
@@ -54,6 +56,10 @@ class Checkpoint:
         without = (ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, EVALUATION_PARTS, OFFLOADING)
         config = {key: value for key, value in trial.config.items() if key not in without}
         self._of = {"workload": trial.workload, "config": config, "seed": trial.seed}
+        self._parent = folder / f"{trial.parent}.pt" if trial.parent else None
+        self._paused = folder / f"{trial.pause}.pt"
+        if trial.parent:
+            self._of["parent"] = trial.parent
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -65,11 +71,24 @@ class Checkpoint:
 
         Returns the progress; None if the file cannot be used. Then model and optimizer may be partly restored.
         """
-        if not self._path.exists():
-            return TrainingState()
+        if self._path.exists() and ((progress := self._read(model, optimizer)) or not self._parent):
+            return progress
+        return self._take_over(self._parent, model, optimizer) if self._parent else TrainingState()
+
+    def _take_over(self, parent: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
+        """Begins with the checkpoint of another trial, or of its own past, with its own hyperparameters."""
+        own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+        content = torch.load(regular(parent), map_location="cpu", weights_only=True)
+        model.load_state_dict(content["model"])
+        optimizer.load_state_dict(content["optimizer"])
+        for group, values in zip(optimizer.param_groups, own, strict=True):
+            group |= values
+        return TrainingState(**content["progress"])
+
+    def _read(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState | None:
         try:
             content = torch.load(regular(self._path), map_location="cpu", weights_only=True)
-            if any(content[key] != value for key, value in self._of.items()):
+            if any(content.get(key) != value for key, value in self._of.items()):
                 self._faults["read"] = f"checkpoint {self._path.name} not used: it belongs to another training"
                 return None
             model.load_state_dict(content["model"])
@@ -96,6 +115,13 @@ class Checkpoint:
         """Writes the file if the interval has passed."""
         if time.monotonic() - self._last >= self._every_seconds:
             self._save(model, optimizer, progress)
+
+    def pause(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
+        """Writes the checkpoint that this trial or another one takes over; raises ``WorkloadError`` if it cannot."""
+        self._save(model, optimizer, progress)
+        if not self._path.exists():
+            raise WorkloadError(self._faults.get("write") or f"checkpoint not written: no folder {self._folder}")
+        os.replace(self._path, self._paused)
 
     def _save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
         """Writes the file under another name first, so that a complete file always exists."""

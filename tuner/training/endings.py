@@ -19,8 +19,12 @@ class Pruned(TunerError):
     """The trial was pruned before its last epoch. ``metrics`` belong to its best epoch, without the test split."""
 
     def __init__(self, metrics: Mapping[str, float]) -> None:
-        super().__init__("pruned")
+        super().__init__(type(self).__name__)
         self.metrics = dict(metrics)
+
+
+class Paused(Pruned):
+    """The member of a population has its next checkpoint. ``metrics`` belong to that."""
 
 
 class Stopped(TunerError):

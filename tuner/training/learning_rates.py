@@ -61,7 +61,17 @@ class LearningRates:
             state: dict[str, Any] = self._own.state_dict()
         return state
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Goes on after the epoch whose end returned this state."""
-        if self._own is not None and state:
-            self._own.load_state_dict(dict(state))
+    def restore(self, state: Mapping[str, Any], *, taken_over: bool = False) -> None:
+        """Goes on after the epoch whose end returned this state.
+
+        One that is ``taken_over`` from another trial has that trial's rates: each becomes the same part of its own.
+        """
+        if self._own is None or not state:
+            return
+        self._own.load_state_dict(dict(state))
+        bases = getattr(self._own, "base_lrs", None)
+        if taken_over and bases:
+            rates = zip(self._optimizer.param_groups, self._first, bases, self._own.get_last_lr(), strict=True)
+            for group, first, base, last in rates:
+                group["lr"] = first * last / base if base else first
+            self._own.base_lrs = list(self._first)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tuner.training.checkpoints import Checkpoint, TrainingState
-from tuner.training.endings import Diverged, Fit, Pruned, phases
+from tuner.training.endings import Diverged, Fit, Paused, Pruned, phases
 from tuner.training.graphs import steps_of
 from tuner.training.learning_rates import LearningRates
 from tuner.training.optimizers import build_optimizer
@@ -106,6 +106,9 @@ def fit(
                 checkpoint.save_if_due(model, optimizer, progress)
             enter("training")
             yield EpochReport(trial.trial_id, epoch, last, metrics, core_share=core_share)
+            if checkpoint and trial.until and trial.until <= epoch < last:
+                checkpoint.pause(model, optimizer, progress)
+                raise Paused(metrics)
         step.end()
         enter("evaluation")
         if not progress.weights:
@@ -123,7 +126,7 @@ def _begin(
     checkpoint: Checkpoint | None,
 ) -> tuple[nn.Module, torch.optim.Optimizer, LearningRates, TrainingState]:
     """The model, its optimizer, the learning rates and the progress, from the checkpoint if it can be used."""
-    torch.manual_seed(trial.seed)
+    torch.manual_seed(trial.seed + trial.begun)
     model = place(workload, trial.config, data, device)
     optimizer = build_optimizer(workload, model, trial.config)
     rates = LearningRates(workload, optimizer, trial.config)
@@ -131,7 +134,7 @@ def _begin(
     if progress is None:  # the model and the optimizer may be partly restored
         del model, optimizer, rates
         return _begin(workload, trial, data, device, None)
-    rates.restore(progress.schedule)
+    rates.restore(progress.schedule, taken_over=bool(trial.parent))
     return model, optimizer, rates, progress
 
 

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from tuner.errors import MissingMetric, WorkloadError
 from tuner.machine.first_use import load_early
 from tuner.machine.threads import limit_threads
-from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phases
+from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phases
 from tuner.training.process_state import put_back
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
 from tuner.trial import MOST_SEED, EpochReport, Objective, Question, Trial
@@ -62,6 +62,9 @@ def run_program(
                     continue
                 if prune_asked():
                     raise Pruned(progress.best)
+                if trial.until and progress.epoch >= trial.until and (session.saved or store.is_empty):
+                    store.pause()
+                    raise Paused(said.metrics)
                 if stop_asked():
                     raise Stopped(f"stopped after epoch {progress.epoch}")
                 session.go_on()
@@ -99,6 +102,7 @@ class _Session:
         self._ending = False
         self._ended = threading.Event()
         self.reports = 0
+        self.saved = False  # whether the last report came with a checkpoint
         self.final: Mapping[str, float] | None = None
 
     def report(
@@ -117,6 +121,7 @@ class _Session:
         if is_best:
             progress.best, progress.best_checkpoint = {**numbers, "best_epoch": progress.epoch}, None
             self._store.best_fault = ""  # an earlier best is missed no more
+        self.saved = checkpoint is not None
         if checkpoint is not None:
             self._store.save(checkpoint, progress, is_best=is_best)  # type: ignore[arg-type]
         self.reports += 1
@@ -155,7 +160,7 @@ class _Session:
         error: BaseException | None = None
         _answering[self._trial.trial_id] = self._replies
         try:
-            _set_seeds(self._trial.seed)
+            _set_seeds(self._trial.seed + self._trial.begun)
             with put_back(), entered(self), calling(program, program.name):
                 self.final = program.run(self._trial.config, data, self)
         except ProgramPruned:

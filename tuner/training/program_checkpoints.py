@@ -49,13 +49,45 @@ class ProgramCheckpoints:
         self.trial_folder = (
             (folder.parent / TRIALS / trial.trial_id).absolute() if folder and self._available else None
         )
-        self._of = {"config": dict(trial.config), "seed": trial.seed}
+        self._of: dict[str, object] = {"config": dict(trial.config), "seed": trial.seed}
+        self._paused = folder / trial.pause if folder is not None else None
+        self._parent = folder / trial.parent if folder is not None and trial.parent else None
+        if trial.parent:
+            self._of["parent"] = trial.parent
         self.faults: tuple[str, ...] = ()
         self.best_fault = ""
         self._last = max(self._numbers(), default=0)
 
     def restore(self) -> Progress:
-        """The progress at the last checkpoint. Without a usable one, training begins anew."""
+        """The progress at the last checkpoint. Without a usable one, training begins anew, or with the parent's."""
+        progress = self._restored()
+        if self._last or not (self._path and self._parent):
+            return progress
+        shutil.copytree(self._parent, self._path, dirs_exist_ok=True)
+        for number in self._numbers():
+            about = self._path / str(number) / PROGRESS
+            about.write_text(json.dumps({**json.loads(about.read_text()), "of": self._of}))
+        self._last = max(self._numbers())
+        return self._restored()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no checkpoint yet."""
+        return not self._last
+
+    def pause(self) -> None:
+        """Keeps the last checkpoint for this trial or another one, which takes it over.
+
+        Raises:
+            WorkloadError: there is none.
+        """
+        if not (self._last and self._path and self._paused):
+            why = self.faults[0] if self.faults else "give tuner.report(…, checkpoint=…) a state dict or a folder"
+            raise WorkloadError(f"a population takes over checkpoints, and this trial has none: {why}")
+        shutil.rmtree(self._paused, ignore_errors=True)
+        os.rename(self._path, self._paused)
+
+    def _restored(self) -> Progress:
         if self._path is None or not self._last:
             return Progress()
         try:

@@ -24,6 +24,7 @@ COLOURS = {
     "middle": ("#3f8fc4", "#3f8db8"),
     "worst": ("#bcd0e2", "#35536a"),
     "completed": ("#0b72b5", "#57b3ea"),
+    "paused": ("#2f7d6d", "#74c9b8"),
     "pruned": ("#6a7480", "#98a4b0"),
     "out_of_memory": ("#b34f00", "#f59a4c"),
     "diverged": ("#8449b0", "#c79bf0"),

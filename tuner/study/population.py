@@ -1,0 +1,153 @@
+"""Population-based training: members pause at a checkpoint, and bad ones take over that of a good one.
+
+If the population is larger than what fits at once, its members take turns: the one that is furthest behind goes on
+first. What a member takes over is decided when there is room for it, by what all have reached until then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from random import Random
+
+from tuner.decisions.events import Concluded, Decision, Ended, Event, Retried
+from tuner.decisions.policies import Packing
+from tuner.decisions.state import State
+from tuner.errors import InputError, option
+from tuner.estimation.service import memory_key
+from tuner.search.domains import Space
+from tuner.search.drawing import draws
+from tuner.search.mutations import PopulationBasedTraining, mutated
+from tuner.search.optuna_names import make_population
+from tuner.spec.settings import Settings
+from tuner.study.live_search import fitting, to_configuration
+from tuner.study.planning import Estimates, estimate_requests, whole_of
+from tuner.trial import Config, Device, History, Trial
+from tuner.workloads.task import Tasks, objectives_of
+
+INTERVALS = 10  # how many there are by default
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of the population as it paused last."""
+
+    trial: Trial
+    loss: float
+    epochs: int
+
+
+class Population:
+    """Decides with which checkpoint and values a paused trial goes on."""
+
+    def __init__(
+        self, space: Space, tasks: Tasks, devices: tuple[Device, ...], settings: Settings, packing: Packing
+    ) -> None:
+        """Begins with no trials. All values of ``space`` may change, unless ``scheduler_options`` name some."""
+        (self._objective,) = objectives_of(tasks).values()
+        self._space = space
+        self._tasks = tasks
+        self._devices = devices
+        self._settings = settings
+        self._packing = packing
+        self._alike: dict[tuple[tuple[str, object], ...], Estimates] = {}  # by ``memory_key``
+        self._options = make_population(settings.scheduler_options)
+        self._members: dict[str, Member] = {}  # by trial id, without those that have ended
+
+    def first(self, trial: Trial) -> Trial:
+        """The trial that pauses after its first interval."""
+        return replace(trial, until=self._until(trial, 0))
+
+    def kept(self, state: State) -> set[str]:
+        """The names of the checkpoints that somebody may still take over."""
+        left = [request.trial for name, request in state.requests.items() if name not in state.ended]
+        paused = [member.trial for member in self._members.values()]
+        # A running trial may just have written its next one.
+        return {trial.pause for trial in (*paused, *left)} | {trial.parent for trial in left}
+
+    def hear(self, state: State, event: Event) -> None:
+        """Remembers how far each member is."""
+        if isinstance(event, Ended) and event.result.status == "paused":
+            value = event.metrics.get(self._objective.metric)
+            loss = math.inf if value is None or math.isnan(value) else self._objective.loss(value)
+            self._members[event.trial.trial_id] = Member(event.trial, loss, event.epochs)
+        elif isinstance(event, Concluded):
+            self._members.pop(event.ended.trial.trial_id, None)
+
+    def decide(self, state: State, now: float) -> Decision | None:
+        """How the member goes on that is furthest behind, if there is room for it."""
+        paused = [ended for ended in state.undecided.values() if ended.result.status == "paused"]
+        if not paused or state.plan is None or state.stopping or state.waiting or state.bounds is not None:
+            return None
+        behind = min(paused, key=lambda ended: (ended.epochs, ended.trial.trial_id))
+        need = min(state.requests[behind.trial.trial_id].need_bytes, state.largest_bytes)
+        return self.after(state, behind, now) if self._packing.room_bytes >= need else None
+
+    def after(self, state: State, ended: Ended, now: float) -> Retried:
+        """How a paused member goes on: by itself, or with the checkpoint and changed values of a better one."""
+        random = Random(f"{self._settings.seed}/{ended.trial.trial_id}/{ended.trial.attempt}")
+        member = self._members[ended.trial.trial_id]
+        ranked = sorted(self._members.values(), key=lambda other: other.loss)
+        count = min(math.ceil(len(ranked) * self._options.quantile), len(ranked) // 2)
+        source = random.choice(ranked[:count]) if member in ranked[len(ranked) - count :] else member
+        trial = replace(
+            ended.trial,
+            attempt=ended.trial.attempt + 1,
+            config=source.trial.config,
+            parent=source.trial.pause,
+            begun=source.epochs,
+            until=self._until(source.trial, source.epochs),
+        )
+        request = state.requests[trial.trial_id]
+        if source is member and trial.config == request.trial.config:
+            return Retried(ended, replace(request, trial=trial, history=History()), now)
+        found = self._estimated(trial)
+        if source is not member:
+            found = self._mutated(trial, found, random)
+        return Retried(ended, found.requests[0], now, raw=found.raw[trial.trial_id])
+
+    def _mutated(self, trial: Trial, found: Estimates, random: Random) -> Estimates:
+        """The needs of the trial with changed values: of those that fit, and that go with the checkpoint."""
+        parameters = found.requests[0].estimate.parameters
+        drawn = next(draws(self._space, random.getrandbits(32)))
+        whole = whole_of(self._devices, self._settings)
+        for key in self._options.keys(self._space, trial.config):
+            domain, config = self._space[key], found.requests[0].trial.config
+            value = mutated(domain, config[key], drawn.get(key, config[key]), self._options.resample, random)
+            try:
+                other = self._estimated(replace(trial, config=self._checked({**config, key: value})))
+            except InputError:  # the values do not go together
+                continue
+            (request,) = other.requests
+            fit, _ = fitting([request], whole, self._tasks, self._settings)
+            if fit and request.estimate.parameters == parameters:  # else no checkpoint would go with it
+                found = other
+        return found
+
+    def _checked(self, config: Config) -> Config:
+        """The values, if the workload takes them; raises ``InputError`` if it does not."""
+        (task,) = self._tasks.values()
+        return to_configuration(task.workload, config, "member").values
+
+    def _estimated(self, trial: Trial) -> Estimates:
+        key, name = memory_key(trial.config), trial.trial_id
+        if key not in self._alike:
+            self._alike[key] = estimate_requests(self._tasks, [trial], self._devices, self._settings)
+        (request,), (raw,) = self._alike[key].requests, self._alike[key].raw.values()
+        return Estimates((replace(request, trial=trial),), {name: raw})
+
+    def _until(self, trial: Trial, begun: int) -> int:
+        interval = interval_of(self._options, trial.config)
+        return 0 if 0 < trial.epochs <= begun + interval else begun + interval
+
+
+def interval_of(options: PopulationBasedTraining, config: Mapping[str, object]) -> int:
+    """The epochs between two looks at a member; raises ``InputError`` if nobody has said it."""
+    epochs = config.get("epochs")
+    if options.interval:
+        return options.interval
+    if not isinstance(epochs, int):
+        given = option("scheduler_options", "interval=N")
+        raise InputError(f"{option('scheduler', 'pbt')}: say by {given} after how many reports a member is looked at")
+    return max(1, epochs // INTERVALS)
