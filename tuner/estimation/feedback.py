@@ -20,6 +20,7 @@ SAMPLED, CHANGED = 256, 0.05  # of more waiting trials, all are corrected if a n
 BOUNDS = (
     64  # the most trials that did not complete whose host RAM is remembered: those that were the furthest too low
 )
+WHOLE = ("completed", "paused")  # of trials whose peak is what they take
 Need = Callable[[MemoryEstimate], int]
 
 
@@ -69,11 +70,11 @@ class Feedback:
         if ran_out:
             enough = math.ceil(result.limit_bytes * (1 + calibration.UNCALIBRATED_MARGIN))
             self._least[trial.trial_id] = estimate.total_bytes, enough
-        elif trial.trial_id in self._least and result.peak_bytes and result.status == "completed":
+        elif trial.trial_id in self._least and result.peak_bytes and result.status in WHOLE:
             enough = math.ceil(result.peak_bytes * (1 + calibration.CALIBRATED_MARGIN))
             self._least[trial.trial_id] = estimate.total_bytes, enough
         peak = result.limit_bytes if ran_out else result.peak_bytes
-        if can_be_calibrated(estimate) and peak and (ran_out or result.status == "completed"):
+        if can_be_calibrated(estimate) and peak and (ran_out or result.status in WHOLE):
             known_better = trial.trial_id in self._samples  # it ran out of memory before
             self._samples[trial.trial_id] = calibration.to_sample(estimate, peak)
             if ran_out or known_better or len(self._samples) >= REFIT * self._fitted:
@@ -142,7 +143,7 @@ class HostFeedback:
     def learn(self, trial: Trial, result: AttemptResult) -> bool:
         """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
         peak = result.host_peak_bytes or 0
-        completed = result.status == "completed"
+        completed = result.status in WHOLE
         had = result.host_bytes if result.short_of == "RAM" and not completed else 0
         return self._keep(trial, max(peak, had), completed=completed)
 

@@ -228,7 +228,7 @@ class LearnedFeedback:
             key = self._key(trial)
             self._limits[key] = max(result.limit_bytes, self._limits.get(key, 0))
             return self._add(SURPRISE)
-        if result.peak_bytes and result.status in (*SUCCESSFUL, "diverged"):
+        if result.peak_bytes and result.status in (*SUCCESSFUL, "paused", "diverged"):
             return self._add_peak(trial, result.peak_bytes)
         return False
 

@@ -370,7 +370,7 @@ class SearchOptions(SpaceOptions, title="Search"):
     )
     scheduler_options: OptionTexts = field(
         (),
-        "An option of the pruner, as KEY=VALUE: an argument of its constructor in Optuna; for pbt interval (epochs), "
-        "quantile, resample or mutate.",
+        "An option of the pruner, as KEY=VALUE: an argument of its constructor in Optuna; for pbt interval and "
+        "epochs, in reports, quantile, resample or mutate.",
         Terminal("KEY=VALUE", "--scheduler-option", in_python="A dictionary of them."),
     )

@@ -7,7 +7,6 @@ first. What a member takes over is decided when there is room for it, by what al
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -18,15 +17,15 @@ from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
 from tuner.search.domains import Space
 from tuner.search.drawing import draws
-from tuner.search.mutations import PopulationBasedTraining, mutated
-from tuner.search.optuna_names import make_population
+from tuner.search.mutations import mutated
+from tuner.search.optuna_names import PBT, make_population
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, to_configuration
 from tuner.study.planning import Estimates, estimate_requests, whole_of
 from tuner.trial import Config, Device, History, Trial
 from tuner.workloads.task import Tasks, objectives_of
 
-INTERVALS = 10  # how many there are by default
+INTERVALS = 10  # how many a trial has by default
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,7 @@ class Population:
         self._packing = packing
         self._alike: dict[tuple[tuple[str, object], ...], Estimates] = {}  # by ``memory_key``
         self._options = make_population(settings.scheduler_options)
+        self._options.keys(space, {})  # says if one is missing
         self._members: dict[str, Member] = {}  # by trial id, without those that have ended
 
     def first(self, trial: Trial) -> Trial:
@@ -138,16 +138,10 @@ class Population:
         return Estimates((replace(request, trial=trial),), {name: raw})
 
     def _until(self, trial: Trial, begun: int) -> int:
-        interval = interval_of(self._options, trial.config)
-        return 0 if 0 < trial.epochs <= begun + interval else begun + interval
-
-
-def interval_of(options: PopulationBasedTraining, config: Mapping[str, object]) -> int:
-    """The epochs between two looks at a member; raises ``InputError`` if nobody has said it."""
-    epochs = config.get("epochs")
-    if options.interval:
-        return options.interval
-    if not isinstance(epochs, int):
-        given = option("scheduler_options", "interval=N")
-        raise InputError(f"{option('scheduler', 'pbt')}: say by {given} after how many reports a member is looked at")
-    return max(1, epochs // INTERVALS)
+        """When a trial pauses that has done so many epochs; 0 if it does no more."""
+        epochs = trial.epochs or self._options.epochs
+        if not epochs:
+            given = option("scheduler_options", "epochs=N")
+            raise InputError(f"{option('scheduler', PBT)}: say by {given} how often a trial reports")
+        until = begun + (self._options.interval or max(1, epochs // INTERVALS))
+        return until if until < epochs else 0

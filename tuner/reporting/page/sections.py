@@ -24,6 +24,7 @@ from tuner.reporting.figures.optuna_figures import (
     what_matters,
 )
 from tuner.reporting.figures.optuna_study import drawn, subset
+from tuner.reporting.figures.schedules import schedules
 from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.page.parts import address, command, facts, figure, pair, section
 from tuner.reporting.page.tables import configurations_table, most_rows, trials_table, values_text
@@ -243,7 +244,9 @@ def _comparison(study: StudyView, workload: str) -> str:
     name = f"compared-{list(study.objectives).index(workload)}"
     course = pair([history({study.name: found}), distribution({study.name: found})])
     each_key = figure(slices(found)) + figure(parallel_coordinates(found))
-    return section(heading, name, pair(what_matters(found)) + each_key + course + figure(learning_curves(found)))
+    course += figure(learning_curves(found))
+    course += figure(drawn_schedules) if (drawn_schedules := schedules(study)) else ""
+    return section(heading, name, pair(what_matters(found)) + each_key + course)
 
 
 def _snapshots(study: StudyView) -> str:

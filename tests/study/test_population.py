@@ -1,0 +1,135 @@
+"""Population-based training: members pause, take turns, and take over checkpoints and changed values."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tuner
+from tuner.errors import InputError
+
+SPACE = {"lr": {"uniform": [0.1, 1.0]}, "width": {"choice": [1, 2]}}
+OPTIONS: dict[str, Any] = {
+    "space": SPACE,
+    "num_samples": 8,
+    "metric": "gain",
+    "direction": "maximize",
+    "scheduler": "pbt",
+    "scheduler_options": {"interval": 2, "epochs": 6},
+    "in_process": True,
+    "report": False,
+}
+
+
+def climb(config: dict[str, Any]) -> None:
+    """Gains the learning rate in each of 6 epochs."""
+    state = tuner.checkpoint() or {"epoch": 0, "gain": 0.0}
+    for epoch in range(state["epoch"] + 1, 7):
+        state = {"epoch": epoch, "gain": state["gain"] + config["lr"]}
+        tuner.report(gain=state["gain"], epoch=epoch, checkpoint=state)
+
+
+def forgets(config: dict[str, Any]) -> None:
+    for epoch in range(1, 7):
+        tuner.report(gain=config["lr"], epoch=epoch)
+
+
+def lines(folder: Path, name: str = "attempts.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / name).read_text().splitlines() if line]
+
+
+def test_bad_members_take_over_checkpoints_and_values_of_good_ones(tmp_path: Path) -> None:
+    result = tuner.run(climb, output=tmp_path / "out", **OPTIONS)
+    assert [row.status for row in result.trials] == ["completed"] * 8
+    assert [row.epochs for row in result.trials] == [6] * 8
+    journal = lines(tmp_path / "out")
+    gains = {f"{row['trial_id']}@{row['attempts']}": row["gain"] for row in journal if row["status"] == "paused"}
+    taken = [row for row in journal if row["parent"] and not row["parent"].startswith(row["trial_id"])]
+    assert taken
+    for row in taken:  # what it gained since then is its own new learning rate
+        assert row["gain"] == pytest.approx(gains[row["parent"]] + 2 * row["config/lr"], abs=1e-6)
+    assert not list((tmp_path / "out" / "checkpoints").iterdir())
+
+
+def test_members_take_turns_where_they_do_not_fit_at_once(tmp_path: Path) -> None:
+    tuner.run(climb, output=tmp_path / "out", **OPTIONS)
+    order = [row["epochs"] for row in lines(tmp_path / "out")]
+    assert order[:8] == [2] * 8
+    assert order == sorted(order)
+
+
+def test_a_population_goes_on_after_a_kill(tmp_path: Path) -> None:
+    killed = f"""
+import os, signal
+from tests.study.test_population import OPTIONS, climb
+import tuner
+from tuner.decisions.events import Ended
+ended = []
+def kill(event):
+    ended.extend([event] * isinstance(event, Ended))
+    if len(ended) == 11:
+        os.kill(os.getpid(), signal.SIGKILL)
+tuner.run(climb, output={str(tmp_path / "out")!r}, callbacks=[kill], **OPTIONS)
+"""
+    ran = subprocess.run([sys.executable, "-c", killed], capture_output=True, timeout=120, check=False)
+    before = lines(tmp_path / "out")
+    assert ran.returncode == -9
+    assert len(before) == 11
+    result = tuner.run(climb, resume=tmp_path / "out", in_process=True, report=False)
+    assert [row.status for row in result.trials] == ["completed"] * 8
+    assert lines(tmp_path / "out")[:11] == before
+    again = [(line["trial_id"], line["epoch"]) for line in lines(tmp_path / "out", "epochs.jsonl") if line["metrics"]]
+    assert len([pair for pair in again if pair[1] <= 2]) == 16  # no first interval was trained twice
+
+
+def test_a_member_needs_checkpoints(tmp_path: Path) -> None:
+    result = tuner.run(forgets, output=tmp_path / "out", **OPTIONS)
+    assert "give tuner.report(…, checkpoint=…) a state dict or a folder" in result.trials[0].error
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"space": None, "num_samples": None, "config": [{"lr": 0.1}]}, "drawn from a space at random: give space"),
+        ({"search": "tpe"}, "and search='random'"),
+        ({"seeds": 2}, "trains a member once: leave it out"),
+        ({"scheduler_options": {"quantile": 0.9}}, "quantile is 0.9: give more than 0 and at most 0.5"),
+        ({"scheduler_options": {"mutate": "depth", "epochs": 1}}, "the space has no depth"),
+        ({"scheduler_options": {}}, "say by scheduler_options='epochs=N' how often a trial reports"),
+    ],
+)
+def test_what_a_population_cannot_use_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        tuner.run(climb, output=tmp_path / "out", **{**OPTIONS, **change})
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.long
+def test_a_built_in_workload_keeps_the_shape_of_its_checkpoint(tmp_path: Path) -> None:
+    space = tmp_path / "space.json"
+    space.write_text(json.dumps({"lr": {"loguniform": [1e-3, 1e-1]}, "hidden_dim": {"choice": [16, 32]}}))
+    options = ["--search", "random", "--num-samples", "4", "--epochs", "3", "--scheduler", "pbt"]
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "tuner", "--workload", "graphsage", "--space", str(space), *options]
+    ran = subprocess.run(
+        [*command, "--output", str(out), "--max-workers", "2"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    journal = lines(out)
+    assert {row["status"] for row in journal} == {"paused", "completed"}
+    before = {f"{row['trial_id']}@{row['attempts']}": row for row in journal}
+    taken = [row for row in journal if row["parent"] and not row["parent"].startswith(row["trial_id"])]
+    assert taken
+    for row in taken:
+        assert row["config/hidden_dim"] == before[row["parent"]]["config/hidden_dim"]
+        assert row["config/lr"] != before[row["parent"]]["config/lr"]
+    assert "Schedules" in (out / "report.html").read_text()

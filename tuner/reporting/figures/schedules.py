@@ -1,0 +1,78 @@
+"""How the hyperparameters of a population changed while it was trained."""
+
+from __future__ import annotations
+
+from tuner.records.attempts import Attempt
+from tuner.reporting.figures.chart import Chart, plain
+from tuner.reporting.figures.style import colour, house_style, shade
+from tuner.reporting.study_view import StudyView
+from tuner.reporting.texts import count_text
+
+SHOWN = 8  # the most hyperparameters
+NAMED = 5  # the best trials, which are in the legend
+HEIGHT = 190  # of each hyperparameter's plot, in CSS pixels
+
+
+def schedules(study: StudyView) -> Chart | None:
+    """A line for each trial of a population: the values with which it was trained; None if it is none."""
+    from plotly.subplots import make_subplots
+
+    if not any(row.parent for row in study.attempts):
+        return None
+    pauses = {f"{row.trial_id}@{row.attempts}": row.epochs for row in study.attempts if row.status == "paused"}
+    changed = [
+        key
+        for key in dict.fromkeys(key for row in study.attempts for key in row.config)
+        if len({row.config.get(key) for row in study.attempts}) > 1
+    ]
+    if not changed:
+        return Chart("Schedules", "No hyperparameter has changed.")
+    shown = changed[:SHOWN]
+    plot = make_subplots(len(shown), 1, shared_xaxes=True, vertical_spacing=0.18 / len(shown))
+    for place, best in enumerate(study.rows):
+        rows = [row for row in study.attempts if row.trial_id == best.trial_id and row.status != "interrupted"]
+        for number, key in enumerate(shown, 1):
+            epochs, values = _line(rows, key, pauses)
+            named = place < NAMED
+            look = (
+                {"color": shade(place / NAMED), "width": 2.4} if named else {"color": colour("muted"), "width": 1.1}
+            )
+            plot.add_scatter(
+                row=number,
+                col=1,
+                mode="lines",
+                x=epochs,
+                y=values,
+                line=look,
+                opacity=1 if named else 0.42,
+                name=plain(study.trial_names[best.trial_id]),
+                legendgroup=best.trial_id,
+                showlegend=named and number == 1,
+                customdata=[[best.trial_id]] * len(epochs),
+                hovertemplate="%{fullData.name}<br>epoch %{x}: %{y}<extra></extra>",
+            )
+    for number, key in enumerate(shown, 1):
+        scale = study.record.scales.get(key)
+        plot.update_yaxes(title=plain(key), type=scale if scale in ("linear", "log") else None, row=number, col=1)
+    taken = sum(row.parent.partition("@")[0] not in ("", row.trial_id) for row in study.attempts)
+    text = "The values with which each trial was trained. "
+    text += f"{count_text(taken, 'time')} one took over the checkpoint of another one."
+    if len(changed) > SHOWN:
+        text += f" {SHOWN} of {len(changed)} hyperparameters are drawn."
+    styled = house_style(plot, HEIGHT * len(shown) + 60, showlegend=True)
+    styled.update_xaxes(title="epoch", tickformat="d", showgrid=False, row=len(shown), col=1)
+    return Chart("Schedules", text, styled)
+
+
+def _line(rows: list[Attempt], key: str, pauses: dict[str, int]) -> tuple[list[int | None], list[object]]:
+    """The epochs and the values of a trial, with a gap where it took over what another one had trained."""
+    epochs: list[int | None] = []
+    values: list[object] = []
+    for row in rows:
+        begun = pauses.get(row.parent, 0)
+        if epochs and epochs[-1] != begun:
+            epochs.append(None)
+            values.append(None)
+        epochs += [begun, row.epochs]
+        values += [row.config.get(key)] * 2
+    return epochs, values
