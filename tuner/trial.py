@@ -212,6 +212,7 @@ class MemoryEstimate:
     inference_bytes: int = 0  # of a forward pass without gradients, with the context; 0 if it was not asked for
     parameters: int = 0  # how many numbers the model's parameters have; 0 if unknown
     epoch_seconds: float | None = None  # how long an epoch takes with its evaluation; None if unknown
+    step_seconds: float | None = None  # the same for each of its steps
 
     @classmethod
     def given(cls, gb: float) -> MemoryEstimate:

@@ -80,9 +80,9 @@ def with_tuner(name: str, seed: int, members: int, folder: Path) -> float:
     pbt = {"scheduler": "pbt", "scheduler_options": {"interval": interval, "epochs": epochs}}
     common = {"metric": "score", "direction": "maximize", "memory_gb": 0.5, "max_workers": 4, "report": False}
     result = tuner.run(train, space=space_of(name), num_samples=members, seed=seed, output=folder, **pbt, **common)
-    rows = [row for row in read_last(folder).values()]
+    scores = list(read_last(folder).values())
     assert all(row.status == "completed" for row in result.trials)
-    return max(rows)
+    return max(scores)
 
 
 def read_last(folder: Path) -> dict[str, float]:
@@ -98,7 +98,7 @@ def with_ray(name: str, seed: int, members: int, folder: Path) -> float:
     from ray import tune
     from ray.tune.schedulers import PopulationBasedTraining
 
-    problem, epochs, interval = PROBLEMS[name]
+    problem, _, interval = PROBLEMS[name]
 
     def train(config: State) -> None:
         checkpoint, state = tune.get_checkpoint(), None
@@ -117,12 +117,11 @@ def with_ray(name: str, seed: int, members: int, folder: Path) -> float:
     pbt = PopulationBasedTraining(
         time_attr="training_iteration", perturbation_interval=interval, hyperparam_mutations=space
     )
+    config = tune.TuneConfig(metric="score", mode="max", num_samples=members, scheduler=pbt, reuse_actors=True)
     found = tune.Tuner(
         tune.with_resources(train, {"cpu": 0.5}),
         param_space=space,
-        tune_config=tune.TuneConfig(
-            metric="score", mode="max", num_samples=members, scheduler=pbt, reuse_actors=True
-        ),
+        tune_config=config,
         run_config=tune.RunConfig(storage_path=str(folder), verbose=0),
     ).fit()
     return max(result.metrics["score"] for result in found)

@@ -30,10 +30,10 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "_ms": {"ms": 1.0, "s": 1e3},
     "": {"K": 1e3, "M": 1e6, "B": 1e9},
 }
-ESTIMATED, INFERENCE, PARAMETERS = "estimated_gb", "inference_gb", "parameters"
+ESTIMATED, INFERENCE, PARAMETERS, STEP = "estimated_gb", "inference_gb", "parameters", "step_seconds"
 INFEASIBLE = 10  # so many times the trials that were asked for may be left out as they break constraints
 LEAST = 1e-12  # the excess of a value that is equal to the bound, where that is not enough
-KNOWN = (ESTIMATED, INFERENCE, PARAMETERS)  # what is known of a trial before it runs
+KNOWN = (ESTIMATED, INFERENCE, PARAMETERS, STEP)  # what is known of a trial before it runs
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def known_figures(estimate: MemoryEstimate) -> dict[str, float]:
     if estimate.is_learned:
         return {}
     known = {PARAMETERS: float(estimate.parameters), INFERENCE: estimate.inference_bytes / GB}
+    known[STEP] = estimate.step_seconds or 0.0
     return {ESTIMATED: estimate.total_bytes / GB} | {name: value for name, value in known.items() if value}
 
 

@@ -91,11 +91,13 @@ class EstimationService:
                     named = "" if configuration.name == UNNAMED else f"{configuration.name}: "
                     kind = WorkloadError if isinstance(error, WorkloadError) else InputError
                     raise kind(f"{named}{error.text}") from error
+                steps = steps_in_epoch(workload, configuration.values, data)
                 if can_be_recorded(estimate):
                     if estimate.method not in known:
                         known[estimate.method] = self.samples(workload.name, device.name, A_STEP + estimate.method)
-                    steps = steps_in_epoch(workload, configuration.values, data)
                     estimate = replace(estimate, epoch_seconds=predicted(known[estimate.method], estimate, steps))
+                if estimate.epoch_seconds and training_samples(workload, data):
+                    estimate = replace(estimate, step_seconds=estimate.epoch_seconds / steps)
                 found[key] = estimate
         raw = [found[memory_key(configuration.values)] for configuration in configurations]
         return list(map(EstimatePair, raw, self.calibrated(raw, workload.name, device.name)))

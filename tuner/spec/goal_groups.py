@@ -50,8 +50,8 @@ class ObjectiveOptions(Options, title="Configurations and data"):
     constraints: Constraints = field(
         (),
         "What a trial must keep to be the best, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a name, a "
-        "comparison and a number with a unit. What breaks one on estimated_gb, inference_gb or parameters, known "
-        "before, is not run.",
+        "comparison and a number with a unit. What breaks one on estimated_gb, inference_gb, parameters or "
+        "step_seconds, known before, is not run.",
         Terminal("CONDITION", "--constraint"),
     )
 

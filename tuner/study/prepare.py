@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.decisions.constraints import KNOWN, known_figures
+from tuner.decisions.constraints import KNOWN, STEP, known_figures
 from tuner.decisions.events import Planned
 from tuner.decisions.packing import Plan, host_need_bytes, need_bytes
 from tuner.decisions.policies import Course, Packing, Policy, Retrying, replay
@@ -255,7 +255,8 @@ def check_known(requests: Sequence[Request], settings: Settings) -> None:
         for request in requests if one.name in KNOWN else ():
             if one.name not in known_figures(request.estimate):
                 rule = f"{one.name} of {request.trial.workload} is not known before it runs"
-                raise ParameterError("constraints", one.text, rule, f"give {option('estimate')}, or leave it out")
+                way = option("memory_estimation", "measured") if one.name == STEP else option("estimate")
+                raise ParameterError("constraints", one.text, rule, f"give {way}, or leave it out")
 
 
 def _check_ids(attempts: Sequence[Attempt], trials: Sequence[Trial], folder: Path) -> None:
