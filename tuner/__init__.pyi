@@ -643,8 +643,8 @@ def run(
         direction: Whether less of the metric is better, or more: minimize (or min), or maximize (or max). By default what
             the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
         constraints: What a trial must keep to be the best, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a name, a
-            comparison and a number with a unit. What breaks one on estimated_gb, inference_gb or parameters, known
-            before, is not run.
+            comparison and a number with a unit. What breaks one on estimated_gb, inference_gb, parameters or
+            step_seconds, known before, is not run.
         cwd: Where a script or a command starts: in the current folder (script), or in a folder of its own trial,
             trials/ID in the study's folder.
         metric_pattern: A regular expression that finds the metric in a line that a script or a command prints, such as
@@ -666,9 +666,10 @@ def run(
         points: Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.
         num_samples: How many configurations a search tries; a grid is tried as a whole.
         scheduler: End bad trials early by one of Optuna's pruners: asha, hyperband, median, percentile, patient,
-            threshold, wilcoxon. fifo ends none. One of Optuna's pruners can be given as it is.
-        scheduler_options: An option of the pruner, as KEY=VALUE: an argument of its constructor in Optuna. A dictionary
-            of them.
+            threshold, wilcoxon. fifo ends none. With pbt the trials of a space are a population: bad ones take over
+            checkpoints and changed values of good ones. One of Optuna's pruners can be given as it is.
+        scheduler_options: An option of the pruner, as KEY=VALUE: an argument of its constructor in Optuna; for pbt
+            interval and epochs, in reports, quantile, resample or mutate. A dictionary of them.
         seed: The seed of the validation split, weights, batches and dropout.
         epochs: Train every configuration for N epochs. By default each configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.

@@ -124,7 +124,8 @@ class RayExecutor(Executor):
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
         self._end_spent()
         self._stop_requests.forget_prune(placement.trial.trial_id)
-        new = placement.trial.attempt > 1 and not self._options.fresh
+        retry = placement.trial.attempt > 1 and not placement.trial.begun  # a member of a population goes on
+        new = retry and not self._options.fresh
         self._start(placement, new=new, started=time.monotonic())
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
