@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -50,6 +51,8 @@ def optimize(options: OptunaOptions) -> StudyResult:
     directions = [cast("Direction", direction.name.lower()) for direction in study.directions]
     names = [VALUE] if len(directions) == 1 else [f"{VALUE}_{place}" for place in range(len(directions))]
     catch = _tuple("catch", Exception if options.catch is None else options.catch, "exception classes", _is_error)
+    first, *others = (Objective(name, direction) for name, direction in zip(names, directions, strict=True))
+    compared_by = replace(first, others=tuple(others))
     objective = OptunaObjective(options.objective, names, catch)
     callbacks = _tuple("callbacks", options.callbacks or (), "functions of a study and a trial", callable)
     settings, record = _settings(options)
@@ -59,7 +62,7 @@ def optimize(options: OptunaOptions) -> StudyResult:
     before = configurations_of(objective, record.configurations, "study.json") if record.configurations else []
     with closing(ObjectiveTrials(study, objective, callbacks, options.timeout)) as trials:
         selected = Selected(
-            [Selection(objective, lambda: None, before, Objective(names[0], directions[0]))],
+            [Selection(objective, lambda: None, before, compared_by)],
             settings,
             label="optuna",
             command=OPTUNA_CALL,

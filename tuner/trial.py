@@ -25,24 +25,15 @@ Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
 Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
-Status = Literal[
-    "completed",
-    "paused",
-    "pruned",
-    "out_of_memory",
-    "diverged",
-    "failed",
-    "stalled",
-    "interrupted",
-    "too_large",
-    "infeasible",
-]
+RunStatus = Literal["completed", "paused", "pruned", "out_of_memory", "diverged", "failed", "stalled", "interrupted"]
+Status = Literal[RunStatus, "too_large", "infeasible"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
 Lost = Literal["", "worker", "node", "memory"]
 ShortOf = Literal["", "RAM"]
 FreshProcesses = Literal["auto", "on", "off"]  # whether each trial has a process of its own
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned", "too_large", "infeasible")  # ended as the user wants it
 
+KNOWN = ("estimated_gb", "inference_gb", "parameters", "step_seconds")  # what is known of a trial before it runs
 LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study
 AUTO = "auto"  # a batch size that tuner chooses: the largest for which a trial fits into its memory share
 UNNAMED = "default"  # the name of a configuration that sets nothing
@@ -114,6 +105,12 @@ class Objective:
 
     metric: str
     direction: Direction = "minimize"
+    others: tuple[Objective, ...] = ()  # what they are compared by as well: then trials are ranked by fronts
+
+    @property
+    def all(self) -> tuple[Objective, ...]:
+        """This one and the others."""
+        return self, *self.others
 
     def loss(self, value: float) -> float:
         """The value, or its negative if it is maximised: the less, the better. NaN stays NaN."""

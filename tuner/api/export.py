@@ -81,7 +81,7 @@ def export(options: ExportOptions) -> list[Exported]:
         for workload, objective in objectives.items():
             own = sorted(view.of_workload(workload), key=attrgetter("trial_id"))
             varied = [key.removeprefix(CONFIG) for key in varying(own)]
-            trials = frozen_trials(own, varied, objective.metric, curves, study)
+            trials = frozen_trials(own, varied, objective, curves, study)
             fixed = {key: value for row in own[:1] for key, value in row.config.items() if key not in varied}
             about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data, "fixed": fixed}
             _create(storage, names[workload], objective, about, trials)
@@ -145,9 +145,10 @@ def _create(
     """Makes a study with all of its trials, or none."""
     import optuna
 
-    study = optuna.create_study(storage=storage, study_name=name, direction=objective.direction)
+    directions = [one.direction for one in objective.all]
+    study = optuna.create_study(storage=storage, study_name=name, directions=directions)
     try:
-        study.set_metric_names([objective.metric])
+        study.set_metric_names([one.metric for one in objective.all])
         for key, value in about.items():
             study.set_user_attr(key, value)
         _add_trials(storage, storage.get_study_id_from_name(name), trials)
@@ -192,8 +193,8 @@ def _rows(trials: Sequence[FrozenTrial], ids: Mapping[int, int]) -> dict[Any, li
     rows: dict[Any, list[dict[str, object]]] = defaultdict(list)
     for trial in trials:
         of = {"trial_id": ids[trial.number]}
-        if trial.value is not None:
-            rows[models.TrialValueModel].append({**of, "objective": 0, "value": trial.value, "value_type": finite})
+        for place, value in enumerate(trial.values or ()):
+            rows[models.TrialValueModel].append({**of, "objective": place, "value": value, "value_type": finite})
         for name, value in trial.params.items():
             param = {"param_name": name, "param_value": domains[name].to_internal_repr(value)}
             rows[models.TrialParamModel].append({**of, **param, "distribution_json": texts[name]})

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from tuner.errors import InputError, printable
 from tuner.records.attempts import STUDY, Attempt, Line
 from tuner.records.attempts import columns as csv_columns
+from tuner.records.fronts import best_first
 from tuner.records.read_studies import RecordedStudy, by_data, name_in_study, objective_in, read_together
 from tuner.records.row_queries import (
-    best_first,
     check_number,
     parse_columns,
     parse_condition,

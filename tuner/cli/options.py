@@ -21,11 +21,6 @@ COMPLETIONS = {
     "mode": complete_modes,
     **dict.fromkeys(("resume", "like", "study", "directory", "paths"), complete_studies),
 }
-SEVERAL = (
-    *("workload", "data", "overrides", "sort", "where", "config_path", "key"),
-    *("search_options", "scheduler_options"),
-)  # can be given again
-
 KINDS = {bool: click.BOOL, str: click.STRING, int: click.INT, float: click.FLOAT}  # the first that a type allows
 
 
@@ -89,7 +84,7 @@ def _argument(spec: type[Options], name: str) -> Callable[[Command], Command]:
 
 def _option(spec: type[Options], name: str, group: str) -> Callable[[Command], Command]:
     terminal, default, kind = spec.terminal(name), spec.default(name), _kind(spec, name)
-    spelling, several = terminal.flag or flag(name), name in SEVERAL and _is_listed(spec, name)
+    spelling, several = terminal.flag or flag(name), _is_listed(spec, name)
     if kind is click.BOOL and "/" not in spelling and default is not False:
         spelling = f"{spelling}/{spelling.replace('--', '--no-', 1)}"
     text = spelled(str(spec.model_fields[name].description), in_terminal)
@@ -113,8 +108,8 @@ def _option(spec: type[Options], name: str, group: str) -> Callable[[Command], C
 
 
 def _is_listed(spec: type[Options], name: str) -> bool:
-    """Whether an option of this name holds a list here: ``train`` has one workload and one place of data."""
-    return spec.default(name) in ((), "")
+    """Whether an option can be given again: a list, or the data, which may be of several workloads."""
+    return spec.default(name) == () or (name == "data" and spec.default(name) == "")
 
 
 def _kind(spec: type[Options], name: str) -> click.ParamType[object]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tuner.api.results import Comparison, again
 from tuner.records.attempts import Attempt
+from tuner.records.fronts import FRONT
 from tuner.records.row_queries import default_columns, head
 from tuner.reporting.columns import table_lines
 from tuner.reporting.console import line_width
@@ -46,8 +47,9 @@ def print_results(console: Console, found: Comparison, top: int | None = None) -
             heads = {column: head(column, found.columns) for column in found.chosen}
             lines = table_lines(row_columns(rows, heads, ()), width)
         else:
-            shown = default_columns(of_workload, found.columns, objective.metric)
-            lines = trial_lines(rows, shown, found.columns, objective.metric, width, f"--columns, {ELSEWHERE}")
+            shown = default_columns(of_workload, found.columns, objective.metric, others=objective.others)
+            compared = [*(one.metric for one in objective.all), FRONT]
+            lines = trial_lines(rows, shown, found.columns, compared, width, f"--columns, {ELSEWHERE}")
         print_lines(console, lines)
         if top is None and (fewer := rows_left_out(listed, "--top or --csv")):
             console.out(fewer, highlight=False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.errors import ParameterError
-from tuner.trial import GB, MemoryEstimate, Outcome
+from tuner.trial import GB, KNOWN, MemoryEstimate, Outcome
 
 PATTERN = re.compile(
     r"\s*([A-Za-z_][\w./@-]*)\s*(<=|>=|<|>)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\w*)\s*"
@@ -30,10 +30,9 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "_ms": {"ms": 1.0, "s": 1e3},
     "": {"K": 1e3, "M": 1e6, "B": 1e9},
 }
-ESTIMATED, INFERENCE, PARAMETERS, STEP = "estimated_gb", "inference_gb", "parameters", "step_seconds"
+ESTIMATED, INFERENCE, PARAMETERS, STEP = KNOWN
 INFEASIBLE = 10  # so many times the trials that were asked for may be left out as they break constraints
 LEAST = 1e-12  # the excess of a value that is equal to the bound, where that is not enough
-KNOWN = (ESTIMATED, INFERENCE, PARAMETERS, STEP)  # what is known of a trial before it runs
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,12 @@ def excesses(constraints: Sequence[Constraint], figures: Mapping[str, float | No
     return [one.excess(value) if (value := figures.get(one.name)) is not None else 0.0 for one in constraints]
 
 
-def constrained(outcome: Outcome, constraints: Sequence[Constraint]) -> Outcome:
-    """How a trial ended: as ``infeasible`` if it is completed and breaks a constraint. It has known figures, too."""
-    if outcome.status != "completed" or not constraints or outcome.placement is None:
+def constrained(outcome: Outcome, constraints: Sequence[Constraint], wanted: Collection[str] = ()) -> Outcome:
+    """How a trial ended: as ``infeasible`` if it is completed and breaks a constraint.
+
+    It has the known figures that constraints name or that are ``wanted``, too.
+    """
+    if outcome.status != "completed" or not (constraints or wanted) or outcome.placement is None:
         return outcome
     known = known_figures(outcome.placement.estimate)
     figures = {**known, **outcome.metrics}
@@ -98,7 +100,8 @@ def constrained(outcome: Outcome, constraints: Sequence[Constraint]) -> Outcome:
     why = broken(constraints, figures) or "; ".join(
         f"it reported no {name}, which a constraint names" for name in missing
     )
-    own = {one.name: known[one.name] for one in constraints if one.name in known and one.name != ESTIMATED}
+    named = {one.name for one in constraints} - {ESTIMATED} | set(wanted)
+    own = {name: value for name, value in known.items() if name in named}
     outcome = replace(outcome, metrics={**own, **outcome.metrics})
     return (
         replace(outcome, status="infeasible", error="; ".join(filter(None, [why, outcome.error]))) if why else outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class Enough:
         # The errors of the first trials, without numbers; None once a trial has not failed.
         self._alike: list[str] | None = []
         self._served = False  # whether a trial has reported the metric
-        self._best: dict[str, float] = {}
+        self._fronts: dict[str, list[tuple[float, ...]]] = {}  # of each workload's trials, as losses
         self._since = 0  # trials since the best one
 
     def hear(self, state: State, event: Event) -> None:
@@ -68,10 +69,20 @@ class Enough:
 
     def _improving(self, ended: Ended) -> None:
         objective, target = self._objectives[ended.trial.workload], self._limits.target
-        value = ended.metrics.get(objective.metric) if ended.result.status == "completed" else None
-        if value is not None and objective.better(value, self._best.get(ended.trial.workload, objective.worst)):
-            self._best[ended.trial.workload], self._since = value, 0
-        elif self._best:
-            self._since += 1
-        if value is not None and target is not None and not objective.better(target, value):
-            self._why = f"{objective.metric} is {value:.6g}, and the target was {target:g}"
+        values = [ended.metrics.get(one.metric) for one in objective.all]
+        known = [value for value in values if value is not None and not math.isnan(value)]
+        front = self._fronts.setdefault(ended.trial.workload, [])
+        self._since += any(self._fronts.values())
+        if ended.result.status != "completed" or len(known) < len(values):
+            return
+        losses = tuple(one.loss(value) for one, value in zip(objective.all, known, strict=True))
+        if not any(_covers(best, losses) for best in front):
+            front[:] = [best for best in front if not _covers(losses, best)] + [losses]
+            self._since = 0
+        if target is not None and not objective.better(target, known[0]):
+            self._why = f"{objective.metric} is {known[0]:.6g}, and the target was {target:g}"
+
+
+def _covers(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    """Whether one is at least as good as the other in everything."""
+    return all(mine <= theirs for mine, theirs in zip(one, other, strict=True))

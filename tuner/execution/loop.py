@@ -6,7 +6,7 @@ A study that runs, one that is resumed and one that is simulated differ in execu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.decisions.bounds import Bounds
@@ -83,6 +83,7 @@ class StudyLoop:
     changed: bool = False  # whether more may fit than at the last look at the devices
     look_again: float = 0.0  # when to ask the arbiter again
     constraints: Sequence[Constraint] = ()
+    known: Collection[str] = ()  # the figures, known before, that trials are compared by
     more: Callable[[], int] = lambda: 0  # how many trials a search may still suggest
     why: str = ""  # a policy has ended the study
     gone: set[str] = field(default_factory=set)  # the ids of trials whose workers a signal to the study has ended
@@ -212,7 +213,7 @@ class StudyLoop:
             if self.interrupt.requested and happening.status == "failed":  # Ctrl-C ends the workers, too
                 self.gone.add(happening.trial.trial_id)
                 return
-            outcome = constrained(self._unless_starved(happening), self.constraints)
+            outcome = constrained(self._unless_starved(happening), self.constraints, self.known)
             assert outcome.placement is not None
             self.listener.append(outcome, weights)
             size = outcome.placement.estimate.total_bytes

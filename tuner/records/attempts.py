@@ -148,6 +148,10 @@ class Attempt:
         value = self.value(objective.metric)
         return objective.loss(value) if isinstance(value, (int, float)) else math.inf
 
+    def losses(self, objective: Objective) -> tuple[float, ...]:
+        """The same for each of several objectives."""
+        return tuple(map(self.loss, objective.all))
+
     def _shown(self, name: str) -> Value:
         value: Value = getattr(self, name)
         return round(value, 4) if name in MEASURED and isinstance(value, float) else value

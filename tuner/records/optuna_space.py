@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import Scale, StudyRecord
-from tuner.trial import ConfigValue
+from tuner.trial import ConfigValue, Objective
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -50,25 +50,26 @@ def distributions(rows: Sequence[Attempt], scales: Mapping[str, Scale]) -> dict[
 def frozen_trials(
     rows: Sequence[Attempt],
     varied: Sequence[str],
-    metric: str,
+    objective: Objective,
     curves: Mapping[str, Mapping[int, EpochLine]],
     study: StudyRecord,
 ) -> list[FrozenTrial]:
     """Rows as Optuna's trials, numbered from 0, with the ``varied`` hyperparameters as parameters.
 
-    The value is the ``metric``. The intermediate values are those of ``curves``, by trial id and epoch.
+    The values are those of the objective and its ``others``. Intermediate values are those of ``curves``, by trial
+    id and epoch.
     """
     known = {name: domain for name, domain in distributions(rows, study.scales).items() if name in varied}
     begun = _moment(study.started)
     return [
-        _trial(number, row, metric, curves.get(row.trial_id, {}), known, begun) for number, row in enumerate(rows)
+        _trial(number, row, objective, curves.get(row.trial_id, {}), known, begun) for number, row in enumerate(rows)
     ]
 
 
 def _trial(
     number: int,
     row: Attempt,
-    metric: str,
+    objective: Objective,
     curve: Mapping[int, EpochLine],
     known: Mapping[str, BaseDistribution],
     begun: datetime,
@@ -77,9 +78,10 @@ def _trial(
     from optuna.trial import FrozenTrial, TrialState
 
     params = {name: _exact(value) for name, value in row.config.items() if name in known}
-    values = {epoch: line.metrics.get(metric) for epoch, line in curve.items()}
-    value = row.metrics.get(metric)
-    states = {"pruned": TrialState.PRUNED} | ({} if value is None else {"completed": TrialState.COMPLETE})
+    values = {epoch: line.metrics.get(objective.metric) for epoch, line in curve.items()}
+    found_values = [value for one in objective.all if (value := row.metrics.get(one.metric)) is not None]
+    whole = len(found_values) == len(objective.all)
+    states = {"pruned": TrialState.PRUNED} | ({"completed": TrialState.COMPLETE} if whole else {})
     state = states.get(row.status, TrialState.FAIL)
     ended = begun if row.ended_at is None else datetime.fromtimestamp(row.ended_at)
     names = (*BEFORE_METRICS, *row.metrics, *AFTER_METRICS, *JOURNAL_ONLY)
@@ -88,7 +90,8 @@ def _trial(
         number=number,
         trial_id=number,
         state=state,
-        value=value if state is not TrialState.FAIL else None,
+        value=None,
+        values=found_values if whole and state is not TrialState.FAIL else None,
         datetime_start=ended if row.started_at is None else datetime.fromtimestamp(row.started_at),
         datetime_complete=ended,
         params=params,

@@ -25,6 +25,7 @@ from typing import Any
 
 from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, STUDY, Attempt
+from tuner.records.fronts import FRONT
 from tuner.trial import ConfigValue, Objective
 
 # Short names of columns in the table; conditions and options accept them, too.
@@ -152,16 +153,6 @@ def head(column: str, columns: Sequence[str]) -> str:
     return short if _resolve(short, columns) == column else column
 
 
-def best_first(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> list[Attempt]:
-    """The rows by workload in the order of ``objectives``: completed ones, the best first, then the others."""
-    order = list(objectives)
-
-    def rank(row: Attempt) -> tuple[int, bool, float]:
-        return order.index(row.workload), row.status != "completed", row.loss(objectives[row.workload])
-
-    return sorted(rows, key=rank)
-
-
 def sort_rows(rows: Sequence[Attempt], orders: Sequence[Order]) -> list[Attempt]:
     """The rows sorted by the first column, then by the second, and so on; the sort is stable.
 
@@ -175,9 +166,16 @@ def sort_rows(rows: Sequence[Attempt], orders: Sequence[Order]) -> list[Attempt]
     return result
 
 
-def metric_columns(rows: Sequence[Attempt], metric: str, headline: Sequence[str] = ()) -> list[str]:
-    """The metric, its counterpart on the test split and the ``headline`` there, if any row has them."""
-    names = dict.fromkeys((metric, metric.replace("val_", "test_"), *(f"test_{name}" for name in headline)))
+def metric_columns(
+    rows: Sequence[Attempt], metric: str, headline: Sequence[str] = (), others: Sequence[Objective] = ()
+) -> list[str]:
+    """The metric, its counterpart on the test split and the ``headline`` there, if any row has them.
+
+    Those of further objectives follow the metric, and the front follows these.
+    """
+    compared = [metric, *(other.metric for other in others)]
+    tests = [name.replace("val_", "test_") for name in compared]
+    names = dict.fromkeys((*compared, *[FRONT] * bool(others), *tests, *(f"test_{name}" for name in headline)))
     return [name for name in names if any(row.value(name) is not None for row in rows)]
 
 
@@ -189,7 +187,11 @@ def varying(rows: Sequence[Attempt]) -> list[str]:
 
 
 def default_columns(
-    rows: Sequence[Attempt], columns: Sequence[str], metric: str, headline: Sequence[str] = ()
+    rows: Sequence[Attempt],
+    columns: Sequence[str],
+    metric: str,
+    headline: Sequence[str] = (),
+    others: Sequence[Objective] = (),
 ) -> list[str]:
     """The columns of one workload's rows that are shown by default: results and varying hyperparameters.
 
@@ -201,7 +203,7 @@ def default_columns(
     attempts = ["attempts"] if any(row.attempts > 1 for row in rows) else []
     error = ["error"] if any(row.error for row in rows) else []
     used = ["epochs", "duration_s", "estimated_memory_gb", "peak_memory_gb"]
-    metrics = metric_columns(rows, metric, headline)
+    metrics = metric_columns(rows, metric, headline, others)
     return [*study, "name", *seed, "status", *attempts, *metrics, *used, *varied, *error]
 
 

@@ -17,6 +17,7 @@ from tuner.machine import atomic_files
 from tuner.machine.atomic_files import PARTIAL
 from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv, with_defaults
 from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STUDY, SUGGESTIONS, TRACEBACKS, best_name
+from tuner.records.fronts import with_fronts
 from tuner.records.journal import Journal, open_locked
 from tuner.records.study_record import StudyRecord, Suggestion, read_study
 from tuner.trial import ConfigValue, MemoryEstimate, Objective, Outcome, Status
@@ -177,7 +178,8 @@ class StudyFolder:
 
         A row also has the hyperparameters that only others of its workload set, at their defaults.
         """
-        return with_defaults([self._rows[trial_id] for trial_id in sorted(self._rows)], self.defaults)
+        rows = with_defaults([self._rows[trial_id] for trial_id in sorted(self._rows)], self.defaults)
+        return with_fronts(rows, self._objectives)
 
     @property
     def checkpoints(self) -> Path:

@@ -84,6 +84,8 @@ class StudyRecord:
     calls: Mapping[str, Shown] = field(default_factory=dict)  # how those are called that have bound arguments
     metrics: Mapping[str, Name] = field(default_factory=dict)  # the metric of each workload's trials
     directions: Mapping[str, Direction] = field(default_factory=dict)  # earlier versions minimised every metric
+    # The further metrics of each workload's trials, with their directions.
+    further: Mapping[str, Mapping[Name, Direction]] = field(default_factory=dict)
     scales: Mapping[str, Scale] = field(default_factory=dict)  # of the space's ranges, by hyperparameter
     data: Shown | None = None  # a short description of the data sets
     last_epoch: Whole | None = None  # of a training on all data, which holds nothing out
@@ -110,7 +112,12 @@ class StudyRecord:
     def objectives(self) -> dict[str, Objective]:
         """What the trials of each workload are compared by, as far as it is known."""
         return {
-            name: Objective(metric, self.directions.get(name, "minimize")) for name, metric in self.metrics.items()
+            name: Objective(
+                metric,
+                self.directions.get(name, "minimize"),
+                tuple(Objective(other, direction) for other, direction in self.further.get(name, {}).items()),
+            )
+            for name, metric in self.metrics.items()
         }
 
     @property

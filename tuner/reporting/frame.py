@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 FOLDER = "folder"
 METRIC = "metric"
 DIRECTION = "direction"
+OTHERS = "others"  # further objectives, each a metric and its direction
 SHOWN_ROWS = 60
 SHOWN_COLUMNS = ("workload", "name", "seed", "status", "attempts", "error")  # identify a table of trials
 
@@ -139,8 +140,12 @@ class StudyFrame(pd.DataFrame):
         if not self.attrs.get(METRIC) or any(name not in self for name in SHOWN_COLUMNS) or self.empty:
             plain: str | None = super()._repr_html_()  # type: ignore[misc]  # the stubs lack it
             return plain
-        rows, known, metric = attempts_of(pd.DataFrame(self)), list(self.columns), self._objective().metric
-        shown = [column for column in default_columns(rows, known, metric) if column in known]
+        rows, known, objective = attempts_of(pd.DataFrame(self)), list(self.columns), self._objective()
+        shown = [
+            column
+            for column in default_columns(rows, known, objective.metric, (), objective.others)
+            if column in known
+        ]
         table = pd.DataFrame(self)[shown].rename(columns={column: head(column, known) for column in shown})
         html = table.to_html(max_rows=SHOWN_ROWS, show_dimensions=False, index=False, na_rep="")
         return f'<div style="overflow-x:auto">{html}</div><p>{escape(self._summary(rows))}</p>'
@@ -163,7 +168,8 @@ class StudyFrame(pd.DataFrame):
         return read_study_view(Path(self._about(FOLDER)), None, lambda _: "")
 
     def _objective(self) -> Objective:
-        return Objective(self._about(METRIC), DIRECTIONS[self.attrs.get(DIRECTION, "minimize")])
+        others = tuple(Objective(metric, direction) for metric, direction in self.attrs.get(OTHERS, ()))
+        return Objective(self._about(METRIC), DIRECTIONS[self.attrs.get(DIRECTION, "minimize")], others)
 
     def _about(self, key: str) -> str:
         if key not in self.attrs:
@@ -177,4 +183,6 @@ def study_frame(table: pd.DataFrame, folder: str, objective: Objective) -> Study
     """The frame of a study's trials; ``table`` has the columns of ``results.csv``."""
     frame = StudyFrame(table)
     frame.attrs.update({FOLDER: folder, METRIC: objective.metric, DIRECTION: objective.direction})
+    if objective.others:
+        frame.attrs[OTHERS] = [(other.metric, other.direction) for other in objective.others]
     return frame

@@ -105,7 +105,9 @@ class StudyProgress:
             best = self._best.setdefault(trial.workload, (value, self._name(trial)))
             if objective.better(value, than=best[0]):
                 self._best[trial.workload] = value, self._name(trial)
-        result = f"{objective.metric} {metric_text(value)}" if value is not None else _reason(outcome)
+        known = [(name, outcome.metrics[name]) for one in objective.all if (name := one.metric) in outcome.metrics]
+        said = ", ".join(f"{name} {metric_text(own)}" for name, own in known)
+        result = said if value is not None else _reason(outcome)
         peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
         if self._has_line(outcome):
             epochs = f"{count_text(outcome.epochs, 'epoch')}, " if outcome.epochs or value is None else ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import printable
 from tuner.records.attempts import CONFIG, Attempt, columns
+from tuner.records.fronts import FRONT
 from tuner.records.row_queries import default_columns, head, is_metric, metric_columns, varying
 from tuner.records.seed_statistics import Interval, averages, some_names, summary
 from tuner.reporting.columns import TextColumn, table_lines
@@ -37,16 +38,24 @@ def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> s
 
 
 def best_value_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> str:
-    """The best row's value with the metric's name, told apart from those of the other rows."""
-    metric = objective.metric
-    return f"{metric} {metric_text(best.number(metric), decimals_apart(row.number(metric) for row in rows))}"
+    """The best row's values with the metrics' names, told apart from those of the other rows."""
+    names = [one.metric for one in objective.all]
+    apart = {name: decimals_apart(row.number(name) for row in rows) for name in names}
+    return ", ".join(f"{name} {metric_text(best.number(name), apart[name])}" for name in names)
 
 
-def print_trials(console: Console, rows: Sequence[Attempt], metric: str, headline: Sequence[str] = ()) -> None:
+def print_trials(
+    console: Console,
+    rows: Sequence[Attempt],
+    metric: str,
+    headline: Sequence[str] = (),
+    others: Sequence[Objective] = (),
+) -> None:
     """Prints the trials of one workload with its ``headline`` metrics and the hyperparameters that vary."""
     known = columns(rows)
-    shown = default_columns(rows, known, metric, headline)
-    print_lines(console, trial_lines(rows[:MOST_ROWS], shown, known, metric, console.width))
+    shown = default_columns(rows, known, metric, headline, others)
+    compared = [metric, *(other.metric for other in others), FRONT]
+    print_lines(console, trial_lines(rows[:MOST_ROWS], shown, known, compared, console.width))
     if fewer := rows_left_out(rows, "results.csv"):
         print_text(console, fewer)
 
@@ -62,12 +71,12 @@ def trial_lines(
     rows: Sequence[Attempt],
     shown: Sequence[str],
     known: Sequence[str],
-    metric: str,
+    compared: Sequence[str],
     width: int | None,
     elsewhere: str = ELSEWHERE,
 ) -> list[str]:
-    """A table of one workload's trials with the ``shown`` ones of the ``known`` columns."""
-    other_metrics = [name for name in shown if is_metric(name) and name != metric]
+    """A table of one workload's trials with the ``shown`` ones of the ``known`` columns, ``compared`` by some."""
+    other_metrics = [name for name in shown if is_metric(name) and name not in compared]
     heads = {column: head(column, known) for column in shown}
     return table_lines(row_columns(rows, heads, spared_order(rows, other_metrics)), width, elsewhere)
 

@@ -110,9 +110,9 @@ def excess_of(trial: FrozenTrial) -> list[float]:
 def new_study(
     sampler: BaseSampler | None = None,
     pruner: optuna.pruners.BasePruner | None = None,
-    direction: Direction = "minimize",
+    directions: Sequence[Direction] = ("minimize",),
 ) -> optuna.Study:
     """An Optuna study in memory. Hyperband's brackets follow from its name, which is therefore always the same."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     pruner = pruner or optuna.pruners.NopPruner()  # Optuna's default is the median
-    return optuna.create_study(study_name="tuner", direction=direction, sampler=sampler, pruner=pruner)
+    return optuna.create_study(study_name="tuner", directions=directions, sampler=sampler, pruner=pruner)

@@ -12,32 +12,40 @@ from tuner.spec.options import Options, Terminal, Texts, field
 from tuner.trial import DIRECTIONS, Direction
 
 
-def _direction(given: object) -> object:
-    """The direction's full name; another word is refused when the choices are checked."""
-    return DIRECTIONS.get(given, given) if isinstance(given, str) else given
+def _listed(given: object) -> object:
+    """One text as a list of it; None as an empty one."""
+    return () if given is None else (given,) if isinstance(given, str) else given
+
+
+def _directions(given: object) -> object:
+    """The directions' full names; another word is refused when the choices are checked."""
+    listed = _listed(given)
+    return tuple(DIRECTIONS.get(word, word) for word in listed) if isinstance(listed, (list, tuple)) else listed
 
 
 def _constraints(given: object) -> object:
-    texts = (given,) if isinstance(given, str) else given
+    texts = _listed(given)
     for text in texts if isinstance(texts, (list, tuple)) else ():
         parse_constraint(str(text))
     return texts
 
 
-DirectionText = Annotated[Direction | None, BeforeValidator(_direction)]
+Metrics = Annotated[Texts, BeforeValidator(_listed)]
+Directions = Annotated[tuple[Direction, ...], BeforeValidator(_directions)]
 Constraints = Annotated[Texts, BeforeValidator(_constraints)]
 
 
 class ObjectiveOptions(Options, title="Configurations and data"):
     """What trials are compared by."""
 
-    metric: str | None = field(
-        None,
-        "The metric that trials are compared by, such as val_loss.",
+    metric: Metrics = field(
+        (),
+        "The metric that trials are compared by, such as val_loss. With several, such as val_loss and inference_gb, "
+        "they are ranked by fronts.",
         Terminal("NAME", common=True, unset="the workload's own"),
     )
-    direction: DirectionText = field(
-        None,
+    direction: Directions = field(
+        (),
         "Whether less of the metric is better, or more: minimize (or min), or maximize (or max).",
         Terminal(
             "min|max",

@@ -53,7 +53,8 @@ SHOWN = {  # what callers see of types that convert what is given
     "Time": "str | float | None",
     "Memory": "float | Callable[[dict[str, Any]], float] | None",
     "EstimationMethod": "str",
-    "DirectionText": "str | None",
+    "Metrics": "str | Sequence[str]",
+    "Directions": "str | Sequence[str]",
 }
 
 WORDS = {  # ours for pydantic's

@@ -13,6 +13,7 @@ from tuner.errors import TunerError, one_line
 from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.epochs import read_epochs, seconds_per_epoch
 from tuner.records.files import EPOCHS, RESULTS
+from tuner.records.fronts import FRONT
 from tuner.records.row_queries import varying
 from tuner.records.study_record import StudyRecord
 from tuner.reporting import phases
@@ -129,6 +130,10 @@ def _print_end(console: Console, study: Study, result: StudyResult, record: Stud
             if not said.endswith(f" with {name.replace(',', ', ')}"):  # a grid's names are the values
                 said = f"{name}, {said}"
             which = "best single trial" if has_seeds(rows) else "best"
+            if objective.others:
+                front = [row for row in rows if row.metrics.get(FRONT) == 1]
+                lines.append(f"front: {count_text(len(front), 'trial')} that none is better than in everything")
+                which = f"best by {objective.metric}"
             again = how_to_repeat(record, best, folder)
             lines.append(f"{which}: {said}. Again: {again}")
             lines.append(f"warning: {said}" if (said := doubt(study.tasks[workload])) else "")
@@ -147,7 +152,7 @@ def _unkept(result: StudyResult) -> str:
 def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective, headline: Sequence[str]) -> None:
     """Prints a workload's trials; with several seeds its configurations, and the trials that are not completed."""
     if not has_seeds(rows):
-        print_trials(console, rows, objective.metric, headline)
+        print_trials(console, rows, objective.metric, headline, objective.others)
         return
     print_averages(console, rows, objective, varying(rows), headline)
     others = [row for row in rows if row.status != "completed"]

@@ -27,6 +27,7 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import dropped
 from tuner.study.prepare import Steering, Study
 from tuner.study.recorder import Recorder
+from tuner.trial import KNOWN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,6 +101,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
         around.interrupt,
         stalls=stalls,
         constraints=settings.limited_by,
+        known=[name for name in settings.metric if name in KNOWN],
         more=lambda: steering.searching.left if steering.searching else 0,
     )
     try:

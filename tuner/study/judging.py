@@ -73,8 +73,8 @@ class Judging:
         """Tells of what a trial is compared by, if it reports that. No trial is stopped after its last epoch."""
         report = event.report
         workload = state.requests[report.trial_id].trial.workload
-        metric = self._objectives[workload].metric
-        if report.epoch == 0 or metric not in report.metrics or report.trial_id in state.ended:
+        metric, others = self._objectives[workload].metric, self._objectives[workload].others
+        if others or report.epoch == 0 or metric not in report.metrics or report.trial_id in state.ended:
             return
         value = report.metrics[metric]
         stops = [judge.report(report.trial_id, report.epoch, value) for judge in self._judges[workload]]
@@ -87,8 +87,9 @@ class Judging:
         if self._constraints:
             known = known_figures(state.requests[trial.trial_id].estimate)
             excess = excesses(self._constraints, {**known, **metrics})
+        values = [metrics.get(one.metric) for one in self._objectives[trial.workload].all]
         for judge in self._judges[trial.workload]:
-            judge.tell(trial.trial_id, ending, metrics.get(self._objectives[trial.workload].metric), excess=excess)
+            judge.tell(trial.trial_id, ending, *values, excess=excess)
 
 
 def _pruner(settings: Settings, objective: Objective) -> Searcher:
@@ -96,4 +97,4 @@ def _pruner(settings: Settings, objective: Objective) -> Searcher:
     from tuner.search.optuna_trials import OptunaTrials, new_study
 
     pruner = deepcopy(make_pruner(settings.scheduler, settings.scheduler_options))  # some keep what one study had
-    return OptunaTrials(new_study(None, pruner, objective.direction))
+    return OptunaTrials(new_study(None, pruner, [objective.direction]))

@@ -186,7 +186,7 @@ def estimation_service(settings: Settings) -> EstimationService:
         settings.expandable_segments,
         tell=phases.estimating,
         build=settings.estimate,
-        inference=any(one.name == INFERENCE for one in settings.limited_by),
+        inference=INFERENCE in (*settings.metric, *(one.name for one in settings.limited_by)),
     )
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.decisions.constraints import KNOWN, STEP, known_figures
+from tuner.decisions.constraints import STEP, known_figures
 from tuner.decisions.events import Planned
 from tuner.decisions.packing import Plan, host_need_bytes, need_bytes
 from tuner.decisions.policies import Course, Packing, Policy, Retrying, replay
@@ -38,7 +38,7 @@ from tuner.study.live_search import Search, Searching, fitting, unwanted
 from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
 from tuner.study.population import Population
 from tuner.study.resume import check_same, description, events_of, with_batches_of
-from tuner.trial import Device, Objective, Request, Trial, is_auto
+from tuner.trial import KNOWN, Device, Objective, Request, Trial, is_auto
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
 
 if TYPE_CHECKING:
@@ -250,13 +250,15 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
 
 
 def check_known(requests: Sequence[Request], settings: Settings) -> None:
-    """Refuses a constraint on a figure that is not known of trials before they run."""
-    for one in settings.limited_by:
-        for request in requests if one.name in KNOWN else ():
-            if one.name not in known_figures(request.estimate):
-                rule = f"{one.name} of {request.trial.workload} is not known before it runs"
-                way = option("memory_estimation", "measured") if one.name == STEP else option("estimate")
-                raise ParameterError("constraints", one.text, rule, f"give {way}, or leave it out")
+    """Refuses a constraint or an objective on a figure that is not known of trials before they run."""
+    asked = [("constraints", one.text, one.name) for one in settings.limited_by]
+    asked += [("metric", name, name) for name in settings.metric]
+    for parameter, text, name in asked:
+        for request in requests if name in KNOWN else ():
+            if name not in known_figures(request.estimate):
+                rule = f"{name} of {request.trial.workload} is not known before it runs"
+                way = option("memory_estimation", "measured") if name == STEP else option("estimate")
+                raise ParameterError(parameter, text, rule, f"give {way}, or leave it out")
 
 
 def _check_ids(attempts: Sequence[Attempt], trials: Sequence[Trial], folder: Path) -> None:

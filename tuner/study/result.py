@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.decisions.packing import Plan
 from tuner.errors import InputError, printable
 from tuner.records.attempts import Attempt, Line
+from tuner.records.fronts import FRONT
 from tuner.records.seed_statistics import best_trial
 from tuner.reporting.result_tables import best_text
 from tuner.reporting.texts import count_text
@@ -80,6 +81,16 @@ class StudyResult:
         """
         self._only_workload("best")
         return self.to_frame().best
+
+    @property
+    def best_trials(self) -> list[Attempt]:
+        """The completed trials that none is better than in every objective; with one objective the best one."""
+        found = []
+        for workload, objective in self.objectives.items():
+            rows = [row for row in self.trials if row.workload == workload]
+            best = None if objective.others else best_trial(rows, objective)
+            found += [row for row in rows if row.metrics.get(FRONT) == 1 or row is best]
+        return found
 
     @property
     def best_config(self) -> dict[str, object]:

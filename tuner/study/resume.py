@@ -82,6 +82,11 @@ def description(tasks: Tasks, trials: Sequence[Trial], settings: Settings) -> St
         configurations=listed(trials, several=several),
         metrics={name: task.objective.metric for name, task in tasks.items()},
         directions={name: task.objective.direction for name, task in tasks.items()},
+        further={
+            name: {other.metric: other.direction for other in task.objective.others}
+            for name, task in tasks.items()
+            if task.objective.others
+        },
     )
 
 
@@ -142,6 +147,8 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
     for name, known in study.objectives.items():  # an earlier version kept none
         now = described.objectives.get(name, known)
         compared += [("metric", known.metric, now.metric), ("direction", known.direction, now.direction)]
+        further = [[f"{one.metric}, {one.direction}d" for one in by.others] for by in (known, now)]
+        compared.append(("further metrics", further[0], further[1]))
     for key, own, asked in compared:
         if own != asked:
             raise InputError(

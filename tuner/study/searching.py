@@ -24,7 +24,7 @@ from tuner.search.configurations import (
 )
 from tuner.search.domains import Space
 from tuner.search.drawing import MAX_REJECTED_DRAWS, check_number, draws, grid, without_grid
-from tuner.search.optuna_names import PBT, UP_FRONT, canonical, check_choice, make_pruner, make_sampler
+from tuner.search.optuna_names import FIFO, PBT, UP_FRONT, canonical, check_choice, make_pruner, make_sampler
 from tuner.search.searchers import RaySearcher, Searcher, is_of_tune
 from tuner.search.spaces import flat_keys, kinds_of, merged, parse_points, parse_space
 from tuner.spec.settings import Settings
@@ -162,7 +162,7 @@ def _searcher(
     if before and not isinstance(search, str):
         sampler.reseed_rng()
     pruner = make_pruner(settings.scheduler, settings.scheduler_options)
-    return OptunaTrials(new_study(sampler, pruner, objective.direction), space, points)
+    return OptunaTrials(new_study(sampler, pruner, [one.direction for one in objective.all]), space, points)
 
 
 def _of_data(one: SearchedSpace) -> dict[str, ConfigValue]:
@@ -192,6 +192,8 @@ def check_search(settings: Settings) -> None:
     """Refuses options that do not go with a search or a scheduler, or with this one."""
     search, number, seeds = settings.search, settings.num_samples, settings.seeds
     check_choice("scheduler", settings.scheduler, settings.scheduler_options)
+    if len(settings.metric) > 1:
+        _check_several(settings)
     if settings.scheduler == PBT:
         _check_population(settings)
     if search is None:
@@ -216,6 +218,19 @@ def check_search(settings: Settings) -> None:
     for name in ("only", "limit"):
         if (value := getattr(settings, name)) is not None:
             raise ParameterError(name, value, f"has no effect with {named}: leave it out")
+
+
+def _check_several(settings: Settings) -> None:
+    """Refuses what has no meaning with several objectives."""
+    count = f"{len(settings.metric)} metrics"
+    if settings.scheduler != FIFO:
+        raise ParameterError("scheduler", settings.scheduler_name, f"judges by one metric, not by {count}")
+    if settings.target is not None:
+        raise ParameterError("target", settings.target, f"is of one metric, and there are {count}")
+    if settings.seeds > 1:
+        raise ParameterError("seeds", settings.seeds, f"trials are ranked by fronts of {count}, not by means")
+    if is_of_tune(settings.search):
+        raise ParameterError("search", settings.search_name, f"takes one metric, not {count}", "give one of Optuna's")
 
 
 def _check_population(settings: Settings) -> None:

@@ -154,10 +154,10 @@ def _with_objectives(selections: Sequence[Selection], settings: Settings) -> lis
             it.
     """
     for name in ("metric", "direction"):
-        if getattr(settings, name) is not None and len(selections) > 1:
+        if (given := getattr(settings, name)) and len(selections) > 1:
             workloads = " and ".join(selection.workload.name for selection in selections)
             rule = f"takes one workload, not {workloads}"
-            raise ParameterError(name, getattr(settings, name), rule, f"write {name} into the class of each")
+            raise ParameterError(name, " ".join(given), rule, f"write {name} into the class of each")
     asked = settings.metric, settings.direction
     return [replace(selection, asked=objective_of(selection.workload, *asked)) for selection in selections]
 

@@ -16,7 +16,7 @@ from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.first_use import remove_compiled_folder
 from tuner.machine.interrupts import Immediate, orderly
 from tuner.records.files import DECISIONS
-from tuner.records.row_queries import best_first
+from tuner.records.fronts import best_first
 from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, make_console
 from tuner.reporting.decision_log import DecisionLog

@@ -20,6 +20,7 @@ from tuner.trial import Config, EpochReport, Objective, Phase, Trial
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
 from tuner.workloads.micro_batches import training_steps
+from tuner.workloads.objectives import check_reported
 from tuner.workloads.protocols import Curriculum, optional
 
 
@@ -97,6 +98,7 @@ def fit(
             metrics = {"train_loss": loss}
             if held_out:
                 metrics |= evaluate(workload, model, data, "validation", objective.metric, config=trial.config)
+                check_reported(objective, metrics, workload.name)
             if not held_out or _is_best(metrics, progress.best, objective):
                 # First, so that metrics and weights always belong to the same epoch.
                 weights = snapshot(model) | unchanging

@@ -23,6 +23,7 @@ from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, fil
 from tuner.trial import MOST_SEED, EpochReport, Objective, Question, Trial
 from tuner.workloads.contract import calling, method_failure
 from tuner.workloads.function import Function
+from tuner.workloads.objectives import check_reported
 from tuner.workloads.program import Program
 from tuner.workloads.session import ProgramPruned, State, TrialEnd, entered, is_finite, never_finite, to_numbers
 from tuner.workloads.task import TrainingTask
@@ -78,6 +79,7 @@ def run_program(
             raise WorkloadError(f"{program.name} ended without a report: {program.remedy(objective.metric)}")
         if not is_finite(final.get(objective.metric)):
             raise Diverged(never_finite(objective.metric))
+        check_reported(objective, final, program.name)
         kept = store.best(progress)
         if isinstance(kept, Path):
             yield Fit(final, files=files_of(kept))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import zip_longest
 
-from tuner.errors import InputError, ParameterError, option
-from tuner.trial import DIRECTIONS, Direction, Objective
+from tuner.errors import InputError, MissingMetric, ParameterError, option
+from tuner.trial import DIRECTIONS, KNOWN, Direction, Objective
 from tuner.workloads.base import Trainable, Workload
 
 # Metrics with such a word in their names are maximised almost always, so whoever minimises one must say so.
@@ -23,15 +26,39 @@ def is_score(metric: str) -> bool:
     return not SCORES.isdisjoint(words)
 
 
-def objective_of(workload: Trainable, metric: str | None = None, direction: Direction | None = None) -> Objective:
-    """What the trials of a workload are compared by; None stands for what the workload itself says.
+def objective_of(workload: Trainable, metrics: Sequence[str] = (), directions: Sequence[Direction] = ()) -> Objective:
+    """What the trials of a workload are compared by: by default what the workload itself says.
 
-    The workload's direction applies to its own metric only.
+    The workload's direction applies to its own metric only. Figures that are known before trials run, such as
+    ``parameters``, can follow a metric that they report.
 
     Raises:
         InputError: there is no metric, it is none of a workload's, or it must be said whether more or less of it is
             better.
     """
+    if directions and len(directions) != max(1, len(metrics)):
+        rule = f"there are {len(metrics) or 1} metrics and {len(directions)} directions"
+        raise ParameterError("direction", " ".join(directions), rule, "give one for each, in their order")
+    if metrics and metrics[0] in KNOWN:
+        rule = "is known before a trial runs"
+        raise ParameterError("metric", metrics[0], rule, "give a metric that trials report before it")
+    if repeated := [name for place, name in enumerate(metrics) if name in metrics[:place]]:
+        raise ParameterError("metric", repeated[0], "is given twice")
+    names: Sequence[str | None] = metrics or (None,)
+    first, *others = (_one(workload, *asked) for asked in zip_longest(names, directions))
+    return replace(first, others=tuple(others))
+
+
+def check_reported(objective: Objective, metrics: Mapping[str, float], who: str) -> None:
+    """Raises ``MissingMetric`` if one of several objectives is not among a trial's metrics."""
+    for other in objective.others:
+        if other.metric not in metrics and other.metric not in KNOWN:
+            raise MissingMetric(f"{who} reported {', '.join(metrics)}, but not {other.metric!r}")
+
+
+def _one(workload: Trainable, metric: str | None, direction: Direction | None) -> Objective:
+    if metric in KNOWN:
+        return Objective(metric, direction or "minimize")
     its = getattr(workload, "metric", None)
     own, name = metric in (None, its), its if metric is None else metric
     if not name:

@@ -98,7 +98,7 @@ def drawn(study: StudyView, workload: str) -> Drawn:
     curves = histories(study.epochs)
     points = {row.trial_id for row in [*subset(rows, MOST_POINTS), *thinned(_improving(ordered, objective))]}
     some = [row for row in ordered if row.trial_id in points]
-    trials = frozen_trials([_escaped(row) for row in some], keys, objective.metric, curves, record)
+    trials = frozen_trials([_escaped(row) for row in some], keys, replace(objective, others=()), curves, record)
     by_id = {row.trial_id: trial for row, trial in zip(some, trials, strict=True)}
     best = [by_id[row.trial_id] for row in subset([row for row in rows if row.trial_id in points], MOST_LINES)]
     return Drawn(

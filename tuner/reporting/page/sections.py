@@ -14,6 +14,7 @@ from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import averages, summary
 from tuner.records.study_record import OPTUNA_CALL
 from tuner.reporting.figures.estimates import estimate_against_peak
+from tuner.reporting.figures.fronts import fronts, hypervolume
 from tuner.reporting.figures.machine import machine_load
 from tuner.reporting.figures.optuna_figures import (
     distribution,
@@ -64,7 +65,7 @@ def _head(study: StudyView) -> str:
         why = "each has a whole device, and runs as the allocator gives back what it caches"
         known.append(("Tight", f"{', '.join(tight[:RUNNING])}{more}: {why}"))
     compared_by = dict.fromkeys(
-        f"{objective.metric}, {objective.direction}d" for objective in study.objectives.values()
+        f"{one.metric}, {one.direction}d" for objective in study.objectives.values() for one in objective.all
     )
     known += [("Compared by", "; ".join(compared_by))] if compared_by else []
     if study.record.data:
@@ -128,14 +129,16 @@ def _best(study: StudyView, workload: str) -> str:
     rows, objective = study.of_workload(workload), study.objectives[workload]
     metric = objective.metric
     several = has_seeds(rows)
-    heading = f"Best {'configuration' if several else 'trial'}"
+    heading = f"Best {'configuration' if several else 'trial'}{f' by {metric}' if objective.others else ''}"
     heading += f" of {workload}" if len(study.objectives) > 1 else ""
     if not rows or rows[0].status != "completed" or rows[0].value(metric) is None:
         why = "No trial has completed yet." if len(study.rows) < study.total else "No trial completed."
         content = f'<p class="none">{why}</p>'
     else:
         best = rows[0]
-        metrics = [(key, number_text(best.value(key))) for key in dict.fromkeys(metric_columns([best], metric))]
+        metrics = [
+            (key, number_text(best.value(key))) for key in metric_columns([best], metric, (), objective.others)
+        ]
         if several:
             name = title(workload, best.name, several=False, seed=best.seed)
             values = ", ".join(f"{key} {value}" for key, value in metrics)
@@ -243,6 +246,8 @@ def _comparison(study: StudyView, workload: str) -> str:
     heading = f"Comparison: {workload}" if len(study.objectives) > 1 else "Comparison"
     name = f"compared-{list(study.objectives).index(workload)}"
     course = pair([history({study.name: found}), distribution({study.name: found})])
+    if study.objectives[workload].others:
+        course = figure(fronts(study, workload)) + figure(hypervolume(study, workload)) + course
     each_key = figure(slices(found)) + figure(parallel_coordinates(found))
     course += figure(learning_curves(found))
     course += figure(drawn_schedules) if (drawn_schedules := schedules(study)) else ""

@@ -8,6 +8,7 @@ from html import escape
 
 from tuner.errors import printable
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, Attempt, columns
+from tuner.records.fronts import FRONT
 from tuner.records.row_queries import varying
 from tuner.reporting.result_tables import average_columns, has_seeds
 from tuner.reporting.texts import MOST_OF_ERROR, number_text
@@ -54,11 +55,11 @@ def ordered_columns(rows: Sequence[Attempt], objectives: Mapping[str, Objective]
     So a phone shows the results without scrolling. If there are several seeds, the seed is next to the name.
     """
     all_ = columns(rows)
-    metrics = [objective.metric for objective in objectives.values()]
+    metrics = [one.metric for objective in objectives.values() for one in objective.all]
     tests = [key.replace("val_", "test_") for key in metrics if key.startswith("val_")]
     tests = [key for key in tests if key not in (*BEFORE_METRICS, *AFTER_METRICS)]
     seed = ["seed"] if has_seeds(rows) else []
-    first = ["name", *seed, *metrics, *tests, "status", *varying(rows), *THEN]
+    first = ["name", *seed, *metrics, FRONT, *tests, "status", *varying(rows), *THEN]
     return [key for key in dict.fromkeys([*first, *all_]) if key in all_ and key != "error"] + ["error"]
 
 

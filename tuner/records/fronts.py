@@ -1,0 +1,95 @@
+"""The ranks of trials with several objectives: by front, and within a front by crowding.
+
+Source: K. Deb et al., A fast and elitist multiobjective genetic algorithm: NSGA-II, IEEE Transactions on Evolutionary
+Computation 6, 2002.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tuner.records.attempts import Attempt
+from tuner.trial import Objective
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+FRONT = "front"  # the column with a trial's front: 1 for trials that none is better than in everything
+Rank = tuple[float, float]  # the front, and the negated crowding distance
+
+
+def ranks(rows: Sequence[Attempt], objective: Objective) -> dict[str, Rank]:
+    """The ranks of the completed trials that have all values, by study and trial."""
+    import numpy as np
+    from optuna.study._multi_objective import _fast_non_domination_rank
+
+    valued = [row for row in rows if row.status == "completed" and all(map(math.isfinite, row.losses(objective)))]
+    if not valued:
+        return {}
+    losses = np.array([row.losses(objective) for row in valued])
+    fronts = _fast_non_domination_rank(losses)
+    crowding = np.zeros(len(valued))
+    for front in set(fronts.tolist()):
+        own = np.flatnonzero(fronts == front)
+        crowding[own] = _crowding(losses[own])
+    return {
+        _key(row): (float(front + 1), -float(distance))
+        for row, front, distance in zip(valued, fronts, crowding, strict=True)
+    }
+
+
+def with_fronts(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> list[Attempt]:
+    """The rows, where there are several objectives with the front of each."""
+    return _with(rows, _ranks(rows, objectives))
+
+
+def best_first(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> list[Attempt]:
+    """The rows by workload in the order of ``objectives``: completed ones, the best first, then the others.
+
+    With several objectives they have their fronts, and equal ones are ranked by the first objective.
+    """
+    order, found = list(objectives), _ranks(rows, objectives)
+
+    def rank(row: Attempt) -> tuple[object, ...]:
+        place = found.get(_key(row), (math.inf, 0.0))
+        losses = row.losses(objectives[row.workload])
+        return order.index(row.workload), row.status != "completed", *place, *losses
+
+    return _with(sorted(rows, key=rank), found)
+
+
+def _ranks(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> dict[str, Rank]:
+    found: dict[str, Rank] = {}
+    for workload, objective in objectives.items():
+        if objective.others:
+            found |= ranks([row for row in rows if row.workload == workload], objective)
+    return found
+
+
+def _with(rows: Sequence[Attempt], found: Mapping[str, Rank]) -> list[Attempt]:
+    return [
+        replace(row, metrics={**row.metrics, FRONT: int(found[_key(row)][0])}) if _key(row) in found else row
+        for row in rows
+    ]
+
+
+def _key(row: Attempt) -> str:
+    return f"{row.study}/{row.trial_id}"
+
+
+def _crowding(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The distance of each trial of a front to its neighbours, over all objectives; infinite at the ends."""
+    import numpy as np
+
+    distance = np.zeros(len(losses))
+    for column in losses.T:
+        order = np.argsort(column, kind="stable")
+        span = column[order[-1]] - column[order[0]]
+        distance[order[[0, -1]]] = math.inf
+        if span > 0:
+            distance[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / span
+    return distance

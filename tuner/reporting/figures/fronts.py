@@ -1,0 +1,86 @@
+"""The fronts of trials with several objectives, and how the first front grew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+
+from tuner.records.attempts import Attempt
+from tuner.records.fronts import FRONT
+from tuner.reporting.figures.chart import Chart, plain, thinned
+from tuner.reporting.figures.optuna_study import quiet
+from tuner.reporting.figures.style import colour, house_style
+from tuner.reporting.study_view import StudyView
+from tuner.reporting.texts import count_text, number_text
+from tuner.trial import Objective
+
+MOST_PAIRS = 6  # of objectives, which are drawn
+HEIGHT = 300  # of a row of plots, in CSS pixels
+BEYOND = 1.1  # the reference point lies so many times the range of an objective from the best value
+
+
+def fronts(study: StudyView, workload: str) -> Chart:
+    """A point for each completed trial, for every two objectives; of two alone, the first front is joined."""
+    from plotly.subplots import make_subplots
+
+    title, objective, rows = "Fronts", study.objectives[workload], _ranked(study, workload)
+    if not rows:
+        return Chart(title, "No trial has completed with all metrics yet.")
+    pairs = list(combinations(objective.all, 2))[:MOST_PAIRS]
+    wide = min(2, len(pairs))
+    plot = make_subplots(-(-len(pairs) // wide), wide)
+    for place, (across, up) in enumerate(pairs):
+        where = {"row": place // wide + 1, "col": place % wide + 1}
+        for first in (False, True):
+            shown = [row for row in thinned(rows) if (row.metrics[FRONT] == 1) is first]
+            shown.sort(key=lambda row: row.loss(across))
+            plot.add_scatter(
+                **where,
+                mode="lines+markers" if first and len(objective.all) == 2 else "markers",
+                x=[row.number(across.metric) for row in shown],
+                y=[row.number(up.metric) for row in shown],
+                text=[plain(study.trial_names[row.trial_id]) for row in shown],
+                customdata=[[row.trial_id] for row in shown],
+                hovertemplate="%{text}<br>%{x}, %{y}<extra></extra>",
+                marker={"size": 9 if first else 6, "color": colour("completed" if first else "muted")},
+                line={"shape": "hv", "width": 1.5},
+                opacity=1 if first else 0.5,
+            )
+        plot.update_xaxes(title=plain(across.metric), **where)
+        plot.update_yaxes(title=plain(up.metric), **where)
+    first_front = sum(row.metrics[FRONT] == 1 for row in rows)
+    text = f"{count_text(len(rows), 'completed trial')}; none is better in everything than the {first_front} in blue."
+    return Chart(title, text, house_style(plot, HEIGHT * -(-len(pairs) // wide) + 40))
+
+
+def hypervolume(study: StudyView, workload: str) -> Chart:
+    """The hypervolume that is dominated by the completed trials, in the order in which they ended."""
+    import optuna
+    from optuna.visualization import plot_hypervolume_history
+
+    title, objective, rows = "Hypervolume", study.objectives[workload], _ranked(study, workload)
+    if len(rows) < 2:
+        return Chart(title, "Fewer than two trials have completed with all metrics.")
+    ordered = thinned(sorted(rows, key=lambda row: (row.ended_at or 0.0, row.trial_id)))
+    reference = [_reference(one, ordered) for one in objective.all]
+    with quiet():
+        drawn = optuna.create_study(directions=[one.direction for one in objective.all])
+        for row in ordered:
+            values = [row.number(one.metric) for one in objective.all]
+            drawn.add_trial(optuna.trial.create_trial(values=values))
+        plot = plot_hypervolume_history(drawn, reference)
+    at = ", ".join(f"{one.metric} {number_text(value)}" for one, value in zip(objective.all, reference, strict=True))
+    plot.update_traces(mode="lines", line={"shape": "hv", "color": colour("ink"), "width": 2.2})
+    plot.update_xaxes(title="completed trials in the order in which they ended", showgrid=False)
+    return Chart(title, f"What the trials so far dominate, up to {at}.", house_style(plot, HEIGHT))
+
+
+def _ranked(study: StudyView, workload: str) -> list[Attempt]:
+    return [row for row in study.of_workload(workload) if FRONT in row.metrics]
+
+
+def _reference(objective: Objective, rows: Sequence[Attempt]) -> float:
+    """A value that is a little worse than all of the trials'."""
+    losses = [row.loss(objective) for row in rows]
+    best, worst = min(losses), max(losses)
+    return objective.loss(best + BEYOND * (worst - best or abs(best) or 1.0))
