@@ -1,5 +1,7 @@
 """Population-based training against Ray Tune's own: the best final score of both with the same budget, by seed.
 
+Both begin with the same values and train as many epochs.
+
 ``toy`` is Ray's example pbt_function, whose best learning rate changes as it is trained; ``digits`` is a small CNN.
 """
 
@@ -9,6 +11,7 @@ import random
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ import torch
 from torch import nn
 
 import tuner
+from tuner.search.drawing import draws
+from tuner.search.spaces import parse_space
 
 State = dict[str, Any]
 LEARNING_RATES = {"toy": (1e-4, 2e-2), "digits": (1e-3, 1.0)}
@@ -78,7 +83,7 @@ def with_tuner(name: str, seed: int, members: int, folder: Path) -> float:
             tuner.report(score=score, checkpoint=now)
 
     pbt = {"scheduler": "pbt", "scheduler_options": {"interval": interval, "epochs": epochs}}
-    common = {"metric": "score", "direction": "maximize", "memory_gb": 0.5, "max_workers": 4, "report": False}
+    common = {"metric": "score", "direction": "maximize", "memory_gb": 2, "max_workers": 4, "report": False}
     result = tuner.run(train, space=space_of(name), num_samples=members, seed=seed, output=folder, **pbt, **common)
     scores = list(read_last(folder).values())
     assert all(row.status == "completed" for row in result.trials)
@@ -97,6 +102,7 @@ def with_ray(name: str, seed: int, members: int, folder: Path) -> float:
     """The best final score of Ray Tune's population."""
     from ray import tune
     from ray.tune.schedulers import PopulationBasedTraining
+    from ray.tune.search import BasicVariantGenerator
 
     problem, _, interval = PROBLEMS[name]
 
@@ -117,7 +123,15 @@ def with_ray(name: str, seed: int, members: int, folder: Path) -> float:
     pbt = PopulationBasedTraining(
         time_attr="training_iteration", perturbation_interval=interval, hyperparam_mutations=space
     )
-    config = tune.TuneConfig(metric="score", mode="max", num_samples=members, scheduler=pbt, reuse_actors=True)
+    first = list(islice(draws(parse_space(space_of(name), None, name), seed), members))
+    config = tune.TuneConfig(
+        metric="score",
+        mode="max",
+        num_samples=members,
+        scheduler=pbt,
+        search_alg=BasicVariantGenerator(points_to_evaluate=first),
+        reuse_actors=True,
+    )
     found = tune.Tuner(
         tune.with_resources(train, {"cpu": 0.5}),
         param_space=space,

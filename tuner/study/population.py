@@ -1,7 +1,8 @@
 """Population-based training: members pause at a checkpoint, and bad ones take over that of a good one.
 
 If the population is larger than what fits at once, its members take turns: the one that is furthest behind goes on
-first. What a member takes over is decided when there is room for it, by what all have reached until then.
+first. What a member takes over is decided when there is room for it, by what others had reached after as many epochs.
+So all train equally long, however many run at once.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from random import Random
 
-from tuner.decisions.events import Concluded, Decision, Ended, Event, Retried
+from tuner.decisions.events import Decision, Ended, Event, Retried
 from tuner.decisions.policies import Packing
 from tuner.decisions.state import State
 from tuner.errors import InputError, option
@@ -30,7 +31,7 @@ INTERVALS = 10  # how many a trial has by default
 
 @dataclass(frozen=True)
 class Member:
-    """A member of the population as it paused last."""
+    """A member of the population as it paused."""
 
     trial: Trial
     loss: float
@@ -53,7 +54,7 @@ class Population:
         self._alike: dict[tuple[tuple[str, object], ...], Estimates] = {}  # by ``memory_key``
         self._options = make_population(settings.scheduler_options)
         self._options.keys(space, {})  # says if one is missing
-        self._members: dict[str, Member] = {}  # by trial id, without those that have ended
+        self._members: dict[int, dict[str, Member]] = {}  # by epochs and trial id
 
     def first(self, trial: Trial) -> Trial:
         """The trial that pauses after its first interval."""
@@ -61,19 +62,25 @@ class Population:
 
     def kept(self, state: State) -> set[str]:
         """The names of the checkpoints that somebody may still take over."""
-        left = [request.trial for name, request in state.requests.items() if name not in state.ended]
-        paused = [member.trial for member in self._members.values()]
+        left = {name: request.trial for name, request in state.requests.items() if name not in state.ended}
+        paused = {name: ended.epochs for name, ended in state.undecided.items() if ended.result.status == "paused"}
+        least = min((paused.get(name, trial.begun) for name, trial in left.items()), default=math.inf)
+        of_others = {
+            member.trial.pause
+            for epochs, members in self._members.items()
+            for member in members.values()
+            if epochs >= least
+        }
         # A running trial may just have written its next one.
-        return {trial.pause for trial in (*paused, *left)} | {trial.parent for trial in left}
+        return of_others | {trial.pause for trial in left.values()} | {trial.parent for trial in left.values()}
 
     def hear(self, state: State, event: Event) -> None:
         """Remembers how far each member is."""
         if isinstance(event, Ended) and event.result.status == "paused":
             value = event.metrics.get(self._objective.metric)
             loss = math.inf if value is None or math.isnan(value) else self._objective.loss(value)
-            self._members[event.trial.trial_id] = Member(event.trial, loss, event.epochs)
-        elif isinstance(event, Concluded):
-            self._members.pop(event.ended.trial.trial_id, None)
+            members = self._members.setdefault(event.epochs, {})
+            members[event.trial.trial_id] = Member(event.trial, loss, event.epochs)
 
     def decide(self, state: State, now: float) -> Decision | None:
         """How the member goes on that is furthest behind, if there is room for it."""
@@ -87,8 +94,8 @@ class Population:
     def after(self, state: State, ended: Ended, now: float) -> Retried:
         """How a paused member goes on: by itself, or with the checkpoint and changed values of a better one."""
         random = Random(f"{self._settings.seed}/{ended.trial.trial_id}/{ended.trial.attempt}")
-        member = self._members[ended.trial.trial_id]
-        ranked = sorted(self._members.values(), key=lambda other: other.loss)
+        members = self._members[ended.epochs]
+        member, ranked = members[ended.trial.trial_id], sorted(members.values(), key=lambda other: other.loss)
         count = min(math.ceil(len(ranked) * self._options.quantile), len(ranked) // 2)
         source = random.choice(ranked[:count]) if member in ranked[len(ranked) - count :] else member
         trial = replace(
