@@ -192,7 +192,7 @@ def test_the_kernel_frees_the_lock_of_a_killed_process_whose_children_live(path:
     [
         ({"val_loss": float("nan")}, "val_loss is nan; expected a number$"),  # tuner writes null for it
         ({"val_loss": float("inf")}, "val_loss is inf; expected a number$"),
-        ({"status": "finished"}, "status is 'finished'; expected 'completed', 'pruned', 'out_of_memory', "),
+        ({"status": "finished"}, "status is 'finished'; expected 'completed', 'paused', 'pruned', 'out_of_memory', "),
     ],
 )
 def test_what_tuner_never_writes_is_refused(path: Path, changed: dict[str, object], message: str) -> None:

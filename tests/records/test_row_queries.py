@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.attempts import attempt
 from tuner.errors import InputError
+from tuner.records.fronts import best_first
 from tuner.records.row_queries import (
     Order,
-    best_first,
     default_columns,
     find_column,
     head,

@@ -33,7 +33,7 @@ CONDITIONAL = parse_space(
 def searcher(
     name: str = "tpe", space: Space = SPACE, seed: int = 0, direction: Direction = "minimize", points: Any = ()
 ) -> OptunaTrials:
-    return OptunaTrials(new_study(make_sampler(name, (), seed), direction=direction), space, points)
+    return OptunaTrials(new_study(make_sampler(name, (), seed), directions=[direction]), space, points)
 
 
 def suggested(trials: OptunaTrials, number: int, sign: int = 1) -> list[Mapping[str, Any]]:

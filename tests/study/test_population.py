@@ -43,16 +43,26 @@ def lines(folder: Path, name: str = "attempts.jsonl") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines() if line]
 
 
+def taken_over(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The attempts that began with the checkpoint of another trial."""
+    parents = [(row, row["parent_checkpoint"].partition("@")[0]) for row in journal]
+    return [row for row, parent in parents if parent not in ("", row["trial_id"])]
+
+
 def test_bad_members_take_over_checkpoints_and_values_of_good_ones(tmp_path: Path) -> None:
     result = tuner.run(climb, output=tmp_path / "out", **OPTIONS)
     assert [row.status for row in result.trials] == ["completed"] * 8
     assert [row.epochs for row in result.trials] == [6] * 8
     journal = lines(tmp_path / "out")
     gains = {f"{row['trial_id']}@{row['attempts']}": row["gain"] for row in journal if row["status"] == "paused"}
-    taken = [row for row in journal if row["parent"] and not row["parent"].startswith(row["trial_id"])]
+    taken = [
+        row
+        for row in journal
+        if row["parent_checkpoint"] and not row["parent_checkpoint"].startswith(row["trial_id"])
+    ]
     assert taken
     for row in taken:  # what it gained since then is its own new learning rate
-        assert row["gain"] == pytest.approx(gains[row["parent"]] + 2 * row["config/lr"], abs=1e-6)
+        assert row["gain"] == pytest.approx(gains[row["parent_checkpoint"]] + 2 * row["config/lr"], abs=1e-6)
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
 
 
@@ -127,9 +137,13 @@ def test_a_built_in_workload_keeps_the_shape_of_its_checkpoint(tmp_path: Path) -
     journal = lines(out)
     assert {row["status"] for row in journal} == {"paused", "completed"}
     before = {f"{row['trial_id']}@{row['attempts']}": row for row in journal}
-    taken = [row for row in journal if row["parent"] and not row["parent"].startswith(row["trial_id"])]
+    taken = [
+        row
+        for row in journal
+        if row["parent_checkpoint"] and not row["parent_checkpoint"].startswith(row["trial_id"])
+    ]
     assert taken
     for row in taken:
-        assert row["config/hidden_dim"] == before[row["parent"]]["config/hidden_dim"]
-        assert row["config/lr"] != before[row["parent"]]["config/lr"]
+        assert row["config/hidden_dim"] == before[row["parent_checkpoint"]]["config/hidden_dim"]
+        assert row["config/lr"] != before[row["parent_checkpoint"]]["config/lr"]
     assert "Schedules" in (out / "report.html").read_text()

@@ -13,11 +13,17 @@ MOST_OF_ERROR = 400  # the characters that a terminal shows of an error; the jou
 GB_DIGITS = dict.fromkeys(("estimated_memory_gb", "peak_memory_gb", "peak_ram_gb"), 2)
 DECIMALS = 4  # of a metric
 MOST_DECIMALS = 12
+LARGE = 1000
 DIGITS = {"duration_s": 1, "gpu_fraction": 3, **GB_DIGITS}  # by column
 
 
 def metric_text(value: float, decimals: int = DECIMALS) -> str:
-    """A metric with four decimals, or in four significant digits where these would say too little or be too long."""
+    """A metric with four decimals, or in four significant digits where these would say too little or be too long.
+
+    A large whole number, such as of parameters, has none.
+    """
+    if abs(value) >= LARGE and value == round(value) and _is_ordinary(value):
+        return f"{value:.0f}"
     return f"{value:.{decimals}f}" if value == 0 or _is_ordinary(value) else f"{value:.{DECIMALS}g}"
 
 

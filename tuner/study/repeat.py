@@ -29,7 +29,7 @@ def how_to_repeat(study: StudyRecord, row: Attempt, folder: Path) -> str:
 
     If no shorter command would do, it is ``tuner train``; if no command would, the call that loads the best model.
     """
-    if row.parent:  # its values have changed as it was trained
+    if row.parent_checkpoint:  # its values have changed as it was trained
         return load_best_call(folder)
     if row.workload in study.programs:
         return _call(study, row, folder)

@@ -222,8 +222,8 @@ def _ended(row: Attempt, planned: Trial) -> Ended:
     """The end of an attempt, with its batch and evaluation as small as they were, and not as they would be now."""
     now, then = shrunk(planned.config), shrunk(row.config)
     trial = planned if row.attempts == planned.attempt else replace(planned, attempt=row.attempts)
-    if row.status == "paused" or row.parent:  # a member of a population, whose values change
-        trial = replace(trial, config=row.config, parent=row.parent)
+    if row.status == "paused" or row.parent_checkpoint:  # a member of a population, whose values change
+        trial = replace(trial, config=row.config, parent=row.parent_checkpoint)
     elif now != then:
         config = {key: value for key, value in planned.config.items() if key not in now} | then
         trial = replace(trial, config=config)

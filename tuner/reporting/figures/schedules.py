@@ -17,7 +17,7 @@ def schedules(study: StudyView) -> Chart | None:
     """A line for each trial of a population: the values with which it was trained; None if it is none."""
     from plotly.subplots import make_subplots
 
-    if not any(row.parent for row in study.attempts):
+    if not any(row.parent_checkpoint for row in study.attempts):
         return None
     pauses = {f"{row.trial_id}@{row.attempts}": row.epochs for row in study.attempts if row.status == "paused"}
     changed = [
@@ -54,7 +54,7 @@ def schedules(study: StudyView) -> Chart | None:
     for number, key in enumerate(shown, 1):
         scale = study.record.scales.get(key)
         plot.update_yaxes(title=plain(key), type=scale if scale in ("linear", "log") else None, row=number, col=1)
-    taken = sum(row.parent.partition("@")[0] not in ("", row.trial_id) for row in study.attempts)
+    taken = sum(row.parent_checkpoint.partition("@")[0] not in ("", row.trial_id) for row in study.attempts)
     text = "The values with which each trial was trained. "
     text += f"{count_text(taken, 'time')} one took over the checkpoint of another one."
     if len(changed) > SHOWN:
@@ -69,7 +69,7 @@ def _line(rows: list[Attempt], key: str, pauses: dict[str, int]) -> tuple[list[i
     epochs: list[int | None] = []
     values: list[object] = []
     for row in rows:
-        begun = pauses.get(row.parent, 0)
+        begun = pauses.get(row.parent_checkpoint, 0)
         if epochs and epochs[-1] != begun:
             epochs.append(None)
             values.append(None)
