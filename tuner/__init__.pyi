@@ -560,8 +560,8 @@ def run(
     skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
-    metric: str | None = None,
-    direction: str | None = None,
+    metric: str | Sequence[str] = (),
+    direction: str | Sequence[str] = (),
     constraints: str | Sequence[str] = (),
     cwd: StartFolder = 'script',
     metric_pattern: str | None = None,
@@ -639,7 +639,8 @@ def run(
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
-        metric: The metric that trials are compared by, such as val_loss. By default the workload's own.
+        metric: The metric that trials are compared by, such as val_loss. With several, such as val_loss and inference_gb,
+            they are ranked by fronts. By default the workload's own.
         direction: Whether less of the metric is better, or more: minimize (or min), or maximize (or max). By default what
             the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
         constraints: What a trial must keep to be the best, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a name, a

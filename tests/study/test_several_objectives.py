@@ -93,6 +93,7 @@ def test_a_figure_that_is_known_before_can_be_an_objective(tmp_path: Path) -> No
         tuner.run(train, num_samples=2, output=tmp_path / "no", **{**OPTIONS, "metric": ["f1", "parameters"]})
 
 
+@pytest.mark.usefixtures("writes_pages")
 def test_a_study_goes_on_with_its_objectives(tmp_path: Path) -> None:
     tuner.run(train, search="tpe", num_samples=4, output=tmp_path / "out", **OPTIONS)
     assert json.loads((tmp_path / "out" / "study.json").read_text())["further"] == {"train": {"f2": "minimize"}}
