@@ -1,6 +1,6 @@
 """Several objectives against ``study.optimize`` of Optuna: hypervolumes by the same sampler and seeds, on the CPU.
 
-``zdt1`` is a function of six numbers (Zitzler, Deb and Thiele 2000); ``digits`` is an MLP's error against its parameters.
+``zdt1`` is of Zitzler, Deb and Thiele (2000); ``digits`` is the error of an MLP against its parameters.
 """
 
 from __future__ import annotations
