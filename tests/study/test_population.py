@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tuner
+from tuner.decisions.events import Ended
 from tuner.errors import InputError
 
 SPACE = {"lr": {"uniform": [0.1, 1.0]}, "width": {"choice": [1, 2]}}
@@ -78,6 +79,7 @@ def test_a_population_goes_on_after_a_kill(tmp_path: Path) -> None:
 import os, signal
 from tests.study.test_population import OPTIONS, climb
 import tuner
+from tuner.decisions.events import Ended
 from tuner.decisions.events import Ended
 ended = []
 def kill(event):
@@ -147,3 +149,20 @@ def test_a_built_in_workload_keeps_the_shape_of_its_checkpoint(tmp_path: Path) -
         assert row["config/hidden_dim"] == before[row["parent_checkpoint"]]["config/hidden_dim"]
         assert row["config/lr"] != before[row["parent_checkpoint"]]["config/lr"]
     assert "Schedules" in (out / "report.html").read_text()
+
+
+def test_members_go_on_alone_if_the_study_is_resumed_as_no_population(tmp_path: Path) -> None:
+    ended: list[Ended] = []
+
+    def stop(event: object) -> None:
+        ended.extend([event] * isinstance(event, Ended))  # type: ignore[list-item]
+        if len(ended) == 9:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuner.run(climb, output=tmp_path / "out", callbacks=[stop], **OPTIONS)
+    result = tuner.run(
+        climb, resume=tmp_path / "out", scheduler="fifo", scheduler_options={}, in_process=True, callbacks=[]
+    )
+    assert [row.status for row in result.trials] == ["completed"] * 8
+    assert len(lines(tmp_path / "out")) >= 17

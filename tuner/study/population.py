@@ -98,17 +98,11 @@ class Population:
         member, ranked = members[ended.trial.trial_id], sorted(members.values(), key=lambda other: other.loss)
         count = min(math.ceil(len(ranked) * self._options.quantile), len(ranked) // 2)
         source = random.choice(ranked[:count]) if member in ranked[len(ranked) - count :] else member
-        trial = replace(
-            ended.trial,
-            attempt=ended.trial.attempt + 1,
-            config=source.trial.config,
-            parent=source.trial.pause,
-            begun=source.epochs,
-            until=self._until(source.trial, source.epochs),
-        )
-        request = state.requests[trial.trial_id]
-        if source is member and trial.config == request.trial.config:
-            return Retried(ended, replace(request, trial=trial, history=History()), now)
+        until = self._until(source.trial, source.epochs)
+        trial = following(ended.trial, source.epochs, until)
+        trial = replace(trial, config=source.trial.config, parent=source.trial.pause)
+        if source is member and trial.config == state.requests[trial.trial_id].trial.config:
+            return goes_on(state, ended, trial, now)
         found = self._estimated(trial)
         if source is not member:
             found = self._mutated(trial, found, random)
@@ -152,3 +146,13 @@ class Population:
             raise InputError(f"{option('scheduler', PBT)}: say by {given} how often a trial reports")
         until = begun + (self._options.interval or max(1, epochs // INTERVALS))
         return until if until < epochs else 0
+
+
+def following(trial: Trial, epochs: int, until: int = 0) -> Trial:
+    """What follows a trial that has paused after so many epochs: its next attempt, from that checkpoint on."""
+    return replace(trial, attempt=trial.attempt + 1, parent=trial.pause, begun=epochs, until=until)
+
+
+def goes_on(state: State, ended: Ended, trial: Trial, now: float) -> Retried:
+    """The next attempt of a paused trial, with the same needs."""
+    return Retried(ended, replace(state.requests[trial.trial_id], trial=trial, history=History()), now)

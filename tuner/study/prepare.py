@@ -36,7 +36,7 @@ from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.judging import Judging
 from tuner.study.live_search import Search, Searching, fitting, unwanted
 from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
-from tuner.study.population import Population
+from tuner.study.population import Population, following, goes_on
 from tuner.study.resume import check_same, description, events_of, with_batches_of
 from tuner.trial import KNOWN, Device, Objective, Request, Trial, is_auto
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
@@ -243,9 +243,9 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
         lines = read_epochs(Path(settings.resume) / EPOCHS)
         trials = {request.trial.trial_id: request.trial for request in estimates.requests}
         replay(course, retrying, events_of(loaded.attempts, lines, trials))
-        if population:
-            for paused in list(course.state.undecided.values()):
-                course.take(population.after(course.state, paused, 0.0))
+        for paused in list(course.state.undecided.values()):
+            alone = goes_on(course.state, paused, following(paused.trial, paused.epochs), 0.0)
+            course.take(population.after(course.state, paused, 0.0) if population else alone)
     return Steering(course, feedback, packing, searching, population)
 
 
