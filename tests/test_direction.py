@@ -150,7 +150,7 @@ def test_the_best_epoch_of_an_accuracy_is_the_one_with_the_most(tmp_path: Path) 
     assert torch.load("out/best.pt", weights_only=True)["name"] == "good"
     study = read_study(tmp_path / "out")
     assert (study.metrics, study.directions) == ({"accurate": "val_accuracy"}, {"accurate": "maximize"})
-    assert study.options is not None and study.options["direction"] == "maximize"
+    assert study.options is not None and study.options["direction"] == ["maximize"]
 
 
 def test_the_metric_that_is_asked_for_replaces_the_workloads_own_and_its_direction() -> None:
@@ -173,7 +173,7 @@ def test_a_score_is_refused_without_a_direction_and_nothing_is_written(word: str
     with pytest.raises(InputError, match=rf"^scored: is more of '{workload.metric}' better, or less\? {remedy}$"):
         tuner.run(workload, output="out", **HERE)
     assert not (tmp_path / "out").exists()
-    assert objective_of(workload(), direction="minimize").direction == "minimize"
+    assert objective_of(workload(), directions=["minimize"]).direction == "minimize"
 
 
 def test_a_word_counts_between_underscores_only() -> None:
@@ -185,8 +185,8 @@ def test_a_direction_of_the_class_is_none_of_another_metric() -> None:
     with pytest.raises(
         InputError, match=r"is more of 'val_accuracy' better, or less\? Give direction='maximize' or "
     ):
-        objective_of(Up(), "val_accuracy")
-    assert objective_of(Up(), "val_accuracy", "minimize") == Objective("val_accuracy", "minimize")
+        objective_of(Up(), ["val_accuracy"])
+    assert objective_of(Up(), ["val_accuracy"], ["minimize"]) == Objective("val_accuracy", "minimize")
 
 
 BAD = {

@@ -59,7 +59,7 @@ def test_an_option_is_an_argument_of_optunas_class(name: str, text: str, attribu
         ("search", "tbe", [], "search='tbe': did you mean tpe"),
         ("search", "annealing", [], f"search='annealing': choose one of {', '.join(SEARCHES)}"),
         ("scheduler", "hyperban", [], "scheduler='hyperban': did you mean hyperband"),
-        ("scheduler", "pb2", [], f"scheduler='pb2': choose one of {', '.join(SCHEDULERS)}"),
+        ("scheduler", "bohb", [], f"scheduler='bohb': choose one of {', '.join(SCHEDULERS)}"),
         ("search", 3, [], "search=3: give one of .*, an Optuna sampler or a searcher of ray.tune"),
         ("scheduler", optuna.samplers.TPESampler(), [], "scheduler=.*: give one of .*, an Optuna pruner$"),
         ("search", optuna.samplers.TPESampler, [], r"search=TPESampler: it is a class: give .* TPESampler\(\)"),

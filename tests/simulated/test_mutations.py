@@ -44,7 +44,7 @@ def lost_device_rule(patch: Patch) -> None:
 
 
 def pruners_direction(patch: Patch) -> None:
-    wrapped(patch, optuna_trials, "new_study", lambda new, sampler, pruner, _: new(sampler, pruner, "maximize"))
+    wrapped(patch, optuna_trials, "new_study", lambda new, sampler, pruner, _: new(sampler, pruner, ["maximize"]))
 
 
 def order_of_the_queue(patch: Patch) -> None:
