@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import tuner
+from tests.support.toy import Toy
 from tuner.decisions.events import Ended
 from tuner.errors import InputError
+from tuner.hyperparameters import Hyperparameter
 
 SPACE = {"lr": {"uniform": [0.1, 1.0]}, "width": {"choice": [1, 2]}}
 OPTIONS: dict[str, Any] = {
@@ -38,6 +42,18 @@ def climb(config: dict[str, Any]) -> None:
 def forgets(config: dict[str, Any]) -> None:
     for epoch in range(1, 7):
         tuner.report(gain=config["lr"], epoch=epoch)
+
+
+class Wide(Toy):
+    """Learns y = 2x with some weights."""
+
+    name = "wide"
+    hyperparameters = {**Toy.hyperparameters, "width": Hyperparameter(1, 1, 9, "weights")}  # noqa: RUF012
+
+    def build_model(self, config: Any, data: Any) -> nn.Module:
+        model = nn.Sequential(nn.Linear(1, config["width"]), nn.Linear(config["width"], 1))
+        model.register_buffer("fault", torch.tensor(0))
+        return model
 
 
 def lines(folder: Path, name: str = "attempts.jsonl") -> list[dict[str, Any]]:
@@ -121,34 +137,25 @@ def test_what_a_population_cannot_use_is_refused(tmp_path: Path, change: dict[st
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.long
-def test_a_built_in_workload_keeps_the_shape_of_its_checkpoint(tmp_path: Path) -> None:
-    space = tmp_path / "space.json"
-    space.write_text(json.dumps({"lr": {"loguniform": [1e-3, 1e-1]}, "hidden_dim": {"choice": [16, 32]}}))
-    options = ["--search", "random", "--num-samples", "4", "--epochs", "3", "--scheduler", "pbt"]
-    out = tmp_path / "out"
-    command = [sys.executable, "-m", "tuner", "--workload", "graphsage", "--space", str(space), *options]
-    ran = subprocess.run(
-        [*command, "--output", str(out), "--max-workers", "2"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-    journal = lines(out)
-    assert {row["status"] for row in journal} == {"paused", "completed"}
+def test_a_workload_takes_over_weights_but_not_the_rate_nor_another_shape(tmp_path: Path) -> None:
+    space = {"lr": {"loguniform": [1e-3, 1e-1]}, "width": {"choice": [1, 2]}}
+    options = {**OPTIONS, "space": space, "metric": "val_loss", "direction": "minimize", "scheduler_options": {}}
+    result = tuner.run(Wide, epochs=4, output=tmp_path / "out", **options)
+    assert [(row.status, row.epochs) for row in result.trials] == [("completed", 4)] * 8
+    journal = lines(tmp_path / "out")
     before = {f"{row['trial_id']}@{row['attempts']}": row for row in journal}
-    taken = [
-        row
-        for row in journal
-        if row["parent_checkpoint"] and not row["parent_checkpoint"].startswith(row["trial_id"])
-    ]
-    assert taken
-    for row in taken:
-        assert row["config/hidden_dim"] == before[row["parent_checkpoint"]]["config/hidden_dim"]
-        assert row["config/lr"] != before[row["parent_checkpoint"]]["config/lr"]
-    assert "Schedules" in (out / "report.html").read_text()
+    assert taken_over(journal)
+    for row in taken_over(journal):
+        parent = before[row["parent_checkpoint"]]
+        assert row["config/width"] == parent["config/width"]
+        assert row["config/lr"] != parent["config/lr"]
+        assert row["epochs"] == parent["epochs"] + 1
+
+
+@pytest.mark.usefixtures("writes_pages")
+def test_the_page_draws_the_schedules_of_a_population(tmp_path: Path) -> None:
+    tuner.run(climb, output=tmp_path / "out", **{**OPTIONS, "report": True})
+    assert "one took over the checkpoint of another one" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_members_go_on_alone_if_the_study_is_resumed_as_no_population(tmp_path: Path) -> None:
