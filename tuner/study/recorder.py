@@ -169,7 +169,7 @@ class Recorder(Listener):
         trial, before = event.request.trial, event.ended.trial
         source = trial.parent.partition("@")[0]
         if source and source != trial.trial_id:
-            changes = [f"{key}={value}" for key, value in trial.config.items() if value != before.config[key]]
+            changes = [f"{key}={value}" for key, value in trial.config.items() if value != before.config.get(key)]
             with_values = f" with {', '.join(changes)}" if changes else ""
             self.noted(f"{trial.name} ({trial.trial_id}) takes over {source} after epoch {trial.begun}{with_values}")
 

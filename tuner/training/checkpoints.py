@@ -73,6 +73,7 @@ class Checkpoint:
         """
         if self._path.exists() and ((progress := self._read(model, optimizer)) or not self._parent):
             return progress
+        self._faults.clear()  # a file of another attempt, which had taken over something else
         return self._take_over(self._parent, model, optimizer) if self._parent else TrainingState()
 
     def _take_over(self, parent: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
@@ -119,7 +120,7 @@ class Checkpoint:
     def pause(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
         """Writes the checkpoint that this trial or another one takes over; raises ``WorkloadError`` if it cannot."""
         self._save(model, optimizer, progress)
-        if not self._path.exists():
+        if self._kept != progress.epoch or not self._path.exists():
             raise WorkloadError(self._faults.get("write") or f"checkpoint not written: no folder {self._folder}")
         os.replace(self._path, self._paused)
 

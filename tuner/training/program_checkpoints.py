@@ -79,9 +79,9 @@ class ProgramCheckpoints:
         """Keeps the last checkpoint for this trial or another one, which takes it over.
 
         Raises:
-            WorkloadError: there is none.
+            WorkloadError: there is none, or it could not be written.
         """
-        if not (self._last and self._path and self._paused):
+        if self.faults or not (self._last and self._path and self._paused):
             why = self.faults[0] if self.faults else "give tuner.report(…, checkpoint=…) a state dict or a folder"
             raise WorkloadError(f"a population takes over checkpoints, and this trial has none: {why}")
         shutil.rmtree(self._paused, ignore_errors=True)
