@@ -1,6 +1,7 @@
 """Population-based training against Ray Tune's own: the best final score of both with the same budget, by seed.
 
-Both begin with the same values and train as many epochs.
+Both begin with the same values, and each member is to train equally many epochs. Ray trains some more, as its members may take
+over checkpoints from before their own; so the epochs are printed, too.
 
 ``toy`` is Ray's example pbt_function, whose best learning rate changes as it is trained; ``digits`` is a small CNN.
 """
@@ -20,6 +21,8 @@ import torch
 from torch import nn
 
 import tuner
+from tuner.records.epochs import read_epochs
+from tuner.records.files import EPOCHS
 from tuner.search.drawing import draws
 from tuner.search.spaces import parse_space
 
@@ -74,8 +77,8 @@ def space_of(name: str) -> dict[str, Any]:
     return {"lr": {"loguniform": [low, high]}} | ({"momentum": {"uniform": [0.0, 0.99]}} if name == "digits" else {})
 
 
-def with_tuner(name: str, seed: int, members: int, folder: Path) -> float:
-    """The best final score of tuner's population."""
+def with_tuner(name: str, seed: int, members: int, folder: Path) -> tuple[float, int]:
+    """The best final score of tuner's population, and its epochs."""
     problem, epochs, interval = PROBLEMS[name]
 
     def train(config: State) -> None:
@@ -85,21 +88,14 @@ def with_tuner(name: str, seed: int, members: int, folder: Path) -> float:
     pbt = {"scheduler": "pbt", "scheduler_options": {"interval": interval, "epochs": epochs}}
     common = {"metric": "score", "direction": "maximize", "memory_gb": 2, "max_workers": 4, "report": False}
     result = tuner.run(train, space=space_of(name), num_samples=members, seed=seed, output=folder, **pbt, **common)
-    scores = list(read_last(folder).values())
     assert all(row.status == "completed" for row in result.trials)
-    return max(scores)
+    lines = [line for line in read_epochs(folder / EPOCHS) if line.metrics]
+    last = {line.trial_id: line.metrics["score"] or 0.0 for line in lines}
+    return max(last.values()), len(lines)
 
 
-def read_last(folder: Path) -> dict[str, float]:
-    """The last reported score of each trial."""
-    from tuner.records.epochs import read_epochs
-    from tuner.records.files import EPOCHS
-
-    return {line.trial_id: line.metrics["score"] or 0.0 for line in read_epochs(folder / EPOCHS) if line.metrics}
-
-
-def with_ray(name: str, seed: int, members: int, folder: Path) -> float:
-    """The best final score of Ray Tune's population."""
+def with_ray(name: str, seed: int, members: int, folder: Path) -> tuple[float, int]:
+    """The best final score of Ray Tune's population, and its epochs."""
     from ray import tune
     from ray.tune.schedulers import PopulationBasedTraining
     from ray.tune.search import BasicVariantGenerator
@@ -114,6 +110,8 @@ def with_ray(name: str, seed: int, members: int, folder: Path) -> float:
         for score, now in problem(config, state, seed):
             with tempfile.TemporaryDirectory() as path:
                 torch.save(now, Path(path) / "state.pt")
+                with (folder / "epochs").open("a") as file:
+                    file.write(".")
                 tune.report({"score": score}, checkpoint=tune.Checkpoint.from_directory(path))
 
     random.seed(seed)
@@ -138,7 +136,7 @@ def with_ray(name: str, seed: int, members: int, folder: Path) -> float:
         tune_config=config,
         run_config=tune.RunConfig(storage_path=str(folder), verbose=0),
     ).fit()
-    return max(result.metrics["score"] for result in found)
+    return max(result.metrics["score"] for result in found), len((folder / "epochs").read_text())
 
 
 @click.command(help=__doc__)
@@ -148,17 +146,18 @@ def with_ray(name: str, seed: int, members: int, folder: Path) -> float:
 def main(problem: str, seeds: int, members: int) -> None:
     import ray
 
-    scores: dict[str, list[float]] = {"tuner": [], "ray": []}
+    found: dict[str, list[tuple[float, int]]] = {"tuner": [], "Ray Tune": []}
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:
-            scores["tuner"].append(with_tuner(problem, seed, members, Path(folder) / "tuner"))
+            found["tuner"].append(with_tuner(problem, seed, members, Path(folder) / "tuner"))
         with tempfile.TemporaryDirectory() as folder:
             ray.init(num_cpus=2, include_dashboard=False, object_store_memory=2**28, log_to_driver=False)
-            scores["ray"].append(with_ray(problem, seed, members, Path(folder)))
+            found["Ray Tune"].append(with_ray(problem, seed, members, Path(folder)))
             ray.shutdown()
-        click.echo(f"seed {seed}: tuner {scores['tuner'][-1]:.4f}, Ray Tune {scores['ray'][-1]:.4f}")
-    medians = {name: statistics.median(values) for name, values in scores.items()}
-    click.echo(f"medians of {seeds} seeds on the CPU: tuner {medians['tuner']:.4f}, Ray Tune {medians['ray']:.4f}")
+        scores = [f"{name} {values[-1][0]:.4f} after {values[-1][1]} epochs" for name, values in found.items()]
+        click.echo(f"seed {seed}: {', '.join(scores)}")
+    medians = [f"{name} {statistics.median(score for score, _ in values):.4f}" for name, values in found.items()]
+    click.echo(f"medians of {seeds} seeds on the CPU: {', '.join(medians)}")
 
 
 if __name__ == "__main__":
