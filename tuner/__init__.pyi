@@ -563,6 +563,7 @@ def run(
     metric: str | Sequence[str] = (),
     direction: str | Sequence[str] = (),
     constraints: str | Sequence[str] = (),
+    inference_batch: int | None = None,
     cwd: StartFolder = 'script',
     metric_pattern: str | None = None,
     metrics_file: str | None = None,
@@ -646,6 +647,8 @@ def run(
         constraints: What a trial must keep to be the best, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a name, a
             comparison and a number with a unit. What breaks one on estimated_gb, inference_gb, parameters or
             step_seconds, known before, is not run.
+        inference_batch: The batch of the forward pass whose memory is inference_gb, for a workload. By default that of
+            training.
         cwd: Where a script or a command starts: in the current folder (script), or in a folder of its own trial,
             trials/ID in the study's folder.
         metric_pattern: A regular expression that finds the metric in a line that a script or a command prints, such as

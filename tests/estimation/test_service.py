@@ -15,7 +15,7 @@ from tuner.decisions.packing import need_bytes
 from tuner.errors import ExecutionError, InputError
 from tuner.estimation.service import EstimationService
 from tuner.search.configurations import complete, configurations
-from tuner.trial import EVALUATION_PARTS, GB, MB, Device, MemoryEstimate
+from tuner.trial import EVALUATION_PARTS, GB, MB, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Batch
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.micro_batches import halved
@@ -88,6 +88,17 @@ class Enormous(Varying):
 def test_the_largest_batch_of_an_epoch_decides() -> None:
     found = EstimationService("traced").raw(Varying(), complete({}, Toy.hyperparameters), None, CPU)
     assert found.data_bytes >= 2 * 500_000 * 4
+
+
+def test_the_batch_of_a_forward_pass_can_be_given(ratings: RatingData) -> None:
+    configurations = [Configuration("one", config(hidden_dim=256, batch_size=800, dropout=0.0))]
+
+    def inference(batch: int | None) -> int:
+        service = EstimationService("traced", calibration=False, inference=True, inference_batch=batch)
+        (found,) = service.estimate_all(GraphSAGE(), configurations, ratings, CPU)
+        return found.raw.inference_bytes
+
+    assert 0 < inference(10) < inference(800) == inference(None)
 
 
 def test_micro_batches_take_less_and_their_gradients_stay_meanwhile(ratings: RatingData) -> None:

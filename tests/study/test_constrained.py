@@ -72,3 +72,13 @@ def test_a_study_of_which_no_trial_can_keep_a_constraint_is_refused(tmp_path: Pa
 
 def reports(config: dict[str, Any]) -> None:
     tuner.report(loss=1.0 / config["hidden"])
+
+
+def test_a_batch_of_a_forward_pass_that_nobody_compares_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        tuner.InputError, match="has no effect where nothing is compared by inference_gb: leave it out"
+    ):
+        tuner.run(train, num_samples=1, inference_batch=1, output=tmp_path / "out", **OPTIONS)
+    options = {**OPTIONS, "num_samples": 1, "estimate": build, "constraints": "inference_gb <= 9"}
+    with pytest.raises(tuner.InputError, match="train says of no key that it is its batch: leave it out"):
+        tuner.run(train, inference_batch=1, output=tmp_path / "out", **options)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.decisions.seconds import Pace
-from tuner.errors import InputError, TunerError, WorkloadError, option, spelled
+from tuner.errors import InputError, ParameterError, TunerError, WorkloadError, option, spelled
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample, to_sample
 from tuner.estimation.estimators import (
@@ -63,6 +63,7 @@ class EstimationService:
     expandable_segments: bool = False  # the option of PyTorch's CUDA allocator
     build: Build | None = None  # model, optimizer and loss of a function's configuration, to be traced
     inference: bool = False  # whether the memory of a forward pass is estimated, too
+    inference_batch: int | None = None  # the batch of that; None for the batch of training
     tell: Callable[[int, int], None] = lambda number, of: None  # told the number of each configuration, and of all
 
     def __post_init__(self) -> None:
@@ -147,6 +148,11 @@ class EstimationService:
         """The estimate with the memory of a forward pass, in the same context, if that is asked for."""
         if not self.inference or estimate.method != "traced":
             return estimate
+        if batch := self.inference_batch:
+            if not isinstance(workload, Workload) or workload.memory_scales_with is None:
+                rule = f"{workload.name} says of no key that it is its batch"
+                raise ParameterError("inference_batch", batch, rule, "leave it out")
+            config = {**config, workload.memory_scales_with: batch}
         if isinstance(workload, Workload):
             trace = trace_of(workload, config, data, device, forward=True)
         else:

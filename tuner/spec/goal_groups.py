@@ -63,6 +63,18 @@ class ObjectiveOptions(Options, title="Configurations and data"):
         Terminal("CONDITION", "--constraint"),
     )
 
+    inference_batch: int | None = field(
+        None,
+        "The batch of the forward pass whose memory is inference_gb, for a workload.",
+        Terminal("N", unset="that of training"),
+        ge=1,
+    )
+
+    @property
+    def compared_by(self) -> tuple[str, ...]:
+        """The names of metrics and figures by which trials are compared or constrained."""
+        return (*self.metric, *(one.name for one in self.limited_by))
+
     @property
     def limited_by(self) -> tuple[Constraint, ...]:
         """The constraints."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.decisions.constraints import INFEASIBLE
+from tuner.decisions.constraints import INFEASIBLE, INFERENCE
 from tuner.decisions.packing import Packing
 from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, ParameterError, both_given, option
@@ -63,6 +63,9 @@ class Settings(
                 raise both_given("in_process", "mps", "this process trains one trial at a time")
             if self.max_workers not in (None, 1):
                 raise both_given("in_process", "max_workers", "this process trains one trial at a time")
+        if self.inference_batch and INFERENCE not in self.compared_by:
+            rule = f"has no effect where nothing is compared by {INFERENCE}"
+            raise ParameterError("inference_batch", self.inference_batch, rule, "leave it out")
         callbacks: object = self.callbacks or []
         if not isinstance(callbacks, (list, tuple)) or not all(map(callable, callbacks)):
             raise ParameterError("callbacks", callbacks, "must be a list of functions that take an event")

@@ -186,7 +186,8 @@ def estimation_service(settings: Settings) -> EstimationService:
         settings.expandable_segments,
         tell=phases.estimating,
         build=settings.estimate,
-        inference=INFERENCE in (*settings.metric, *(one.name for one in settings.limited_by)),
+        inference=INFERENCE in settings.compared_by,
+        inference_batch=settings.inference_batch,
     )
 
 
