@@ -1,7 +1,7 @@
 """Population-based training against Ray Tune's own: the best final score of both with the same budget, by seed.
 
-Both begin with the same values, and members are to train equally long. Ray trains some more, as a member may take over
-a checkpoint from before its own; so the epochs are printed, too.
+Both begin with the same values, and members are to train equally long. Ray trains some more, as a member may take
+over a checkpoint from before its own; so the epochs are printed, too.
 
 ``toy`` is Ray's example pbt_function, whose best learning rate changes as it is trained; ``digits`` is a small CNN.
 """

@@ -14,6 +14,7 @@ from tuner.training.endings import Diverged, Fit, Paused, Pruned, phases
 from tuner.training.graphs import steps_of
 from tuner.training.learning_rates import LearningRates
 from tuner.training.optimizers import build_optimizer
+from tuner.training.process_state import seed_of
 from tuner.training.step import Steps, constants, evaluate, place, snapshot
 from tuner.training.timing import Launching
 from tuner.trial import Config, EpochReport, Objective, Phase, Trial
@@ -128,7 +129,7 @@ def _begin(
     checkpoint: Checkpoint | None,
 ) -> tuple[nn.Module, torch.optim.Optimizer, LearningRates, TrainingState]:
     """The model, its optimizer, the learning rates and the progress, from the checkpoint if it can be used."""
-    torch.manual_seed(trial.seed + trial.begun)
+    torch.manual_seed(seed_of(trial))
     model = place(workload, trial.config, data, device)
     optimizer = build_optimizer(workload, model, trial.config)
     rates = LearningRates(workload, optimizer, trial.config)

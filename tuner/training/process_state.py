@@ -1,4 +1,4 @@
-"""Puts back what a trial has set in a process that runs further trials."""
+"""Puts back what a trial has set in a process that runs further trials; and what seeds its random generators."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
+from zlib import crc32
+
+from tuner.trial import Trial
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # how it is read, and how it is set
 
@@ -100,3 +103,8 @@ def put_back() -> Iterator[None]:
         yield
     finally:
         before.put_back()
+
+
+def seed_of(trial: Trial) -> int:
+    """The seed of a trial's random generators: in each interval of a member of a population another one."""
+    return crc32(f"{trial.seed}/{trial.trial_id}/{trial.begun}".encode()) if trial.parent else trial.seed

@@ -18,7 +18,7 @@ from tuner.errors import MissingMetric, WorkloadError
 from tuner.machine.first_use import load_early
 from tuner.machine.threads import limit_threads
 from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phases
-from tuner.training.process_state import put_back
+from tuner.training.process_state import put_back, seed_of
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
 from tuner.trial import MOST_SEED, EpochReport, Objective, Question, Trial
 from tuner.workloads.contract import calling, method_failure
@@ -162,7 +162,7 @@ class _Session:
         error: BaseException | None = None
         _answering[self._trial.trial_id] = self._replies
         try:
-            _set_seeds(self._trial.seed + self._trial.begun)
+            _set_seeds(seed_of(self._trial))
             with put_back(), entered(self), calling(program, program.name):
                 self.final = program.run(self._trial.config, data, self)
         except ProgramPruned:
