@@ -211,11 +211,17 @@ def replay(course: Course, retrying: Retrying, events: Sequence[Event]) -> None:
     """Takes the events of an earlier process's journal."""
     last = {event.trial.trial_id: event for event in events if isinstance(event, Ended)}
     for event in events:
-        before = course.state.undecided.get(event.trial.trial_id) if isinstance(event, Ended) else None
-        if before and isinstance(event, Ended) and event.result.status in GOES_ON:
-            last[event.trial.trial_id] = before
+        if paused := _paused_before(course.state, event):
+            last[paused.trial.trial_id] = paused
             continue  # what it had taken over is decided anew
         course.take(event, logged=False)  # that process has logged it
         if isinstance(event, Ended) and event.result.status != "paused":
             decision = retrying.after_earlier(course.state, event, was_last=last[event.trial.trial_id] is event)
             course.take(decision, logged=isinstance(decision, Retried))
+
+
+def _paused_before(state: State, event: Event) -> Ended | None:
+    """The pause before an attempt that an earlier process would have tried again; None if this is none."""
+    if not isinstance(event, Ended) or not (event.result.status in GOES_ON or event.result.lost):
+        return None
+    return state.undecided.get(event.trial.trial_id)
