@@ -44,7 +44,6 @@ EVALUATION_PARTS = "evaluation_parts"  # chunks for each chunk of a plain evalua
 CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward instead of keeping them
 CUDA_GRAPHS = "cuda_graphs"  # 1 records a step on a GPU as a CUDA graph
 MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
-RANKS = "gpus_per_trial"  # the GPUs that a trial is spread over, with a process on each
 OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained in the host's memory between uses
 
 
@@ -156,11 +155,6 @@ class Trial:
     def micro_batches(self) -> int:
         """The number of micro-batches in an optimizer step."""
         return int(self.config.get(ACCUMULATION, 1))
-
-    @property
-    def ranks(self) -> int:
-        """The number of processes that train it together, each on a GPU of its own or with its part of the RAM."""
-        return int(self.config.get(RANKS, 1))
 
 
 def is_auto(config: Config) -> bool:
@@ -301,8 +295,6 @@ class Placement:
     limit_bytes: int  # the reserved memory; the trial's cap is this less the worker's context
     threads: int
     host_bytes: int = 0  # the reserved RAM of its host beside a GPU's memory; there is no cap on it
-    rank: int = 0
-    others: tuple[Placement, ...] = ()  # of the first rank: where the trial's other ranks are, in their order
 
 
 @dataclass(frozen=True)

@@ -22,26 +22,6 @@ FRONT = "front"  # the column with a trial's front: 1 for trials that none is be
 Rank = tuple[float, float]  # the front, and the negated crowding distance
 
 
-def ranks(rows: Sequence[Attempt], objective: Objective) -> dict[str, Rank]:
-    """The ranks of the completed trials that have all values, by study and trial."""
-    import numpy as np
-    from optuna.study._multi_objective import _fast_non_domination_rank
-
-    valued = [row for row in rows if row.status == "completed" and all(map(math.isfinite, row.losses(objective)))]
-    if not valued:
-        return {}
-    losses = np.array([row.losses(objective) for row in valued])
-    fronts = _fast_non_domination_rank(losses)
-    crowding = np.zeros(len(valued))
-    for front in set(fronts.tolist()):
-        own = np.flatnonzero(fronts == front)
-        crowding[own] = _crowding(losses[own])
-    return {
-        _key(row): (float(front + 1), -float(distance))
-        for row, front, distance in zip(valued, fronts, crowding, strict=True)
-    }
-
-
 def with_fronts(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> list[Attempt]:
     """The rows, where there are several objectives with the front of each."""
     return _with(rows, _ranks(rows, objectives))
@@ -62,19 +42,35 @@ def best_first(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> 
     return _with(sorted(rows, key=rank), found)
 
 
-def _ranks(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> dict[str, Rank]:
-    found: dict[str, Rank] = {}
-    for workload, objective in objectives.items():
-        if objective.others:
-            found |= ranks([row for row in rows if row.workload == workload], objective)
-    return found
-
-
 def _with(rows: Sequence[Attempt], found: Mapping[str, Rank]) -> list[Attempt]:
     return [
         replace(row, metrics={**row.metrics, FRONT: int(found[_key(row)][0])}) if _key(row) in found else row
         for row in rows
     ]
+
+
+def _ranks(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> dict[str, Rank]:
+    """The ranks of the completed trials that have all values of several objectives."""
+    found: dict[str, Rank] = {}
+    for workload, objective in objectives.items():
+        own = [row for row in rows if objective.others and row.workload == workload and row.status == "completed"]
+        losses = {_key(row): row.losses(objective) for row in own}
+        valued = {key: values for key, values in losses.items() if all(map(math.isfinite, values))}
+        found |= _ranked(list(valued), list(valued.values())) if valued else {}
+    return found
+
+
+def _ranked(keys: Sequence[str], values: Sequence[tuple[float, ...]]) -> dict[str, Rank]:
+    import numpy as np
+    from optuna.study._multi_objective import _fast_non_domination_rank
+
+    losses = np.array(values)
+    fronts = _fast_non_domination_rank(losses)
+    crowding = np.zeros(len(keys))
+    for front in set(fronts.tolist()):
+        own = np.flatnonzero(fronts == front)
+        crowding[own] = _crowding(losses[own])
+    return {key: (float(fronts[place] + 1), -float(crowding[place])) for place, key in enumerate(keys)}
 
 
 def _key(row: Attempt) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tuner.records.attempts import Attempt
 from tuner.reporting.figures.chart import Chart, plain
 from tuner.reporting.figures.style import colour, house_style, shade
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text
 
+TRAINED = ("paused", "completed")
 SHOWN = 8  # the most hyperparameters
 NAMED = 5  # the best trials, which are in the legend
 HEIGHT = 190  # of each hyperparameter's plot, in CSS pixels
@@ -19,7 +19,6 @@ def schedules(study: StudyView) -> Chart | None:
 
     if not any(row.parent_checkpoint for row in study.attempts):
         return None
-    pauses = {f"{row.trial_id}@{row.attempts}": row.epochs for row in study.attempts if row.status == "paused"}
     changed = [
         key
         for key in dict.fromkeys(key for row in study.attempts for key in row.config)
@@ -30,9 +29,11 @@ def schedules(study: StudyView) -> Chart | None:
     shown = changed[:SHOWN]
     plot = make_subplots(len(shown), 1, shared_xaxes=True, vertical_spacing=0.18 / len(shown))
     for place, best in enumerate(study.rows):
-        rows = [row for row in study.attempts if row.trial_id == best.trial_id and row.status != "interrupted"]
+        rows = [row for row in study.attempts if row.trial_id == best.trial_id and row.status in TRAINED]
+        ends = [row.epochs for row in rows]
+        epochs = [epoch for ends_of in zip([0, *ends[:-1]], ends, strict=True) for epoch in ends_of] if ends else []
         for number, key in enumerate(shown, 1):
-            epochs, values = _line(rows, key, pauses)
+            values = [row.config.get(key) for row in rows for _ in range(2)]
             named = place < NAMED
             look = (
                 {"color": shade(place / NAMED), "width": 2.4} if named else {"color": colour("muted"), "width": 1.1}
@@ -62,17 +63,3 @@ def schedules(study: StudyView) -> Chart | None:
     styled = house_style(plot, HEIGHT * len(shown) + 60, showlegend=True)
     styled.update_xaxes(title="epoch", tickformat="d", showgrid=False, row=len(shown), col=1)
     return Chart("Schedules", text, styled)
-
-
-def _line(rows: list[Attempt], key: str, pauses: dict[str, int]) -> tuple[list[int | None], list[object]]:
-    """The epochs and the values of a trial, with a gap where it took over what another one had trained."""
-    epochs: list[int | None] = []
-    values: list[object] = []
-    for row in rows:
-        begun = pauses.get(row.parent_checkpoint, 0)
-        if epochs and epochs[-1] != begun:
-            epochs.append(None)
-            values.append(None)
-        epochs += [begun, row.epochs]
-        values += [row.config.get(key)] * 2
-    return epochs, values
