@@ -38,7 +38,7 @@ def test_a_thousand_studies_keep_every_rule() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "first", [1000, 2000, 3000, *(pytest.param(first, marks=pytest.mark.slow) for first in range(4000, 10_000, 1000))]
+    "first", [1000, *(pytest.param(first, marks=pytest.mark.slow) for first in range(2000, 10_000, 1000))]
 )
 def test_ten_thousand_studies_keep_every_rule(first: int) -> None:
     run_all(range(first, first + 1000))
