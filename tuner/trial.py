@@ -34,6 +34,7 @@ FreshProcesses = Literal["auto", "on", "off"]  # whether each trial has a proces
 SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned", "too_large", "infeasible")  # ended as the user wants it
 
 KNOWN = ("estimated_gb", "inference_gb", "parameters", "step_seconds")  # what is known of a trial before it runs
+FRONT = "front"  # the column with a trial's front: 1 for trials that none is better than in everything
 LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study
 AUTO = "auto"  # a batch size that tuner chooses: the largest for which a trial fits into its memory share
 UNNAMED = "default"  # the name of a configuration that sets nothing

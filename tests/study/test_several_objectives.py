@@ -117,7 +117,7 @@ def test_it_is_exported_with_all_values(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/optuna.db"
     tuner.export(tmp_path / "out", optuna=url)
     study = optuna.load_study(study_name="out", storage=url)
-    assert (study.metric_names, len(study.best_trials)) == (["f1", "f2"], len(study.best_trials))
+    assert study.metric_names == ["f1", "f2"]
     assert sorted(trial.values for trial in study.trials) == sorted(
         [row["f1"], row["f2"]] for row in tuner.results(tmp_path / "out").to_dict("records")
     )
@@ -134,9 +134,13 @@ def test_a_trial_without_one_of_the_metrics_ends_the_study(tmp_path: Path) -> No
     [
         ({"scheduler": "asha"}, "scheduler='asha': judges by one metric, not by 2 metrics"),
         ({"scheduler": "pbt"}, "scheduler='pbt': judges by one metric, not by 2 metrics"),
+        ({"search": "cmaes"}, "search='cmaes': takes one metric, not 2 metrics"),
         ({"target": 0.5}, "target=0.5: is of one metric, and there are 2 metrics"),
         ({"seeds": 2}, "seeds=2: trials are ranked by fronts of 2 metrics, not by means"),
-        ({"direction": "min"}, "direction='minimize': there are 2 metrics and 1 directions: give one for each"),
+        (
+            {"direction": "min"},
+            "direction='minimize': it is given 1 times, and there are 2 metrics: give one for each",
+        ),
         ({"metric": ["parameters", "f1"]}, "metric='parameters': is known before a trial runs"),
         ({"metric": ["f1", "f1"]}, "metric='f1': is given twice"),
     ],
@@ -162,6 +166,20 @@ def test_the_terminal_takes_several_metrics_and_constraints(
     space = tmp_path / "space.json"
     space.write_text(json.dumps({"hidden_dim": {"choice": [16, 32]}}))
     common = ["--space", str(space), "--metric", "val_rmse", "--metric", "parameters", "--direction", "min"]
-    assert "there are 2 metrics and 1 directions" in refused(capsys, *common)
+    assert "it is given 1 times, and there are 2 metrics" in refused(capsys, *common)
     wrong = ["--space", str(space), "--constraint", "parameters < 5", "--constraint", "nonsense"]
     assert "--constraint nonsense: expected a name" in refused(capsys, *wrong)
+
+
+def ranked(config: dict[str, int]) -> None:
+    f1, f2 = [(0.5, 3.0), (0.5, 1.0), (0.9, 0.5), (0.1, math.nan), (0.2, math.inf)][config["row"]]
+    tuner.report(f1=f1, f2=f2, checkpoint=dict(config))
+
+
+def test_the_best_is_the_first_ranked_also_where_values_are_equal_missing_or_infinite(tmp_path: Path) -> None:
+    configs = [{"row": place} for place in range(5)]
+    result = tuner.run(ranked, config=configs, output=tmp_path / "out", **BOTH, **QUICK)
+    assert [row.status for row in result.trials] == ["completed"] * 5
+    assert (result.best_config, result.best_value) == (result.trials[0].config, 0.5) == ({"row": 1}, 0.5)
+    assert tuner.load_best(tmp_path / "out") == {"row": 1}
+    assert "best: f1 0.5000, f2 1.0000" in repr(result)

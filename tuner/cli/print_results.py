@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tuner.api.results import Comparison, again
 from tuner.records.attempts import Attempt
-from tuner.records.fronts import FRONT
 from tuner.records.row_queries import default_columns, head
 from tuner.reporting.columns import table_lines
 from tuner.reporting.console import line_width
@@ -23,7 +22,7 @@ from tuner.reporting.result_tables import (
     rows_left_out,
     trial_lines,
 )
-from tuner.trial import title
+from tuner.trial import FRONT, title
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -149,8 +149,12 @@ class Attempt:
         return objective.loss(value) if isinstance(value, (int, float)) else math.inf
 
     def losses(self, objective: Objective) -> tuple[float, ...]:
-        """The same for each of several objectives."""
-        return tuple(map(self.loss, objective.all))
+        """The same for each of several objectives: of trials, the first in this order is on the first front.
+
+        They are all infinite if one of several is.
+        """
+        found = tuple(map(self.loss, objective.all))
+        return found if not objective.others or all(map(math.isfinite, found)) else (math.inf,) * len(found)
 
     def _shown(self, name: str) -> Value:
         value: Value = getattr(self, name)

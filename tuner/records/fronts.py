@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tuner.records.attempts import Attempt
-from tuner.trial import Objective
+from tuner.trial import FRONT, Objective
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-FRONT = "front"  # the column with a trial's front: 1 for trials that none is better than in everything
 Rank = tuple[float, float]  # the front, and the negated crowding distance
 
 
@@ -84,8 +83,8 @@ def _crowding(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     distance = np.zeros(len(losses))
     for column in losses.T:
         order = np.argsort(column, kind="stable")
-        span = column[order[-1]] - column[order[0]]
-        distance[order[[0, -1]]] = math.inf
-        if span > 0:
-            distance[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / span
+        least, most = column[order[0]], column[order[-1]]
+        if most > least:
+            distance[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / (most - least)
+        distance[(column == least) | (column == most)] = math.inf
     return distance

@@ -111,10 +111,12 @@ def best_by_mean(rows: Sequence[Attempt], objective: Objective) -> Average | Non
 
 def best_trial(rows: Sequence[Attempt], objective: Objective) -> Attempt | None:
     """One workload's best completed trial; with several seeds the best one of the best configuration."""
-    best = best_by_mean(rows, objective)
+    best = None if objective.others else best_by_mean(rows, objective)
     done = [row for row in rows if row.status == "completed" and row.value(objective.metric) is not None]
     of_best = [row for row in done if best is None or row.name == best.name]
-    return min(of_best, key=lambda row: row.loss(objective), default=None)
+    if objective.others:
+        of_best = [row for row in done if row.losses(objective)[0] < math.inf]
+    return min(of_best, key=lambda row: row.losses(objective), default=None)
 
 
 def seeds_needed(difference: Interval, most: int = 30) -> int | None:

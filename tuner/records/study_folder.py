@@ -94,7 +94,7 @@ class StudyFolder:
         self._objectives = objectives
         self._journal = attempts
         self._rows = {row.trial_id: row for row in attempts.rows}
-        self._best: dict[str, float] = {row.workload: self._loss(row) for row in self._best_rows()}
+        self._best: dict[str, tuple[float, ...]] = {row.workload: self._loss(row) for row in self._best_rows()}
         self._csv_due = 0.0
         self._suggests = False  # whether the last line of the suggestions is its own
 
@@ -200,7 +200,7 @@ class StudyFolder:
 
     def _stage(self, row: Attempt, weights: Callable[[], bytes]) -> tuple[Attempt, Path | None]:
         """Writes the weights if they are the best so far, and returns their file. If that fails, the line says so."""
-        if row.status != "completed" or self._loss(row) >= self._best.get(row.workload, math.inf):
+        if row.status != "completed" or self._loss(row) >= self._best.get(row.workload, (math.inf,)):
             return row, None
         staged = self._staged(row)
         try:
@@ -221,9 +221,9 @@ class StudyFolder:
     def _best_path(self, workload: str) -> Path:
         return self.path / (best_name(workload) if len(self._objectives) > 1 else BEST)
 
-    def _loss(self, row: Attempt) -> float:
+    def _loss(self, row: Attempt) -> tuple[float, ...]:
         """How good the row is: the less, the better; infinity if it has no value."""
-        return row.loss(self._objectives[row.workload])
+        return row.losses(self._objectives[row.workload])
 
     def _log(self, outcome: Outcome) -> None:
         if outcome.traceback:
@@ -245,7 +245,7 @@ class StudyFolder:
         best: dict[str, Attempt] = {}
         for row in self._journal.rows:
             other = best.get(row.workload)
-            least = self._loss(other) if other else math.inf
+            least = self._loss(other) if other else (math.inf,)
             if row.status == "completed" and row.weights_kept and self._loss(row) < least:
                 best[row.workload] = row
         return list(best.values())

@@ -22,7 +22,7 @@ def metric_text(value: float, decimals: int = DECIMALS) -> str:
 
     A large whole number, such as of parameters, has none.
     """
-    if abs(value) >= LARGE and value == round(value) and _is_ordinary(value):
+    if abs(value) >= LARGE and _is_ordinary(value) and value == round(value):
         return f"{value:.0f}"
     return f"{value:.{decimals}f}" if value == 0 or _is_ordinary(value) else f"{value:.{DECIMALS}g}"
 

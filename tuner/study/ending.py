@@ -13,7 +13,6 @@ from tuner.errors import TunerError, one_line
 from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.epochs import read_epochs, seconds_per_epoch
 from tuner.records.files import EPOCHS, RESULTS
-from tuner.records.fronts import FRONT
 from tuner.records.row_queries import varying
 from tuner.records.study_record import StudyRecord
 from tuner.reporting import phases
@@ -28,7 +27,7 @@ from tuner.study.record import doubt
 from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stored_options import needs_objects, same_call
-from tuner.trial import GB, MemoryEstimate, Objective, shrunk, title
+from tuner.trial import FRONT, GB, MemoryEstimate, Objective, shrunk, title
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS, STUDY
 from tuner.records.journal import read_attempts
-from tuner.records.seed_statistics import best_by_mean
+from tuner.records.seed_statistics import best_by_mean, best_trial
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.spec.groups import DEFAULT_DATA
 from tuner.study.resume import fingerprint
@@ -148,7 +148,7 @@ def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[st
 
 def _loss(study: StudyRecord, row: Attempt) -> float:
     """How good a trial is: the less, the better; infinity unless it is completed with a value."""
-    return row.loss(study.objectives[row.workload]) if row.status == "completed" else math.inf
+    return row.losses(study.objectives[row.workload])[0] if row.status == "completed" else math.inf
 
 
 def _meant(folder: Path, study: StudyRecord, rows: Sequence[Attempt], wanted: str) -> list[Attempt]:
@@ -169,5 +169,8 @@ def _meant(folder: Path, study: StudyRecord, rows: Sequence[Attempt], wanted: st
     if len(workloads) > 1:
         asked, named = option("trial", wanted), " and one of ".join(workloads)
         raise InputError(f"{asked}: there is one of {named}; choose by {option('workload')}")
-    best = best_by_mean(found, study.objectives[workloads[0]]) if wanted == BEST_TRIAL else None
+    objective = study.objectives[workloads[0]]
+    if wanted == BEST_TRIAL and objective.others and (first := best_trial(found, objective)):
+        return [first]
+    best = best_by_mean(found, objective) if wanted == BEST_TRIAL else None
     return [row for row in found if row.name == best.name] if best else found

@@ -229,6 +229,10 @@ def _check_several(settings: Settings) -> None:
         raise ParameterError("target", settings.target, f"is of one metric, and there are {count}")
     if settings.seeds > 1:
         raise ParameterError("seeds", settings.seeds, f"trials are ranked by fronts of {count}, not by means")
+    if settings.search_name in ("cmaes", "CmaEsSampler"):
+        raise ParameterError(
+            "search", settings.search_name, f"takes one metric, not {count}", "give tpe, gp or nsgaii"
+        )
     if is_of_tune(settings.search):
         raise ParameterError("search", settings.search_name, f"takes one metric, not {count}", "give one of Optuna's")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from tuner.errors import InputError, MissingMetric, ParameterError, option
-from tuner.trial import DIRECTIONS, KNOWN, Direction, Objective
+from tuner.errors import InputError, MissingMetric, ParameterError, WorkloadError, option
+from tuner.trial import DIRECTIONS, FRONT, KNOWN, Direction, Objective
 from tuner.workloads.base import Trainable, Workload
 
 # Metrics with such a word in their names are maximised almost always, so whoever minimises one must say so.
@@ -37,7 +37,7 @@ def objective_of(workload: Trainable, metrics: Sequence[str] = (), directions: S
             better.
     """
     if directions and len(directions) != max(1, len(metrics)):
-        rule = f"there are {len(metrics) or 1} metrics and {len(directions)} directions"
+        rule = f"it is given {len(directions)} times, and there are {len(metrics) or 1} metrics"
         raise ParameterError("direction", " ".join(directions), rule, "give one for each, in their order")
     if metrics and metrics[0] in KNOWN:
         rule = "is known before a trial runs"
@@ -50,7 +50,12 @@ def objective_of(workload: Trainable, metrics: Sequence[str] = (), directions: S
 
 
 def check_reported(objective: Objective, metrics: Mapping[str, float], who: str) -> None:
-    """Raises ``MissingMetric`` if one of several objectives is not among a trial's metrics."""
+    """Raises ``MissingMetric`` if one of several objectives is not among a trial's metrics.
+
+    Raises ``WorkloadError`` if a metric has the name of the column with their fronts.
+    """
+    if objective.others and FRONT in metrics:
+        raise WorkloadError(f"{who} reported {FRONT!r}, which is the column of fronts: choose another name")
     for other in objective.others:
         if other.metric not in metrics and other.metric not in KNOWN:
             raise MissingMetric(f"{who} reported {', '.join(metrics)}, but not {other.metric!r}")

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from tuner.records.attempts import Attempt
-from tuner.records.fronts import FRONT
 from tuner.reporting.figures.chart import Chart, plain, thinned
 from tuner.reporting.figures.optuna_study import quiet
 from tuner.reporting.figures.style import colour, house_style
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, number_text
-from tuner.trial import Objective
+from tuner.trial import FRONT, Objective
 
 MOST_PAIRS = 6  # of objectives, which are drawn
 HEIGHT = 300  # of a row of plots, in CSS pixels
@@ -32,7 +31,8 @@ def fronts(study: StudyView, workload: str) -> Chart:
     for place, (across, up) in enumerate(pairs):
         where = {"row": place // wide + 1, "col": place % wide + 1}
         for first in (False, True):
-            shown = [row for row in thinned(rows) if (row.metrics[FRONT] == 1) is first]
+            own = [row for row in rows if (row.metrics[FRONT] == 1) is first]
+            shown = own if first else thinned(own)
             shown.sort(key=lambda row: row.loss(across))
             plot.add_scatter(
                 **where,
@@ -72,7 +72,9 @@ def hypervolume(study: StudyView, workload: str) -> Chart:
     at = ", ".join(f"{one.metric} {number_text(value)}" for one, value in zip(objective.all, reference, strict=True))
     plot.update_traces(mode="lines", line={"shape": "hv", "color": colour("ink"), "width": 2.2})
     plot.update_xaxes(title="completed trials in the order in which they ended", showgrid=False)
-    return Chart(title, f"What the trials so far dominate, up to {at}.", house_style(plot, HEIGHT))
+    text = f"What the trials so far dominate, up to {at}."
+    text += f" {len(ordered):,} of {len(rows):,} trials count, evenly spaced." if len(ordered) < len(rows) else ""
+    return Chart(title, text, house_style(plot, HEIGHT))
 
 
 def _ranked(study: StudyView, workload: str) -> list[Attempt]:
