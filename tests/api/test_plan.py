@@ -35,6 +35,15 @@ def test_estimated_trials_are_packed_by_their_own_needs() -> None:
     assert "times as fast as uniform packing" in forecast_text(found)
 
 
+def trains(config: dict[str, float]) -> None:
+    raise AssertionError("a plan trains nothing")
+
+
+def test_a_plan_of_a_function_needs_no_metric() -> None:
+    found = tuner.plan(trains, config=[{"lr": 0.1}, {"lr": 0.2}], model_memory_gb=1)
+    assert len(found.schedule.placements) == 2
+
+
 def row(seconds: float, **config: Any) -> Attempt:
     values = {f"config/{key}": value for key, value in {"lr": 0.1, **config}.items()}
     return attempt(duration_s=seconds, epochs=config["epochs"], estimated_memory_gb=2.0, **values)

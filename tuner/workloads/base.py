@@ -109,8 +109,11 @@ class Trainable(ABC):
 
     @property
     def objective(self) -> Objective:
-        """What configurations are compared by, if the user does not ask for something else."""
-        return Objective(self.metric, DIRECTIONS[self.direction or "minimize"])
+        """What configurations are compared by, if the user does not ask for something else.
+
+        A program names no metric of its own: it must be asked for before trials run, but not for a plan.
+        """
+        return Objective(getattr(self, "metric", ""), DIRECTIONS[self.direction or "minimize"])
 
 
 class Workload(Trainable, Generic[DataT, ModelT]):
