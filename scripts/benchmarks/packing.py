@@ -19,7 +19,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tuner.decisions.packing import Packer, Packing, Plan, make_plan
+from tuner.decisions.packer import Packer
+from tuner.decisions.packing import Packing, Plan, make_plan
 from tuner.execution.simulation import simulate
 from tuner.trial import GB, Device, MemoryEstimate, Placement, Request, Trial
 

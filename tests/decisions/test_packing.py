@@ -9,7 +9,8 @@ import pytest
 from scripts.benchmarks.packing import shortest_possible
 from tests.support.packing import start_all
 from tuner.decisions.capacity import MOST_PER_CORE, limited
-from tuner.decisions.packing import Packer, Packing, Plan, is_tight, make_plan
+from tuner.decisions.packer import Packer
+from tuner.decisions.packing import Packing, Plan, is_tight, make_plan
 from tuner.errors import InputError
 from tuner.execution.simulation import simulate
 from tuner.trial import GB, MB, Device, MemoryEstimate, Placement, Request, Trial

@@ -11,7 +11,7 @@ import pytest
 from tests.simulated.studies import run_study
 from tuner.decisions import policies, retry, state
 from tuner.decisions.events import Concluded, Reported
-from tuner.decisions.packing import Packer
+from tuner.decisions.packer import Packer
 from tuner.decisions.policies import Retrying
 from tuner.decisions.queue import Queue
 from tuner.estimation.feedback import StudyFeedback

@@ -15,7 +15,8 @@ import tuner
 from tests.study.test_study import study
 from tests.support.packing import start_all
 from tests.support.toy import Toy
-from tuner.decisions.packing import Packer, Plan, make_plan
+from tuner.decisions.packer import Packer
+from tuner.decisions.packing import Plan, make_plan
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.machine.interrupts import Interrupt, TimeLimitReached

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.decisions.packing import Packer
+from tuner.decisions.packer import Packer
 from tuner.trial import Placement
 
 

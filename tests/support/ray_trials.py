@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from tests.support.packing import start_all
 from tests.support.toy import Toy
-from tuner.decisions.packing import Packer, Plan
+from tuner.decisions.packer import Packer
+from tuner.decisions.packing import Plan
 from tuner.execution.executor import Executor
 from tuner.execution.stop_requests import StopRequests
 from tuner.trial import GB, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial

@@ -10,7 +10,7 @@ asks them in this order. It matters: a suggestion that fits no device is dropped
     StudyFeedback   which estimates of waiting trials were wrong            ``tuner.estimation.feedback``
     Judging         which running trials end early                          ``tuner.study.judging``
     Crowding        how many trials a GPU runs at once                      ``throughput.py``
-    Packing         which trial starts, where, and with how much memory     this module and ``packing.py``
+    Packing         which trial starts, where, and with how much memory     this module and ``packer.py``
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tuner.decisions.events import (
     Started,
     Woken,
 )
-from tuner.decisions.packing import Packer
+from tuner.decisions.packer import Packer
 from tuner.decisions.retry import RetryPolicy, Smaller, next_attempt
 from tuner.decisions.state import State, apply
 from tuner.trial import Device, DeviceLost, Placement, Request

@@ -1,0 +1,231 @@
+"""Decides which trial starts next and where, and keeps the memory accounts of a plan's devices."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from tuner.decisions.capacity import UNBOUNDED, largest_ram
+from tuner.decisions.packing import Plan
+from tuner.decisions.queue import Queue
+from tuner.trial import Device, Placement, Request
+
+
+class Packer:
+    """Keeps the memory accounts of a plan's devices and the queue of trials, and decides which trial starts where.
+
+    The first trial of the queue that fits goes to the emptiest device. So trials spread over the devices, and small
+    ones fill the gaps.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._free = list(plan.budgets)
+        self._slots = list(plan.at_first)  # those that are free; below 0 where fewer are allowed than trials run
+        self._allowed = list(plan.at_first)
+        self._bounds = [math.inf] * len(plan.devices)  # what may be reserved until the next ``limit``
+        self._most = math.inf  # how many trials may be placed at once until then
+        self._bounded = False  # whether the last ``limit`` bounded memory or RAM
+        self._index = {device: index for index, device in enumerate(plan.devices)}
+        self._lost: set[int] = set()
+        self._queue = Queue(
+            memory_binds=plan.bound in ("memory", "RAM") or plan.guaranteed < plan.workers,
+            largest=(plan.largest_budget, max(plan.ram_budgets.values(), default=0)),
+            total=(sum(plan.budgets), sum(plan.ram_budgets.values())),
+            slots=sum(plan.at_first),
+        )
+        self._free_ram = dict(plan.ram_budgets)
+        self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
+        self._sort()
+        self._count_devices()
+
+    @property
+    def largest_bytes(self) -> int:
+        """The largest possible memory share of a trial: the largest budget of a remaining device; 0 without any."""
+        return self._largest
+
+    @property
+    def room_bytes(self) -> int:
+        """The free bytes of the emptiest device with a free slot, without bounds; 0 if there is none."""
+        return next((free for free, _ in self._freest()), 0)
+
+    def limit(self, rooms: Mapping[Device, int], most: int | None = None, ram_bytes: int | None = None) -> None:
+        """Bounds the reservations on these devices until the next call, since others use them, too.
+
+        Other devices have no bound, and releases raise none. ``most`` bounds the number of placed trials, and
+        ``ram_bytes`` this machine's RAM beside its GPUs.
+        """
+        self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
+        self._most = math.inf if most is None else most
+        was_bounded, self._bounded = self._bounded, bool(rooms) or ram_bytes is not None
+        if was_bounded or self._bounded:
+            self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
+            self._sort()
+
+    def allow(self, device: Device, workers: int) -> None:
+        """Sets how many trials may run on a device at once. Running trials are left alone."""
+        index = self._index[device]
+        more, self._allowed[index] = workers - self._allowed[index], workers
+        self._change(index, 0, more, 0)
+
+    def held_back(self) -> tuple[Request, Device] | None:
+        """The next trial that fits without bounds, with the share that it would get, and its device."""
+        if not self._bounded:
+            return (found[0], found[1].device) if (found := self._next()) else None
+        for free, index in self._freest() if self._queue else ():
+            if fitting := self._queue.first(free, self._own_ram(index)):
+                need, request = fitting
+                return replace(request, need_bytes=need), self._plan.devices[index]
+        return None
+
+    def placement(self, request: Request, device: Device) -> Placement:
+        """The placement of a request on a device, with what it asks for; nothing is reserved yet."""
+        return self._placement(request, request.need_bytes, self._index[device])
+
+    def start(self, placement: Placement) -> None:
+        """Takes a trial out of the queue, and reserves its share, regardless of bounds."""
+        self.drop(placement.trial.trial_id)
+        self._change(self._index[placement.device], -placement.limit_bytes, -1, -placement.host_bytes)
+        self._most -= 1
+
+    def drop(self, trial_id: str) -> None:
+        """Takes a trial out of the queue, if it waits."""
+        self._queue.pop(trial_id)
+
+    def enqueue(self, requests: Iterable[Request]) -> None:
+        """Adds trials to the queue. Those that wait get other needs instead, and keep their turn among equals.
+
+        A trial that needs more than any device has will get a whole device.
+        """
+        for request in requests:
+            turn = self._queue.pop(request.trial.trial_id)
+            self._queue.add(*self._within_devices(request), turn)
+        for node in list(self._aside):
+            self._bring_back(node)
+
+    def next(self) -> tuple[Request, Placement] | None:
+        """The trial that starts next, and where; None if none fits now. ``start`` reserves its share."""
+        return self._next() if self._most > 0 else None
+
+    def release(self, placement: Placement) -> None:
+        """Frees the memory share of a trial that has ended."""
+        self._change(self._index[placement.device], placement.limit_bytes, 1, placement.host_bytes)
+
+    def remove(self, device: Device) -> None:
+        """Removes a device, so that nothing more is placed on it."""
+        self._lost.add(self._index[device])
+        self._count_devices()
+        self._bring_back(device.node_id)
+        self.enqueue(self._queue.requests)
+
+    def _need(self, request: Request) -> int:
+        """The memory share of a trial. With uniform packing it is the same, unless the trial ran out of memory."""
+        return max(request.need_bytes, self._plan.footprint_bytes if self._plan.packing == "uniform" else 0)
+
+    def _placement(self, request: Request, need: int, index: int) -> Placement:
+        device, fraction, threads = self._plan.devices[index], self._fraction(index, need), self._plan.threads
+        return Placement(request.trial, request.estimate, device, fraction, need, threads, request.host_bytes)
+
+    def _fraction(self, index: int, need: int) -> float:
+        if self._plan.packing == "uniform" and need == self._plan.footprint_bytes:
+            return 1 / self._plan.fits[index]
+        return need / self._plan.budgets[index]
+
+    def _next(self) -> tuple[Request, Placement] | None:
+        """The trial that starts next, and where, whatever their number."""
+        while self._queue and self._nodes:
+            _, index = self._nodes[0]
+            node = self._plan.devices[index].node_id
+            if self._nodes[0] != self._emptiest(node):
+                heapq.heappop(self._nodes)
+                continue
+            room = self._room(index)
+            if fitting := self._queue.first(room, self._ram(index)):
+                need, request = fitting
+                return request, self._placement(request, need, index)
+            if not self._queue.has_room(room):  # nor on any other device, which has less
+                return None
+            heapq.heappop(self._nodes)
+            self._aside.add(node)
+        return None
+
+    def _sort(self) -> None:
+        """Makes the heaps of devices, by their room. They may have stale entries."""
+        self._heaps: dict[str, list[tuple[int, int]]] = {}  # by node id, since the devices of a node share its RAM
+        for index, device in enumerate(self._plan.devices):
+            self._heaps.setdefault(device.node_id, []).append((-self._room(index), index))
+        self._nodes: list[tuple[int, int]] = []  # the emptiest device of each node
+        self._aside: set[str] = set()  # nodes without RAM for any trial, which are not in ``_nodes``
+        for node, heap in self._heaps.items():
+            heapq.heapify(heap)
+            self._bring_back(node)
+
+    def _emptiest(self, node: str) -> tuple[int, int] | None:
+        """The device of a node with the most room among those with a free slot."""
+        heap = self._heaps[node]
+        while heap and (-heap[0][0] != self._room(heap[0][1]) or not self._is_open(heap[0][1])):
+            heapq.heappop(heap)
+        return heap[0] if heap else None
+
+    def _count_devices(self) -> None:
+        """Notes the largest share of the remaining devices, and the smallest RAM of their hosts."""
+        self._largest = self._plan.largest_without([self._plan.devices[index] for index in self._lost])
+        rams = [self._plan.ram_budgets.get(device.node_id, UNBOUNDED) for device in self._left()]
+        self._smallest_ram = min(rams, default=0)
+
+    def _is_open(self, index: int) -> bool:
+        return self._slots[index] > 0 and index not in self._lost
+
+    def _left(self) -> list[Device]:
+        """The remaining devices that the plan uses."""
+        return [device for i, device in enumerate(self._plan.devices) if self._plan.slots[i] and i not in self._lost]
+
+    def _within_devices(self, request: Request) -> tuple[Request, int]:
+        """The request and its need, limited to the largest device, and the largest RAM of a host that can hold it."""
+        budgets, rams = self._plan.budgets, self._plan.ram_budgets
+        need = min(self._need(request), self._largest)
+        if request.host_bytes > self._smallest_ram:
+            holding = [device for device in self._left() if budgets[self._index[device]] >= need]
+            request = replace(request, host_bytes=min(request.host_bytes, largest_ram(holding, rams)))
+        return request, need
+
+    def _ram(self, index: int) -> int:
+        """The bytes of its host's RAM that can be reserved for a device now: free, and within the bound."""
+        if not self._free_ram or self._plan.devices[index].node_id:
+            return self._own_ram(index)
+        return int(min(self._own_ram(index), self._ram_bound))
+
+    def _own_ram(self, index: int) -> int:
+        """The free bytes of the budget of a device's host's RAM."""
+        return self._free_ram.get(self._plan.devices[index].node_id, UNBOUNDED) if self._free_ram else UNBOUNDED
+
+    def _bring_back(self, node: str) -> None:
+        """Has the emptiest device of a node looked at again."""
+        self._aside.discard(node)
+        if device := self._emptiest(node):
+            heapq.heappush(self._nodes, device)
+
+    def _freest(self) -> list[tuple[int, int]]:
+        """Free bytes and index of the emptiest open device of each host, the most first."""
+        found: dict[str, tuple[int, int]] = {}
+        for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
+            if self._is_open(index):
+                found[device.node_id] = max(found.get(device.node_id, (0, 0)), (free, index))
+        return sorted(found.values(), reverse=True)
+
+    def _room(self, index: int) -> int:
+        """The bytes that can be reserved on a device now: free, and within the bound."""
+        return int(min(self._free[index], self._bounds[index]))
+
+    def _change(self, index: int, memory: int, slots: int, ram: int) -> None:
+        self._free[index] += memory
+        self._bounds[index] += min(0, memory)
+        self._slots[index] += slots
+        node = self._plan.devices[index].node_id
+        heapq.heappush(self._heaps[node], (-self._room(index), index))
+        if node in self._free_ram:
+            self._free_ram[node] += ram
+        self._ram_bound += 0 if node else min(0, ram)
+        self._bring_back(node)
