@@ -403,6 +403,7 @@ def plan(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
+    gpus_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
     skip_too_large: bool = False,
@@ -462,7 +463,10 @@ def plan(
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
-        max_workers: The maximum number of trials at once. By default as many as fit.
+        max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
+        gpus_per_trial: The processes (ranks) that train a function or a script together by torch.distributed, each with a
+            GPU of its own or, on the CPU, with its own threads. A key of this name in a configuration or a space goes
+            first.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
@@ -513,6 +517,7 @@ def plan(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
+    gpus_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
     skip_too_large: bool = False,
@@ -592,6 +597,7 @@ def run(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
+    gpus_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
     max_attempts: int = 4,
@@ -697,7 +703,10 @@ def run(
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
-        max_workers: The maximum number of trials at once. By default as many as fit.
+        max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
+        gpus_per_trial: The processes (ranks) that train a function or a script together by torch.distributed, each with a
+            GPU of its own or, on the CPU, with its own threads. A key of this name in a configuration or a space goes
+            first.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
@@ -804,6 +813,7 @@ def tune_hyperparameters_parallel(
     estimate: Build | None = None,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
+    gpus_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
     max_attempts: int = 4,
@@ -842,7 +852,7 @@ def tune_hyperparameters_parallel(
         model_memory_gb: The memory of each trial, in GB of 2**30 bytes, where it is neither estimated nor given by
             memory_gb.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
-        max_workers: The maximum number of trials at once. By default as many as fit.
+        max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
         seed: The seed of the validation split, weights, batches and dropout.
         epochs: Train every configuration for N epochs. By default each configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
@@ -864,6 +874,9 @@ def tune_hyperparameters_parallel(
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
+        gpus_per_trial: The processes (ranks) that train a function or a script together by torch.distributed, each with a
+            GPU of its own or, on the CPU, with its own threads. A key of this name in a configuration or a space goes
+            first.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.

@@ -39,12 +39,14 @@ LEARNED = "learned"  # the method of an estimate that is learned from the peaks 
 AUTO = "auto"  # a batch size that tuner chooses: the largest for which a trial fits into its memory share
 UNNAMED = "default"  # the name of a configuration that sets nothing
 LARGEST_BATCH = 1_000_000_000
+MOST_RANKS = 64
 # Optional keys of a configuration, which has them only if they differ from the default.
 ACCUMULATION = "accumulation"  # micro-batches in an optimizer step
 EVALUATION_PARTS = "evaluation_parts"  # chunks for each chunk of a plain evaluation
 CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward instead of keeping them
 CUDA_GRAPHS = "cuda_graphs"  # 1 records a step on a GPU as a CUDA graph
 MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
+RANKS = "gpus_per_trial"  # the processes that train together, each with a GPU or a part of the RAM
 OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained in the host's memory between uses
 
 
@@ -156,6 +158,11 @@ class Trial:
     def micro_batches(self) -> int:
         """The number of micro-batches in an optimizer step."""
         return int(self.config.get(ACCUMULATION, 1))
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes that train it together."""
+        return int(self.config.get(RANKS, 1))
 
 
 def is_auto(config: Config) -> bool:
@@ -287,7 +294,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Placement:
-    """A trial on its device, with its memory share."""
+    """A trial, or one rank of it, on its device with its memory share."""
 
     trial: Trial
     estimate: MemoryEstimate
@@ -296,6 +303,24 @@ class Placement:
     limit_bytes: int  # the reserved memory; the trial's cap is this less the worker's context
     threads: int
     host_bytes: int = 0  # the reserved RAM of its host beside a GPU's memory; there is no cap on it
+    rank: int = 0
+    others: tuple[Placement, ...] = ()  # of the trial's other ranks
+    port: int = 0  # where rank 0 waits for the others, on the loopback address
+
+    @property
+    def all(self) -> tuple[Placement, ...]:
+        """This one and those of the other ranks."""
+        return self, *self.others
+
+    @property
+    def label(self) -> str:
+        """The name of its device in results; ``cuda:0+cuda:1`` for ranks on several."""
+        return "+".join(dict.fromkeys(place.device.label for place in self.all))
+
+    @property
+    def log(self) -> str:
+        """The name of the file with its output."""
+        return f"{self.trial.trial_id}.{self.rank}" if self.rank else self.trial.trial_id
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def to_record(forecast: Forecast) -> dict[str, object]:
             {
                 "trial_id": placement.trial.trial_id,
                 "name": forecast.title(placement.trial),
-                "device": placement.device.label,
+                "device": placement.label,
                 "share_gb": round(placement.limit_bytes / GB, 4),
                 "epoch_seconds": placement.estimate.epoch_seconds,
                 "start": round(start, 3),

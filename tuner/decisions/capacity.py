@@ -5,11 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from tuner.trial import GB, Device
+from tuner.trial import GB, Device, Request
 
 # The minimum share of a host's RAM that is left free: Ray kills workers if more than 95 % are used.
 RAY_SHARE = 0.05
@@ -108,6 +109,30 @@ def spread(
         if slots[index] < capacity[index]:
             heapq.heappush(used, (slots[index] / capacity[index], budget, index))
     return tuple(slots)
+
+
+def most_per_rank(devices: Sequence[Device], budgets: Sequence[int], ranks: int) -> int:
+    """The most memory that each rank of a trial can have, in bytes; 0 if there is no place for so many.
+
+    Ranks are on one node: each on a GPU of its own, or on the CPU with equal parts of the RAM.
+    """
+    parts, of_node = [0], defaultdict[str, list[int]](list)
+    for device, budget in zip(devices, budgets, strict=True):
+        if device.kind == "cpu":
+            parts.append(budget // ranks)
+        else:
+            of_node[device.node_id].append(budget)
+    return max(parts + [sorted(gpus)[-ranks] for gpus in of_node.values() if len(gpus) >= ranks])
+
+
+def no_place(request: Request, devices: Sequence[Device], most: int) -> str:
+    """Why the ranks of a trial have no place together, where each can have so many bytes."""
+    ranks, need = request.trial.ranks, request.need_bytes / GB
+    if most:
+        return f"a trial of {ranks} ranks needs {need:.2f} GB for each, and {most / GB:.2f} GB is the most"
+    gpus = max(Counter(device.node_id for device in devices if device.kind == "cuda").values(), default=0)
+    has = f"the most GPUs of a machine are {gpus}" if gpus else "the CPU cores or max_workers allow fewer"
+    return f"a trial of {ranks} ranks has no place: {has}"
 
 
 def threads_each(devices: Sequence[Device], slots: Sequence[int]) -> int:

@@ -75,7 +75,7 @@ class Started:
     def __str__(self) -> str:
         trial, place = self.placement.trial, self.placement
         return (
-            f"{trial.trial_id} starts attempt {trial.attempt} on {place.device.label} with "
+            f"{trial.trial_id} starts attempt {trial.attempt} on {place.label} with "
             f"{place.limit_bytes / GB:.2f} GB ({place.fraction:.3f} of its budget); estimated were {place.estimate}"
         )
 

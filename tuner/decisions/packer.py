@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from tuner.decisions.capacity import UNBOUNDED, largest_ram
+from tuner.decisions.gangs import Free, Gangs, Hold, gang_of, hold_for, together
 from tuner.decisions.packing import Plan
 from tuner.decisions.queue import Queue
 from tuner.trial import Device, Placement, Request
@@ -17,7 +18,7 @@ class Packer:
     """Keeps the memory accounts of a plan's devices and the queue of trials, and decides which trial starts where.
 
     The first trial of the queue that fits goes to the emptiest device. So trials spread over the devices, and small
-    ones fill the gaps.
+    ones fill the gaps. Trials of several ranks go first: room is kept for one that does not fit yet.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -36,6 +37,9 @@ class Packer:
             total=(sum(plan.budgets), sum(plan.ram_budgets.values())),
             slots=sum(plan.at_first),
         )
+        self._gangs = Gangs()
+        self._hold: Hold | None = None
+        self._look = False  # whether a trial of several ranks may fit that did not
         self._free_ram = dict(plan.ram_budgets)
         self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
         self._sort()
@@ -59,6 +63,7 @@ class Packer:
         """
         self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
         self._most = math.inf if most is None else most
+        self._look = True
         was_bounded, self._bounded = self._bounded, bool(rooms) or ram_bytes is not None
         if was_bounded or self._bounded:
             self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
@@ -68,6 +73,9 @@ class Packer:
         """Sets how many trials may run on a device at once. Running trials are left alone."""
         index = self._index[device]
         more, self._allowed[index] = workers - self._allowed[index], workers
+        if self._hold and index in self._hold.slots:
+            self._hold.slots[index] += more
+        self._look = True
         self._change(index, 0, more, 0)
 
     def held_back(self) -> tuple[Request, Device] | None:
@@ -78,6 +86,9 @@ class Packer:
             if fitting := self._queue.first(free, self._own_ram(index)):
                 need, request = fitting
                 return replace(request, need_bytes=need), self._plan.devices[index]
+        for request, need in self._gangs:
+            if places := self._together(request, need, lambda index: self._free[index]):
+                return replace(request, need_bytes=need), self._plan.devices[places[0]]
         return None
 
     def placement(self, request: Request, device: Device) -> Placement:
@@ -87,12 +98,19 @@ class Packer:
     def start(self, placement: Placement) -> None:
         """Takes a trial out of the queue, and reserves its share, regardless of bounds."""
         self.drop(placement.trial.trial_id)
-        self._change(self._index[placement.device], -placement.limit_bytes, -1, -placement.host_bytes)
-        self._most -= 1
+        for place in placement.all:
+            index = self._index[place.device]
+            if self._hold:
+                self._hold.takes(place, index)
+            self._change(index, -place.limit_bytes, -1, -place.host_bytes)
+            self._most -= 1
 
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue, if it waits."""
         self._queue.pop(trial_id)
+        self._gangs.pop(trial_id)
+        if self._hold and self._hold.trial_id == trial_id:
+            self._keep(None)
 
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. Those that wait get other needs instead, and keep their turn among equals.
@@ -100,6 +118,11 @@ class Packer:
         A trial that needs more than any device has will get a whole device.
         """
         for request in requests:
+            if request.trial.ranks > 1:
+                self.drop(request.trial.trial_id)
+                self._gangs.add(*self._within_devices(request))
+                self._look = True
+                continue
             turn = self._queue.pop(request.trial.trial_id)
             self._queue.add(*self._within_devices(request), turn)
         for node in list(self._aside):
@@ -111,14 +134,24 @@ class Packer:
 
     def release(self, placement: Placement) -> None:
         """Frees the memory share of a trial that has ended."""
-        self._change(self._index[placement.device], placement.limit_bytes, 1, placement.host_bytes)
+        for place in placement.all:
+            index = self._index[place.device]
+            if self._hold:
+                self._hold.gives_back(place, index)
+            self._change(index, place.limit_bytes, 1, place.host_bytes)
+        self._look = True
 
     def remove(self, device: Device) -> None:
         """Removes a device, so that nothing more is placed on it."""
         self._lost.add(self._index[device])
         self._count_devices()
         self._bring_back(device.node_id)
-        self.enqueue(self._queue.requests)
+        self._keep(None)
+        self.enqueue([*self._queue.requests, *(request for request, _ in self._gangs)])
+
+    def without_place(self) -> Request | None:
+        """A trial whose ranks have no place together any more."""
+        return next((request for request, need in self._gangs if not need), None) if self._lost else None
 
     def _need(self, request: Request) -> int:
         """The memory share of a trial. With uniform packing it is the same, unless the trial ran out of memory."""
@@ -135,6 +168,8 @@ class Packer:
 
     def _next(self) -> tuple[Request, Placement] | None:
         """The trial that starts next, and where, whatever their number."""
+        if self._look and self._gangs and (found := self._next_gang()):
+            return found
         while self._queue and self._nodes:
             _, index = self._nodes[0]
             node = self._plan.devices[index].node_id
@@ -150,6 +185,57 @@ class Packer:
             heapq.heappop(self._nodes)
             self._aside.add(node)
         return None
+
+    def _next_gang(self) -> tuple[Request, Placement] | None:
+        """The next trial of several ranks for which there is room. Room is kept for the first that has none."""
+        for request, need in self._gangs:
+            of_its_own = self._hold is not None and self._hold.trial_id == request.trial.trial_id
+            room = self._within_bounds if of_its_own else self._room
+            if request.trial.ranks <= self._most and (found := self._together(request, need, room)):
+                return request, gang_of([self._placement(request, need, index) for index in found])
+            if self._hold is None and (found := self._best_place(request, need)):
+                self._keep(hold_for(request, need, found, self._plan.budgets, self._allowed))
+        self._look = False
+        return None
+
+    def _keep(self, hold: Hold | None) -> None:
+        """Keeps room for a trial of several ranks, or for none any more."""
+        if hold or self._hold:
+            self._hold, self._look = hold, True
+            self._sort()
+
+    def _together(self, request: Request, need: int, room: Callable[[int], int]) -> list[int]:
+        """The devices for the ranks of a trial, by what is free on each; empty if there is no place."""
+        spare = self._hold.slots if self._hold and self._hold.trial_id != request.trial.trial_id else {}
+
+        def free(index: int) -> Free:
+            slots = min(self._slots[index], spare.get(index, self._slots[index]))
+            return room(index), slots if index not in self._lost else 0, self._ram(index)
+
+        return self._of_nodes(request, need, free)
+
+    def _best_place(self, request: Request, need: int) -> list[int]:
+        """The same if all trials had ended, on the devices that have the most room now."""
+        fits = {
+            index
+            for index, budget in enumerate(self._plan.budgets)
+            if index not in self._lost and budget >= need * (request.trial.ranks if self._on_cpu(index) else 1)
+        }
+        return self._of_nodes(
+            replace(request, host_bytes=0),
+            0,
+            lambda index: (self._within_bounds(index), self._allowed[index] if index in fits else 0, UNBOUNDED),
+        )
+
+    def _of_nodes(self, request: Request, need: int, free: Callable[[int], Free]) -> list[int]:
+        nodes: dict[tuple[str, bool], dict[int, Free]] = {}
+        for index, device in enumerate(self._plan.devices):
+            nodes.setdefault((device.node_id, self._on_cpu(index)), {})[index] = free(index)
+        parts = [[devices for (_, cpu), devices in nodes.items() if cpu is on_cpu] for on_cpu in (False, True)]
+        return together(request, need, parts[0], on_cpu=False) or together(request, need, parts[1], on_cpu=True)
+
+    def _on_cpu(self, index: int) -> bool:
+        return self._plan.devices[index].kind == "cpu"
 
     def _sort(self) -> None:
         """Makes the heaps of devices, by their room. They may have stale entries."""
@@ -176,7 +262,8 @@ class Packer:
         self._smallest_ram = min(rams, default=0)
 
     def _is_open(self, index: int) -> bool:
-        return self._slots[index] > 0 and index not in self._lost
+        spare = self._hold.slots.get(index, 1) if self._hold else 1
+        return min(self._slots[index], spare) > 0 and index not in self._lost
 
     def _left(self) -> list[Device]:
         """The remaining devices that the plan uses."""
@@ -185,10 +272,12 @@ class Packer:
     def _within_devices(self, request: Request) -> tuple[Request, int]:
         """The request and its need, limited to the largest device, and the largest RAM of a host that can hold it."""
         budgets, rams = self._plan.budgets, self._plan.ram_budgets
-        need = min(self._need(request), self._largest)
-        if request.host_bytes > self._smallest_ram:
+        ranks, lost = request.trial.ranks, [self._plan.devices[index] for index in self._lost]
+        largest = self._largest if ranks == 1 else self._plan.largest_without(lost, ranks)
+        need = min(self._need(request), largest)
+        if ranks * request.host_bytes > self._smallest_ram:
             holding = [device for device in self._left() if budgets[self._index[device]] >= need]
-            request = replace(request, host_bytes=min(request.host_bytes, largest_ram(holding, rams)))
+            request = replace(request, host_bytes=min(request.host_bytes, largest_ram(holding, rams) // ranks))
         return request, need
 
     def _ram(self, index: int) -> int:
@@ -215,9 +304,14 @@ class Packer:
                 found[device.node_id] = max(found.get(device.node_id, (0, 0)), (free, index))
         return sorted(found.values(), reverse=True)
 
-    def _room(self, index: int) -> int:
-        """The bytes that can be reserved on a device now: free, and within the bound."""
+    def _within_bounds(self, index: int) -> int:
+        """The free bytes of a device within the bound."""
         return int(min(self._free[index], self._bounds[index]))
+
+    def _room(self, index: int) -> int:
+        """The bytes that can be reserved on a device now: free, within the bound, and not kept for ranks."""
+        room = self._within_bounds(index)
+        return min(room, self._hold.spare.get(index, room)) if self._hold else room
 
     def _change(self, index: int, memory: int, slots: int, ram: int) -> None:
         self._free[index] += memory

@@ -18,6 +18,7 @@ from tuner.decisions.capacity import (
     does_not_fit_ram,
     largest_ram,
     most_in_ram,
+    most_per_rank,
     most_that_fit,
     ram_budgets,
     spread,
@@ -79,10 +80,14 @@ class Plan:
         """The largest possible memory share of a trial: the largest budget of a device with slots."""
         return self.largest_without(())
 
-    def largest_without(self, lost: Collection[Device]) -> int:
-        """The same of the devices that are not lost; 0 if none remains."""
-        parts = zip(self.devices, self.budgets, self.slots, strict=True)
-        return max((budget for device, budget, slots in parts if slots and device not in lost), default=0)
+    def largest_without(self, lost: Collection[Device], ranks: int = 1) -> int:
+        """The same of the devices that are not lost, for each rank of a trial; 0 if none remains."""
+        parts = [
+            (device, budget)
+            for device, budget, slots in zip(self.devices, self.budgets, self.at_first, strict=True)
+            if slots >= (ranks if device.kind == "cpu" else 1) and device not in lost
+        ]
+        return most_per_rank([device for device, _ in parts], [budget for _, budget in parts], ranks)
 
     @property
     def largest_ram_budget(self) -> int:
@@ -131,12 +136,14 @@ def make_plan(
     threads: int | None = None,
     host_needs: Sequence[int] = (),
     adaptive: bool = False,
+    gangs: bool = False,
 ) -> Plan:
     """Plans the number of trials that each device runs at once, and what limits it.
 
     ``needs`` are the bytes of each trial in any order, ``host_needs`` those of its host's RAM; ``buffer_bytes`` are
     left unused on each device. By default the workers share the cores as ``threads``. With ``adaptive`` a GPU has
-    slots for more trials than cores. Raises ``InputError`` if no device or no host can hold the largest trial.
+    slots for more trials than cores. ``gangs`` says that some of them are ranks
+    of one trial. Raises ``InputError`` if no device or no host can hold the largest trial.
     """
     footprint = max(1, *needs)
     budgets = tuple(budget_bytes(device, buffer_bytes) for device in devices)
@@ -162,7 +169,8 @@ def make_plan(
     room = within_cores([more * fit for fit in by_memory], devices, MOST_PER_CORE if adaptive else 1)
     room = within_ram(room, devices, {node: more * most for node, most in in_ram.items()})
     room = list(map(max, room, expected))
-    slots = spread(min(max_workers or len(needs), len(needs), sum(room)), room, budgets, expected)
+    most = len(devices) + len(needs) if gangs else len(needs)  # ranks need a slot on each of several devices
+    slots = spread(min(max_workers or most, most, sum(room)), room, budgets, expected)
     return Plan(
         devices=tuple(devices),
         buffer_bytes=buffer_bytes,

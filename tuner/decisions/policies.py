@@ -40,7 +40,7 @@ from tuner.decisions.events import (
 from tuner.decisions.packer import Packer
 from tuner.decisions.retry import RetryPolicy, Smaller, next_attempt
 from tuner.decisions.state import State, apply
-from tuner.trial import Device, DeviceLost, Placement, Request
+from tuner.trial import Device, DeviceLost, Outcome, Placement, Request
 
 LOG = logging.getLogger("tuner.decisions")
 # How an attempt of a paused trial ends that is not its last one.
@@ -118,8 +118,8 @@ class Retrying:
             replace(state.requests[ended.trial.trial_id], trial=ended.trial),
             ended.result,
             self._policy,
-            whole_bytes=state.largest_bytes,
-            whole_ram_bytes=state.largest_ram_bytes,
+            whole_bytes=state.largest_for(ended.trial.ranks),
+            whole_ram_bytes=state.largest_ram_bytes // ended.trial.ranks,
             smaller=self._smaller,
             random=Random(f"{self._seed}/{ended.trial.trial_id}/{ended.trial.attempt}").random,
         )
@@ -203,6 +203,9 @@ class Packing:
         """The next start, while it is known what others leave of the devices."""
         if self._packer is None or state.bounds is None or state.stopping:
             return None
+        if request := self._packer.without_place():
+            error = "its ranks have no place together on the devices that are left"
+            return Dropped(request, Outcome(request.trial, "failed", error=error))
         found = self._packer.next()
         return Started(*found) if found else None
 

@@ -64,7 +64,11 @@ class State:
     @property
     def largest_bytes(self) -> int:
         """The largest possible memory share of a trial: the largest budget of a remaining device; 0 without any."""
-        return self.whole_bytes if self.plan is None else self.plan.largest_without(self.lost)
+        return self.largest_for(1)
+
+    def largest_for(self, ranks: int) -> int:
+        """The same for each rank of a trial."""
+        return self.whole_bytes if self.plan is None else self.plan.largest_without(self.lost, ranks)
 
     @property
     def largest_ram_bytes(self) -> int:

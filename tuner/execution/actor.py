@@ -75,7 +75,7 @@ class Worker:
 
         The study keeps that file short, and removes it at the end if it is empty.
         """
-        placed, log = replace(placement, device=self.device), self._options.log(placement.trial.trial_id)
+        placed, log = replace(placement, device=self.device), self._options.log(placement.log)
         if self._child is not None:
             yield from run_in(self._child, placed, log)
             return

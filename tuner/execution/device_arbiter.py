@@ -116,7 +116,7 @@ class DeviceArbiter:
         the request is not cut: if the memory is missing, its attempt does not count.
         """
         request, device = held
-        if device not in self._devices:
+        if device not in self._devices or request.trial.ranks > 1:
             return None
         beside = self._takes_rest and request.estimate.is_learned and not self._holder.lease.shares
         if not (beside or self.has_alone(device)):

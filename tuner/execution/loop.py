@@ -267,7 +267,7 @@ class StudyLoop:
         )
 
     def _placements(self) -> list[Placement]:
-        return [run.placement for run in self.course.state.running.values()]
+        return [place for run in self.course.state.running.values() for place in run.placement.all]
 
     def _training(self) -> int:
         """How many trials have reported and still run."""

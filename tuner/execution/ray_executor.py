@@ -14,6 +14,7 @@ from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, StartedRay, local_ray
 from tuner.execution.cluster_discovery import join_cluster
 from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent, Happening, Weights
+from tuner.execution.gang import Gang, with_port
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
@@ -61,6 +62,7 @@ class RayExecutor(Executor):
         self._running: dict[Stream, RunningTrial] = {}
         self._spent: list[RunningTrial] = []  # their workers are not used again
         self._events: list[ExecutorEvent] = []  # for the next poll
+        self._gangs: dict[str, Gang] = {}  # the trials of several ranks, by id
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices, or those of all nodes of the cluster, which it joins."""
@@ -126,13 +128,17 @@ class RayExecutor(Executor):
         self._stop_requests.forget_prune(placement.trial.trial_id)
         retry = placement.trial.attempt > 1 and not placement.trial.begun  # a member of a population goes on
         new = retry and not self._options.fresh
-        self._start(placement, new=new, started=time.monotonic())
+        placement = with_port(placement)
+        if placement.others:
+            self._gangs[placement.trial.trial_id] = Gang(placement)
+        for place in placement.all:
+            self._start(place, new=new, started=time.monotonic())
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
         """At most one event of each trial; waits for the first for at most ``timeout_seconds``."""
         self._end_spent()
         for run in self._running.values():
-            shorten(self._options.log(run.placement.trial.trial_id))
+            shorten(self._options.log(run.placement.log))
         streams, answers = list(self._running), self._failures.references
         if not (streams or answers or self._events):
             time.sleep(timeout_seconds)
@@ -142,6 +148,7 @@ class RayExecutor(Executor):
         for answer in filter(ready.__contains__, answers):
             self._emit(self._failures.answered(answer))
         self._check_health()
+        self._end_gangs()
         events, self._events = self._events, []
         return events
 
@@ -170,6 +177,7 @@ class RayExecutor(Executor):
             for pool in self._pools.values() if reachable else ():
                 pool.close()
         self._running.clear()
+        self._gangs.clear()
         self._pools.clear()
         self._connection.stop()
         while self._files:
@@ -223,12 +231,11 @@ class RayExecutor(Executor):
             run.began = event
             if run.pool.node_id == self._watch.own_node:
                 run.exit = ProcessExit(event.pid)
-            self._emit(event)
-        elif isinstance(event, Question):
-            self._emit(event)
         elif isinstance(event, EpochReport):
             run.report = event
-            self._emit(event)
+        if isinstance(event, (Began, Question, EpochReport)):
+            if not run.placement.rank:
+                self._emit(event)
         elif isinstance(event, Outcome):
             del self._running[stream]
             self._stop_requests.forget_prune(event.trial.trial_id)
@@ -272,8 +279,22 @@ class RayExecutor(Executor):
             if device in self._pools and self._watch.head_answers:
                 self._pools[device].close()
 
+    def _end_gangs(self) -> None:
+        """Ends the ranks whose trial has ended, and reports a trial of which all have ended."""
+        for trial_id, gang in list(self._gangs.items()):
+            for stream, run in list(self._running.items()) if gang.is_late else ():
+                if run.placement.trial.trial_id == trial_id:
+                    del self._running[stream]
+                    run.end(self._watch.own_node)
+                    gang.ended(run.stalled("another rank has ended"), bytes, by_itself=False)
+            if gang.has_ended:
+                del self._gangs[trial_id]
+                self._events.append(gang.outcome())
+
     def _emit(self, event: Happening | None, weights: Weights = bytes) -> None:
-        if event is not None:
+        if isinstance(event, Outcome) and (gang := self._gangs.get(event.trial.trial_id)):
+            gang.ended(event, weights)
+        elif event is not None:
             self._events.append((event, weights))
 
     def _weights(self, stream: Stream) -> bytes:

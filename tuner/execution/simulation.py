@@ -33,7 +33,8 @@ class Schedule:
         """The placements of each device."""
         placements: dict[Device, list[tuple[Placement, float, float]]] = defaultdict(list)
         for entry in self.placements:
-            placements[entry[0].device].append(entry)
+            for place in entry[0].all:
+                placements[place.device].append((place, *entry[1:]))
         return placements
 
     def most_at_once(self, device: Device) -> int:

@@ -286,6 +286,7 @@ def _training(
             task.data,
             task.objective,
             store,
+            place=placement,
             threads=placement.threads,
             stop_asked=stopped,
             prune_asked=pruned,

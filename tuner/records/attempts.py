@@ -89,7 +89,7 @@ class Attempt:
             metrics=finite(outcome.metrics),
             epochs=outcome.epochs,
             duration_s=round(outcome.seconds, 3),
-            device=placement.device.label if placement else None,
+            device=placement.label if placement else None,
             # Rounded down: seven shares of 0.142857 fit on a device, but seven of 0.1429 do not.
             gpu_fraction=math.floor(placement.fraction * 1e6) / 1e6 if placement else None,
             estimated_memory_gb=in_gb(estimate.total_bytes),

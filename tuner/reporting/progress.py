@@ -174,7 +174,7 @@ class StudyProgress:
         names = [printable(self._title(placement.trial)) for placement, _ in running]
         columns = [
             TextColumn("trial", names, left=True, names=True),
-            TextColumn("device", [placement.device.label for placement, _ in running], left=True, spared=2),
+            TextColumn("device", [placement.label for placement, _ in running], left=True, spared=2),
             TextColumn("memory", [f"{placement.limit_bytes / GB:.2f} GB" for placement, _ in running], spared=1),
             TextColumn("epoch", [_epochs(report) for _, report in running]),
             TextColumn(printable(metrics), [self._value(placement, report) for placement, report in running]),

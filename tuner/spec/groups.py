@@ -188,11 +188,19 @@ class PackingOptions(TrialMemory, DeviceMemory, title="Packing"):
     )
     max_workers: int | None = field(
         None,
-        "The maximum number of trials at once.",
+        "The maximum number of trials at once; each rank of a trial counts as one.",
         Terminal(
             "N", common=True, unset="as many as fit", aliases=("--num-workers", "--n-jobs", "--max-concurrent-trials")
         ),
         ge=1,
+    )
+    gpus_per_trial: int = field(
+        1,
+        "The processes (ranks) that train a function or a script together by torch.distributed, each with a GPU of "
+        "its own or, on the CPU, with its own threads. A key of this name in a configuration or a space goes first.",
+        Terminal("N"),
+        ge=1,
+        le=64,
     )
     adaptive_workers: bool = field(
         True,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from typing import NamedTuple
 
-from tuner.decisions.capacity import largest_ram, limited, ram_budgets
+from tuner.decisions.capacity import largest_ram, limited, most_per_rank, no_place, ram_budgets
 from tuner.decisions.constraints import INFERENCE
 from tuner.decisions.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
 from tuner.errors import InputError, ParameterError, one_line, option
@@ -18,9 +18,23 @@ from tuner.estimation.overheads import with_host
 from tuner.estimation.service import IN_RAM, EstimatePair, EstimationService
 from tuner.machine.leases import with_leased
 from tuner.reporting import phases
+from tuner.search.optuna_names import PBT
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings
-from tuner.trial import GB, MOST_TRIALS, Config, Configuration, Device, MemoryEstimate, Phase, Request, Trial, title
+from tuner.trial import (
+    GB,
+    MOST_RANKS,
+    MOST_TRIALS,
+    RANKS,
+    Config,
+    Configuration,
+    Device,
+    MemoryEstimate,
+    Phase,
+    Request,
+    Trial,
+    title,
+)
 from tuner.workloads.base import Trainable, Workload, numeric_hyperparameter
 from tuner.workloads.task import Selection, Tasks, TrainingTask, smaller
 
@@ -62,7 +76,7 @@ def to_trials(selections: Sequence[Selection], settings: Settings) -> list[Trial
         rule = f"makes {number:,} trials; {MOST_TRIALS:,} are the most"
         raise ParameterError("seeds", settings.seeds, rule, "give fewer configurations or seeds")
     listed = [
-        (selection.workload, configuration, _config(selection.workload, configuration, settings.epochs), seed)
+        (selection.workload, configuration, _config(selection.workload, configuration, settings), seed)
         for seed in range(settings.seed, settings.seed + settings.seeds)
         for selection in selections
         for configuration in selection.configurations
@@ -83,6 +97,8 @@ def estimate_requests(
         InputError: a footprint cannot be estimated, the calibration is damaged, or a trial can run on no CPU.
     """
     check_amp(tasks, trials, devices)
+    for trial in trials:
+        check_ranks(tasks[trial.workload].workload, trial, settings)
     return with_host_needs(_estimated(tasks, trials, devices, settings), tasks, devices, settings)
 
 
@@ -163,6 +179,21 @@ def check_estimate(settings: Settings, workloads: Sequence[Trainable]) -> None:
         raise InputError(f"{option('estimate')}: has no effect on workload {names}: its own step is traced")
 
 
+def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:
+    """Refuses a number of ranks that is none, and several of a training that knows one process only."""
+    ranks = trial.config.get(RANKS, 1)
+    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
+        raise ParameterError(RANKS, ranks, f"must be a whole number from 1 to {MOST_RANKS}")
+    if ranks == 1:
+        return
+    if isinstance(workload, Workload) or workload.asks:
+        rule = f"{workload.name} trains in one process"
+        raise ParameterError(RANKS, ranks, rule, "leave it out, or train in a function or a script of your own")
+    if settings.in_process or settings.scheduler_name == PBT:
+        other = option("in_process", True) if settings.in_process else option("scheduler", PBT)
+        raise ParameterError(RANKS, ranks, f"not with {other}", "leave one of them out")
+
+
 def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
     """Refuses mixed precision on the CPU with batches of many sizes.
 
@@ -196,13 +227,20 @@ class Whole(NamedTuple):
 
     device_bytes: int  # the whole of the roomiest device
     ram_bytes: int  # the whole RAM of the roomiest host, beside a GPU's memory
+    rank_bytes: tuple[int, ...] = ()  # the most for each rank of a trial of 2, 3, … ranks
+
+    def of(self, trial: Trial) -> tuple[int, int]:
+        """The bounds of each rank of a trial: of its device's memory, and of its host's RAM."""
+        own = self.rank_bytes[trial.ranks - 2] if trial.ranks > 1 and self.rank_bytes else self.device_bytes
+        return own, self.ram_bytes // trial.ranks
 
 
 def whole_of(devices: Sequence[Device], settings: Settings) -> Whole:
     """The upper bounds of a trial's memory on these devices."""
     buffer_bytes = settings.buffer_bytes
-    most = max(budget_bytes(device, buffer_bytes) for device in devices)
-    return Whole(most, largest_ram(devices, ram_budgets(devices, buffer_bytes)))
+    budgets = [budget_bytes(device, buffer_bytes) for device in devices]
+    ranks = tuple(most_per_rank(devices, budgets, number) for number in range(2, MOST_RANKS + 1))
+    return Whole(max(budgets), largest_ram(devices, ram_budgets(devices, buffer_bytes)), ranks)
 
 
 def plan_requests(
@@ -219,7 +257,9 @@ def plan_requests(
     """
     whole = whole_of(devices, settings)
     served = [within(request, whole, tasks, settings) for request in requests]
-    all_of_them = list(islice(cycle(served), max(trials, len(served))))
+    all_of_them = [
+        request for request in islice(cycle(served), max(trials, len(served))) for _ in range(request.trial.ranks)
+    ]
     try:
         plan = make_plan(
             devices,
@@ -230,7 +270,12 @@ def plan_requests(
             threads=settings.threads,
             host_needs=[request.host_bytes for request in all_of_them],
             adaptive=settings.adaptive_workers,
+            gangs=any(request.trial.ranks > 1 for request in served),
         )
+        for request in served:
+            most = plan.largest_without((), request.trial.ranks)
+            if request.trial.ranks > 1 and request.need_bytes > most:
+                raise InputError(no_place(request, devices, most))
     except InputError as error:
         remedies = ["leave out the largest configurations"] * (len(served) > 1)
         largest = max(served, key=lambda request: request.need_bytes)
@@ -258,16 +303,19 @@ def _planned_bytes(request: Request, settings: Settings) -> int:
     return request.need_bytes
 
 
-def _config(workload: Trainable, configuration: Configuration, epochs: int | None) -> Config:
+def _config(workload: Trainable, configuration: Configuration, settings: Settings) -> Config:
+    epochs, values = settings.epochs, configuration.values
+    if settings.gpus_per_trial > 1 and RANKS not in values:
+        values = {**values, RANKS: settings.gpus_per_trial}
     if epochs is None:
-        return configuration.values
+        return values
     if workload.schema is None:
         rule = f"{workload.name} itself decides how long it trains"
         raise ParameterError("epochs", epochs, rule, "leave it out")
     most = numeric_hyperparameter(workload, "epochs").high
     if epochs > most:
         raise ParameterError("epochs", epochs, f"must be at most {most:g}")
-    return {**configuration.values, "epochs": epochs}
+    return {**values, "epochs": epochs}
 
 
 def _largest(
@@ -281,7 +329,8 @@ def _largest(
 
 def fits(request: Request, whole: Whole) -> bool:
     """Whether a request is within the upper bounds."""
-    return request.need_bytes <= whole.device_bytes and request.host_bytes <= whole.ram_bytes
+    most, ram = whole.of(request.trial)
+    return request.need_bytes <= most and request.host_bytes <= ram
 
 
 def within(request: Request, whole: Whole, tasks: Tasks, settings: Settings) -> Request:
@@ -289,11 +338,11 @@ def within(request: Request, whole: Whole, tasks: Tasks, settings: Settings) -> 
 
     A guess of the RAM may be far too high, so only a measured need can be too large.
     """
-    if not request.estimate.host_measured or request.estimate.host_bytes <= whole.ram_bytes:
-        request = replace(request, host_bytes=min(request.host_bytes, whole.ram_bytes))
+    most, ram = whole.of(request.trial)
+    if not request.estimate.host_measured or request.estimate.host_bytes <= ram:
+        request = replace(request, host_bytes=min(request.host_bytes, ram))
     phases: tuple[Phase, ...] = ("training", "evaluation")  # which of them needs more is not known
     may_shrink = settings.on_oom == "accumulate" and any(smaller(tasks, request.trial, phase) for phase in phases)
-    most = whole.device_bytes
     if most and (request.estimate.least_bytes <= most or may_shrink):
         return replace(request, need_bytes=min(request.need_bytes, most))
     return request

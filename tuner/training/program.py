@@ -20,7 +20,8 @@ from tuner.machine.threads import limit_threads
 from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phases
 from tuner.training.process_state import put_back, seed_of
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
-from tuner.trial import MOST_SEED, EpochReport, Objective, Question, Trial
+from tuner.training.ranks import joined
+from tuner.trial import MOST_SEED, EpochReport, Objective, Placement, Question, Trial
 from tuner.workloads.contract import calling, method_failure
 from tuner.workloads.function import Function
 from tuner.workloads.objectives import check_reported
@@ -39,19 +40,21 @@ def run_program(
     objective: Objective,
     store: ProgramCheckpoints,
     *,
+    place: Placement | None = None,
     threads: int = 1,
     stop_asked: Asked = lambda: False,
     prune_asked: Asked = lambda: False,
 ) -> Generator[EpochReport | Question | Fit, None, None]:
     """Runs a trial's program; yields a report before it begins, then the program's reports, and at the end a ``Fit``.
 
-    At the first report the process is idle, so its memory is not counted as the trial's.
+    At the first report the process is idle, so its memory is not counted as the trial's. ``place`` says which rank
+    this is: what another one than rank 0 reports is ignored, and so are its metrics.
 
     Raises ``Pruned``, ``Stopped`` if the study ends, ``Diverged`` if the metric was never finite, ``WorkloadError``
     if it reports nothing, and what the program raises.
     """
     progress = store.restore()
-    session = _Session(trial, objective, store, progress)
+    session = _Session(trial, objective, store, progress, place)
     with phases() as enter:
         yield EpochReport(trial.trial_id, progress.epoch, trial.epochs)
         program_thread().start(partial(session.run, program, data, threads))
@@ -71,6 +74,9 @@ def run_program(
                 session.go_on()
         finally:
             session.end()
+        if place and place.rank:
+            yield Fit({}, {})
+            return
         final = to_numbers(session.final) if session.final else {}
         final = final if objective.metric in final else {**progress.best, **final}
         if not session.reports and final and objective.metric not in final:
@@ -90,8 +96,16 @@ def run_program(
 class _Session:
     """The program's side of the thread, and the study's."""
 
-    def __init__(self, trial: Trial, objective: Objective, store: ProgramCheckpoints, progress: Progress) -> None:
+    def __init__(
+        self,
+        trial: Trial,
+        objective: Objective,
+        store: ProgramCheckpoints,
+        progress: Progress,
+        place: Placement | None,
+    ) -> None:
         self._trial = trial
+        self._place = place
         self._objective = objective
         self.metric = objective.metric
         self.trial_id, self.seed = trial.trial_id, trial.seed
@@ -112,6 +126,9 @@ class _Session:
     ) -> None:
         """See ``Session.report``."""
         self._check()
+        if self._place and self._place.rank:
+            self.reports += 1
+            return
         numbers = to_numbers(metrics, self.metric)
         progress, metric = self._progress, self.metric
         progress.epoch = self._counted(epoch)
@@ -163,7 +180,7 @@ class _Session:
         _answering[self._trial.trial_id] = self._replies
         try:
             _set_seeds(seed_of(self._trial))
-            with put_back(), entered(self), calling(program, program.name):
+            with put_back(), entered(self), calling(program, program.name), joined(self._place, program):
                 self.final = program.run(self._trial.config, data, self)
         except ProgramPruned:
             error = Pruned(self._progress.best)

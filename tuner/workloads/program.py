@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from tuner.trial import Config, Objects
+from tuner.trial import RANKS, Config, Objects
 from tuner.workloads.base import Trainable
 
 if TYPE_CHECKING:
@@ -61,13 +61,14 @@ class Program(Trainable):
 
 
 def values_of(config: Config, objects: Objects) -> dict[str, object]:
-    """A configuration with the objects that its texts stand for.
+    """A configuration with the objects that its texts stand for, without the number of its ranks.
 
     Lists and dicts are copies, so that a trial cannot change those of the next one.
     """
     given = {
         key: objects.get(key, {}).get(value, value) if isinstance(value, str) else value
         for key, value in config.items()
+        if key != RANKS
     }
     return {key: copy.deepcopy(value) if isinstance(value, (list, dict)) else value for key, value in given.items()}
 

@@ -1,0 +1,96 @@
+"""The ranks of a running trial, whose fate is one."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass, field, replace
+
+from tuner.errors import ExecutionError
+from tuner.execution.executor import Weights
+from tuner.trial import Outcome, Placement
+
+# After a rank has failed, the others have this time to say what happened to them: the first that is heard may only
+# have missed another one.
+FAILED_SECONDS = 3.0
+DONE_SECONDS = 10.0  # after rank 0 has ended well, for the others to end, too
+WELL = ("completed", "pruned", "paused", "interrupted")
+
+
+def with_port(placement: Placement) -> Placement:
+    """The placement with a free port for its ranks, if there are several."""
+    if not placement.others:
+        return placement
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return replace(placement, port=port, others=tuple(replace(place, port=port) for place in placement.others))
+
+
+@dataclass
+class Gang:
+    """What has become of the ranks of a trial."""
+
+    placement: Placement  # of rank 0, with those of the others
+    outcomes: dict[int, Outcome] = field(default_factory=dict)  # of those that have ended, by rank, in this order
+    said: list[int] = field(default_factory=list)  # those that ended by themselves
+    deadline: float | None = None  # until then the others may end by themselves; monotonic seconds
+    weights: bytes | ExecutionError = b""  # those of rank 0
+
+    def ended(self, outcome: Outcome, weights: Weights, *, by_itself: bool = True) -> None:
+        """A rank has ended, or was ended because of another one."""
+        assert outcome.placement is not None
+        rank, well = outcome.placement.rank, outcome.status in WELL
+        self.outcomes[rank] = outcome
+        if not by_itself:
+            return
+        self.said.append(rank)
+        if rank == 0 and outcome.status == "completed":  # now, as its worker may be gone when all have ended
+            try:
+                self.weights = weights()
+            except ExecutionError as error:
+                self.weights = error
+        if self.deadline is None and (rank == 0 or not well):
+            self.deadline = time.monotonic() + (DONE_SECONDS if well else FAILED_SECONDS)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the ranks that still run must be ended."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all ranks have."""
+        return len(self.outcomes) == len(self.placement.all)
+
+    def outcome(self) -> tuple[Outcome, Weights]:
+        """The trial's outcome: rank 0's if that ended well, else of the rank whose end explains those of the others.
+
+        The peaks are the largest of all ranks.
+        """
+        first = self.outcomes[0]
+        chosen = 0 if first.status in WELL and 0 in self.said else min(self.said, key=self._order)
+        found = self.outcomes[chosen]
+        peaks = [outcome.peak_bytes for outcome in self.outcomes.values() if outcome.peak_bytes is not None]
+        in_ram = [
+            outcome.host_peak_bytes for outcome in self.outcomes.values() if outcome.host_peak_bytes is not None
+        ]
+        merged = replace(
+            found,
+            placement=self.placement,
+            peak_bytes=max(peaks, default=None),
+            host_peak_bytes=max(in_ram, default=None),
+            error=f"rank {chosen}: {found.error}" if found.error and found.status not in WELL else found.error,
+        )
+        return merged, self._content
+
+    def _order(self, rank: int) -> tuple[int, int]:
+        """The lower, the more it explains: a lost node, a lack of memory, a process that was killed."""
+        outcome = self.outcomes[rank]
+        reasons = (outcome.lost in ("node", "memory"), outcome.status == "out_of_memory", outcome.lost == "worker")
+        return reasons.index(True) if any(reasons) else 3 + (outcome.status in WELL), self.said.index(rank)
+
+    def _content(self) -> bytes:
+        if isinstance(self.weights, ExecutionError):
+            raise self.weights
+        return self.weights

@@ -1,0 +1,47 @@
+"""Has the ranks of a trial find each other, as ``torchrun`` does."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from tuner.trial import RANKS, Placement
+from tuner.workloads.program import Program
+
+HERE = "127.0.0.1"  # all ranks of a trial are on one machine
+JOIN_SECONDS = 600  # for the other ranks to start, and to take part in each exchange
+
+
+@contextmanager
+def joined(place: Placement | None, program: Program) -> Iterator[None]:
+    """Sets the variables of ``torchrun`` for the block, and for a function also ``torch.distributed``.
+
+    A rank sees one GPU only, so that its ``LOCAL_RANK`` is 0 there. A script joins the others by itself. A single rank
+    has all that, too, if its configuration says that it is one.
+    """
+    if place is None or RANKS not in place.trial.config:
+        yield
+        return
+    size, rank, gpu = str(place.trial.ranks), str(place.rank), place.device.kind == "cuda"
+    variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": "0" if gpu else rank, "LOCAL_WORLD_SIZE": size}
+    variables |= {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_RANK": rank, "ROLE_WORLD_SIZE": size}
+    variables |= {"MASTER_ADDR": HERE, "MASTER_PORT": str(place.port), "TORCHELASTIC_RUN_ID": place.trial.trial_id}
+    variables |= {"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0"}
+    if sys.platform == "linux":
+        variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    os.environ.update(variables)
+    if program.own_process:
+        yield
+        return
+    import torch.distributed as dist
+
+    backend = "cpu:gloo,cuda:nccl" if gpu and dist.is_nccl_available() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=JOIN_SECONDS))
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
