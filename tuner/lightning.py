@@ -72,7 +72,8 @@ class ReportCallback(Callback):  # type: ignore[misc]
             return
         with TemporaryDirectory(prefix="tuner-") as folder:
             trainer.save_checkpoint(Path(folder) / FILE)
-            _safe(Path(folder) / FILE)
+            if trainer.is_global_zero:  # which alone has written it
+                _safe(Path(folder) / FILE)
             report(numbers, epoch=epoch, checkpoint=folder)
 
 

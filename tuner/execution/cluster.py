@@ -118,14 +118,15 @@ class RayConnection:
         self._thread.join(OWN_STOP_SECONDS if self._connected.is_set() else 0)
         if self._thread.is_alive():
             self._started.end()
-            atexit.register(self._leave)
+            why = sys.exc_info()[1]  # while a refused input ends the study
+            atexit.register(self._leave, why.exit_code if isinstance(why, TunerError) else INTERRUPTED)
 
-    def _leave(self) -> None:
+    def _leave(self, code: int) -> None:
         """Ends this process if the thread still waits for what was killed: Ray's own end would wait, too."""
         if self._thread.is_alive():
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(INTERRUPTED)
+            os._exit(code)
 
     def _live(self) -> None:
         try:

@@ -14,6 +14,7 @@ from tuner.trial import Outcome, Placement
 # have missed another one.
 FAILED_SECONDS = 3.0
 DONE_SECONDS = 10.0  # after rank 0 has ended well, for the others to end, too
+EXCHANGE = ("gloo", "NCCL", "ProcessGroup")  # in errors of a rank that has missed another one
 WELL = ("completed", "pruned", "paused", "interrupted")
 
 
@@ -80,15 +81,18 @@ class Gang:
             placement=self.placement,
             peak_bytes=max(peaks, default=None),
             host_peak_bytes=max(in_ram, default=None),
-            error=f"rank {chosen}: {found.error}" if found.error and found.status not in WELL else found.error,
+            epochs=first.epochs,
+            error=f"rank {chosen}: {found.error}" if found.status not in (*WELL, "stalled") else found.error,
         )
         return merged, self._content
 
     def _order(self, rank: int) -> tuple[int, int]:
-        """The lower, the more it explains: a lost node, a lack of memory, a process that was killed."""
+        """The lower, the more it explains: a lost node, a lack of memory, a killed process, an error of its own."""
         outcome = self.outcomes[rank]
-        reasons = (outcome.lost in ("node", "memory"), outcome.status == "out_of_memory", outcome.lost == "worker")
-        return reasons.index(True) if any(reasons) else 3 + (outcome.status in WELL), self.said.index(rank)
+        own = outcome.status not in WELL and not any(word in outcome.error for word in EXCHANGE)
+        outside, alone = outcome.lost in ("node", "memory"), outcome.lost == "worker"
+        reasons = (outside, outcome.status == "out_of_memory", alone, own, True)
+        return reasons.index(True), self.said.index(rank)
 
     def _content(self) -> bytes:
         if isinstance(self.weights, ExecutionError):

@@ -175,7 +175,7 @@ class StudyProgress:
         columns = [
             TextColumn("trial", names, left=True, names=True),
             TextColumn("device", [placement.label for placement, _ in running], left=True, spared=2),
-            TextColumn("memory", [f"{placement.limit_bytes / GB:.2f} GB" for placement, _ in running], spared=1),
+            TextColumn("memory", [_given(placement) for placement, _ in running], spared=1),
             TextColumn("epoch", [_epochs(report) for _, report in running]),
             TextColumn(printable(metrics), [self._value(placement, report) for placement, report in running]),
         ]
@@ -189,7 +189,7 @@ class StudyProgress:
         """A line about the study; ``named`` adds the running trials, for where no table shows them."""
         if not self._done and not any(report for _, report in running):
             return f"{self.phase}, {self.clock() - self._began:.0f} s so far"
-        reserved = sum(placement.limit_bytes for placement, _ in running)
+        reserved = sum(place.limit_bytes for placement, _ in running for place in placement.all)
         names = [
             " ".join(filter(None, [self._title(placement.trial), _epochs(report), self._value(placement, report)]))
             for placement, report in running[:NAMED]
@@ -264,3 +264,8 @@ def _what_follows(outcome: Outcome, retry: Retried | None) -> str:
     smaller = "".join(f" in {words[key]} of 1/{now[key]}" for key in now if now[key] != before.get(key))
     wait = f" in {retry.delay_seconds:.0f} s, or when nothing else runs" if retry.delay_seconds >= 1 else ""
     return f"; again{given_now}{smaller}{wait}"
+
+
+def _given(placement: Placement) -> str:
+    ranks = len(placement.all)
+    return f"{ranks} x {placement.limit_bytes / GB:.2f} GB" if ranks > 1 else f"{placement.limit_bytes / GB:.2f} GB"

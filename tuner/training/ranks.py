@@ -19,8 +19,8 @@ JOIN_SECONDS = 600  # for the other ranks to start, and to take part in each exc
 def joined(place: Placement | None, program: Program) -> Iterator[None]:
     """Sets the variables of ``torchrun`` for the block, and for a function also ``torch.distributed``.
 
-    A rank sees one GPU only, so that its ``LOCAL_RANK`` is 0 there. A script joins the others by itself. A single rank
-    has all that, too, if its configuration says that it is one.
+    A rank sees one GPU only, so that its ``LOCAL_RANK`` is 0 there. A script joins the others by itself. If its
+    configuration says that it has one rank, a trial has all that, too.
     """
     if place is None or RANKS not in place.trial.config:
         yield

@@ -1,0 +1,116 @@
+"""Trials of several ranks: where they start, and how room is kept for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.support.packing import start_all
+from tuner.decisions.capacity import most_per_rank
+from tuner.decisions.packer import Packer
+from tuner.decisions.packing import make_plan
+from tuner.execution.simulation import simulate
+from tuner.trial import GB, RANKS, Device, MemoryEstimate, Request, Trial
+
+Size = tuple[float, int]  # GB for each rank, and ranks
+
+
+def requests(*sizes: Size) -> list[Request]:
+    return [
+        Request(
+            Trial(f"t{number}", "toy", f"t{number}", {RANKS: ranks}, seed=0),
+            MemoryEstimate("given", context_bytes=int(gb * GB)),
+            int(gb * GB),
+        )
+        for number, (gb, ranks) in enumerate(sizes)
+    ]
+
+
+def gpus(device: Device, *nodes: str, gb: int = 10) -> list[Device]:
+    each = replace(device, total_bytes=gb * GB, free_bytes=gb * GB, ram_bytes=0)
+    return [replace(each, index=i, uuid=f"u{i}", node_id=node) for i, node in enumerate(nodes)]
+
+
+def packer(devices: Sequence[Device], *sizes: Size, waiting: Sequence[Request] = ()) -> Packer:
+    needs = [int(gb * GB) for gb, ranks in sizes for _ in range(ranks)]
+    found = Packer(make_plan(devices, needs, packing="per-trial", buffer_bytes=0, gangs=True))
+    found.enqueue(waiting or requests(*sizes))
+    return found
+
+
+def test_ranks_get_distinct_gpus_of_one_node(gpu_16gb: Device) -> None:
+    devices = gpus(gpu_16gb, "a", "b", "b")
+    [place] = start_all(packer(devices, (4, 2)))
+    assert [(rank.rank, rank.device) for rank in place.all] == [(0, devices[1]), (1, devices[2])]
+    assert place.label == "cuda:1+cuda:2"
+
+
+def test_ranks_on_the_cpu_divide_its_ram() -> None:
+    device = Device("", "cpu", 0, "CPU", 8 * GB, 8 * GB, cores=4)
+    assert most_per_rank([device], [8 * GB], 4) == 2 * GB
+    found = packer([device], (2, 3), (3, 2))
+    [place] = start_all(found)  # 2 GB and a core are left
+    assert ([rank.device for rank in place.all], place.label) == ([device] * 3, "cpu")
+    found.release(place)
+    assert [len(place.all) for place in start_all(found)] == [2]
+
+
+def test_small_trials_start_beside_ranks(gpu_16gb: Device) -> None:
+    placed = start_all(packer(gpus(gpu_16gb, "", ""), (6, 2), (3, 1), (3, 1)))
+    assert [len(place.all) for place in placed] == [2, 1, 1]
+    assert [place.device.index for place in placed[1:]] == [0, 1]
+
+
+def test_waiting_ranks_are_not_starved_by_trials_that_leave_them_no_room(gpu_16gb: Device) -> None:
+    big, *small = requests((8, 2), *[(3, 1)] * 12, (2, 1))
+    found = packer(gpus(gpu_16gb, "", ""), (8, 2), *[(3, 1)] * 12, (2, 1), waiting=small[:4])
+    first = start_all(found)
+    assert len(first) == 4
+    found.enqueue([big, *small[4:]])
+    beside = start_all(found)
+    assert [place.limit_bytes for place in beside] == [2 * GB]  # 3 GB fit as well, but leave less than 8
+    for place in first:
+        found.release(place)
+    assert start_all(found)[0].trial == big.trial
+
+
+def test_two_trials_of_several_ranks_do_not_block_each_other(gpu_16gb: Device) -> None:
+    found = packer(gpus(gpu_16gb, "", "", "", ""), *[(6, 4)] * 3, (4, 2))
+    order = []
+    while placed := start_all(found):
+        order += [place.trial.trial_id for place in placed]
+        for place in placed:
+            found.release(place)
+    assert sorted(order) == ["t0", "t1", "t2", "t3"]
+
+
+def test_ranks_without_a_place_after_the_loss_of_a_gpu_are_told_apart(gpu_16gb: Device) -> None:
+    devices = gpus(gpu_16gb, "a", "a", "b")
+    found = packer(devices, (4, 2), (4, 1))
+    found.remove(devices[0])
+    stuck = found.without_place()
+    assert stuck is not None
+    assert stuck.trial.trial_id == "t0"
+    found.drop("t0")
+    assert found.without_place() is None
+    assert [place.device for place in start_all(found)] == [devices[1]]
+
+
+@pytest.mark.parametrize("cards", [2, 8])
+def test_a_simulated_study_with_ranks_ends_near_the_bound(gpu_16gb: Device, cards: int) -> None:
+    sizes = [(2 + number % 5, 2 if number % 10 == 0 else 1) for number in range(200)]
+    waiting = requests(*sizes)
+    devices = gpus(gpu_16gb, *[""] * cards)
+    plan = make_plan(
+        devices,
+        [request.need_bytes for request in waiting for _ in range(request.trial.ranks)],
+        packing="per-trial",
+        buffer_bytes=0,
+        gangs=True,
+    )
+    took = simulate(waiting, plan, lambda request: 10.0 + int(request.trial.trial_id[1:]) % 7)
+    work = sum(place.limit_bytes * (end - start) for first, start, end in took.placements for place in first.all)
+    assert len(took.placements) == 200
+    assert took.seconds <= 1.3 * work / (cards * 10 * GB)

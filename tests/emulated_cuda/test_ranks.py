@@ -1,0 +1,59 @@
+"""Trials of several ranks on emulated cards, which exchange by gloo, as there is no NCCL.
+
+The estimate that the study is given is that of a rank: 600 MB of tensors and a context of 500 MB.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.emulated_cuda.studies import Study, ended, run, start
+from tuner.trial import GB, MB
+
+pytestmark = pytest.mark.emulated
+
+SCRIPT = """
+import json, os, sys, torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+held = torch.empty(int(sys.argv[1]) << 20, dtype=torch.uint8, device="cuda:" + os.environ["LOCAL_RANK"])
+sizes = [None] * dist.get_world_size()
+dist.all_gather_object(sizes, torch.cuda.get_device_properties(0).total_memory)
+if dist.get_rank() == 0:
+    print(json.dumps({"loss": len(sizes), "cards": len(set(sizes))}))
+"""
+
+
+def words(folder: Path, mb: str, gb: float, *more: str) -> list[str]:
+    (folder / "train.py").write_text(SCRIPT)
+    (folder / "space.yaml").write_text("gpus_per_trial: {grid_search: [2, 4, 1]}\n")
+    options = ["--space", str(folder / "space.yaml"), "--metric", "loss", "--direction", "min"]
+    trained = f"script {folder / 'train.py'} {mb}"
+    return [*options, "--memory-gb", str(gb), "--backoff", "0", "--workload", trained, *more]
+
+
+def test_ranks_have_cards_of_their_own_and_keep_to_their_share(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study")
+    run(study, *words(tmp_path, "600", 1100 * MB / GB), sizes=[8000, 6000, 4000, 3500])
+    by_ranks = {line["config"]["gpus_per_trial"]: line for line in study.attempts}
+    assert {ranks: line["metrics"]["loss"] for ranks, line in by_ranks.items()} == {1: 1, 2: 2, 4: 4}
+    assert by_ranks[4]["metrics"]["cards"] == 4
+    assert by_ranks[4]["device"].count("cuda:") == 4
+    assert all(line["peak_memory_gb"] == pytest.approx(1100 * MB / GB, rel=0.02) for line in by_ranks.values())
+
+
+def test_a_rank_out_of_memory_gives_all_ranks_more(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study")
+    run(study, *words(tmp_path, "800", 1000 * MB / GB), sizes=[8000, 6000, 4000, 3500])
+    first = [line for line in study.attempts if line["attempts"] == 1]
+    assert [line["status"] for line in first] == ["out_of_memory"] * 3
+    assert len(study.finished) == 3
+
+
+def test_ranks_that_no_two_cards_hold_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    study = Study(tmp_path / "study")
+    said = ended(start(study, *words(tmp_path, "600", 3), sizes=[8000, 3000]), code=2)
+    assert "a trial of 2 ranks needs 3.00 GB for each, and 0.98 GB is the most" in said
+    assert not study.folder.exists()

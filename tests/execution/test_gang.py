@@ -1,0 +1,81 @@
+"""What becomes of a trial when its ranks end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tuner.decisions.gangs import gang_of
+from tuner.errors import ExecutionError
+from tuner.execution.gang import Gang, with_port
+from tuner.trial import GB, RANKS, Device, MemoryEstimate, Outcome, Placement, Trial
+
+
+@pytest.fixture
+def gang() -> Gang:
+    trial = Trial("t1", "toy", "t1", {RANKS: 2}, seed=0)
+    device = Device("", "cpu", 0, "CPU", 8 * GB, 8 * GB, cores=4)
+    place = Placement(trial, MemoryEstimate("given"), device, 0.5, GB, 1)
+    return Gang(with_port(gang_of([place, place])))
+
+
+def end(gang: Gang, rank: int, status: Any, error: str = "", **known: Any) -> None:
+    place = gang.placement.all[rank]
+    gang.ended(Outcome(place.trial, status, place, error=error, **known), lambda: b"weights")
+
+
+def test_rank_0_says_how_a_trial_was_completed(gang: Gang) -> None:
+    end(gang, 0, "completed", metrics={"loss": 0.5}, peak_bytes=1)
+    assert not (gang.has_ended or gang.is_late)
+    end(gang, 1, "completed", peak_bytes=5)
+    outcome, weights = gang.outcome()
+    assert (outcome.status, outcome.metrics, outcome.peak_bytes) == ("completed", {"loss": 0.5}, 5)
+    assert weights() == b"weights"
+    assert outcome.placement == gang.placement
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        (("failed", "gloo: connection closed"), ("out_of_memory", "needed more"), "rank 1: needed more"),
+        (("failed", "NCCL error"), ("failed", "ValueError"), "rank 1: ValueError"),
+        (("failed", "KeyError"), ("failed", "gloo: connection closed"), "rank 0: KeyError"),
+        (("completed", ""), ("failed", "late"), ""),
+    ],
+)
+def test_the_rank_that_fell_explains_the_end_of_the_others(
+    gang: Gang, first: tuple[str, str], second: tuple[str, str], named: str
+) -> None:
+    end(gang, 0, *first)
+    end(gang, 1, *second)
+    assert gang.outcome()[0].error == named
+
+
+def test_other_ranks_are_ended_soon_after_one_has_failed(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.execution.gang.FAILED_SECONDS", 0.0)
+    end(gang, 1, "failed", "killed", lost="worker")
+    assert gang.is_late
+    place = gang.placement
+    gang.ended(Outcome(place.trial, "stalled", place, error="another"), bytes, by_itself=False)
+    outcome = gang.outcome()[0]
+    assert (outcome.status, outcome.lost, outcome.error) == ("failed", "worker", "rank 1: killed")
+
+
+def test_weights_that_cannot_be_fetched_are_said_when_they_are_asked_for(gang: Gang) -> None:
+    def lost() -> bytes:
+        raise ExecutionError("the weights are lost")
+
+    first, second = gang.placement.all
+    gang.ended(Outcome(first.trial, "completed", first), lost)
+    gang.ended(Outcome(first.trial, "completed", second), bytes)
+    with pytest.raises(ExecutionError, match="the weights are lost"):
+        gang.outcome()[1]()
+
+
+def test_ranks_share_a_free_port(gang: Gang) -> None:
+    ports = {place.port for place in gang.placement.all}
+    assert len(ports) == 1
+    assert ports.pop() > 0
+    assert with_port(replace(gang.placement, others=(), port=0)).port == 0
