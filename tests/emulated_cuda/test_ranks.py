@@ -37,9 +37,9 @@ def words(folder: Path, mb: str, gb: float, *more: str) -> list[str]:
 def test_ranks_have_cards_of_their_own_and_keep_to_their_share(tmp_path: Path) -> None:
     study = Study(tmp_path / "study")
     run(study, *words(tmp_path, "600", 1100 * MB / GB), sizes=[8000, 6000, 4000, 3500])
-    by_ranks = {line["config"]["gpus_per_trial"]: line for line in study.attempts}
-    assert {ranks: line["metrics"]["loss"] for ranks, line in by_ranks.items()} == {1: 1, 2: 2, 4: 4}
-    assert by_ranks[4]["metrics"]["cards"] == 4
+    by_ranks = {line["config/gpus_per_trial"]: line for line in study.attempts}
+    assert {ranks: line["loss"] for ranks, line in by_ranks.items()} == {1: 1, 2: 2, 4: 4}
+    assert by_ranks[4]["cards"] == 4
     assert by_ranks[4]["device"].count("cuda:") == 4
     assert all(line["peak_memory_gb"] == pytest.approx(1100 * MB / GB, rel=0.02) for line in by_ranks.values())
 
