@@ -1,6 +1,6 @@
 """Trials of several ranks on emulated cards, which exchange by gloo, as there is no NCCL.
 
-The estimate that the study is given is that of a rank: 600 MB of tensors and a context of 500 MB.
+What the study is given is for each rank: 600 MB of tensors, a context of 500 MB, and what cuBLAS and others take.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ def words(folder: Path, mb: str, gb: float, *more: str) -> list[str]:
 
 def test_ranks_have_cards_of_their_own_and_keep_to_their_share(tmp_path: Path) -> None:
     study = Study(tmp_path / "study")
-    run(study, *words(tmp_path, "600", 1100 * MB / GB), sizes=[8000, 6000, 4000, 3500])
+    run(study, *words(tmp_path, "600", 1250 * MB / GB), sizes=[8000, 6000, 4000, 3500])
     by_ranks = {line["config/gpus_per_trial"]: line for line in study.attempts}
     assert {ranks: line["loss"] for ranks, line in by_ranks.items()} == {1: 1, 2: 2, 4: 4}
     assert by_ranks[4]["cards"] == 4
     assert by_ranks[4]["device"].count("cuda:") == 4
-    assert all(line["peak_memory_gb"] == pytest.approx(1100 * MB / GB, rel=0.02) for line in by_ranks.values())
+    alone = by_ranks[1]["peak_memory_gb"]
+    assert 1100 * MB / GB < alone < 1250 * MB / GB
+    assert [by_ranks[ranks]["peak_memory_gb"] for ranks in (2, 4)] == pytest.approx([alone] * 2, rel=0.02)
 
 
 def test_a_rank_out_of_memory_gives_all_ranks_more(tmp_path: Path) -> None:
@@ -54,6 +56,7 @@ def test_a_rank_out_of_memory_gives_all_ranks_more(tmp_path: Path) -> None:
 
 def test_ranks_that_no_two_cards_hold_are_refused_before_anything_starts(tmp_path: Path) -> None:
     study = Study(tmp_path / "study")
-    said = ended(start(study, *words(tmp_path, "600", 3), sizes=[8000, 3000]), code=2)
-    assert "a trial of 2 ranks needs 3.00 GB for each, and 0.98 GB is the most" in said
+    given = *words(tmp_path, "600", 3)[2:], "--gpus-per-trial", "2"
+    said = ended(start(study, *given, sizes=[8000, 3000]), code=2)
+    assert "a trial of 2 ranks needs 3.00 GB for each, and 0.93 GB is the most" in said
     assert not study.folder.exists()

@@ -107,7 +107,7 @@ def test_a_script_for_torchrun_runs_unchanged(tmp_path: Path) -> None:
     [
         ({"in_process": True}, "gpus_per_trial=2: not with in_process=True"),
         ({"gpus_per_trial": 1, "config": [{"gpus_per_trial": "many"}]}, "gpus_per_trial='many': must be a whole"),
-        ({"max_workers": 1}, "a trial of 2 ranks has no place: the CPU cores or max_workers allow fewer"),
+        ({"max_workers": 1}, "max_workers=1: a trial of 2 ranks needs as many workers, on one machine"),
         ({"model_memory_gb": 1000}, "a trial needs 1000.00 GB"),
     ],
 )
@@ -116,6 +116,12 @@ def test_ranks_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any
     with pytest.raises(InputError, match=said):
         tuner.run(least_squares, **given)
     assert not (tmp_path / "out").exists()
+
+
+def test_ranks_of_a_search_that_fit_nowhere_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    space = {"lr": 1.0, "gpus_per_trial": {"grid_search": [1, 64]}}
+    tuner.run(least_squares, space=space, dry_run=True, **{**OPTIONS, "model_memory_gb": 1.0})
+    assert "gpus_per_trial=64: not run: each of 64 ranks needs 1.00 GB" in capsys.readouterr().out
 
 
 def test_ranks_of_a_workload_are_refused(tmp_path: Path) -> None:

@@ -131,8 +131,7 @@ def no_place(request: Request, devices: Sequence[Device], most: int) -> str:
     if most:
         return f"a trial of {ranks} ranks needs {need:.2f} GB for each, and {most / GB:.2f} GB is the most"
     gpus = max(Counter(device.node_id for device in devices if device.kind == "cuda").values(), default=0)
-    has = f"the most GPUs of a machine are {gpus}" if gpus else "the CPU cores or max_workers allow fewer"
-    return f"a trial of {ranks} ranks has no place: {has}"
+    return f"a trial of {ranks} ranks has no place: the most GPUs of a machine are {gpus}"
 
 
 def threads_each(devices: Sequence[Device], slots: Sequence[int]) -> int:

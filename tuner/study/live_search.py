@@ -222,10 +222,13 @@ def misfit_text(request: Request, whole: Whole, settings: Settings) -> str:
     """Why a trial was not run."""
     if why := unwanted(request, settings):
         return f"not run: {why}"
-    if request.need_bytes <= whole.device_bytes:
-        need, most = request.host_bytes / GB, whole.ram_bytes / GB
+    own, ram = whole.of(request.trial)
+    if request.need_bytes <= own:
+        need, most = request.host_bytes / GB, ram / GB
         return f"not run: needs {need:.2f} GB of RAM, and no machine has more than {most:.2f} GB for it"
-    need, most = request.need_bytes / GB, whole.device_bytes / GB
+    need, most, ranks = request.need_bytes / GB, own / GB, request.trial.ranks
+    if ranks > 1:
+        return f"not run: each of {ranks} ranks needs {need:.2f} GB, and has at most {most:.2f} GB on one machine"
     return f"not run: needs {need:.2f} GB, and no device has more than {most:.2f} GB for it"
 
 

@@ -273,13 +273,12 @@ def plan_requests(
             gangs=any(request.trial.ranks > 1 for request in served),
         )
         for request in served:
-            most = plan.largest_without((), request.trial.ranks)
-            if request.trial.ranks > 1 and request.need_bytes > most:
+            if request.trial.ranks > 1 and request.need_bytes > (most := whole.of(request.trial)[0]):
                 raise InputError(no_place(request, devices, most))
     except InputError as error:
         remedies = ["leave out the largest configurations"] * (len(served) > 1)
-        largest = max(served, key=lambda request: request.need_bytes)
-        in_ram = largest.need_bytes <= whole.device_bytes  # it is the RAM that does not suffice
+        largest = max(served, key=lambda request: (not fits(request, whole), request.need_bytes))
+        in_ram = fits(replace(largest, host_bytes=0), whole)  # it is the RAM that does not suffice
         if in_ram:
             largest = max(served, key=lambda request: request.host_bytes)
         elif not settings.estimates_memory:
@@ -293,6 +292,13 @@ def plan_requests(
             remedies.insert(0, f"lower {option('gpu_memory_buffer_gb')}")
         said = f"{', '.join(remedies)}, or use {larger}" if remedies else f"use {larger}"
         raise InputError(f"{whose}{error.text}: {said}") from error
+    for request in served:
+        ranks = request.trial.ranks
+        if ranks > 1 and request.need_bytes > plan.largest_without((), ranks):
+            rule = f"a trial of {ranks} ranks needs as many workers, on one machine"
+            if settings.max_workers and settings.max_workers < ranks:
+                raise ParameterError("max_workers", settings.max_workers, rule, "raise it")
+            raise InputError(f"{rule}: give fewer, or use a machine with more cores or GPUs")
     return plan, served
 
 
