@@ -1,6 +1,6 @@
 """Trials of several ranks on emulated cards, which exchange by gloo, as there is no NCCL.
 
-What the study is given is for each rank: 600 MB of tensors, a context of 500 MB, and what cuBLAS and others take.
+What the study is given is for each rank: 800 MB of tensors, a context of 500 MB, and what cuBLAS and others take.
 """
 
 from __future__ import annotations
@@ -34,24 +34,17 @@ def words(folder: Path, mb: str, gb: float, *more: str) -> list[str]:
     return [*options, "--memory-gb", str(gb), "--backoff", "0", "--workload", trained, *more]
 
 
-def test_ranks_have_cards_of_their_own_and_keep_to_their_share(tmp_path: Path) -> None:
-    study = Study(tmp_path / "study")
-    run(study, *words(tmp_path, "600", 1250 * MB / GB), sizes=[8000, 6000, 4000, 3500])
-    by_ranks = {line["config/gpus_per_trial"]: line for line in study.attempts}
-    assert {ranks: line["loss"] for ranks, line in by_ranks.items()} == {1: 1, 2: 2, 4: 4}
-    assert by_ranks[4]["cards"] == 4
-    assert by_ranks[4]["device"].count("cuda:") == 4
-    alone = by_ranks[1]["peak_memory_gb"]
-    assert 1100 * MB / GB < alone < 1250 * MB / GB
-    assert [by_ranks[ranks]["peak_memory_gb"] for ranks in (2, 4)] == pytest.approx([alone] * 2, rel=0.02)
-
-
-def test_a_rank_out_of_memory_gives_all_ranks_more(tmp_path: Path) -> None:
+def test_ranks_have_cards_of_their_own_and_all_get_more_if_one_runs_out_of_memory(tmp_path: Path) -> None:
     study = Study(tmp_path / "study")
     run(study, *words(tmp_path, "800", 1000 * MB / GB), sizes=[8000, 6000, 4000, 3500])
     first = [line for line in study.attempts if line["attempts"] == 1]
     assert [line["status"] for line in first] == ["out_of_memory"] * 3
-    assert len(study.finished) == 3
+    by_ranks = {line["config/gpus_per_trial"]: line for line in study.finished.values()}
+    assert {ranks: line["loss"] for ranks, line in by_ranks.items()} == {1: 1, 2: 2, 4: 4}
+    assert by_ranks[4]["cards"] == by_ranks[4]["device"].count("cuda:") == 4
+    alone = by_ranks[1]["peak_memory_gb"]
+    assert 1300 * MB / GB < alone < 1450 * MB / GB
+    assert [by_ranks[ranks]["peak_memory_gb"] for ranks in (2, 4)] == pytest.approx([alone] * 2, rel=0.02)
 
 
 def test_ranks_that_no_two_cards_hold_are_refused_before_anything_starts(tmp_path: Path) -> None:

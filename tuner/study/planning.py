@@ -132,7 +132,7 @@ def _estimated(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device],
             given,
             dict.fromkeys(tasks, ()),
         )
-    service = estimation_service(settings)
+    service, whole = estimation_service(settings), whole_of(devices, settings)
     kinds = list({device.name: device for device in devices}.values())
     requests: list[Request] = []
     raw: dict[str, MemoryEstimate] = {}
@@ -140,7 +140,8 @@ def _estimated(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device],
         mine = [trial for trial in trials if trial.workload == name]
         for trial, found in zip(mine, _largest(service, task, mine, kinds), strict=True):
             if found.raw.is_learned:
-                room = with_room(found.raw, first_room(devices, settings, len(trials)))
+                most = whole.of(trial)[0] or whole.device_bytes
+                room = with_room(found.raw, min(most, first_room(devices, settings, len(trials))))
                 found = EstimatePair(room, room)
             requests.append(Request(trial, found.calibrated, need_bytes(found.calibrated)))
             raw[trial.trial_id] = found.raw
