@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.trial import Placement, Request
@@ -13,7 +13,7 @@ Free = tuple[int, int, int]  # of a device: the bytes and slots that are free, a
 
 
 class Gangs:
-    """Those that wait: lower seeds first, then the longest, then those that take the most memory."""
+    """Those that wait: lower seeds first, then those of the most ranks, the longest, and the largest."""
 
     def __init__(self) -> None:
         """None waits."""
@@ -35,9 +35,9 @@ class Gangs:
         self._waiting.pop(trial_id, None)
 
 
-def _turn(request: Request, need: int) -> tuple[int, float, int]:
+def _turn(request: Request, need: int) -> tuple[int, int, float, int]:
     seconds = math.inf if request.seconds is None else request.seconds
-    return request.trial.seed, -seconds, -request.trial.ranks * need
+    return request.trial.seed, -request.trial.ranks, -seconds, -need
 
 
 @dataclass
@@ -76,7 +76,7 @@ def hold_for(request: Request, need: int, on: Sequence[int], budgets: Sequence[i
     return Hold(request.trial.trial_id, ranks, spare, {index: slots[index] - ranks[index] for index in ranks})
 
 
-def together(request: Request, need: int, nodes: Sequence[Mapping[int, Free]], on_cpu: bool) -> list[int]:
+def together(request: Request, need: int, nodes: Iterable[Mapping[int, Free]], *, on_cpu: bool) -> list[int]:
     """The device of each rank, by index; empty if no node has room for all.
 
     ``nodes`` has what is free on each node by the index of its devices. A GPU gets one rank, and the emptiest are

@@ -6,6 +6,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from operator import le
 
 from tuner.decisions.capacity import UNBOUNDED, largest_ram
 from tuner.decisions.gangs import Free, Gangs, Hold, gang_of, hold_for, together
@@ -188,13 +189,19 @@ class Packer:
 
     def _next_gang(self) -> tuple[Request, Placement] | None:
         """The next trial of several ranks for which there is room. Room is kept for the first that has none."""
+        missed: list[tuple[int, int, int]] = []  # what no place was found for: nor is there one for more
         for request, need in self._gangs:
+            wanted = request.trial.ranks, need, request.host_bytes
             of_its_own = self._hold is not None and self._hold.trial_id == request.trial.trial_id
+            if not of_its_own and any(all(map(le, less, wanted)) for less in missed):
+                continue
             room = self._within_bounds if of_its_own else self._room
             if request.trial.ranks <= self._most and (found := self._together(request, need, room)):
                 return request, gang_of([self._placement(request, need, index) for index in found])
             if self._hold is None and (found := self._best_place(request, need)):
                 self._keep(hold_for(request, need, found, self._plan.budgets, self._allowed))
+            if not of_its_own:
+                missed.append(wanted)
         self._look = False
         return None
 
