@@ -20,7 +20,7 @@ from tuner.errors import InputError
 
 NAMES = ("x0", "x1", "x2")
 BOTH: dict[str, Any] = {"metric": ["f1", "f2"], "direction": ["min", "min"]}
-QUICK: dict[str, Any] = {"in_process": True, "memory_gb": 1, "report": False}
+QUICK: dict[str, Any] = {"in_process": True, "memory_gb": 4, "report": False}
 OPTIONS: dict[str, Any] = {"space": {name: {"uniform": [0.0, 1.0]} for name in NAMES}, **BOTH, **QUICK}
 
 
