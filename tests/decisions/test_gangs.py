@@ -98,6 +98,26 @@ def test_ranks_without_a_place_after_the_loss_of_a_gpu_are_told_apart(gpu_16gb: 
     assert [place.device for place in start_all(found)] == [devices[1]]
 
 
+def test_room_stays_kept_as_needs_are_corrected(gpu_16gb: Device) -> None:
+    big, *small = requests((6, 2), *[(4, 1)] * 30)
+    found = packer(gpus(gpu_16gb, "", ""), (6, 2), *[(4, 1)] * 30, waiting=small[:4])
+    running = start_all(found)
+    found.enqueue([big, *small[4:]])
+    for _ in range(4):
+        found.release(running.pop(0))
+        found.enqueue([big])  # as estimates are corrected
+        running += start_all(found)
+    assert running[-1].trial == big.trial
+
+
+def test_a_suggestion_of_more_ranks_than_there_are_workers_has_no_place() -> None:
+    device = Device("", "cpu", 0, "CPU", 8 * GB, 8 * GB, cores=2)
+    found = packer([device], (1, 2))
+    found.enqueue(later := requests((1, 2), (1, 4))[1:])
+    assert found.without_place() is not None
+    assert found.without_place().trial == later[0].trial  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("cards", [2, 8])
 def test_a_simulated_study_with_ranks_ends_near_the_bound(gpu_16gb: Device, cards: int) -> None:
     sizes = [(2 + number % 5, 2 if number % 10 == 0 else 1) for number in range(200)]

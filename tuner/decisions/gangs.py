@@ -50,10 +50,17 @@ class Hold:
     """
 
     trial_id: str
+    need_bytes: int  # of each rank
     ranks: Mapping[int, int]  # how many on each device, by index
     spare: dict[int, int]  # what others may take of these devices
     slots: dict[int, int]
     others: dict[tuple[str, int], int] = field(default_factory=dict)  # their bytes, by trial and rank
+
+    def resize(self, need: int) -> None:
+        """Each rank needs another number of bytes."""
+        for index, number in self.ranks.items():
+            self.spare[index] += (self.need_bytes - need) * number
+        self.need_bytes = need
 
     def takes(self, place: Placement, index: int) -> None:
         """Another trial starts on one of the devices, or on a further one."""
@@ -73,7 +80,7 @@ def hold_for(request: Request, need: int, on: Sequence[int], budgets: Sequence[i
     """Keeps room for each rank on these devices, which have these budgets and slots by their indices."""
     ranks = Counter(on)
     spare = {index: budgets[index] - need * number for index, number in ranks.items()}
-    return Hold(request.trial.trial_id, ranks, spare, {index: slots[index] - ranks[index] for index in ranks})
+    return Hold(request.trial.trial_id, need, ranks, spare, {index: slots[index] - ranks[index] for index in ranks})
 
 
 def together(request: Request, need: int, nodes: Iterable[Mapping[int, Free]], *, on_cpu: bool) -> list[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from operator import le
@@ -83,13 +84,16 @@ class Packer:
         """The next trial that fits without bounds, with the share that it would get, and its device."""
         if not self._bounded:
             return (found[0], found[1].device) if (found := self._next()) else None
-        for free, index in self._freest() if self._queue else ():
-            if fitting := self._queue.first(free, self._own_ram(index)):
-                need, request = fitting
-                return replace(request, need_bytes=need), self._plan.devices[index]
         for request, need in self._gangs:
             if places := self._together(request, need, lambda index: self._free[index]):
-                return replace(request, need_bytes=need), self._plan.devices[places[0]]
+                short, ranks = min(places, key=self._within_bounds), request.trial.ranks
+                asked = replace(request, host_bytes=ranks * request.host_bytes, need_bytes=need * places.count(short))
+                return asked, self._plan.devices[short]
+        for free, index in self._freest() if self._queue else ():
+            spare = self._hold.spare.get(index, free) if self._hold else free
+            if fitting := self._queue.first(min(free, spare), self._own_ram(index)):
+                need, request = fitting
+                return replace(request, need_bytes=need), self._plan.devices[index]
         return None
 
     def placement(self, request: Request, device: Device) -> Placement:
@@ -120,14 +124,24 @@ class Packer:
         """
         for request in requests:
             if request.trial.ranks > 1:
-                self.drop(request.trial.trial_id)
-                self._gangs.add(*self._within_devices(request))
-                self._look = True
+                self._enqueue_gang(*self._within_devices(request))
                 continue
             turn = self._queue.pop(request.trial.trial_id)
             self._queue.add(*self._within_devices(request), turn)
         for node in list(self._aside):
             self._bring_back(node)
+
+    def _enqueue_gang(self, request: Request, need: int) -> None:
+        """Adds a trial of several ranks, or gives it another need. Room that is kept for it stays kept if it can."""
+        hold, budgets = self._hold, self._plan.budgets
+        if hold and hold.trial_id == request.trial.trial_id:
+            if all(budgets[index] >= need * number for index, number in hold.ranks.items()):
+                hold.resize(need)
+                self._sort()
+            else:
+                self._keep(None)
+        self._gangs.add(request, need)
+        self._look = True
 
     def next(self) -> tuple[Request, Placement] | None:
         """The trial that starts next, and where; None if none fits now. ``start`` reserves its share."""
@@ -151,8 +165,8 @@ class Packer:
         self.enqueue([*self._queue.requests, *(request for request, _ in self._gangs)])
 
     def without_place(self) -> Request | None:
-        """A trial whose ranks have no place together any more."""
-        return next((request for request, need in self._gangs if not need), None) if self._lost else None
+        """A trial whose ranks have no place together, also if all others had ended."""
+        return next((request for request, need in self._gangs if not need), None)
 
     def _need(self, request: Request) -> int:
         """The memory share of a trial. With uniform packing it is the same, unless the trial ran out of memory."""
@@ -284,6 +298,9 @@ class Packer:
         need = min(self._need(request), largest)
         if ranks * request.host_bytes > self._smallest_ram:
             holding = [device for device in self._left() if budgets[self._index[device]] >= need]
+            if ranks > 1:  # only nodes that have a place for all
+                most = Counter(device.node_id for device in holding)
+                holding = [device for device in holding if device.kind == "cpu" or most[device.node_id] >= ranks]
             request = replace(request, host_bytes=min(request.host_bytes, largest_ram(holding, rams) // ranks))
         return request, need
 

@@ -204,7 +204,7 @@ class Packing:
         if self._packer is None or state.bounds is None or state.stopping:
             return None
         if request := self._packer.without_place():
-            error = "its ranks have no place together on the devices that are left"
+            error = "its ranks have no place together on the devices"
             return Dropped(request, Outcome(request.trial, "failed", error=error))
         found = self._packer.next()
         return Started(*found) if found else None

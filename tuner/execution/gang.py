@@ -13,7 +13,8 @@ from tuner.trial import Outcome, Placement
 # After a rank has failed, the others have this time to say what happened to them: the first that is heard may only
 # have missed another one.
 FAILED_SECONDS = 3.0
-DONE_SECONDS = 10.0  # after rank 0 has ended well, for the others to end, too
+DONE_SECONDS = 10.0  # after rank 0 has completed the trial, for the others to end, too
+ENDED_SECONDS = 1.0  # after it was pruned or interrupted, of which the others have not heard
 EXCHANGE = ("gloo", "NCCL", "ProcessGroup")  # in errors of a rank that has missed another one
 WELL = ("completed", "pruned", "paused", "interrupted")
 
@@ -52,7 +53,8 @@ class Gang:
             except ExecutionError as error:
                 self.weights = error
         if self.deadline is None and (rank == 0 or not well):
-            self.deadline = time.monotonic() + (DONE_SECONDS if well else FAILED_SECONDS)
+            after = DONE_SECONDS if outcome.status == "completed" else ENDED_SECONDS if well else FAILED_SECONDS
+            self.deadline = time.monotonic() + after
 
     @property
     def is_late(self) -> bool:

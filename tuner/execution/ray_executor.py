@@ -273,6 +273,7 @@ class RayExecutor(Executor):
         streams = [stream for stream, run in self._running.items() if run.pool.node_id == node]
         for run in [self._running.pop(stream) for stream in streams] + self._failures.drop_node(node):
             self._emit(run.lost("failed", "node", reason))
+        self._end_gangs()  # first, as the loss of the last device ends the study
         for device in devices:
             self._lost.add(device)
             self._emit(DeviceLost(device, reason))

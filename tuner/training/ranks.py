@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 from tuner.trial import RANKS, Placement
@@ -42,6 +42,9 @@ def joined(place: Placement | None, program: Program) -> Iterator[None]:
     dist.init_process_group(backend, timeout=timedelta(seconds=JOIN_SECONDS))
     try:
         yield
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    except BaseException:
+        with suppress(Exception):  # to destroy it, NCCL would wait for ranks that may wait for this one
+            dist.distributed_c10d._abort_process_group()
+        raise
+    if dist.is_initialized():
+        dist.destroy_process_group()
