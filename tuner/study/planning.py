@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tuner.decisions.capacity import largest_ram, limited, most_per_rank, no_place, ram_budgets
@@ -133,6 +134,7 @@ def _estimated(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device],
             dict.fromkeys(tasks, ()),
         )
     service, whole = estimation_service(settings), whole_of(devices, settings)
+    first = 0  # the same for all, and only needed if a footprint is learned
     kinds = list({device.name: device for device in devices}.values())
     requests: list[Request] = []
     raw: dict[str, MemoryEstimate] = {}
@@ -141,7 +143,8 @@ def _estimated(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device],
         for trial, found in zip(mine, _largest(service, task, mine, kinds), strict=True):
             if found.raw.is_learned:
                 most = whole.of(trial)[0] or whole.device_bytes
-                room = with_room(found.raw, min(most, first_room(devices, settings, len(trials))))
+                first = first or first_room(devices, settings, len(trials))
+                room = with_room(found.raw, min(most, first))
                 found = EstimatePair(room, room)
             requests.append(Request(trial, found.calibrated, need_bytes(found.calibrated)))
             raw[trial.trial_id] = found.raw
@@ -228,20 +231,21 @@ class Whole(NamedTuple):
 
     device_bytes: int  # the whole of the roomiest device
     ram_bytes: int  # the whole RAM of the roomiest host, beside a GPU's memory
-    rank_bytes: tuple[int, ...] = ()  # the most for each rank of a trial of 2, 3, … ranks
+    budgets: Mapping[Device, int] = MappingProxyType({})  # the memory of each device; ranks need several
 
     def of(self, trial: Trial) -> tuple[int, int]:
         """The bounds of each rank of a trial: of its device's memory, and of its host's RAM."""
-        own = self.rank_bytes[trial.ranks - 2] if trial.ranks > 1 and self.rank_bytes else self.device_bytes
+        if trial.ranks == 1 or not self.budgets:
+            return self.device_bytes, self.ram_bytes // trial.ranks
+        own = most_per_rank(list(self.budgets), list(self.budgets.values()), trial.ranks)
         return own, self.ram_bytes // trial.ranks
 
 
 def whole_of(devices: Sequence[Device], settings: Settings) -> Whole:
     """The upper bounds of a trial's memory on these devices."""
     buffer_bytes = settings.buffer_bytes
-    budgets = [budget_bytes(device, buffer_bytes) for device in devices]
-    ranks = tuple(most_per_rank(devices, budgets, number) for number in range(2, MOST_RANKS + 1))
-    return Whole(max(budgets), largest_ram(devices, ram_budgets(devices, buffer_bytes)), ranks)
+    budgets = {device: budget_bytes(device, buffer_bytes) for device in devices}
+    return Whole(max(budgets.values()), largest_ram(devices, ram_budgets(devices, buffer_bytes)), budgets)
 
 
 def plan_requests(
