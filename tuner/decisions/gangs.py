@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.trial import Placement, Request
 
+Turn = tuple[int, int, float, int]
 Free = tuple[int, int, int]  # of a device: the bytes and slots that are free, and the RAM of its host
 
 
@@ -18,24 +20,27 @@ class Gangs:
     def __init__(self) -> None:
         """None waits."""
         self._waiting: dict[str, tuple[Request, int]] = {}
+        self._order: list[tuple[Turn, str]] = []
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def __iter__(self) -> Iterator[tuple[Request, int]]:
-        return iter(self._waiting.values())
+        return (self._waiting[trial_id] for _, trial_id in self._order)
 
     def add(self, request: Request, need: int) -> None:
-        """Adds one, each of whose ranks will be given so many bytes."""
+        """Adds one, each of whose ranks will be given so many bytes; one that waits gets another need."""
+        self.pop(request.trial.trial_id)
         self._waiting[request.trial.trial_id] = request, need
-        self._waiting = dict(sorted(self._waiting.items(), key=lambda item: _turn(*item[1])))
+        insort(self._order, (_turn(request, need), request.trial.trial_id))
 
     def pop(self, trial_id: str) -> None:
         """Takes one out if it waits."""
-        self._waiting.pop(trial_id, None)
+        if found := self._waiting.pop(trial_id, None):
+            del self._order[bisect_left(self._order, (_turn(*found), trial_id))]
 
 
-def _turn(request: Request, need: int) -> tuple[int, int, float, int]:
+def _turn(request: Request, need: int) -> Turn:
     seconds = math.inf if request.seconds is None else request.seconds
     return request.trial.seed, -request.trial.ranks, -seconds, -need
 

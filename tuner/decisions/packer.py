@@ -166,7 +166,7 @@ class Packer:
 
     def without_place(self) -> Request | None:
         """A trial whose ranks have no place together, also if all others had ended."""
-        return next((request for request, need in self._gangs if not need), None)
+        return next((request for request, need in self._gangs if not need), None) if self._look else None
 
     def _need(self, request: Request) -> int:
         """The memory share of a trial. With uniform packing it is the same, unless the trial ran out of memory."""
