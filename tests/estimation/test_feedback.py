@@ -52,6 +52,14 @@ def test_a_trial_that_ran_out_raises_the_others_until_its_peak_is_known() -> Non
     assert feedback.correct(requests["t300"]).need_bytes < before
 
 
+def test_what_a_trial_asked_for_as_it_ran_out_counts_where_it_is_more_than_its_share() -> None:
+    feedback, requests = make()
+    ran_out = AttemptResult("out_of_memory", limit_bytes=450 * MB, peak_bytes=1000 * MB)
+    assert feedback.learn(requests["t400"].trial, ran_out)
+    assert feedback.correct(requests["t400"]).need_bytes >= 1000 * MB
+    assert feedback.correct(requests["t300"]).need_bytes >= 900 * MB
+
+
 @pytest.mark.parametrize("result", [AttemptResult("out_of_memory", limit_bytes=650 * MB), ended(680)])
 def test_a_fit_that_takes_it_for_an_outlier_gives_trials_as_large_no_less_than_one_that_ran_out(
     result: AttemptResult,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import ModuleType
 
 import pytest
 
 from tests.support.toy import Toy
-from tuner.estimation.overheads import COMPILER_BYTES, PYG_BYTES, import_bytes
+from tuner.estimation.overheads import COMPILER_BYTES, CONTEXT_BYTES, PYG_BYTES, context_of, import_bytes
+from tuner.trial import MB, Device
 from tuner.workloads.lookup import find_workload
 
 
@@ -37,3 +39,34 @@ def test_the_compiler_is_counted_once_where_a_module_imports_pyg_and_more(monkey
     monkeypatch.setattr("tuner.estimation.overheads._measured", lambda *_: 7 * PYG_BYTES)
     workload = type("Graphs", (Toy,), {"__module__": module.__name__})
     assert import_bytes(workload, compiler=True) == import_bytes(workload) == 7 * PYG_BYTES
+
+
+@pytest.fixture
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """A GPU of this machine, of a model and a UUID that no other test has."""
+    monkeypatch.setattr("tuner.machine.devices.driver_version", lambda: "580")
+    name = request.node.name
+    return Device("", "cuda", 0, name, 0, 0, 0, uuid=name)
+
+
+def test_a_gpus_context_is_measured_once_and_kept(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    measured = lambda _function, _content, device: asked.append(device.uuid) or 742 * MB  # noqa: E731
+    monkeypatch.setattr("tuner.estimation.new_process.run_in_new_process", measured)
+    assert context_of(gpu) == context_of(replace(gpu, uuid="another of this model")) == (742 * MB, "")
+    assert asked == [gpu.uuid]
+
+
+def test_a_gpu_that_is_not_on_this_machine_is_assumed_to_take_what_others_do(gpu: Device) -> None:
+    assert context_of(replace(gpu, uuid="")) == context_of(replace(gpu, node_id="n")) == (CONTEXT_BYTES["cuda"], "")
+
+
+def test_a_context_that_cannot_be_measured_is_assumed_and_the_estimate_says_so(
+    gpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> int:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr("tuner.estimation.new_process.run_in_new_process", fails)
+    context, why = context_of(gpu)
+    assert (context, why[-25:]) == (CONTEXT_BYTES["cuda"], "CUDA error: out of memory")

@@ -119,6 +119,7 @@ def test_a_share_that_the_worker_itself_fills_is_too_small(monkeypatch: pytest.M
     (outcome,) = run(Toy(), TrialOptions(), limit_bytes=MB)
     assert (outcome.status, outcome.phase, outcome.reusable) == ("out_of_memory", "start", False)
     assert "the trial has 0.001 GB, and a worker on cpu takes " in outcome.error
+    assert outcome.peak_bytes > MB, "its worker and what was estimated, so that a retry gets as much"
 
 
 class Mute(RuntimeError):

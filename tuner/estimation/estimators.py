@@ -14,7 +14,7 @@ from tuner.errors import InputError, ParameterError
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.cards import card_of
 from tuner.estimation.graphsage_formula import estimate_graphsage
-from tuner.estimation.overheads import CONTEXT_BYTES, RAY_BYTES, import_bytes
+from tuner.estimation.overheads import CONTEXT_BYTES, RAY_BYTES, context_of, import_bytes
 from tuner.trial import CHECKPOINTING, CUDA_GRAPHS, LEARNED, MB, MemoryEstimate
 from tuner.workloads.base import Workload, needs_workload
 
@@ -71,7 +71,7 @@ class TracedEstimator(Estimator):
 
         estimate = trace_of(workload, config, data, device).to_estimate(device.kind, expandable_segments)
         if device.kind == "cuda":
-            return estimate
+            return with_context(estimate, device)
         compiler = bool(config.get(CHECKPOINTING) or optional(workload, OwnLoop.optimizer))
         imports = import_bytes(type(workload), compiler=compiler)
         return replace(estimate, context_bytes=estimate.context_bytes + imports)
@@ -128,7 +128,7 @@ class LearnedEstimator(Estimator):
         """See ``Estimator.estimate``; an equal share of the device for each core."""
         if not self.serves(workload):
             raise InputError(f"the step of workload {workload.name} can be traced")
-        estimate = MemoryEstimate(LEARNED, context_bytes=CONTEXT_BYTES[device.kind])
+        estimate = with_context(MemoryEstimate(LEARNED), device)
         return with_room(estimate, first_share(min(device.total_bytes, device.free_bytes), device.cores))
 
 
@@ -187,6 +187,12 @@ def first_share(budget_bytes: int, workers: int) -> int:
     """The memory of each of the first trials: an equal share for each worker, if that is enough to begin with."""
     most = min(FIRST_SHARES, budget_bytes // (max(CONTEXT_BYTES.values()) + LEAST_ROOM_BYTES))
     return budget_bytes // max(1, min(workers or FIRST_SHARES, most))
+
+
+def with_context(estimate: MemoryEstimate, device: Device) -> MemoryEstimate:
+    """The estimate with what a process on this device takes beside its tensors."""
+    context_bytes, assumed = context_of(device)
+    return replace(estimate, context_bytes=context_bytes, note="; ".join(filter(None, [estimate.note, assumed])))
 
 
 def with_room(estimate: MemoryEstimate, share_bytes: int) -> MemoryEstimate:

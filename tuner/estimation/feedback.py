@@ -69,11 +69,11 @@ class Feedback:
             return self._learned.learn(trial, result)
         if ran_out:
             enough = math.ceil(result.limit_bytes * (1 + calibration.UNCALIBRATED_MARGIN))
-            self._least[trial.trial_id] = estimate.total_bytes, enough
+            self._least[trial.trial_id] = estimate.total_bytes, max(enough, result.peak_bytes or 0)
         elif trial.trial_id in self._least and result.peak_bytes and result.status in WHOLE:
             enough = math.ceil(result.peak_bytes * (1 + calibration.CALIBRATED_MARGIN))
             self._least[trial.trial_id] = estimate.total_bytes, enough
-        peak = result.limit_bytes if ran_out else result.peak_bytes
+        peak = max(result.limit_bytes * ran_out, result.peak_bytes or 0)  # with what the last allocation asked for
         if can_be_calibrated(estimate) and peak and (ran_out or result.status in WHOLE):
             known_better = trial.trial_id in self._samples  # it ran out of memory before
             self._samples[trial.trial_id] = calibration.to_sample(estimate, peak)

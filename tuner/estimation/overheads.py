@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from tuner.errors import ExecutionError, one_line
-from tuner.trial import GB, MB, MemoryEstimate
+from tuner.errors import ExecutionError, InputError, one_line
+from tuner.trial import GB, MB, Device, MemoryEstimate
 
 if TYPE_CHECKING:
     from tuner.workloads.base import Trainable, Workload
     from tuner.workloads.program import Program
 
-# Used without a calibration. CUDA contexts took 200 to 723 MiB, depending on driver, GPU and lazy loading. CPU trials
-# with a few MB of tensors peaked at 340 to 370 MB; a Ray worker has 265 MB of that before its first trial.
+# Used without a calibration. CUDA contexts took 200 to 762 MiB, depending on driver, GPU and lazy loading: that of a
+# GPU of this machine is measured (``context_of``). CPU trials with a few MB of tensors peaked at 340 to 370 MB; a Ray
+# worker has 265 MB of that before its first trial.
 CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 350 * MB}
 RAY_BYTES = 90 * MB  # Ray's part of a CPU worker, which a process that measures a step does not have
 # torch.utils.checkpoint and torch's own optimizers import torch.compile, see ``recompute`` and ``optimizers`` in
@@ -39,6 +42,60 @@ WORKER_BYTES = GB
 # The copies of a workload's weights at once: the best ones, and those of a better epoch or the content of their file.
 WEIGHTS_KEPT = 2
 IN_EVERY_WORKER = {*sys.stdlib_module_names, "numpy", "torch", "tuner"}
+
+
+def context_of(device: Device) -> tuple[int, str]:
+    """The bytes that a process on this device takes beside its tensors, and why they are assumed, if they are.
+
+    A GPU of this machine is asked: a new process takes a first step there, once for each model of GPU, driver and
+    torch, and the answer is kept beside the calibrations. A damaged file of them raises ``InputError``.
+    """
+    if device.kind == "cpu" or device.node_id or not device.uuid:
+        return CONTEXT_BYTES[device.kind], ""
+    return _context_on(device.name, device.uuid, device.index)
+
+
+@cache
+def _context_on(name: str, uuid: str, index: int) -> tuple[int, str]:
+    from tuner.estimation import calibration
+    from tuner.estimation.new_process import run_in_new_process
+    from tuner.machine.devices import driver_version
+
+    try:
+        key = context_key(name, driver_version())
+        if known := calibration.load_samples(key):
+            return known[-1].peak_bytes, ""
+        found = run_in_new_process(_made_context, (), Device("", "cuda", index, name, 0, 0, 0, uuid))
+    except InputError:
+        raise
+    except Exception as error:
+        return CONTEXT_BYTES["cuda"], f"the context is assumed, as it cannot be measured: {one_line(error, 200)}"
+    with suppress(InputError):  # it can be measured again
+        calibration.record(key, [calibration.Sample(0, 0, found)], latest=True)
+    return found, ""
+
+
+def context_key(name: str, driver: str) -> str:
+    """The key of a GPU's context in the file of calibrations."""
+    return f"context | {name} | driver {driver} | torch {version('torch')}"
+
+
+def _made_context(_content: bytes, device: Device) -> int:
+    """The bytes of this process's context on a GPU, with the libraries that load late."""
+    from tuner.machine.devices import pin
+    from tuner.machine.peak import PeakMeter
+    from tuner.training.rehearsal import warm_up
+
+    pin(device)
+
+    def steps() -> None:
+        import torch
+
+        warm_up("cuda:0")
+        with suppress(Exception):  # without cuDNN there is nothing to load
+            torch.nn.Conv2d(1, 1, 1).to("cuda:0")(torch.ones(1, 1, 1, 1, device="cuda:0")).sum().backward()
+
+    return PeakMeter(device, steps, host=False).context_bytes
 
 
 @cache

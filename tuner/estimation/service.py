@@ -20,6 +20,7 @@ from tuner.estimation.estimators import (
     check_method,
     trace_of,
     trace_of_step,
+    with_context,
 )
 from tuner.trial import MAX_BATCH, UNNAMED, Config, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Trainable, Workload
@@ -173,7 +174,7 @@ class EstimationService:
             device.kind, self.expandable_segments
         )
         if device.kind == "cuda":
-            return estimate
+            return with_context(estimate, device)
         imports = program_bytes(workload) if isinstance(workload, Program) else 0
         return calibration.with_headroom(replace(estimate, context_bytes=estimate.context_bytes + imports))
 

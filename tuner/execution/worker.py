@@ -172,7 +172,9 @@ class _TrialExecution:
     short_of: ShortOf = ""
     kills: int = 0  # ``oom_kills`` before it
     hopeless: bool = False
-    wanted_bytes: int = 0  # what it held as an allocation failed, and what that asked for; 0 if unknown
+    wanted_bytes: int = (
+        0  # what it held as an allocation failed, and what that asked for, or would have; 0 if unknown
+    )
 
     def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
@@ -256,6 +258,8 @@ class _TrialExecution:
             self.lost = "memory"
         elif lack and not self.short_of and lack.in_use_bytes is not None:
             self.wanted_bytes = lack.in_use_bytes + (lack.requested_bytes or 0)
+        elif isinstance(error, ShareTooSmall):  # its worker takes more than was expected, and it no less
+            self.wanted_bytes = self.placement.estimate.reserved_bytes
         self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
         # The place where memory ran out is irrelevant.
         own = method_failure(error) if self.status == "failed" else str(lack or "")

@@ -144,6 +144,11 @@ def initialized_nvml() -> Any:
     return pynvml
 
 
+def driver_version() -> str:
+    """The NVIDIA driver's version. Without one, ``pynvml.NVMLError`` is raised."""
+    return str(initialized_nvml().nvmlSystemGetDriverVersion())
+
+
 def cuda_devices() -> tuple[Device, ...]:
     """The GPUs and MIG instances that are visible under ``CUDA_VISIBLE_DEVICES``; empty without an NVIDIA driver.
 
