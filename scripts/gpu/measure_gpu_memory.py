@@ -2,8 +2,8 @@
 
 Writes one row a step: peak allocated and peak reserved bytes of torch's allocator, and the context, which is all that
 the process takes from the device beside what the allocator has reserved: CUDA context, kernels, libraries' handles.
-It is the growth of the device's used memory, so nothing else may use the GPU meanwhile. The table is written at the
-end, and only if every step was measured.
+Where the driver does not list processes by their ids here, it is the growth of the device's used memory, and then
+nothing else may use the GPU meanwhile. The table is written at the end, and only if every step was measured.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import csv
 import json
 import os
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ import click
 
 from scripts.benchmarks.memory_models import Step, read_steps, run
 from tuner.machine.caps import capped, is_out_of_memory
+from tuner.machine.holders import compute_processes
 from tuner.trial import Device
 
 # Torch numbers devices by speed unless told otherwise, NVML by their place on the bus.
@@ -90,7 +92,7 @@ def measure(step: Step) -> Measured:
         torch.cuda.reset_peak_memory_stats()
         run(step, "cuda")
         torch.cuda.synchronize()
-        context = nvml.used_bytes() - before - torch.cuda.memory_reserved()
+        context = (nvml.own_bytes() or nvml.used_bytes() - before) - torch.cuda.memory_reserved()
         driver = nvml.driver()
     major, minor = torch.cuda.get_device_capability()
     return Measured(
@@ -143,6 +145,10 @@ class _Nvml:
 
     def used_bytes(self) -> int:
         return int(self._nvml.nvmlDeviceGetMemoryInfo(self._device).used)
+
+    def own_bytes(self) -> int | None:
+        """Of this process; None where the driver does not list it."""
+        return dict(compute_processes(self._device)).get(os.getpid())
 
     def driver(self) -> str:
         version = self._nvml.nvmlSystemGetDriverVersion()
@@ -213,22 +219,21 @@ def no_gpu() -> str | None:
     return None
 
 
-def measure_all(steps: Sequence[Step]) -> list[Measured]:
-    """One new process after another: each has a context and an allocator of its own."""
+def measure_all(steps: Sequence[Step], at_once: int = 1) -> list[Measured]:
+    """Each in a new process, so many at once: each has a context and an allocator of its own."""
     rows = []
-    for step in steps:
-        rows.append(in_new_process(measure, step))
-        row = rows[-1]
-        sizes = (f"{size / 2**20:>9.1f}" for size in (row.peak_allocated, row.peak_reserved, row.context))
-        click.echo(f"{step.name:<52} {' '.join(sizes)}")
+    with ThreadPoolExecutor(at_once) as threads:
+        for step, row in zip(steps, threads.map(partial(in_new_process, measure), steps), strict=True):
+            rows.append(row)
+            sizes = (f"{size / 2**20:>9.1f}" for size in (row.peak_allocated, row.peak_reserved, row.context))
+            click.echo(f"{step.name:<52} {' '.join(sizes)}")
     return rows
 
 
 def in_new_process(function: Any, step: Step, *args: object) -> Any:
     """What a function of this module says of a step, in a process that has no CUDA context yet."""
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch_geometric.nn"])  # imports take longer than most steps
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    # A fork server that has imported PyG has asked for CUDA devices, after which no fork of it can use them.
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         try:
             return pool.submit(function, step, *args).result()
         except Exception as error:
@@ -242,8 +247,11 @@ def in_new_process(function: Any, step: Step, *args: object) -> Any:
     "--snapshot", metavar="NAME", help=f"Record this step's allocations too, as {SNAPSHOT} beside the table."
 )
 @click.option("--only", multiple=True, metavar="NAME", help="Steps whose name has this in it; needs --output.")
+@click.option(
+    "--at-once", type=click.IntRange(1), default=1, show_default=True, help="Steps that are measured side by side."
+)
 @click.pass_context
-def main(ctx: click.Context, output: Path, snapshot: str | None, only: tuple[str, ...]) -> None:
+def main(ctx: click.Context, output: Path, snapshot: str | None, only: tuple[str, ...], at_once: int) -> None:
     reason = no_gpu()
     if reason:
         click.echo(f"error: {reason}", err=True)
@@ -258,7 +266,7 @@ def main(ctx: click.Context, output: Path, snapshot: str | None, only: tuple[str
     if not steps or (snapshot and not recorded):
         raise click.UsageError("no step of memory_steps.csv has this name")
     click.echo(f"{'step':<52} {'allocated':>9} {'reserved':>9} {'context':>9}  MiB")
-    rows = measure_all(steps)
+    rows = measure_all(steps, at_once)
     recordings = [in_new_process(record, step) for step in recorded]
     write_table(output, rows)
     for recording in recordings:

@@ -152,16 +152,17 @@ class _Whole(torch.autograd.Function):
         output = input.new_empty(*input.shape[:-1], network.directions * states[0].shape[-1])
         reserve = input.new_empty(steps * network.layers * KEPT[network.kind] * hidden if network.trained else 0)
         last = [torch.empty_like(state) for state in states]
-        input.new_empty(steps * GATES[network.kind] * hidden)  # the workspace
+        # The workspace: gates and results of all layers. An H200 took 83 MB where this is 80 (LSTM, cuDNN 9.19).
+        ctx.numbers = steps * network.layers * (GATES[network.kind] + 1) * hidden  # type: ignore[attr-defined]
+        input.new_empty(ctx.numbers)  # type: ignore[attr-defined]
         ctx.save_for_backward(input, output, reserve, *tensors)
-        ctx.gates = steps * GATES[network.kind] * hidden  # type: ignore[attr-defined]
         return output, *last
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of input, states and weights, beside a workspace."""
         input, _output, _reserve, *tensors = ctx.saved_tensors
-        workspace = input.new_empty(ctx.gates)
+        workspace = input.new_empty(ctx.numbers)
         found = [torch.empty_like(tensor) for tensor in (input, *tensors)]
         del workspace
         return None, *found

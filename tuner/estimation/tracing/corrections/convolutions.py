@@ -1,7 +1,7 @@
 """The temporaries of convolutions on CUDA, with cuDNN and without it.
 
-cuDNN decides for itself which algorithm and which workspace it takes. What stands here is a guess: copies of the
-input, the weight and the result in cuDNN's own layout. An estimate with it has a wider margin (``Trace.has_guess``).
+cuDNN decides for itself which algorithm and which workspace it takes. The rules of ``_cudnn`` were found on an H200
+(cuDNN 9.19) and are a guess elsewhere, so that an estimate with them has a wider margin (``Trace.has_guess``).
 Without cuDNN, a sample's patches are the columns of a matrix (ConvolutionMM2d.cu, NaiveConvolutionTranspose2d.cu,
 NaiveDilatedConvolution.cu), a group at a time (``_convolution`` in Convolution.cpp).
 """
@@ -9,19 +9,41 @@ NaiveDilatedConvolution.cu), a group at a time (``_convolution`` in Convolution.
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from tuner.estimation.tracing.corrections.temporaries import RESULTS, Steps, bytes_of, copy_if_strided
+from tuner.estimation.tracing.corrections.temporaries import (
+    FLOAT_BYTES,
+    RESULTS,
+    Steps,
+    bytes_of,
+    copy_if_strided,
+    up,
+)
+
+if TYPE_CHECKING:
+    from tuner.estimation.cards import CardProperties
+
+# What cuDNN chose by, as far as 562 workspaces show it (tests/data/cudnn_workspaces.csv).
+SMALL_PATCH = 64  # numbers under a kernel that needs no workspace
+TILE = 128  # rows and columns of the weight's gradient that a multiprocessor sums
+ALIGNED, WEIGHT_ALIGNED = 8, 16  # bytes at which a channel begins: else it is copied, and for the weight's gradient
+FEW_CHANNELS, LARGE_POINT = 64, 2**18  # of a point: these inputs, and numbers of weights, are copied for its gradient
 
 
-def forward(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any) -> Steps:
+def forward(
+    card: CardProperties, out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, *arguments: Any
+) -> Steps:
     """Of ``aten.convolution``."""
     stride, padding, _dilation, transposed, _output_padding, groups = arguments
     if torch.backends.cudnn.enabled:
-        return [RESULTS, bytes_of(input) + bytes_of(weight) + bytes_of(out)]
+        to_input, _ = _cudnn(card, input, weight, out, stride, groups)
+        patches = list(stride) == list(weight.shape[2:]) or math.prod(weight.shape[1:]) < SMALL_PATCH
+        alone = patches and groups == 1 and not transposed and not _is_point(weight)
+        return [RESULTS, 0 if alone else to_input]
     if _is_depthwise(input, weight, transposed, groups):
         return ()
     plain = weight.dim() < 5 and math.prod(weight.shape[2:]) == 1 and set(stride) == {1} and not any(padding)
@@ -36,11 +58,14 @@ def forward(out: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None, *ar
     return [*steps, RESULTS]
 
 
-def backward(_out: object, gradient: Tensor, input: Tensor, weight: Tensor, *arguments: Any) -> Steps:
+def backward(
+    card: CardProperties, _out: object, gradient: Tensor, input: Tensor, weight: Tensor, *arguments: Any
+) -> Steps:
     """Of ``aten.convolution_backward``."""
-    *_, transposed, _output_padding, groups, wanted = arguments
+    _sizes, stride, *_, transposed, _output_padding, groups, wanted = arguments
     if torch.backends.cudnn.enabled:
-        return [RESULTS, bytes_of(input) + bytes_of(weight) + bytes_of(gradient)]
+        to_input, to_weight = _cudnn(card, input, weight, gradient, stride, groups)
+        return [RESULTS, to_input * wanted[0], -2, to_weight * wanted[1]]
     if _is_depthwise(input, weight, transposed, groups):
         return ()
     columns = _columns(input, weight, gradient, transposed)
@@ -54,6 +79,41 @@ def backward(_out: object, gradient: Tensor, input: Tensor, weight: Tensor, *arg
         last = len(steps)
         steps += [-last, -(last - len(parts) + 1), -(last - len(parts))]
     return [*steps, RESULTS]
+
+
+def _cudnn(
+    card: CardProperties, input: Tensor, weight: Tensor, out: Tensor, stride: Sequence[int], groups: int
+) -> tuple[int, int]:
+    """The bytes of cuDNN's workspace for the result or the input's gradient, and for the weight's gradient.
+
+    Its kernels want channels last. What lies otherwise is copied, unless the kernel is a point or each channel a
+    group. The gradient of the weight is summed in parts, of which there are enough for all multiprocessors.
+    """
+    parts = up(card.multiprocessors, up(weight.shape[0], TILE) * up(math.prod(weight.shape[1:]), TILE))
+    sums = parts * weight.numel() * FLOAT_BYTES
+    if groups > 1 and weight.shape[1] == 1:
+        return 0, 0
+    if _channels_last(input) or _channels_last(weight):
+        return 0, sums
+    copies = bytes_of(input) + bytes_of(out)
+    if not _is_point(weight):
+        return copies + bytes_of(weight), copies + sums
+    if any(step > 1 for step in stride):
+        return copies, copies + sums
+    row = math.prod(out.shape[2:]) * weight.element_size()  # a sample's channel, whose alignment decides
+    by_sample = input.shape[0] * weight.numel() * FLOAT_BYTES
+    copied = weight.shape[1] < FEW_CHANNELS or (row % WEIGHT_ALIGNED and weight.numel() > LARGE_POINT)
+    return copies if row % ALIGNED else 0, copies + sums if copied else by_sample
+
+
+def _is_point(weight: Tensor) -> bool:
+    return math.prod(weight.shape[2:]) == 1
+
+
+def _channels_last(tensor: Tensor) -> bool:
+    """Whether cuDNN is given this layout (``cudnn_conv_suggest_memory_format``)."""
+    wanted = {4: torch.channels_last, 5: torch.channels_last_3d}.get(tensor.dim())
+    return wanted is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=wanted)
 
 
 def _columns(input: Tensor, weight: Tensor, out: Tensor, transposed: bool) -> int:

@@ -233,8 +233,6 @@ ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     aten.native_batch_norm_backward.default: _batch_norm_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: partial(efficient_backward, None),
     aten._scaled_dot_product_flash_attention_backward.default: flash_backward,
-    aten.convolution.default: convolutions.forward,
-    aten.convolution_backward.default: convolutions.backward,
 }
 
 
@@ -337,6 +335,8 @@ def on_card(card: CardProperties) -> Mapping[Operator | str, Rule]:
         aten.huber_loss.default: partial(_huber_loss, card),
         aten.binary_cross_entropy.default: partial(_binary_cross_entropy, card),
         aten.binary_cross_entropy_with_logits.default: partial(_loss_from_logits, card),
+        aten.convolution.default: partial(convolutions.forward, card),
+        aten.convolution_backward.default: partial(convolutions.backward, card),
         aten.linalg_vector_norm.default: partial(_norm, card),
         aten.logsumexp.default: partial(_logsumexp, card),
         aten._scaled_dot_product_flash_attention.default: partial(flash_forward, card),
@@ -350,7 +350,8 @@ Make: TypeAlias = Callable[[Sequence[int], torch.dtype], Tensor]
 
 def _bags(make: Make, out: Sequence[Tensor], _weight: Tensor, indices: Tensor, *_: object) -> tuple[Tensor, ...]:
     """The CPU has a kernel that needs no bag of each index."""
-    return out[0], make(indices.shape, torch.long), *out[2:3], out[3] if out[3].dim() == 2 else make([0], torch.long)
+    bags = make(indices.shape, indices.dtype)  # ``indices.options()`` in EmbeddingBag.cu
+    return out[0], bags, *out[2:3], out[3] if out[3].dim() == 2 else make([0], torch.long)
 
 
 def _layer_norm(make: Make, out: Sequence[Tensor], *_: object) -> tuple[Tensor, ...]:
@@ -365,6 +366,7 @@ def _log_sigmoid(make: Make, out: Sequence[Tensor], *_: object) -> tuple[Tensor,
 
 RETURNED: Mapping[Operator, Callable[..., tuple[Tensor, ...]]] = {
     aten._embedding_bag.default: _bags,
+    aten._embedding_bag_forward_only.default: _bags,
     aten.native_layer_norm.default: _layer_norm,
     aten.log_sigmoid_forward.default: _log_sigmoid,
 }

@@ -54,6 +54,7 @@ HOST_RESULTS: Mapping[Operator, tuple[int, ...]] = {
 ORDER: Mapping[Operator, tuple[int, ...]] = {
     aten.native_dropout.default: (1, 0),
     aten._embedding_bag.default: (2, 1, 0, 3),
+    aten._embedding_bag_forward_only.default: (2, 1, 0, 3),
     aten.convolution_backward.default: (0, 2, 1),
     aten.native_batch_norm_backward.default: (1, 2, 0),
     aten._thnn_fused_lstm_cell.default: (2, 0, 1),
