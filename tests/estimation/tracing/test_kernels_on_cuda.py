@@ -219,6 +219,12 @@ def test_masked_attention(dtype: torch.dtype) -> None:
     holds(of(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m[0, 0] > 0), *[shape] * 3, (1, 1, 100, 100)))
 
 
+def test_attention_with_a_mask_whose_heads_are_last_in_memory() -> None:
+    """As T5's of positions: no kernel but the plain one takes it."""
+    attend = lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m.permute(0, 3, 1, 2))  # noqa: E731
+    holds(of(attend, *[(2, 8, 128, 64)] * 3, (1, 128, 128, 8)))
+
+
 class SelfAttention(nn.MultiheadAttention):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
         return super().forward(x, x, x)

@@ -55,7 +55,7 @@ def attention(
         has_rows = all(part.dim() > 1 and part.shape[-2] for part in (query, key))
         if has_rows and _flash_fits(card, query, key, value, attn_mask):
             return _flash(query, key, value, dropout_p, is_causal, scale)
-        if has_rows and _efficient_fits(card, query, key, value) and not enable_gqa:
+        if has_rows and _efficient_fits(card, query, key, value, attn_mask) and not enable_gqa:
             return _efficient(query, key, value, attn_mask, dropout_p, is_causal, scale)
         out: Tensor = aten._scaled_dot_product_attention_math(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -74,8 +74,13 @@ def _flash_fits(card: CardProperties | None, query: Tensor, key: Tensor, value: 
     )
 
 
-def _efficient_fits(card: CardProperties | None, query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """By the types, and by a head's alignment to 16 bytes (``check_head_dim_size_mem_efficient``)."""
+def _efficient_fits(
+    card: CardProperties | None, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> bool:
+    """By the types, a head's alignment to 16 bytes (``check_head_dim_size_mem_efficient``), and the mask's layout.
+
+    T5's mask of positions has its heads last in memory (``check_last_dim_stride_equals_1_dense``).
+    """
     old = card is not None and card.capability < AMPERE
     if old and query.dtype is torch.bfloat16:
         return False
@@ -84,6 +89,7 @@ def _efficient_fits(card: CardProperties | None, query: Tensor, key: Tensor, val
         torch._C._get_mem_efficient_sdp_enabled()
         and query.dtype in (torch.float32, *NARROW)
         and all(part.dim() == 4 and part.stride(-1) == 1 for part in (query, key, value))
+        and (mask is None or mask.stride(-1) == 1)
         and query.shape[-1] == key.shape[-1]
         and query.shape[:2] == key.shape[:2] == value.shape[:2]
         and all(part.shape[-1] * part.element_size() % alignment == 0 for part in (query, value))
