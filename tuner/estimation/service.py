@@ -24,6 +24,7 @@ from tuner.estimation.estimators import (
 )
 from tuner.trial import MAX_BATCH, UNNAMED, Config, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Trainable, Workload
+from tuner.workloads.micro_batches import divided
 from tuner.workloads.protocols import training_samples
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class EstimationService:
             if key not in found:
                 self.tell(len(found) + 1, number)
                 try:
-                    values = configuration.values
+                    values = divided(configuration.values) if isinstance(workload, Workload) else configuration.values
                     estimate = self.raw(workload, values, data, device)
                     estimate = self._with_inference(estimate, workload, values, data, device)
                 except InputError as error:

@@ -300,15 +300,19 @@ def _training(
 
     from tuner.training.checkpoints import Checkpoint
     from tuner.training.loop import fit
+    from tuner.training.process_state import seed_of
+    from tuner.training.ranks import Ranks, together
+    from tuner.workloads.micro_batches import divided
 
     torch.set_num_threads(placement.threads)
     seconds = options.checkpoint_seconds
     checkpoint = Checkpoint(folder, trial, seconds, requests.stop_requested) if folder else None
     device = torch_device(placement.device)
     model = needs_workload(workload, "training")
+    ranks = Ranks(placement.rank, trial.ranks, seed_of(trial)) if trial.ranks > 1 else None
     training = fit(
         model,
-        trial,
+        replace(trial, config=divided(trial.config)),
         task.data,
         device,
         checkpoint,
@@ -317,8 +321,9 @@ def _training(
         prune_asked=pruned,
         objective=task.objective,
         notes=notes,
+        ranks=ranks,
     )
-    return training, checkpoint
+    return together(training, placement), checkpoint
 
 
 def _peak_bytes(meter: PeakMeter) -> int | None:

@@ -34,6 +34,7 @@ from tuner.trial import (
     Phase,
     Request,
     Trial,
+    is_auto,
     title,
 )
 from tuner.workloads.base import Trainable, Workload, numeric_hyperparameter
@@ -184,15 +185,22 @@ def check_estimate(settings: Settings, workloads: Sequence[Trainable]) -> None:
 
 
 def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:
-    """Refuses a number of ranks that is none, and several of a training that knows one process only."""
+    """Refuses a number of ranks that is none, and several where they could not share the work."""
     ranks = trial.config.get(RANKS, 1)
     if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
         raise ParameterError(RANKS, ranks, f"must be a whole number from 1 to {MOST_RANKS}")
     if ranks == 1:
         return
-    if isinstance(workload, Workload) or workload.asks:
+    if not isinstance(workload, Workload) and workload.asks:
         rule = f"{workload.name} trains in one process"
         raise ParameterError(RANKS, ranks, rule, "leave it out, or train in a function or a script of your own")
+    if isinstance(workload, Workload):
+        key, parts = workload.memory_scales_with, ranks * trial.micro_batches
+        if key is None:
+            raise ParameterError(RANKS, ranks, f"{workload.name} has no batch size to divide", "leave it out")
+        if is_auto(trial.config) or int(trial.config[key]) % parts:
+            rule = f"a batch is divided into {parts} parts, and {key} is {trial.config[key]}"
+            raise ParameterError(RANKS, ranks, rule, f"choose another {key}")
     if settings.in_process or settings.scheduler_name == PBT:
         other = option("in_process", True) if settings.in_process else option("scheduler", PBT)
         raise ParameterError(RANKS, ranks, f"not with {other}", "leave one of them out")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from tuner.errors import one_line
 from tuner.machine.caps import is_out_of_memory
+from tuner.training.ranks import Ranks
 from tuner.training.step import Steps, train_step, uses
 from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
@@ -328,11 +329,15 @@ def steps_of(
     config: Config,
     device: str | None = None,
     notes: list[str] | None = None,
+    ranks: Ranks | None = None,
 ) -> Steps:
     """What runs a configuration's steps: ``GraphedSteps`` with ``cuda_graphs`` on a GPU, else ``Steps``.
 
     ``notes`` gets the reason if there is no graph although the configuration asks for one.
     """
     if uses(config, CUDA_GRAPHS) and next(model.parameters()).device.type == "cuda":
-        return GraphedSteps(workload, model, optimizer, config, device, notes)
-    return Steps(workload, model, optimizer, config, device)
+        if ranks is None:
+            return GraphedSteps(workload, model, optimizer, config, device, notes)
+        if notes is not None:
+            notes.append("CUDA graphs: not with several ranks; trained eagerly")
+    return Steps(workload, model, optimizer, config, device, ranks)

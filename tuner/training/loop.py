@@ -15,6 +15,7 @@ from tuner.training.graphs import steps_of
 from tuner.training.learning_rates import LearningRates
 from tuner.training.optimizers import build_optimizer
 from tuner.training.process_state import seed_of
+from tuner.training.ranks import Ranks
 from tuner.training.step import Steps, constants, evaluate, place, snapshot
 from tuner.training.timing import Launching
 from tuner.trial import Config, EpochReport, Objective, Phase, Trial
@@ -37,6 +38,7 @@ def fit(
     prune_asked: Callable[[], bool] = lambda: False,
     objective: Objective | None = None,
     notes: list[str] | None = None,
+    ranks: Ranks | None = None,
 ) -> Generator[EpochReport | Fit, None, None]:
     """Trains a trial; yields a report at the beginning and after every epoch, and at the end a ``Fit``.
 
@@ -59,6 +61,8 @@ def fit(
         prune_asked: returns whether to prune the trial; called after every step.
         objective: what says which epoch is the best; by default the workload's own.
         notes: gets one line if the configuration asks for CUDA graphs and they cannot be used.
+        ranks: what this process exchanges with the trial's other ranks, if it has some. Rank 0 alone evaluates,
+            writes checkpoints, and has metrics and weights in the end.
     """
     last = trial.epochs if last_epoch is None else last_epoch
     patience = int(trial.config.get("patience", 0))
@@ -66,7 +70,12 @@ def fit(
     objective = objective or workload.objective
     with phases() as enter:
         model, optimizer, rates, progress = _begin(workload, trial, data, device, checkpoint)
-        step = steps_of(workload, model, optimizer, trial.config, device, notes)
+        leads = ranks is None or ranks.rank == 0
+        if ranks:
+            ranks.begin(model)
+        if not leads:
+            checkpoint, prune_asked = None, lambda: False
+        step = steps_of(workload, model, optimizer, trial.config, device, notes, ranks)
         constant = contract.constant_loss(workload, data)
         unchanging = constants(workload, model)  # collected once, since they are as large as the data
         if progress.weights:  # a checkpoint has them without what is no part of the state
@@ -97,12 +106,14 @@ def fit(
             _check(loss, progress.first_loss, constant, epoch, workload.divergence_factor)
             enter("evaluation")
             metrics = {"train_loss": loss}
-            if held_out:
+            if held_out and leads:
                 metrics |= evaluate(workload, model, data, "validation", objective.metric, config=trial.config)
                 check_reported(objective, metrics, workload.name)
+            if held_out and ranks:
+                metrics = ranks.agree(metrics, objective.metric, workload.metric)
             if not held_out or _is_best(metrics, progress.best, objective):
                 # First, so that metrics and weights always belong to the same epoch.
-                weights = snapshot(model) | unchanging
+                weights = snapshot(model) | unchanging if leads else {}
                 progress.best, progress.weights = {**metrics, "best_epoch": epoch}, weights
             progress.epoch, progress.schedule = epoch, rates.end(metrics)
             if checkpoint:
@@ -113,6 +124,9 @@ def fit(
                 checkpoint.pause(model, optimizer, progress)
                 raise Paused(metrics)
         step.end()
+        if not leads:
+            yield Fit({}, {})
+            return
         enter("evaluation")
         if not progress.weights:
             raise Diverged(_never_finite(objective.metric, model))

@@ -180,7 +180,12 @@ class _Session:
         _answering[self._trial.trial_id] = self._replies
         try:
             _set_seeds(seed_of(self._trial))
-            with put_back(), entered(self), calling(program, program.name), joined(self._place, program):
+            with (
+                put_back(),
+                entered(self),
+                calling(program, program.name),
+                joined(self._place, by_itself=program.own_process),
+            ):
                 self.final = program.run(self._trial.config, data, self)
         except ProgramPruned:
             error = Pruned(self._progress.best)

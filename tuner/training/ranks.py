@@ -1,25 +1,36 @@
-"""Has the ranks of a trial find each other, as ``torchrun`` does."""
+"""Has the ranks of a trial find each other, as ``torchrun`` does, and those of a workload train together."""
 
 from __future__ import annotations
 
+import math
 import os
+import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
-from tuner.trial import RANKS, Placement
-from tuner.workloads.program import Program
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
+from tuner.trial import MB, RANKS, Placement
+
+Event = TypeVar("Event")
 HERE = "127.0.0.1"  # all ranks of a trial are on one machine
 JOIN_SECONDS = 600  # for the other ranks to start, and to take part in each exchange
+EVALUATION_SECONDS = 86_400  # in place of that where the others wait for rank 0 to evaluate
+BUCKET_BYTES = 25 * MB  # of gradients that are exchanged at once: DistributedDataParallel's ``bucket_cap_mb``
 
 
 @contextmanager
-def joined(place: Placement | None, program: Program) -> Iterator[None]:
-    """Sets the variables of ``torchrun`` for the block, and for a function also ``torch.distributed``.
+def joined(place: Placement | None, *, by_itself: bool = False, seconds: float = JOIN_SECONDS) -> Iterator[None]:
+    """Sets the variables of ``torchrun`` for the block, and ``torch.distributed``.
 
-    A rank sees one GPU only, so that its ``LOCAL_RANK`` is 0 there. A script joins the others by itself. If its
+    A rank sees one GPU only, so that its ``LOCAL_RANK`` is 0 there. A script joins the others ``by_itself``. If its
     configuration says that it has one rank, a trial has all that, too.
     """
     if place is None or RANKS not in place.trial.config:
@@ -33,13 +44,11 @@ def joined(place: Placement | None, program: Program) -> Iterator[None]:
     if sys.platform == "linux":
         variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
     os.environ.update(variables)
-    if program.own_process:
+    if by_itself:
         yield
         return
-    import torch.distributed as dist
-
     backend = "cpu:gloo,cuda:nccl" if gpu and dist.is_nccl_available() else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(seconds=JOIN_SECONDS))
+    dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
     try:
         yield
     except BaseException:
@@ -48,3 +57,92 @@ def joined(place: Placement | None, program: Program) -> Iterator[None]:
         raise
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def together(training: Iterator[Event], place: Placement) -> Generator[Event, None, None]:
+    """A workload's training, in which ranks find each other if it has several."""
+    with joined(place if place.trial.ranks > 1 else None, seconds=EVALUATION_SECONDS):
+        yield from training
+
+
+@dataclass
+class Ranks:
+    """What one rank of a workload's trial exchanges with the others, in a block of ``joined``.
+
+    All ranks draw the same batches, as their random states are the same. Each takes its own micro-batches of a step.
+    """
+
+    rank: int
+    size: int
+    seed: int
+    steps: int = 0  # that were begun
+
+    @property
+    def own(self) -> slice:
+        """Where this rank's micro-batches are in a step."""
+        return slice(self.rank, None, self.size)
+
+    def begin(self, model: nn.Module) -> None:
+        """Gives all ranks the weights of rank 0, and random numbers of its own on the GPU to each."""
+        for value in model.state_dict().values():
+            if isinstance(value, Tensor):
+                dist.broadcast(value, 0)
+        if torch.cuda.is_available():
+            torch.cuda.manual_seed(self.seed + self.rank)
+
+    @contextmanager
+    def own_randomness(self) -> Iterator[None]:
+        """A block with random numbers of this rank alone, such as dropout's; after it, all have the same again."""
+        states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()
+        self.steps += 1
+        seed = (self.seed + self.steps * self.size + self.rank) % 2**32
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.default_generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            torch.set_rng_state(states[2])
+
+    def add_up(self, optimizer: torch.optim.Optimizer, loss: Tensor | None) -> Tensor:
+        """Gives all ranks the sums of the gradients and of the loss; a rank without a micro-batch adds nothing."""
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        used = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
+        dist.all_reduce(used, dist.ReduceOp.MAX)
+        gradients: list[Tensor] = []
+        for parameter, by_any in zip(parameters, used.tolist(), strict=True):
+            if by_any:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                gradients.append(parameter.grad)
+        for bucket in _buckets(gradients):
+            flat = torch.cat([gradient.flatten() for gradient in bucket])
+            dist.all_reduce(flat)
+            place = 0
+            for gradient in bucket:
+                gradient.copy_(flat[place : place + gradient.numel()].view_as(gradient))
+                place += gradient.numel()
+        total = parameters[0].new_zeros((), dtype=torch.float32) if loss is None else loss.float()
+        dist.all_reduce(total)
+        return total
+
+    def agree(self, metrics: Mapping[str, float], *names: str) -> dict[str, float]:
+        """The metrics; another rank than 0 gets those with these names from it, as they decide how all go on."""
+        values = torch.tensor([metrics.get(name, math.nan) for name in names], dtype=torch.float64)
+        dist.broadcast(values, 0)
+        return {**metrics, **dict(zip(names, values.tolist(), strict=True))} if self.rank else dict(metrics)
+
+
+def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Gradients of one type that are next to each other, as many as are exchanged at once."""
+    bucket: list[Tensor] = []
+    for gradient in gradients:
+        size = sum(part.nbytes for part in bucket) + gradient.nbytes
+        if bucket and (bucket[0].dtype != gradient.dtype or size > BUCKET_BYTES):
+            yield bucket
+            bucket = []
+        bucket.append(gradient)
+    if bucket:
+        yield bucket

@@ -15,7 +15,7 @@ from tuner.hyperparameters import Hyperparameter
 from tuner.training.graphs import steps_of
 from tuner.training.optimizers import Adam, build_optimizer
 from tuner.training.step import Steps, evaluate, place, snapshot, to_device, uses
-from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, Config
+from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, RANKS, Config
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Workload, needs_workload
 from tuner.workloads.batches import tensors_of
@@ -58,7 +58,8 @@ def rehearse(
     for steps in (step.warm_up, 1):
         model.train()
         for _ in range(steps):
-            float(step(*islice(batches, min(int(config.get(ACCUMULATION, 1)), 2))))
+            own = int(config.get(ACCUMULATION, 1)) // int(config.get(RANKS, 1))  # see ``divided``
+            float(step(*islice(batches, min(own, 2))))
         if step.warm_up > 1 and odd is not None:
             float(step(odd))
         evaluate(workload, model, data, "validation", config=config)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tuner.training.offload import offload
+from tuner.training.ranks import Ranks
 from tuner.training.recompute import recomputing
 from tuner.trial import CHECKPOINTING, EVALUATION_PARTS, OFFLOADING, Config
 from tuner.workloads import contract
@@ -57,10 +58,12 @@ def train_step(
     *batches: Batch,
     config: Config = MappingProxyType({}),
     device: str | None = None,
+    ranks: Ranks | None = None,
 ) -> Tensor:
     """Forward, backward and an optimizer step on one batch or its micro-batches; returns the loss, a scalar.
 
-    Gradients and losses of micro-batches are weighted by their numbers of samples. With ``amp`` in the configuration
+    Gradients and losses of micro-batches are weighted by their numbers of samples. Of several ranks each takes its
+    own micro-batches, and then all have the sums. With ``amp`` in the configuration
     the loss is computed in bfloat16 where autocast supports it; weights, gradients and optimizer keep their types.
     Batches are moved to ``device`` unless it is None.
     """
@@ -70,18 +73,21 @@ def train_step(
     shares = _shares(workload, batches)
     kind = next(model.parameters()).device.type
     total: Tensor | None = None
-    for batch, share in zip(batches, shares, strict=True):
-        batch = to_device(batch, device) if device else batch
-        # bfloat16 has float32's range: unlike float16 it needs no scaling of the loss.
-        autocast = torch.autocast(kind, torch.bfloat16) if uses(config, "amp") else nullcontext()
-        with autocast, recomputing(modules), calling(workload, "loss"):
-            loss = contract.check_loss(workload, workload.loss(model, batch))
-        loss = loss if share == 1 else loss * share
-        with calling(workload, "the backward pass of loss"):
-            loss.backward()  # type: ignore[no-untyped-call]
-        # A copy, since the scalar of mse_loss may share a buffer of the batch's size.
-        total = loss.detach().clone() if total is None else total + loss.detach()
-        del loss
+    with ranks.own_randomness() if ranks else nullcontext():
+        for batch, share in list(zip(batches, shares, strict=True))[ranks.own if ranks else slice(None)]:
+            batch = to_device(batch, device) if device else batch
+            # bfloat16 has float32's range: unlike float16 it needs no scaling of the loss.
+            autocast = torch.autocast(kind, torch.bfloat16) if uses(config, "amp") else nullcontext()
+            with autocast, recomputing(modules), calling(workload, "loss"):
+                loss = contract.check_loss(workload, workload.loss(model, batch))
+            loss = loss if share == 1 else loss * share
+            with calling(workload, "the backward pass of loss"):
+                loss.backward()  # type: ignore[no-untyped-call]
+            # A copy, since the scalar of mse_loss may share a buffer of the batch's size.
+            total = loss.detach().clone() if total is None else total + loss.detach()
+            del loss
+    if ranks:
+        total = ranks.add_up(optimizer, total)
     with calling(workload, "the step of optimizer"):
         optimizer.step()
     assert total is not None
@@ -100,9 +106,10 @@ class Steps:
         optimizer: torch.optim.Optimizer,
         config: Config,
         device: str | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """``device`` is where batches are moved; None if they are there."""
-        self._eager = partial(train_step, workload, model, optimizer, config=config, device=device)
+        self._eager = partial(train_step, workload, model, optimizer, config=config, device=device, ranks=ranks)
 
     def __call__(self, *batches: Batch) -> Tensor:
         """One step; returns the loss."""

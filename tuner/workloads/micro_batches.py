@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from tuner.trial import ACCUMULATION, EVALUATION_PARTS, Config, Phase
+from tuner.trial import ACCUMULATION, EVALUATION_PARTS, RANKS, Config, Phase
 from tuner.workloads.base import Batch, Trainable, Workload
 from tuner.workloads.batches import is_graph
 from tuner.workloads.contract import epoch
 from tuner.workloads.protocols import Accumulation, ChunkedEvaluation, VaryingBatches, optional
 
 
+def divided(config: Config) -> Config:
+    """What each rank of a trial works with: a step's micro-batches are those of all ranks, which share them out."""
+    ranks = int(config.get(RANKS, 1))
+    return {**config, ACCUMULATION: ranks * int(config.get(ACCUMULATION, 1))} if ranks > 1 else config
+
+
 def halved(workload: Trainable, config: Config) -> Config | None:
     """The same training with micro-batches of half the size; None if they cannot be halved."""
     micro_batches, key = 2 * int(config.get(ACCUMULATION, 1)), workload.memory_scales_with
-    if key is None or int(config[key]) % micro_batches:
+    if key is None or int(config[key]) % (micro_batches * int(config.get(RANKS, 1))):
         return None
     return {**config, ACCUMULATION: micro_batches}
 
