@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
+import torch
+from torch import Tensor, nn
 
 import tuner
+from tests.support.toy import Batched, Toy
 from tuner.errors import InputError
+from tuner.hyperparameters import Hyperparameter
+from tuner.trial import Config
+from tuner.workloads.base import Batch
 
 OPTIONS: dict[str, Any] = {"metric": "loss", "direction": "minimize", "model_memory_gb": 1.5, "report": False}
 SCRIPT = """
@@ -124,8 +129,65 @@ def test_ranks_of_a_search_that_fit_nowhere_are_left_out(tmp_path: Path, capsys:
     assert "gpus_per_trial=64: not run: each of 64 ranks needs 1.00 GB" in capsys.readouterr().out
 
 
-def test_ranks_of_a_workload_are_refused(tmp_path: Path) -> None:
-    words = ["--workload", "gt-ssl", "--mode", "quick", "--gpus-per-trial", "2", "--output", str(tmp_path / "out")]
-    ended = subprocess.run([sys.executable, "-m", "tuner", *words], capture_output=True, text=True, check=False)
-    assert (ended.returncode, (tmp_path / "out").exists()) == (2, False)
-    assert "--gpus-per-trial 2: gt-ssl trains in one process" in ended.stderr
+class Lines(Toy):
+    """Learns y = 2x from batches of which the last is smaller; rank 1 may be killed once, in its second epoch."""
+
+    name: ClassVar[str] = "lines"
+    memory_scales_with: ClassVar[str | None] = "batch_size"
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        **Toy.hyperparameters,
+        "batch_size": Hyperparameter(8, 1, 64, ""),
+        "lr": Hyperparameter(0.01, 0, 10, ""),
+    }
+
+    def __init__(self, folder: str = "") -> None:
+        self.folder = folder
+
+    def build_model(self, config: Config, data: Any) -> nn.Module:
+        return nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def batches(self, config: Config, data: Any) -> Iterator[Batch]:
+        x = torch.randn(30, 1)
+        yield from ((part, 2 * part) for part in x.split(config["batch_size"]))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        once = Path(self.folder) / f"{os.environ.get('WORLD_SIZE')}.{os.environ.get('RANK')}"
+        if self.folder and os.environ.get("RANK") == "1" and len(list(once.parent.glob("steps.*"))) > 4:
+            if not once.exists():
+                once.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        elif self.folder:
+            (once.parent / f"steps.{time.monotonic_ns()}").touch()
+        return (model(batch[0]) - batch[1]).square().mean()
+
+
+@pytest.mark.ray
+def test_a_workload_of_two_ranks_has_the_metrics_of_one_even_if_a_rank_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "once").mkdir()
+    space = {"gpus_per_trial": {"grid_search": [1, 2]}}
+    given = {"space": space, "output": tmp_path / "out", "report": False, "device": "cpu", "checkpoint_seconds": 0}
+    result = tuner.run(Lines(str(tmp_path / "once")), **given)
+    one, two = sorted(result.trials, key=lambda row: row.config["gpus_per_trial"])
+    assert (one.attempts, two.attempts) == (1, 2)
+    assert [one.status, two.status] == ["completed"] * 2
+    assert {name: pytest.approx(value, rel=1e-5) for name, value in one.metrics.items()} == two.metrics
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch_size": 9}, "gpus_per_trial=2: a batch is divided into 2 parts, and batch_size is 9: choose another"),
+        ({"batch_size": 6, "accumulation": 2}, "is divided into 4 parts, and batch_size is 6"),
+    ],
+)
+def test_a_batch_that_the_ranks_cannot_share_is_refused(tmp_path: Path, options: dict[str, int], said: str) -> None:
+    config = [{"gpus_per_trial": 2, **options}]
+    with pytest.raises(InputError, match=said):
+        tuner.run(Lines(), config=config, output=tmp_path / "out", device="cpu")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_rank_of_a_workload_is_estimated_with_its_part_of_the_batch() -> None:
+    config = [{"batch_size": 1000, "gpus_per_trial": ranks} for ranks in (1, 2)] + [{"batch_size": 500}]
+    whole, part, half = (found.activation_bytes for _, found in tuner.estimate(workload=Batched(), config=config))
+    assert part == half < 0.6 * whole
