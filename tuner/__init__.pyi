@@ -464,8 +464,8 @@ def plan(
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
-        gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its own
-            or, on the CPU, with its own threads. A key of this name in a configuration or a space goes first.
+        gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
+            own, or on the CPU with its own threads. A key of this name in a configuration or a space goes first.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
@@ -703,8 +703,8 @@ def run(
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
-        gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its own
-            or, on the CPU, with its own threads. A key of this name in a configuration or a space goes first.
+        gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
+            own, or on the CPU with its own threads. A key of this name in a configuration or a space goes first.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
@@ -872,8 +872,8 @@ def tune_hyperparameters_parallel(
         device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
-        gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its own
-            or, on the CPU, with its own threads. A key of this name in a configuration or a space goes first.
+        gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
+            own, or on the CPU with its own threads. A key of this name in a configuration or a space goes first.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.

@@ -51,7 +51,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Devi
 
 def test_a_gpus_context_is_measured_once_and_kept(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    measured = lambda _function, _content, device: asked.append(device.uuid) or 742 * MB  # noqa: E731
+    measured = lambda _function, _content, device: asked.append(device.uuid) or (742 * MB, True)  # noqa: E731
     monkeypatch.setattr("tuner.estimation.new_process.run_in_new_process", measured)
     assert context_of(gpu) == context_of(replace(gpu, uuid="another of this model")) == (742 * MB, "")
     assert asked == [gpu.uuid]

@@ -19,7 +19,7 @@ from tests.support.toy import Batched, Toy
 from tuner.errors import InputError
 from tuner.hyperparameters import Hyperparameter
 from tuner.trial import Config
-from tuner.workloads.base import Batch
+from tuner.workloads.base import Batch, Split
 
 OPTIONS: dict[str, Any] = {"metric": "loss", "direction": "minimize", "model_memory_gb": 1.5, "report": False}
 SCRIPT = """
@@ -150,6 +150,10 @@ class Lines(Toy):
         x = torch.randn(30, 1)
         yield from ((part, 2 * part) for part in x.split(config["batch_size"]))
 
+    def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
+        x = torch.randn(4, 1)  # as a data loader does, it moves the state of the random numbers
+        return {"loss": float((model(x) - 2 * x).square().mean())}
+
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         once = Path(self.folder) / f"{os.environ.get('WORLD_SIZE')}.{os.environ.get('RANK')}"
         if self.folder and os.environ.get("RANK") == "1" and len(list(once.parent.glob("steps.*"))) > 4:
@@ -178,9 +182,10 @@ def test_a_workload_of_two_ranks_has_the_metrics_of_one_even_if_a_rank_is_killed
     [
         ({"batch_size": 9}, "gpus_per_trial=2: a batch is divided into 2 parts, and batch_size is 9: choose another"),
         ({"batch_size": 6, "accumulation": 2}, "is divided into 4 parts, and batch_size is 6"),
+        ({"batch_size": "auto"}, "is divided into 2 parts, and batch_size is auto"),
     ],
 )
-def test_a_batch_that_the_ranks_cannot_share_is_refused(tmp_path: Path, options: dict[str, int], said: str) -> None:
+def test_a_batch_that_the_ranks_cannot_share_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     config = [{"gpus_per_trial": 2, **options}]
     with pytest.raises(InputError, match=said):
         tuner.run(Lines(), config=config, output=tmp_path / "out", device="cpu")

@@ -14,7 +14,7 @@ from tuner.errors import InputError, ParameterError
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.cards import card_of
 from tuner.estimation.graphsage_formula import estimate_graphsage
-from tuner.estimation.overheads import CONTEXT_BYTES, RAY_BYTES, context_of, import_bytes
+from tuner.estimation.overheads import CONTEXT_BYTES, NCCL_BYTES, RAY_BYTES, context_of, import_bytes
 from tuner.trial import CHECKPOINTING, CUDA_GRAPHS, LEARNED, MB, MemoryEstimate
 from tuner.workloads.base import Workload, needs_workload
 
@@ -193,6 +193,14 @@ def with_context(estimate: MemoryEstimate, device: Device) -> MemoryEstimate:
     """The estimate with what a process on this device takes beside its tensors."""
     context_bytes, assumed = context_of(device)
     return replace(estimate, context_bytes=context_bytes, note="; ".join(filter(None, [estimate.note, assumed])))
+
+
+def with_nccl(estimate: MemoryEstimate) -> MemoryEstimate:
+    """The estimate of one of several ranks with the memory for what they exchange."""
+    if estimate.is_given or estimate.is_learned:
+        return estimate
+    note = "; ".join(filter(None, [estimate.note, f"{NCCL_BYTES // MB} MB for NCCL are a guess"]))
+    return replace(estimate, context_bytes=estimate.context_bytes + NCCL_BYTES, note=note)
 
 
 def with_room(estimate: MemoryEstimate, share_bytes: int) -> MemoryEstimate:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
 # GPU of this machine is measured (``context_of``). CPU trials with a few MB of tensors peaked at 340 to 370 MB; a Ray
 # worker has 265 MB of that before its first trial.
 CONTEXT_BYTES = {"cuda": 500 * MB, "cpu": 350 * MB}
+CONTEXTS = 50 * MB, 3 * GB  # what one can take: anything else is not a context's alone
+CONTEXT_SECONDS = 120  # for a process to make one
+# What NCCL takes of a GPU for a rank: a guess until a card has shown it. On H100s it had 32 channels with buffers of
+# 10 MiB (github.com/NVIDIA/nccl/issues/1685).
+NCCL_BYTES = 320 * MB
 RAY_BYTES = 90 * MB  # Ray's part of a CPU worker, which a process that measures a step does not have
 # torch.utils.checkpoint and torch's own optimizers import torch.compile, see ``recompute`` and ``optimizers`` in
 # ``tuner.training``.
@@ -48,7 +55,8 @@ def context_of(device: Device) -> tuple[int, str]:
     """The bytes that a process on this device takes beside its tensors, and why they are assumed, if they are.
 
     A GPU of this machine is asked: a new process takes a first step there, once for each model of GPU, driver and
-    torch, and the answer is kept beside the calibrations. A damaged file of them raises ``InputError``.
+    torch, and the answer is kept beside the calibrations. It is not kept where the driver does not list that process,
+    as in some containers: then others may have taken memory meanwhile.
     """
     if device.kind == "cpu" or device.node_id or not device.uuid:
         return CONTEXT_BYTES[device.kind], ""
@@ -63,15 +71,19 @@ def _context_on(name: str, uuid: str, index: int) -> tuple[int, str]:
 
     try:
         key = context_key(name, driver_version())
-        if known := calibration.load_samples(key):
-            return known[-1].peak_bytes, ""
-        found = run_in_new_process(_made_context, (), Device("", "cuda", index, name, 0, 0, 0, uuid))
-    except InputError:
-        raise
+        with suppress(InputError):  # the file is damaged, which those say that need it
+            if known := calibration.load_samples(key):
+                return known[-1].peak_bytes, ""
+        found, is_listed = run_in_new_process(_made_context, (), Device("", "cuda", index, name, 0, 0, 0, uuid))
     except Exception as error:
         return CONTEXT_BYTES["cuda"], f"the context is assumed, as it cannot be measured: {one_line(error, 200)}"
-    with suppress(InputError):  # it can be measured again
-        calibration.record(key, [calibration.Sample(0, 0, found)], latest=True)
+    low, high = CONTEXTS
+    if not low <= found <= high:
+        reason = f"{found / MB:,.0f} MB were measured while others used the GPU"
+        return CONTEXT_BYTES["cuda"], f"the context is assumed, as {reason}"
+    if is_listed:
+        with suppress(InputError):  # it can be measured again
+            calibration.record(key, [calibration.Sample(0, 0, found)], latest=True)
     return found, ""
 
 
@@ -80,12 +92,14 @@ def context_key(name: str, driver: str) -> str:
     return f"context | {name} | driver {driver} | torch {version('torch')}"
 
 
-def _made_context(_content: bytes, device: Device) -> int:
-    """The bytes of this process's context on a GPU, with the libraries that load late."""
-    from tuner.machine.devices import pin
+def _made_context(_content: bytes, device: Device) -> tuple[int, bool]:
+    """The bytes of this process's context on a GPU, with the libraries that load late, and whether NVML lists it."""
+    from tuner.machine.devices import initialized_nvml, pin
+    from tuner.machine.holders import compute_processes
     from tuner.machine.peak import PeakMeter
     from tuner.training.rehearsal import warm_up
 
+    signal.alarm(CONTEXT_SECONDS)  # it ends a process that hangs in CUDA
     pin(device)
 
     def steps() -> None:
@@ -95,7 +109,9 @@ def _made_context(_content: bytes, device: Device) -> int:
         with suppress(Exception):  # without cuDNN there is nothing to load
             torch.nn.Conv2d(1, 1, 1).to("cuda:0")(torch.ones(1, 1, 1, 1, device="cuda:0")).sum().backward()
 
-    return PeakMeter(device, steps, host=False).context_bytes
+    found = PeakMeter(device, steps, host=False).context_bytes
+    listed = dict(compute_processes(initialized_nvml().nvmlDeviceGetHandleByUUID(device.uuid)))
+    return found, bool(listed.get(os.getpid()))
 
 
 @cache

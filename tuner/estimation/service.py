@@ -21,8 +21,9 @@ from tuner.estimation.estimators import (
     trace_of,
     trace_of_step,
     with_context,
+    with_nccl,
 )
-from tuner.trial import MAX_BATCH, UNNAMED, Config, Configuration, Device, MemoryEstimate
+from tuner.trial import MAX_BATCH, RANKS, UNNAMED, Config, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Trainable, Workload
 from tuner.workloads.micro_batches import divided
 from tuner.workloads.protocols import training_samples
@@ -87,7 +88,7 @@ class EstimationService:
             if key not in found:
                 self.tell(len(found) + 1, number)
                 try:
-                    values = divided(configuration.values) if isinstance(workload, Workload) else configuration.values
+                    values = configuration.values
                     estimate = self.raw(workload, values, data, device)
                     estimate = self._with_inference(estimate, workload, values, data, device)
                 except InputError as error:
@@ -112,10 +113,18 @@ class EstimationService:
     def raw(self, workload: Trainable, config: Config, data: object, device: Device) -> MemoryEstimate:
         """The uncalibrated estimate of one complete configuration, by the chosen method or the next that works.
 
+        That of several ranks is what each of them takes.
+
         Raises:
             InputError: no method works; the text gives each one's reason.
             WorkloadError: the workload itself fails.
         """
+        if isinstance(workload, Workload) and config.get(RANKS, 1) != 1:
+            estimate = self._raw(workload, divided(config), data, device)
+            return with_nccl(estimate) if device.kind == "cuda" else estimate
+        return self._raw(workload, config, data, device)
+
+    def _raw(self, workload: Trainable, config: Config, data: object, device: Device) -> MemoryEstimate:
         chosen = [] if self.method == AUTO else [ESTIMATORS[self.method]]
         serving = [estimator for estimator in ESTIMATORS.values() if estimator.serves(workload)]
         causes: list[TunerError] = []

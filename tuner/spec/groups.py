@@ -196,8 +196,8 @@ class PackingOptions(TrialMemory, DeviceMemory, title="Packing"):
     )
     gpus_per_trial: int = field(
         1,
-        "The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its own or, on the "
-        "CPU, with its own threads. A key of this name in a configuration or a space goes first.",
+        "The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its own, or on "
+        "the CPU with its own threads. A key of this name in a configuration or a space goes first.",
         Terminal("N"),
         ge=1,
         le=64,

@@ -12,7 +12,14 @@ from tuner.estimation.service import memory_key
 from tuner.sizing.search import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, estimate_requests, estimation_service, whole_of, with_host_needs
+from tuner.study.planning import (
+    Estimates,
+    check_ranks,
+    estimate_requests,
+    estimation_service,
+    whole_of,
+    with_host_needs,
+)
 from tuner.trial import (
     ACCUMULATION,
     AUTO,
@@ -133,6 +140,8 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
         InputError: not even a batch of one fits the share, there are more micro-batches than samples, or as
             ``estimate_requests``.
     """
+    for trial in trials:
+        check_ranks(tasks[trial.workload].workload, trial, settings)
     fixed = [trial for trial in trials if not is_auto(trial.config)]
     known = estimate_requests(tasks, fixed, devices, settings)
     if len(fixed) == len(trials):

@@ -27,7 +27,7 @@ from tuner.study.record import doubt
 from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stored_options import needs_objects, same_call
-from tuner.trial import FRONT, GB, MemoryEstimate, Objective, shrunk, title
+from tuner.trial import FRONT, GB, RANKS, MemoryEstimate, Objective, shrunk, title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +40,8 @@ def learn_from(study: Study, result: StudyResult, console: Console) -> None:
     ended: dict[tuple[str, str], list[tuple[MemoryEstimate, Attempt]]] = {}
     for row in result.trials:
         raw = result.estimates.get(row.trial_id)  # a changed line of the journal may be of no trial
-        if raw and row.status == "completed" and row.device in names and not shrunk(row.config):
+        alone = not shrunk(row.config) and row.config.get(RANKS, 1) == 1
+        if raw and row.status == "completed" and row.device in names and alone:
             ended.setdefault((row.workload, names[row.device]), []).append((raw, row))
     service = estimation_service(study.settings)
     try:

@@ -95,6 +95,8 @@ def fit(
                 break
             if checkpoint:
                 checkpoint.stop_if_asked(model, optimizer, progress)
+            if ranks:
+                ranks.begin_epoch(model, epoch)
             rates.begin(epoch)
             step.begin_epoch()
             now = epoch_data(model, trial.config, data, epoch) if epoch_data else data

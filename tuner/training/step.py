@@ -87,7 +87,7 @@ def train_step(
             total = loss.detach().clone() if total is None else total + loss.detach()
             del loss
     if ranks:
-        total = ranks.add_up(optimizer, total)
+        total = ranks.add_up(optimizer, total, len(batches))
     with calling(workload, "the step of optimizer"):
         optimizer.step()
     assert total is not None
