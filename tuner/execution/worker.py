@@ -299,9 +299,10 @@ def _training(
     import torch
 
     from tuner.training.checkpoints import Checkpoint
+    from tuner.training.exchange import Ranks
     from tuner.training.loop import fit
     from tuner.training.process_state import seed_of
-    from tuner.training.ranks import Ranks, together
+    from tuner.training.ranks import together
     from tuner.workloads.micro_batches import divided
 
     torch.set_num_threads(placement.threads)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tuner.errors import one_line
 from tuner.machine.caps import is_out_of_memory
-from tuner.training.ranks import Ranks
+from tuner.training.exchange import Ranks
 from tuner.training.step import Steps, train_step, uses
 from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload

@@ -11,11 +11,11 @@ from torch import nn
 
 from tuner.training.checkpoints import Checkpoint, TrainingState
 from tuner.training.endings import Diverged, Fit, Paused, Pruned, phases
+from tuner.training.exchange import Ranks
 from tuner.training.graphs import steps_of
 from tuner.training.learning_rates import LearningRates
 from tuner.training.optimizers import build_optimizer
 from tuner.training.process_state import seed_of
-from tuner.training.ranks import Ranks
 from tuner.training.step import Steps, constants, evaluate, place, snapshot
 from tuner.training.timing import Launching
 from tuner.trial import Config, EpochReport, Objective, Phase, Trial

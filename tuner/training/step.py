@@ -10,8 +10,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
+from tuner.training.exchange import Ranks
 from tuner.training.offload import offload
-from tuner.training.ranks import Ranks
 from tuner.training.recompute import recomputing
 from tuner.trial import CHECKPOINTING, EVALUATION_PARTS, OFFLOADING, Config
 from tuner.workloads import contract
