@@ -62,7 +62,7 @@ def calibrated_errors(rows: Sequence[Measured], estimates: Sequence[MemoryEstima
 def table() -> tuple[list[Measured], list[MemoryEstimate]]:
     if not TABLE.exists():
         pytest.skip("not measured yet: run scripts/benchmark measure_gpu_memory on a machine with a GPU")
-    rows = read_table(TABLE)
+    rows = read_table(TABLE)[::3]  # of all of them the traces take a minute
     return rows, [estimate(row) for row in rows]
 
 
@@ -76,10 +76,10 @@ def test_calibrated_estimates_are_nearer(table: tuple[Any, Any]) -> None:
     assert statistics.median(calibrated_errors(*table)) <= MOST_MEDIAN_CALIBRATED
 
 
-def test_the_table_holds_steps_as_they_are_now(table: tuple[Any, Any]) -> None:
-    listed = {(step.name, step.model): step.sizes for step in read_steps()}
-    assert len(table[0]) >= 71, "of these the H200 had time"
-    assert all(listed[row.name, row.model] == parse_sizes(row.sizes) for row in table[0])
+def test_the_table_holds_steps_as_they_are_now() -> None:
+    rows, listed = read_table(TABLE), {(step.name, step.model): step.sizes for step in read_steps()}
+    assert len(rows) >= 71, "for these the H200 had time"
+    assert all(listed[row.name, row.model] == parse_sizes(row.sizes) for row in rows)
 
 
 @pytest.mark.skipif(
