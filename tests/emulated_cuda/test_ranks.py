@@ -53,3 +53,16 @@ def test_ranks_that_no_two_cards_hold_are_refused_before_anything_starts(tmp_pat
     said = ended(start(study, *given, sizes=[8000, 3000]), code=2)
     assert "a trial of 2 ranks needs 3.00 GB for each, and 0.93 GB is the most" in said
     assert not study.folder.exists()
+
+
+def test_ranks_of_a_workload_take_what_a_part_of_the_batch_is_estimated_to(tmp_path: Path) -> None:
+    study, common = Study(tmp_path / "study"), {"workload": "graphsage", "hidden_dim": 128, "epochs": 1}
+    two = {**common, "name": "two", "batch_size": 40_000, "gpus_per_trial": 2}
+    config = study.config(two, {**common, "name": "half", "batch_size": 20_000})
+    run(study, *config, "--data", "synthetic", "--auto-memory", sizes=[4000, 3000], TUNER_BACKEND="gloo")
+    done = study.finished
+    assert done["two"]["device"].count("cuda:") == 2
+    assert done["two"]["peak_memory_gb"] == pytest.approx(done["half"]["peak_memory_gb"], rel=0.02)
+    for name, line in done.items():
+        assert line["attempts"] == 1, name
+        assert line["estimated_memory_gb"] == pytest.approx(line["peak_memory_gb"], rel=0.02), name

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -197,7 +198,9 @@ def with_context(estimate: MemoryEstimate, device: Device) -> MemoryEstimate:
 
 def with_nccl(estimate: MemoryEstimate) -> MemoryEstimate:
     """The estimate of one of several ranks with the memory for what they exchange."""
-    if estimate.is_given or estimate.is_learned:
+    from tuner.training.ranks import BACKEND
+
+    if estimate.is_given or estimate.is_learned or "nccl" not in os.environ.get(BACKEND, "nccl"):
         return estimate
     note = "; ".join(filter(None, [estimate.note, f"{NCCL_BYTES // MB} MB for NCCL are a guess"]))
     return replace(estimate, context_bytes=estimate.context_bytes + NCCL_BYTES, note=note)

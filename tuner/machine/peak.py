@@ -89,7 +89,7 @@ class PeakMeter:
         ``host`` says whether to measure the RAM beside a GPU and child processes, which is wrong in a process that
         has other work, too.
         """
-        self._cuda = device.kind == "cuda"
+        self._cuda, self._uuid = device.kind == "cuda", device.uuid
         # ``context_bytes``: the CUDA context, or the resident bytes after the worker's imports.
         if self._cuda:
             self.context_bytes = _make_cuda_context(device, warm_up)
@@ -103,6 +103,7 @@ class PeakMeter:
         self.base_bytes = 0
         self._before_bytes = self._mapped_before_bytes = 0
         self._stale_peak_bytes: int | None = None
+        self._beside_bytes = self.context_bytes  # the most that a trial took of a GPU beside torch's allocator
         self._host = HostMeter() if host else None
 
     def start(self) -> None:
@@ -114,6 +115,7 @@ class PeakMeter:
 
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
+            self._beside_bytes = self.context_bytes
         elif STATUS.exists():
             # Measured now: each thread that Ray starts late takes 8 MiB of address space, but no memory.
             self.base_bytes = (data_bytes() or 0) - self.left_bytes()
@@ -148,11 +150,19 @@ class PeakMeter:
             self._host.stop()
 
     def peak_bytes(self) -> int | None:
-        """The peak since ``start``; None without /proc, or if an earlier peak hides it."""
+        """The peak since ``start``; None without /proc, or if an earlier peak hides it.
+
+        On a GPU that is what torch's allocator reserved, and what the process takes beside it as it is asked, such as
+        the context, kernels that were loaded late, and NCCL's buffers.
+        """
         if self._cuda:
             import torch
 
-            return int(torch.cuda.max_memory_reserved()) + self.context_bytes
+            with suppress(Exception):  # the driver does not answer: the context is known
+                handle = initialized_nvml().nvmlDeviceGetHandleByUUID(self._uuid)
+                held = dict(compute_processes(handle)).get(os.getpid()) or 0
+                self._beside_bytes = max(self._beside_bytes, held - int(torch.cuda.memory_reserved()))
+            return int(torch.cuda.max_memory_reserved()) + self._beside_bytes
         now = status()
         if (peak := now.get("VmHWM")) is None or peak == self._stale_peak_bytes:
             return None

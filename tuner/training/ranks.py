@@ -12,6 +12,7 @@ from typing import TypeVar
 from tuner.trial import RANKS, Placement
 
 Event = TypeVar("Event")
+BACKEND = "TUNER_BACKEND"  # a variable: what ranks exchange by, as in ``init_process_group``
 HERE = "127.0.0.1"  # all ranks of a trial are on one machine
 JOIN_SECONDS = 600  # for the other ranks to start, and to take part in each exchange
 EVALUATION_SECONDS = 86_400  # in place of that where the others wait for rank 0 to evaluate
@@ -40,7 +41,8 @@ def joined(place: Placement | None, *, by_itself: bool = False, seconds: float =
         return
     import torch.distributed as dist  # not before: a function without torch needs 260 MB less
 
-    backend = "cpu:gloo,cuda:nccl" if gpu and dist.is_nccl_available() else "gloo"
+    usual = "cpu:gloo,cuda:nccl" if gpu and dist.is_nccl_available() else "gloo"
+    backend = os.environ.get(BACKEND, usual)
     dist.init_process_group(backend, timeout=timedelta(seconds=seconds))
     try:
         yield
