@@ -310,7 +310,6 @@ def _training(
     checkpoint = Checkpoint(folder, trial, seconds, requests.stop_requested) if folder else None
     device = torch_device(placement.device)
     model = needs_workload(workload, "training")
-    ranks = Ranks(placement.rank, trial.ranks, seed_of(trial)) if trial.ranks > 1 else None
     training = fit(
         model,
         replace(trial, config=divided(trial.config)),
@@ -322,7 +321,7 @@ def _training(
         prune_asked=pruned,
         objective=task.objective,
         notes=notes,
-        ranks=ranks,
+        ranks=Ranks(placement.rank, trial.ranks, seed_of(trial)) if trial.ranks > 1 else None,
     )
     return together(training, placement), checkpoint
 
