@@ -79,3 +79,10 @@ def test_ranks_share_a_free_port(gang: Gang) -> None:
     assert len(ports) == 1
     assert ports.pop() > 0
     assert with_port(replace(gang.placement, others=(), port=0)).port == 0
+
+
+def test_a_rank_that_returned_early_is_not_the_trials_outcome_but_explains_rank_0s(gang: Gang) -> None:
+    end(gang, 1, "completed")
+    end(gang, 0, "failed", "gloo: connection reset")
+    found, _ = gang.outcome()
+    assert (found.status, found.error) == ("failed", "rank 0: gloo: connection reset; rank 1 had already ended")

@@ -180,9 +180,12 @@ def test_a_workload_of_two_ranks_has_the_metrics_of_one_even_if_a_rank_is_killed
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"batch_size": 9}, "gpus_per_trial=2: a batch is divided into 2 parts, and batch_size is 9: choose another"),
-        ({"batch_size": 6, "accumulation": 2}, "is divided into 4 parts, and batch_size is 6"),
-        ({"batch_size": "auto"}, "is divided into 2 parts, and batch_size is auto"),
+        (
+            {"batch_size": 9},
+            "gpus_per_trial=2: a batch is divided into 2 parts, and batch_size of .* is 9: choose another",
+        ),
+        ({"batch_size": 6, "accumulation": 2}, "is divided into 4 parts, and batch_size of .* is 6"),
+        ({"batch_size": "auto"}, "is divided into 2 parts, and batch_size of .* is auto: give a number"),
     ],
 )
 def test_a_batch_that_the_ranks_cannot_share_is_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:

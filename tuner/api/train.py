@@ -25,7 +25,7 @@ from tuner.study.repeat import load_best_call, program
 from tuner.study.result import StudyResult
 from tuner.study.stored_options import CALL, to_stored
 from tuner.study.study import run_study
-from tuner.trial import Config, Device
+from tuner.trial import RANKS, Config, Device
 from tuner.workloads.task import Selection, on_all_data
 
 Differences = Mapping[str, tuple[float | None, float | None]]  # the study's value and the new one, by metric
@@ -139,7 +139,7 @@ def _settings(past: PastTrial, values: Config, options: TrainOptions) -> Setting
         split_seed=past.study.data_seed,
         threads=options.threads or past.threads,
         device="cpu" if options.exact else options.device,
-        max_workers=1,
+        max_workers=int(values.get(RANKS, 1)),
         gpu_memory_buffer_gb=0.0,  # what is free is enough, as nothing else of the study runs
         output=options.output,
         report=False,

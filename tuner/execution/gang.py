@@ -72,21 +72,29 @@ class Gang:
         The peaks are the largest of all ranks.
         """
         first = self.outcomes[0]
-        chosen = 0 if first.status in WELL and 0 in self.said else min(self.said, key=self._order)
+        fallen = [rank for rank in self.said if self.outcomes[rank].status not in WELL]
+        chosen = 0 if first.status in WELL and 0 in self.said else min(fallen, key=self._order, default=0)
         found = self.outcomes[chosen]
         peaks = [outcome.peak_bytes for outcome in self.outcomes.values() if outcome.peak_bytes is not None]
         in_ram = [
             outcome.host_peak_bytes for outcome in self.outcomes.values() if outcome.host_peak_bytes is not None
         ]
+        unnamed = (*WELL, "stalled")
         merged = replace(
             found,
             placement=self.placement,
             peak_bytes=max(peaks, default=None),
             host_peak_bytes=max(in_ram, default=None),
             epochs=first.epochs,
-            error=f"rank {chosen}: {found.error}" if found.status not in (*WELL, "stalled") else found.error,
+            error=f"rank {chosen}: {found.error}{self._gone(found)}" if found.status not in unnamed else found.error,
         )
         return merged, self._content
+
+    def _gone(self, found: Outcome) -> str:
+        """What explains an error of a rank that has missed another one."""
+        gone = [rank for rank in sorted(self.said) if self.outcomes[rank].status == "completed"]
+        missed = any(word in found.error for word in EXCHANGE)
+        return f"; rank {gone[0]} had already ended" if gone and missed else ""
 
     def _order(self, rank: int) -> tuple[int, int]:
         """The lower, the more it explains: a lost node, a lack of memory, a killed process, an error of its own."""

@@ -184,6 +184,8 @@ class _TrialExecution:
             self.kills = oom_kills()
             meter.start()
             training, checkpoint = _training(task, self.placement, options, notes)
+            if self.placement.others or self.placement.rank:
+                meter.start()  # what its ranks exchange by is no part of the trial
             began, busy = time.perf_counter(), time.process_time()
             while True:
                 with _cap(self.placement, meter, options):
@@ -323,7 +325,7 @@ def _training(
         notes=notes,
         ranks=Ranks(placement.rank, trial.ranks, seed_of(trial)) if trial.ranks > 1 else None,
     )
-    return together(training, placement), checkpoint
+    return together(training, placement) if trial.ranks > 1 else training, checkpoint
 
 
 def _peak_bytes(meter: PeakMeter) -> int | None:

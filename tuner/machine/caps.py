@@ -53,7 +53,7 @@ OUT_OF_MEMORY = (
 LOADER, LOADER_SIGNAL, LOADER_GONE = "DataLoader worker", "killed by signal: ", "exited unexpectedly"
 SHARED_FULL = "out of shared memory"
 STACK_BYTES = 8 * MB  # the address space of a thread, which hardly takes any memory
-NO_THREAD = "can't start new thread"
+NO_THREAD = ("can't start new thread", "Resource temporarily unavailable")  # Python's, and C++'s as gloo has it
 # How near to the cap an error without a known reason counts as a lack of memory. When imports failed under caps of
 # 0.5 to 64 MB, the address space in use was at most 0.4 MB below the cap, and the resident peak at most 0.5 MB.
 NEAR_BYTES = 8 * MB
@@ -181,7 +181,7 @@ def _lacks_memory(error: BaseException, *, at_cap: bool) -> bool:
 
 def _lacks_thread(error: BaseException) -> bool:
     """Whether a thread could not be started, for lack of memory for its stack or of processes."""
-    return isinstance(error, RuntimeError) and NO_THREAD in one_line(error)
+    return isinstance(error, RuntimeError) and any(sign in one_line(error) for sign in NO_THREAD)
 
 
 @contextmanager

@@ -198,8 +198,11 @@ def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:
         key, parts = workload.memory_scales_with, ranks * trial.micro_batches
         if key is None:
             raise ParameterError(RANKS, ranks, f"{workload.name} has no batch size to divide", "leave it out")
-        if is_auto(trial.config) or int(trial.config[key]) % parts:
-            rule = f"a batch is divided into {parts} parts, and {key} is {trial.config[key]}"
+        rule = f"a batch is divided into {parts} parts, and {key} of {trial.name} is {trial.config[key]}"
+        if is_auto(trial.config):
+            own = "optimize_batch_size: 0" if trial.config.get("optimize_batch_size") else f"a number as {key}"
+            raise ParameterError(RANKS, ranks, rule, f"give {own}")
+        if int(trial.config[key]) % parts:
             raise ParameterError(RANKS, ranks, rule, f"choose another {key}")
     if settings.in_process or settings.scheduler_name == PBT:
         other = option("in_process", True) if settings.in_process else option("scheduler", PBT)

@@ -55,6 +55,13 @@ def joined(place: Placement | None, *, by_itself: bool = False, seconds: float =
 
 
 def together(training: Iterator[Event], place: Placement) -> Generator[Event, None, None]:
-    """A workload's training, in which ranks find each other if it has several."""
-    with joined(place if place.trial.ranks > 1 else None, seconds=EVALUATION_SECONDS):
+    """A workload's training, whose ranks find each other now, before the trial's cap: that starts threads."""
+    trained = _trained(training, place)
+    next(trained)
+    return trained  # type: ignore[return-value]
+
+
+def _trained(training: Iterator[Event], place: Placement) -> Generator[Event | None, None, None]:
+    with joined(place, seconds=EVALUATION_SECONDS):
+        yield None
         yield from training
