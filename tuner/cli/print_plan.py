@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tuner.reporting.plan_text import DEVICES, plan_text
@@ -36,10 +37,13 @@ def _device_line(forecast: Forecast, device: Device) -> str:
     plan, schedule = forecast.plan, forecast.schedule
     budget = plan.budgets[plan.devices.index(device)]
     here = schedule.by_device[device]
-    first = [f"{forecast.title(p.trial)} {p.limit_bytes / GB:.2f} GB" for p, start, _ in here if start == 0]
+    ranks = Counter(placement.trial.trial_id for placement, *_ in here)
+    each = {p.trial.trial_id: p for p, start, _ in here if start == 0}
+    times = {trial_id: f"{number} x " if number > 1 else "" for trial_id, number in ranks.items()}
+    first = [f"{forecast.title(p.trial)} {times[name]}{p.limit_bytes / GB:.2f} GB" for name, p in each.items()]
     more = f" and {len(first) - FIRST} more" if len(first) > FIRST else ""
     began = f"; first {', '.join(first[:FIRST])}{more}" if first else ""
-    trials = f"{count_text(len(here), 'trial')}, up to {schedule.most_at_once(device)} at once"
+    trials = f"{count_text(len(ranks), 'trial')}, up to {schedule.most_at_once(device)} at once"
     return f"{'':<10} {device.label}: {trials}, memory {schedule.busy(device, budget):.0%} used{began}"
 
 

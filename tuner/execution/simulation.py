@@ -38,9 +38,9 @@ class Schedule:
         return placements
 
     def most_at_once(self, device: Device) -> int:
-        """The maximum number of trials that the device runs at once."""
-        here = self.by_device[device]
-        changes = [(start, 1) for _, start, _ in here] + [(end, -1) for _, _, end in here]
+        """The maximum number of trials that the device runs at once, whose ranks may share it."""
+        here = {placement.trial.trial_id: times for placement, *times in self.by_device[device]}.values()
+        changes = [(start, 1) for start, _ in here] + [(end, -1) for _, end in here]
         return max(accumulate(step for _, step in sorted(changes)), default=0)
 
     def busy(self, device: Device, budget_bytes: int) -> float:

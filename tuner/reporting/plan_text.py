@@ -188,7 +188,7 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     guess, least = largest.estimate, min(request.need_bytes for request in requests)
     differ = plan.packing == "per-trial" and least < plan.footprint_bytes
     sizes = gb_span(least if differ else plan.footprint_bytes, plan.footprint_bytes)
-    need = f"{sizes} a trial"
+    need = f"{sizes} a {'rank' if any(request.trial.ranks > 1 for request in requests) else 'trial'}"
     if guess.is_given:
         return f"{need}, as given"
     if guess.is_learned:
