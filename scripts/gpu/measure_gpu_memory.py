@@ -23,7 +23,7 @@ import click
 
 from scripts.benchmarks.memory_models import Step, read_steps, run
 from tuner.machine.caps import capped, is_out_of_memory
-from tuner.machine.holders import compute_processes
+from tuner.machine.holders import held_here
 from tuner.trial import Device
 
 # Torch numbers devices by speed unless told otherwise, NVML by their place on the bus.
@@ -148,7 +148,7 @@ class _Nvml:
 
     def own_bytes(self) -> int | None:
         """Of this process; None where the driver does not list it."""
-        return dict(compute_processes(self._device)).get(os.getpid())
+        return held_here(self._device)
 
     def driver(self) -> str:
         version = self._nvml.nvmlSystemGetDriverVersion()

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from tuner.reporting.plan_text import DEVICES, plan_text
-from tuner.reporting.texts import count_text, rough
+from tuner.reporting.texts import count_text, gb_of_ranks, rough
 from tuner.trial import GB, Device
 
 if TYPE_CHECKING:
@@ -38,9 +38,8 @@ def _device_line(forecast: Forecast, device: Device) -> str:
     budget = plan.budgets[plan.devices.index(device)]
     here = schedule.by_device[device]
     ranks = Counter(placement.trial.trial_id for placement, *_ in here)
-    each = {p.trial.trial_id: p for p, start, _ in here if start == 0}
-    times = {trial_id: f"{number} x " if number > 1 else "" for trial_id, number in ranks.items()}
-    first = [f"{forecast.title(p.trial)} {times[name]}{p.limit_bytes / GB:.2f} GB" for name, p in each.items()]
+    each = {placement.trial.trial_id: placement for placement, start, _ in here if start == 0}
+    first = [f"{forecast.title(p.trial)} {gb_of_ranks(ranks[name], p.limit_bytes)}" for name, p in each.items()]
     more = f" and {len(first) - FIRST} more" if len(first) > FIRST else ""
     began = f"; first {', '.join(first[:FIRST])}{more}" if first else ""
     trials = f"{count_text(len(ranks), 'trial')}, up to {schedule.most_at_once(device)} at once"

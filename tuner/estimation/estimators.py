@@ -192,18 +192,21 @@ def first_share(budget_bytes: int, workers: int) -> int:
 
 def with_context(estimate: MemoryEstimate, device: Device) -> MemoryEstimate:
     """The estimate with what a process on this device takes beside its tensors."""
-    context_bytes, assumed = context_of(device)
-    return replace(estimate, context_bytes=context_bytes, note="; ".join(filter(None, [estimate.note, assumed])))
+    return _in_context(estimate, *context_of(device))
 
 
 def with_nccl(estimate: MemoryEstimate) -> MemoryEstimate:
     """The estimate of one of several ranks with the memory for what they exchange."""
     from tuner.training.ranks import BACKEND
 
-    if estimate.is_given or estimate.is_learned or "nccl" not in os.environ.get(BACKEND, "nccl"):
+    if "nccl" not in os.environ.get(BACKEND, "nccl"):
         return estimate
-    note = "; ".join(filter(None, [estimate.note, f"{NCCL_BYTES // MB} MB for NCCL are a guess"]))
-    return replace(estimate, context_bytes=estimate.context_bytes + NCCL_BYTES, note=note)
+    return _in_context(estimate, estimate.context_bytes + NCCL_BYTES, f"{NCCL_BYTES // MB} MB for NCCL are a guess")
+
+
+def _in_context(estimate: MemoryEstimate, context_bytes: int, note: str) -> MemoryEstimate:
+    """The estimate with this context, and with what is to be said of it."""
+    return replace(estimate, context_bytes=context_bytes, note="; ".join(filter(None, [estimate.note, note])))
 
 
 def with_room(estimate: MemoryEstimate, share_bytes: int) -> MemoryEstimate:

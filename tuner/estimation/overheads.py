@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -60,21 +59,21 @@ def context_of(device: Device) -> tuple[int, str]:
     """
     if device.kind == "cpu" or device.node_id or not device.uuid:
         return CONTEXT_BYTES[device.kind], ""
-    return _context_on(device.name, device.uuid, device.index)
+    return _context_on(replace(device, free_bytes=0, free_ram_bytes=0, idle_cores=None))
 
 
 @cache
-def _context_on(name: str, uuid: str, index: int) -> tuple[int, str]:
+def _context_on(device: Device) -> tuple[int, str]:
     from tuner.estimation import calibration
     from tuner.estimation.new_process import run_in_new_process
     from tuner.machine.devices import driver_version
 
     try:
-        key = context_key(name, driver_version())
+        key = context_key(device.name, driver_version())
         with suppress(InputError):  # the file is damaged, which those say that need it
             if known := calibration.load_samples(key):
                 return known[-1].peak_bytes, ""
-        found, is_listed = run_in_new_process(_made_context, (), Device("", "cuda", index, name, 0, 0, 0, uuid))
+        found, is_listed = run_in_new_process(_made_context, (), device)
     except Exception as error:
         return CONTEXT_BYTES["cuda"], f"the context is assumed, as it cannot be measured: {one_line(error, 200)}"
     low, high = CONTEXTS
@@ -94,8 +93,8 @@ def context_key(name: str, driver: str) -> str:
 
 def _made_context(_content: bytes, device: Device) -> tuple[int, bool]:
     """The bytes of this process's context on a GPU, with the libraries that load late, and whether NVML lists it."""
-    from tuner.machine.devices import initialized_nvml, pin
-    from tuner.machine.holders import compute_processes
+    from tuner.machine.devices import pin
+    from tuner.machine.holders import gpu_handle, held_here
     from tuner.machine.peak import PeakMeter
     from tuner.training.rehearsal import warm_up
 
@@ -110,8 +109,7 @@ def _made_context(_content: bytes, device: Device) -> tuple[int, bool]:
             torch.nn.Conv2d(1, 1, 1).to("cuda:0")(torch.ones(1, 1, 1, 1, device="cuda:0")).sum().backward()
 
     found = PeakMeter(device, steps, host=False).context_bytes
-    listed = dict(compute_processes(initialized_nvml().nvmlDeviceGetHandleByUUID(device.uuid)))
-    return found, bool(listed.get(os.getpid()))
+    return found, bool(held_here(gpu_handle(device)))
 
 
 @cache

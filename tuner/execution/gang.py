@@ -93,18 +93,21 @@ class Gang:
     def _gone(self, found: Outcome) -> str:
         """What explains an error of a rank that has missed another one."""
         gone = [rank for rank in sorted(self.said) if self.outcomes[rank].status == "completed"]
-        missed = any(word in found.error for word in EXCHANGE)
-        return f"; rank {gone[0]} had already ended" if gone and missed else ""
+        return f"; rank {gone[0]} had already ended" if gone and _missed(found) else ""
 
     def _order(self, rank: int) -> tuple[int, int]:
         """The lower, the more it explains: a lost node, a lack of memory, a killed process, an error of its own."""
         outcome = self.outcomes[rank]
-        own = outcome.status not in WELL and not any(word in outcome.error for word in EXCHANGE)
         outside, alone = outcome.lost in ("node", "memory"), outcome.lost == "worker"
-        reasons = (outside, outcome.status == "out_of_memory", alone, own, True)
+        reasons = (outside, outcome.status == "out_of_memory", alone, not _missed(outcome), True)
         return reasons.index(True), self.said.index(rank)
 
     def _content(self) -> bytes:
         if isinstance(self.weights, ExecutionError):
             raise self.weights
         return self.weights
+
+
+def _missed(outcome: Outcome) -> bool:
+    """Whether a rank may only have missed another one in an exchange."""
+    return any(word in outcome.error for word in EXCHANGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def memory_now(device: Device, groups: Sequence[Collection[int]]) -> Memory:
     import pynvml
 
     try:
-        handle = _gpu(device)
+        handle = gpu_handle(device)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         found = compute_processes(handle)
     except pynvml.NVMLError:
@@ -70,7 +71,7 @@ def holders(device: Device, own: Collection[int], most: int) -> list[Holder]:
         import pynvml
 
         try:
-            found = [(pid, held) for pid, held in compute_processes(_gpu(device)) if pid not in own]
+            found = [(pid, held) for pid, held in compute_processes(gpu_handle(device)) if pid not in own]
         except pynvml.NVMLError:
             return []
     else:
@@ -115,7 +116,7 @@ def with_descendants(pids: Sequence[int]) -> list[set[int]]:
     return [apart.pop(pid, set()) for pid in pids]
 
 
-def _gpu(device: Device) -> Any:
+def gpu_handle(device: Device) -> Any:
     """NVML's handle of a GPU."""
     return initialized_nvml().nvmlDeviceGetHandleByUUID(device.uuid)
 
@@ -130,6 +131,14 @@ def compute_processes(handle: Any) -> list[tuple[int, int | None]]:
         ]
     except pynvml.NVMLError:
         return []
+
+
+def held_here(handle: Any) -> int | None:
+    """The bytes that this process holds of a GPU.
+
+    None if the driver does not list it, as in a container with the host's process ids.
+    """
+    return dict(compute_processes(handle)).get(os.getpid())
 
 
 def _resident_bytes(pids: Collection[int]) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tuner.machine.devices import initialized_nvml
-from tuner.machine.holders import compute_processes, rollup, status
+from tuner.machine.holders import gpu_handle, held_here, rollup, status
 from tuner.machine.private_folder import locked
 from tuner.trial import Device
 
@@ -89,7 +89,7 @@ class PeakMeter:
         ``host`` says whether to measure the RAM beside a GPU and child processes, which is wrong in a process that
         has other work, too.
         """
-        self._cuda, self._uuid = device.kind == "cuda", device.uuid
+        self._device, self._cuda = device, device.kind == "cuda"
         # ``context_bytes``: the CUDA context, or the resident bytes after the worker's imports.
         if self._cuda:
             self.context_bytes = _make_cuda_context(device, warm_up)
@@ -159,8 +159,7 @@ class PeakMeter:
             import torch
 
             with suppress(Exception):  # the driver does not answer: the context is known
-                handle = initialized_nvml().nvmlDeviceGetHandleByUUID(self._uuid)
-                held = dict(compute_processes(handle)).get(os.getpid()) or 0
+                held = held_here(gpu_handle(self._device)) or 0
                 self._beside_bytes = max(self._beside_bytes, held - int(torch.cuda.memory_reserved()))
             return int(torch.cuda.max_memory_reserved()) + self._beside_bytes
         now = status()
@@ -238,13 +237,12 @@ def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
         return _contexts[device.uuid]
     import torch
 
-    nvml = initialized_nvml()
-    handle = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+    nvml, handle = initialized_nvml(), gpu_handle(device)
     with _alone():
         before = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
         warm_up()
         grown = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) - before
-    held = dict(compute_processes(handle)).get(os.getpid())  # none of a MIG instance on a host of virtual GPUs
+    held = held_here(handle)  # none of a MIG instance on a host of virtual GPUs
     own = max(0, int(held or grown) - int(torch.cuda.memory_reserved()))
     return _contexts.setdefault(device.uuid, own)
 

@@ -13,7 +13,7 @@ from tuner.decisions.seconds import TimeLeft
 from tuner.errors import printable
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
-from tuner.reporting.texts import MOST_OF_ERROR, count_text, metric_text, rough
+from tuner.reporting.texts import MOST_OF_ERROR, count_text, gb_of_ranks, metric_text, rough
 from tuner.trial import (
     ACCUMULATION,
     EVALUATION_PARTS,
@@ -172,10 +172,11 @@ class StudyProgress:
         """A line for each running trial, below a head."""
         metrics = " or ".join(dict.fromkeys(objective.metric for objective in self.objectives.values()))
         names = [printable(self._title(placement.trial)) for placement, _ in running]
+        memory = [gb_of_ranks(len(placement.all), placement.limit_bytes) for placement, _ in running]
         columns = [
             TextColumn("trial", names, left=True, names=True),
             TextColumn("device", [placement.label for placement, _ in running], left=True, spared=2),
-            TextColumn("memory", [_given(placement) for placement, _ in running], spared=1),
+            TextColumn("memory", memory, spared=1),
             TextColumn("epoch", [_epochs(report) for _, report in running]),
             TextColumn(printable(metrics), [self._value(placement, report) for placement, report in running]),
         ]
@@ -264,8 +265,3 @@ def _what_follows(outcome: Outcome, retry: Retried | None) -> str:
     smaller = "".join(f" in {words[key]} of 1/{now[key]}" for key in now if now[key] != before.get(key))
     wait = f" in {retry.delay_seconds:.0f} s, or when nothing else runs" if retry.delay_seconds >= 1 else ""
     return f"; again{given_now}{smaller}{wait}"
-
-
-def _given(placement: Placement) -> str:
-    ranks = len(placement.all)
-    return f"{ranks} x {placement.limit_bytes / GB:.2f} GB" if ranks > 1 else f"{placement.limit_bytes / GB:.2f} GB"

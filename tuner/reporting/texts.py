@@ -87,6 +87,11 @@ def gb_span(least_bytes: float, most_bytes: float) -> str:
     return f"{most} GB" if least == most else f"{least} to {most} GB"
 
 
+def gb_of_ranks(ranks: int, each_bytes: int) -> str:
+    """The memory of a trial: ``1.50 GB``, or ``2 x 1.50 GB`` for its ranks."""
+    return f"{ranks} x {each_bytes / GB:.2f} GB" if ranks > 1 else f"{each_bytes / GB:.2f} GB"
+
+
 def duration(seconds: float) -> str:
     """Seconds in the two largest units: ``42 s``, ``3 min 5 s``, ``2 h 10 min``."""
     whole = round(seconds)

@@ -140,14 +140,14 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
         InputError: not even a batch of one fits the share, there are more micro-batches than samples, or as
             ``estimate_requests``.
     """
-    for trial in trials:
+    to_size = [trial for trial in trials if is_auto(trial.config)]
+    for trial in to_size:  # ``estimate_requests`` does it for the others
         check_ranks(tasks[trial.workload].workload, trial, settings)
     fixed = [trial for trial in trials if not is_auto(trial.config)]
     known = estimate_requests(tasks, fixed, devices, settings)
     if len(fixed) == len(trials):
         return SizedTrials(list(trials), known, None, [])
     largest = max((request.need_bytes for request in known.requests), default=0)
-    to_size = [trial for trial in trials if is_auto(trial.config)]
     blank = MemoryEstimate("traced")  # a batch is no part of what a trial takes of its host's RAM
     rest = Estimates(
         tuple(Request(trial, blank, 0) for trial in to_size), {trial.trial_id: blank for trial in to_size}

@@ -64,17 +64,17 @@ class Ranks:
     @contextmanager
     def own_randomness(self) -> Iterator[None]:
         """A block with random numbers of this rank alone, such as dropout's; after it, all have the same again."""
-        states = random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state()
+        states = random.getstate(), np.random.get_state(legacy=False)
         self.steps += 1
         seed = self._number(self.steps, self.rank)
-        _seed_others(seed)
-        torch.default_generator.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])
-            torch.set_rng_state(states[2])
+        with torch.random.fork_rng(devices=[]):
+            _seed_others(seed)
+            torch.default_generator.manual_seed(seed)
+            try:
+                yield
+            finally:
+                random.setstate(states[0])
+                np.random.set_state(states[1])
 
     def add_up(self, optimizer: torch.optim.Optimizer, loss: Tensor | None, micro_batches: int) -> Tensor:
         """Gives all ranks the sums of the gradients and of the loss; a rank without a micro-batch adds nothing.

@@ -77,7 +77,7 @@ def fit(
             checkpoint, prune_asked = None, lambda: False
         step = steps_of(workload, model, optimizer, trial.config, device, notes, ranks)
         constant = contract.constant_loss(workload, data)
-        unchanging = constants(workload, model)  # collected once, since they are as large as the data
+        unchanging = constants(workload, model) if leads else {}  # collected once, as they are as large as the data
         if progress.weights:  # a checkpoint has them without what is no part of the state
             progress.weights |= unchanging
         yield EpochReport(trial.trial_id, progress.epoch, last)

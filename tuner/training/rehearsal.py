@@ -55,10 +55,10 @@ def rehearse(
         with calling(workload, "rehearsal"):
             data = shorten(data)
     step = step or steps_of(workload, model, optimizer, config, device)
+    own = int(config.get(ACCUMULATION, 1)) // int(config.get(RANKS, 1))  # see ``divided``
     for steps in (step.warm_up, 1):
         model.train()
         for _ in range(steps):
-            own = int(config.get(ACCUMULATION, 1)) // int(config.get(RANKS, 1))  # see ``divided``
             float(step(*islice(batches, min(own, 2))))
         if step.warm_up > 1 and odd is not None:
             float(step(odd))

@@ -63,9 +63,9 @@ def train_step(
     """Forward, backward and an optimizer step on one batch or its micro-batches; returns the loss, a scalar.
 
     Gradients and losses of micro-batches are weighted by their numbers of samples. Of several ranks each takes its
-    own micro-batches, and then all have the sums. With ``amp`` in the configuration
-    the loss is computed in bfloat16 where autocast supports it; weights, gradients and optimizer keep their types.
-    Batches are moved to ``device`` unless it is None.
+    own micro-batches, and then all have the sums. With ``amp`` in the configuration the loss is computed in bfloat16
+    where autocast supports it; weights, gradients and optimizer keep their types. Batches are moved to ``device``
+    unless it is None.
     """
     optimizer.zero_grad(set_to_none=True)
     checkpointed = optional(workload, Checkpointing.checkpointed) if uses(config, CHECKPOINTING) else None

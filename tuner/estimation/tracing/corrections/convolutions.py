@@ -46,7 +46,7 @@ def forward(
         return [RESULTS, 0 if alone else to_input]
     if _is_depthwise(input, weight, transposed, groups):
         return ()
-    plain = weight.dim() < 5 and math.prod(weight.shape[2:]) == 1 and set(stride) == {1} and not any(padding)
+    plain = weight.dim() < 5 and _is_point(weight) and set(stride) == {1} and not any(padding)
     columns = 0 if plain and not transposed else _columns(input, weight, out, transposed)
     ones = math.prod(out.shape[2:]) * out.element_size() if transposed and bias is not None else 0
     if groups == 1:
