@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from tuner.trial import Placement, Request
 
 Turn = tuple[int, int, float, int]
-Free = tuple[int, int, int]  # of a device: the bytes and slots that are free, and the RAM of its host
+Room = tuple[float, int, int]  # when a device has room, its free bytes as a negative number, and its index
 
 
 class Gangs:
@@ -19,93 +19,93 @@ class Gangs:
 
     def __init__(self) -> None:
         """None waits."""
-        self._waiting: dict[str, tuple[Request, int]] = {}
-        self._order: list[tuple[Turn, str]] = []
+        self._waiting: dict[str, tuple[Turn, str, Request]] = {}
+        self._order: list[tuple[Turn, str, Request]] = []
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def __iter__(self) -> Iterator[tuple[Request, int]]:
-        return (self._waiting[trial_id] for _, trial_id in self._order)
+    def __iter__(self) -> Iterator[tuple[Request, int, int]]:
+        """Each with its need and the number of its ranks."""
+        return ((request, -turn[3], -turn[1]) for turn, _, request in self._order)
 
     def add(self, request: Request, need: int) -> None:
         """Adds one, each of whose ranks will be given so many bytes; one that waits gets another need."""
-        self.pop(request.trial.trial_id)
-        self._waiting[request.trial.trial_id] = request, need
-        insort(self._order, (_turn(request, need), request.trial.trial_id))
+        trial_id, seconds = request.trial.trial_id, math.inf if request.seconds is None else request.seconds
+        self.pop(trial_id)
+        self._waiting[trial_id] = (request.trial.seed, -request.trial.ranks, -seconds, -need), trial_id, request
+        insort(self._order, self._waiting[trial_id], key=itemgetter(0, 1))
 
     def pop(self, trial_id: str) -> None:
         """Takes one out if it waits."""
         if found := self._waiting.pop(trial_id, None):
-            del self._order[bisect_left(self._order, (_turn(*found), trial_id))]
-
-
-def _turn(request: Request, need: int) -> Turn:
-    seconds = math.inf if request.seconds is None else request.seconds
-    return request.trial.seed, -request.trial.ranks, -seconds, -need
+            del self._order[bisect_left(self._order, found[:2], key=itemgetter(0, 1))]
 
 
 @dataclass
-class Hold:
-    """The room that is kept for one of them, until all of it is free at once.
+class Kept:
+    """The room of a device that is kept for ranks of one of them, until there is room for all of its ranks.
 
-    Others may start there if they leave that room. So it starts as soon as all have ended that ran when its room was
-    first kept. This is a reservation as in EASY backfilling (D. Lifka, The ANL/IBM SP Scheduling System, 1995), by
-    room and not by time, as the duration of a program is mostly unknown.
+    That is a reservation with backfilling, as in EASY (D. Lifka, The ANL/IBM SP Scheduling System, 1995): another
+    trial may start there if it is expected to end before, or leaves the room. A trial of unknown seconds must leave
+    it.
     """
 
     trial_id: str
-    need_bytes: int  # of each rank
-    ranks: Mapping[int, int]  # how many on each device, by index
-    spare: dict[int, int]  # what others may take of these devices
-    slots: dict[int, int]
+    until: float  # when its ranks are expected to start, by the study's clock; infinite if that is unknown
+    kept: int  # for its ranks on this device, in bytes
+    spare: int  # what those may take that end later
+    slots: int
     others: dict[tuple[str, int], int] = field(default_factory=dict)  # their bytes, by trial and rank
 
-    def resize(self, need: int) -> None:
-        """Each rank needs another number of bytes."""
-        for index, number in self.ranks.items():
-            self.spare[index] += (self.need_bytes - need) * number
-        self.need_bytes = need
-
-    def takes(self, place: Placement, index: int) -> None:
-        """Another trial starts on one of the devices, or on a further one."""
-        if index in self.ranks:
+    def takes(self, place: Placement, end: float) -> None:
+        """Another trial starts on the device."""
+        if end >= self.until:
             self.others[place.trial.trial_id, place.rank] = place.limit_bytes
-            self.spare[index] -= place.limit_bytes
-            self.slots[index] -= 1
+            self.spare -= place.limit_bytes
+            self.slots -= 1
 
-    def gives_back(self, place: Placement, index: int) -> None:
+    def gives_back(self, place: Placement) -> None:
         """Another trial has ended."""
         if size := self.others.pop((place.trial.trial_id, place.rank), 0):
-            self.spare[index] += size
-            self.slots[index] += 1
+            self.spare += size
+            self.slots += 1
 
 
-def hold_for(request: Request, need: int, on: Sequence[int], budgets: Sequence[int], slots: Sequence[int]) -> Hold:
-    """Keeps room for each rank on these devices, which have these budgets and slots by their indices."""
-    ranks = Counter(on)
-    spare = {index: budgets[index] - need * number for index, number in ranks.items()}
-    return Hold(request.trial.trial_id, need, ranks, spare, {index: slots[index] - ranks[index] for index in ranks})
+class Running:
+    """What runs on a device, or is expected to."""
+
+    def __init__(self) -> None:
+        """Nothing does."""
+        self.ends: dict[tuple[str, int], tuple[float, int]] = {}  # by trial and rank: when, and how many bytes
+
+    def room_at(self, need: int, slots: int, free: int, free_slots: int) -> float | None:
+        """When so many bytes and slots are expected to be free: -inf if they are, inf if that is unknown."""
+        when = -math.inf
+        for end, size in sorted(self.ends.values()):
+            if free >= need and free_slots >= slots:
+                break
+            when, free, free_slots = end, free + size, free_slots + 1
+        return when if free >= need and free_slots >= slots else None
+
+    def later(self, until: float) -> tuple[int, int]:
+        """The bytes and the number of those that are expected to run longer."""
+        sizes = [size for end, size in self.ends.values() if end > until]
+        return sum(sizes), len(sizes)
 
 
-def together(request: Request, need: int, nodes: Iterable[Mapping[int, Free]], *, on_cpu: bool) -> list[int]:
+def together(ranks: int, nodes: Iterable[Sequence[Room]]) -> list[int]:
     """The device of each rank, by index; empty if no node has room for all.
 
-    ``nodes`` has what is free on each node by the index of its devices. A GPU gets one rank, and the emptiest are
-    taken. On a CPU all ranks are on the same device.
+    ``nodes`` has the devices of each node that have room. The soonest and emptiest are taken.
     """
-    ranks, best = request.trial.ranks, tuple[int, list[int]]((0, []))
-    each = ranks if on_cpu else 1
+    best: tuple[float, int, list[int]] | None = None
     for devices in nodes:
-        fits = [
-            (room, index)
-            for index, (room, slots, ram) in devices.items()
-            if room >= each * need and slots >= each and ram >= ranks * request.host_bytes
-        ]
-        chosen = sorted(fits, key=lambda found: (-found[0], found[1]))[: ranks // each]
-        if len(chosen) == ranks // each:
-            best = max(best, (sum(room for room, _ in chosen), [i for _, i in chosen] * each), key=lambda b: b[0])
-    return best[1]
+        chosen = sorted(devices)[:ranks]
+        if len(chosen) == ranks:
+            found = max(when for when, _, _ in chosen), sum(used for _, used, _ in chosen), [i for *_, i in chosen]
+            best = min(best or found, found)
+    return best[2] if best else []
 
 
 def gang_of(places: Sequence[Placement]) -> Placement:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from operator import le
 
-from tuner.decisions.capacity import UNBOUNDED, largest_ram
-from tuner.decisions.gangs import Free, Gangs, Hold, gang_of, hold_for, together
+from tuner.decisions.capacity import UNBOUNDED, largest_ram, most_per_rank
+from tuner.decisions.gangs import Gangs, Kept, Room, Running, gang_of, together
 from tuner.decisions.packing import Plan
 from tuner.decisions.queue import Queue
 from tuner.trial import Device, Placement, Request
@@ -39,8 +38,11 @@ class Packer:
             total=(sum(plan.budgets), sum(plan.ram_budgets.values())),
             slots=sum(plan.at_first),
         )
+        self.now = 0.0  # of the study's clock, in seconds
+        self._running = [Running() for _ in plan.devices]
         self._gangs = Gangs()
-        self._hold: Hold | None = None
+        self._kept: dict[int, Kept] = {}  # by the device's index
+        self._full: set[int] = set()  # of these, on which no trial fits now that would end before
         self._look = False  # whether a trial of several ranks may fit that did not
         self._free_ram = dict(plan.ram_budgets)
         self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
@@ -66,6 +68,7 @@ class Packer:
         self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
         self._most = math.inf if most is None else most
         self._look = True
+        self._full.clear()
         was_bounded, self._bounded = self._bounded, bool(rooms) or ram_bytes is not None
         if was_bounded or self._bounded:
             self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
@@ -75,8 +78,8 @@ class Packer:
         """Sets how many trials may run on a device at once. Running trials are left alone."""
         index = self._index[device]
         more, self._allowed[index] = workers - self._allowed[index], workers
-        if self._hold and index in self._hold.slots:
-            self._hold.slots[index] += more
+        if kept := self._kept.get(index):
+            kept.slots += more
         self._look = True
         self._change(index, 0, more, 0)
 
@@ -84,13 +87,14 @@ class Packer:
         """The next trial that fits without bounds, with the share that it would get, and its device."""
         if not self._bounded:
             return (found[0], found[1].device) if (found := self._next()) else None
-        for request, need in self._gangs:
-            if places := self._together(request, need, lambda index: self._free[index]):
-                short, ranks = min(places, key=self._within_bounds), request.trial.ranks
+        whole = {i: (self._free[i], slots) for i, slots in enumerate(self._slots) if i not in self._lost}
+        for request, need, ranks in self._gangs:
+            if places := self._together(request, need, whole):
+                short = min(places, key=self._within_bounds)
                 asked = replace(request, host_bytes=ranks * request.host_bytes, need_bytes=need * places.count(short))
                 return asked, self._plan.devices[short]
         for free, index in self._freest() if self._queue else ():
-            spare = self._hold.spare.get(index, free) if self._hold else free
+            spare = self._kept[index].spare if index in self._kept else free
             if fitting := self._queue.first(min(free, spare), self._own_ram(index)):
                 need, request = fitting
                 return replace(request, need_bytes=need), self._plan.devices[index]
@@ -105,8 +109,11 @@ class Packer:
         self.drop(placement.trial.trial_id)
         for place in placement.all:
             index = self._index[place.device]
-            if self._hold:
-                self._hold.takes(place, index)
+            seconds = Request(place.trial, place.estimate, 0).seconds
+            end = math.inf if seconds is None else self.now + seconds
+            if kept := self._kept.get(index):
+                kept.takes(place, end)
+            self._running[index].ends[place.trial.trial_id, place.rank] = end, place.limit_bytes
             self._change(index, -place.limit_bytes, -1, -place.host_bytes)
             self._most -= 1
 
@@ -114,8 +121,7 @@ class Packer:
         """Takes a trial out of the queue, if it waits."""
         self._queue.pop(trial_id)
         self._gangs.pop(trial_id)
-        if self._hold and self._hold.trial_id == trial_id:
-            self._keep(None)
+        self._keep_no_more(trial_id)
 
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. Those that wait get other needs instead, and keep their turn among equals.
@@ -128,20 +134,23 @@ class Packer:
                 continue
             turn = self._queue.pop(request.trial.trial_id)
             self._queue.add(*self._within_devices(request), turn)
+        self._full.clear()
         for node in list(self._aside):
             self._bring_back(node)
 
     def _enqueue_gang(self, request: Request, need: int) -> None:
         """Adds a trial of several ranks, or gives it another need. Room that is kept for it stays kept if it can."""
-        hold, budgets = self._hold, self._plan.budgets
-        if hold and hold.trial_id == request.trial.trial_id:
-            if all(budgets[index] >= need * number for index, number in hold.ranks.items()):
-                hold.resize(need)
-                self._sort()
-            else:
-                self._keep(None)
+        trial, self._look = request.trial, True
+        mine = {index: kept for index, kept in self._kept.items() if kept.trial_id == trial.trial_id}
+        sizes = {index: need * self._ranks_on(index, trial.ranks) for index in mine}
+        if any(self._plan.budgets[index] < size for index, size in sizes.items()):
+            self._keep_no_more(trial.trial_id)
+            mine = {}
+        for index, kept in mine.items():
+            kept.spare += kept.kept - sizes[index]
+            kept.kept = sizes[index]
+            self._change(index, 0, 0, 0)
         self._gangs.add(request, need)
-        self._look = True
 
     def next(self) -> tuple[Request, Placement] | None:
         """The trial that starts next, and where; None if none fits now. ``start`` reserves its share."""
@@ -151,8 +160,9 @@ class Packer:
         """Frees the memory share of a trial that has ended."""
         for place in placement.all:
             index = self._index[place.device]
-            if self._hold:
-                self._hold.gives_back(place, index)
+            if kept := self._kept.get(index):
+                kept.gives_back(place)
+            self._running[index].ends.pop((place.trial.trial_id, place.rank))
             self._change(index, place.limit_bytes, 1, place.host_bytes)
         self._look = True
 
@@ -161,12 +171,13 @@ class Packer:
         self._lost.add(self._index[device])
         self._count_devices()
         self._bring_back(device.node_id)
-        self._keep(None)
-        self.enqueue([*self._queue.requests, *(request for request, _ in self._gangs)])
+        self._kept = {}
+        self._sort()
+        self.enqueue([*self._queue.requests, *(request for request, *_ in self._gangs)])
 
     def without_place(self) -> Request | None:
         """A trial whose ranks have no place together, also if all others had ended."""
-        return next((request for request, need in self._gangs if not need), None) if self._look else None
+        return next((request for request, need, _ in self._gangs if not need), None) if self._look else None
 
     def _need(self, request: Request) -> int:
         """The memory share of a trial. With uniform packing it is the same, unless the trial ran out of memory."""
@@ -196,67 +207,109 @@ class Packer:
                 need, request = fitting
                 return request, self._placement(request, need, index)
             if not self._queue.has_room(room):  # nor on any other device, which has less
-                return None
+                break
             heapq.heappop(self._nodes)
             self._aside.add(node)
+        return self._next_before_ranks() if self._queue else None
+
+    def _next_before_ranks(self) -> tuple[Request, Placement] | None:
+        """The next trial that will have ended when kept room is needed."""
+        for index, kept in self._kept.items() if self._queue else ():
+            left = kept.until - self.now
+            if index not in self._full and 0 < left < math.inf and self._slots[index] > 0:
+                if fitting := self._queue.first(self._within_bounds(index), self._ram(index), left):
+                    return fitting[1], self._placement(fitting[1], fitting[0], index)
+                self._full.add(index)
         return None
 
     def _next_gang(self) -> tuple[Request, Placement] | None:
-        """The next trial of several ranks for which there is room. Room is kept for the first that has none."""
-        missed: list[tuple[int, int, int]] = []  # what no place was found for: nor is there one for more
-        for request, need in self._gangs:
-            wanted = request.trial.ranks, need, request.host_bytes
-            of_its_own = self._hold is not None and self._hold.trial_id == request.trial.trial_id
-            if not of_its_own and any(all(map(le, less, wanted)) for less in missed):
-                continue
-            room = self._within_bounds if of_its_own else self._room
-            if request.trial.ranks <= self._most and (found := self._together(request, need, room)):
+        """The next trial of several ranks for which there is room. Room is kept for those that have none."""
+        own: dict[str, list[int]] = defaultdict(list)
+        for index, kept in self._kept.items():
+            own[kept.trial_id].append(index)
+        rooms, now, later = self._open(), dict[int, int](), dict[int, int]()  # the most for each of so many ranks
+        for request, need, ranks in self._gangs:
+            mine, found = own.get(request.trial.trial_id), list[int]()
+            if ranks not in now:
+                now[ranks] = self._most_per_rank({index: room for index, (room, _) in rooms.items()}, ranks)
+                later[ranks] = self._most_per_rank(self._not_kept, ranks)
+            if mine:
+                kept_rooms = {index: (self._within_bounds(index), self._slots[index]) for index in mine}
+                found = self._together(request, need, kept_rooms)
+            if not found and need <= now[ranks]:
+                found = self._together(request, need, rooms)
+            if found and ranks <= self._most:
                 return request, gang_of([self._placement(request, need, index) for index in found])
-            if self._hold is None and (found := self._best_place(request, need)):
-                self._keep(hold_for(request, need, found, self._plan.budgets, self._allowed))
-            if not of_its_own:
-                missed.append(wanted)
+            if not mine and need <= later[ranks] and self._keep(request, need):
+                rooms, now = self._open(), {}
         self._look = False
         return None
 
-    def _keep(self, hold: Hold | None) -> None:
-        """Keeps room for a trial of several ranks, or for none any more."""
-        if hold or self._hold:
-            self._hold, self._look = hold, True
-            self._sort()
+    @property
+    def _not_kept(self) -> dict[int, int]:
+        """The budgets of the remaining devices on which no room is kept."""
+        kept = self._kept.keys() | self._lost
+        return {index: budget for index, budget in enumerate(self._plan.budgets) if index not in kept}
 
-    def _together(self, request: Request, need: int, room: Callable[[int], int]) -> list[int]:
-        """The devices for the ranks of a trial, by what is free on each; empty if there is no place."""
-        spare = self._hold.slots if self._hold and self._hold.trial_id != request.trial.trial_id else {}
+    def _most_per_rank(self, rooms: Mapping[int, int], ranks: int) -> int:
+        """The most that each rank of a trial can have of these bytes of devices."""
+        return most_per_rank([self._plan.devices[index] for index in rooms], list(rooms.values()), ranks)
 
-        def free(index: int) -> Free:
-            slots = min(self._slots[index], spare.get(index, self._slots[index]))
-            return room(index), slots if index not in self._lost else 0, self._ram(index)
-
-        return self._of_nodes(request, need, free)
-
-    def _best_place(self, request: Request, need: int) -> list[int]:
-        """The same if all trials had ended, on the devices that have the most room now."""
-        fits = {
-            index
-            for index, budget in enumerate(self._plan.budgets)
-            if index not in self._lost and budget >= need * (request.trial.ranks if self._on_cpu(index) else 1)
+    def _open(self) -> dict[int, tuple[int, int]]:
+        """The room and the slots that are free on each device, and not kept for ranks."""
+        kept = {index: kept.slots for index, kept in self._kept.items()}
+        return {
+            index: (self._room(index), min(slots, kept.get(index, slots)))
+            for index, slots in enumerate(self._slots)
+            if self._is_open(index)
         }
-        return self._of_nodes(
-            replace(request, host_bytes=0),
-            0,
-            lambda index: (self._within_bounds(index), self._allowed[index] if index in fits else 0, UNBOUNDED),
-        )
 
-    def _of_nodes(self, request: Request, need: int, free: Callable[[int], Free]) -> list[int]:
-        nodes: dict[tuple[str, bool], dict[int, Free]] = {}
-        for index, device in enumerate(self._plan.devices):
-            nodes.setdefault((device.node_id, self._on_cpu(index)), {})[index] = free(index)
-        parts = [[devices for (_, cpu), devices in nodes.items() if cpu is on_cpu] for on_cpu in (False, True)]
-        return together(request, need, parts[0], on_cpu=False) or together(request, need, parts[1], on_cpu=True)
+    def _together(self, request: Request, need: int, rooms: Mapping[int, tuple[int, int]]) -> list[int]:
+        """The devices for the ranks of a trial, by their rooms and slots; empty if there is no place."""
+        ranks, ram = request.trial.ranks, request.trial.ranks * request.host_bytes
+        found = []
+        for index, (room, slots) in rooms.items():
+            number = self._ranks_on(index, ranks)
+            if room >= number * need and slots >= number and (not ram or self._ram(index) >= ram):
+                found.append((-math.inf, index))
+        return self._of_nodes(ranks, found)
 
-    def _on_cpu(self, index: int) -> bool:
-        return self._plan.devices[index].kind == "cpu"
+    def _keep(self, request: Request, need: int) -> bool:
+        """Keeps room for a trial of several ranks where it will be there the soonest, unless there is no place."""
+        ranks, when = request.trial.ranks, dict[int, float]()
+        for index in self._not_kept:
+            number, free, slots = self._ranks_on(index, ranks), self._free[index], self._slots[index]
+            at = self._running[index].room_at(need * number, number, free, slots)
+            if at is not None:
+                when[index] = at
+        found = self._of_nodes(ranks, [(at, index) for index, at in when.items()])
+        until = max((when[index] for index in found), default=0.0)
+        for index, number in Counter(found).items():
+            bytes_later, later = self._running[index].later(until)
+            spare, slots = self._plan.budgets[index] - need * number, self._allowed[index] - number
+            kept = Kept(request.trial.trial_id, until, need * number, spare - bytes_later, slots - later)
+            self._kept[index] = kept
+            self._change(index, 0, 0, 0)
+        return bool(found)
+
+    def _keep_no_more(self, trial_id: str) -> None:
+        """Keeps no more room for a trial."""
+        for index in [index for index, kept in self._kept.items() if kept.trial_id == trial_id]:
+            del self._kept[index]
+            self._look = True
+            self._change(index, 0, 0, 0)
+
+    def _ranks_on(self, index: int, ranks: int) -> int:
+        """How many ranks of a trial a device takes: a GPU one, the CPU all."""
+        return ranks if self._plan.devices[index].kind == "cpu" else 1
+
+    def _of_nodes(self, ranks: int, found: Iterable[tuple[float, int]]) -> list[int]:
+        """The devices of so many ranks on one node, of those that have room at these times."""
+        nodes: dict[str, list[Room]] = defaultdict(list)
+        for when, index in found:
+            number = self._ranks_on(index, ranks)
+            nodes[self._plan.devices[index].node_id] += [(when, -self._free[index], index)] * number
+        return together(ranks, nodes.values())
 
     def _sort(self) -> None:
         """Makes the heaps of devices, by their room. They may have stale entries."""
@@ -283,8 +336,8 @@ class Packer:
         self._smallest_ram = min(rams, default=0)
 
     def _is_open(self, index: int) -> bool:
-        spare = self._hold.slots.get(index, 1) if self._hold else 1
-        return min(self._slots[index], spare) > 0 and index not in self._lost
+        kept = self._kept.get(index)
+        return self._slots[index] > 0 and not (kept and kept.slots <= 0) and index not in self._lost
 
     def _left(self) -> list[Device]:
         """The remaining devices that the plan uses."""
@@ -335,12 +388,13 @@ class Packer:
     def _room(self, index: int) -> int:
         """The bytes that can be reserved on a device now: free, within the bound, and not kept for ranks."""
         room = self._within_bounds(index)
-        return min(room, self._hold.spare.get(index, room)) if self._hold else room
+        return min(room, self._kept[index].spare) if index in self._kept else room
 
     def _change(self, index: int, memory: int, slots: int, ram: int) -> None:
         self._free[index] += memory
         self._bounds[index] += min(0, memory)
         self._slots[index] += slots
+        self._full.discard(index)
         node = self._plan.devices[index].node_id
         heapq.heappush(self._heaps[node], (-self._room(index), index))
         if node in self._free_ram:

@@ -203,6 +203,7 @@ class Packing:
         """The next start, while it is known what others leave of the devices."""
         if self._packer is None or state.bounds is None or state.stopping:
             return None
+        self._packer.now = now
         if request := self._packer.without_place():
             error = "its ranks have no place together on the devices"
             return Dropped(request, Outcome(request.trial, "failed", error=error))

@@ -64,15 +64,17 @@ class Sorted:
         if self._blocks and (before[0] == self.least[0] < need or before[1] == self.least[1] < ram):
             self.least = min(need for need, _ in self._least), min(ram for _, ram in self._least)
 
-    def first(self, room_bytes: float, ram_bytes: float) -> Entry | None:
-        """The first trial in order that fits."""
+    def first(self, room_bytes: float, ram_bytes: float, seconds: float) -> Entry | None:
+        """The first trial in order that fits, and takes no longer. If that is bounded, the longest are the first."""
         head = self._blocks[0][0]
-        if head[4] <= room_bytes and head[5] <= ram_bytes:
+        if head[4] <= room_bytes and head[5] <= ram_bytes and head[6] <= seconds:
             return head
         for block, (need, ram) in zip(self._blocks, self._least, strict=True):
+            if block[0][0] == (last := block[-1])[0] and last[6] > seconds:  # all are of one seed, and take longer
+                continue
             if need <= room_bytes and ram <= ram_bytes:
                 for entry in block:
-                    if entry[4] <= room_bytes and entry[5] <= ram_bytes:
+                    if entry[4] <= room_bytes and entry[5] <= ram_bytes and entry[6] <= seconds:
                         return entry
         return None
 
@@ -151,8 +153,11 @@ class Queue:
             order.add(entry)
         self._count(entries[0], 1)
 
-    def first(self, room_bytes: float, ram_bytes: float) -> tuple[int, Request] | None:
-        """Need and request of the next trial for a device with this free memory and RAM; None if none fits."""
+    def first(self, room_bytes: float, ram_bytes: float, seconds: float = math.inf) -> tuple[int, Request] | None:
+        """Need and request of the next trial for a device with this free memory and RAM; None if none fits.
+
+        It is expected to take at most so many ``seconds``.
+        """
         work = max(work / capacity for work, capacity in zip(self._work, self._capacity, strict=True))
         per_second = 1000 / work if self._memory_binds and work else 1.0
         best: tuple[int, float, int, int, Entry] | None = None
@@ -164,10 +169,10 @@ class Queue:
             seed, negated_seconds, *_ = longest.head
             if best and (seed, negated_seconds * per_second - group.most_share) > best[:2]:
                 continue  # none of them could go first
-            for order in group.orders:
-                if found := order.first(room_bytes, ram_bytes):
-                    seed, _, _, turn, need, _, seconds, share, _ = found
-                    rank = seed, -seconds * per_second - share, -need, turn, found
+            for order in group.orders if seconds == math.inf else group.orders[:1]:
+                if found := order.first(room_bytes, ram_bytes, seconds):
+                    seed, _, _, turn, need, _, takes, share, _ = found
+                    rank = seed, -takes * per_second - share, -need, turn, found
                     if best is None or rank < best:
                         best = rank
         return (best[-1][4], best[-1][-1]) if best else None
