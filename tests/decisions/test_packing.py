@@ -191,6 +191,17 @@ def test_a_trial_that_is_dropped_is_not_placed_any_more(gpu_16gb: Device) -> Non
     assert [placement.trial.name for placement in placed(found)] == ["t2"]
 
 
+def test_devices_that_join_are_used_at_once_also_by_what_was_larger_than_all_before(gpu_16gb: Device) -> None:
+    found = packer([gpu_16gb], 9, 9, 9)
+    first = placed(found)
+    larger = replace(gpu_16gb, node_id="b", total_bytes=32 * GB, free_bytes=32 * GB)
+    found.extend(plan([larger], 9, 9))
+    assert [placement.device for placement in placed(found)] == [larger, larger]
+    assert found.largest_bytes == 30 * GB  # beside the buffer
+    found.release(first[0])
+    assert found.room_bytes == 14 * GB
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_simulated_study_runs_every_trial_once_and_never_beyond_a_budget(gpu_16gb: Device, seed: int) -> None:
     draw = random.Random(seed)

@@ -21,6 +21,7 @@ from tuner.errors import DataError, InputError
 from tuner.execution import cluster_discovery as joining
 from tuner.execution.cluster import RayConnection
 from tuner.execution.cluster_discovery import find_address, join_cluster
+from tuner.execution.executor import DevicesFound
 from tuner.execution.mapped_arrays import put, unpack
 from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, oom_kills
 from tuner.execution.ray_executor import RayExecutor
@@ -105,6 +106,25 @@ def test_on_another_node_a_trial_is_ended_and_a_crash_is_told(
     until(joined, EpochReport)
     os.kill(pid, signal.SIGSEGV)
     assert until(joined, Outcome).error == "the trial's process was killed by SIGSEGV"
+
+
+@pytest.mark.ray
+def test_a_node_that_joins_runs_a_trial_within_twenty_seconds(
+    two_nodes: Any, joined: RayExecutor, plan: Plan
+) -> None:
+    began, events = time.monotonic(), list[Any]()
+    node = two_nodes.add_node(num_cpus=1, memory=GB, object_store_memory=80 * MB)
+    collect(joined, events, lambda: any(isinstance(event, DevicesFound) for event in events))
+    (found,) = [event for event in events if isinstance(event, DevicesFound)]
+    more = make_plan(found.devices, [GB // 2], packing="uniform", buffer_bytes=0, threads=1)
+    joined.extend(more)
+    (placed,) = placements(more, 1, epochs=1)
+    joined.submit(placed)
+    assert until(joined, EpochReport).trial_id == placed.trial.trial_id
+    assert time.monotonic() - began < 20
+    assert until(joined, Outcome).placement.device.node_id == node.node_id
+    two_nodes.remove_node(node, allow_graceful=False)
+    collect(joined, events, lambda: DeviceLost(more.devices[0], "its node died") in events)
 
 
 @pytest.mark.ray

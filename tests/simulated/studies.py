@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 from tests.simulated.rules import Rules
 from tests.simulated.world import OBJECTIVE, Crash, Journal, Machines, Others, Stalls, World
 from tuner.decisions.events import Opened, Planned
-from tuner.decisions.packing import host_need_bytes, need_bytes
+from tuner.decisions.packing import Plan, host_need_bytes, make_plan, need_bytes
 from tuner.decisions.policies import Course, Packing, Policy, Retrying, replay
 from tuner.decisions.state import State
+from tuner.errors import InputError
 from tuner.estimation.feedback import StudyFeedback
+from tuner.execution.executor import DevicesFound
 from tuner.execution.loop import StudyLoop
 from tuner.spec.settings import Settings
 from tuner.study.judging import Judging
 from tuner.study.resume import events_of
-from tuner.trial import DeviceLost, Request
+from tuner.trial import GB, Device, DeviceLost, Request
 
 MOST_EVENTS = 20_000
 
@@ -48,6 +51,17 @@ class Process:
         self.loop = StudyLoop(
             self.course, packing, machines, journal, arbiter=others, stalls=stalls, clock=machines.clock
         )
+        self.loop.plan_more = self.plan_more
+
+    def plan_more(self, state: State, devices: Sequence[Device]) -> Plan | None:
+        """A plan for a device that joins, which a next process would not have."""
+        self.rules.devices_are_back = True
+        needs = [request.need_bytes for request in state.left] or [GB]
+        host_needs = [request.host_bytes for request in state.left] or [0]
+        packing, buffer_bytes = self.world.plan.packing, self.world.plan.buffer_bytes
+        with suppress(InputError):
+            return make_plan(devices, needs, packing=packing, buffer_bytes=buffer_bytes, host_needs=host_needs)
+        return None
 
     def left(self) -> dict[str, Request]:
         """The requests of the trials that are left, by their ids, as they would start now."""
@@ -57,6 +71,10 @@ class Process:
         """Runs the study to its end, or to a crash."""
         for at, device in self.world.deaths:
             self.machines.add(max(at, self.machines.now), DeviceLost(device, "its node died"))
+        if self.world.seed % 4 == 2:
+            draw = Random(self.world.seed)
+            device = replace(self.world.plan.devices[0], node_id="late", index=9)
+            self.machines.add(self.machines.now + draw.uniform(0, 60), DevicesFound((device,)))
         self.rules.before = self.course.state
         self.loop.take(Opened(self.world.plan, tuple(self.feedback.begin(self.course.state.left))))
         self.loop.run()

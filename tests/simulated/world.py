@@ -21,7 +21,7 @@ from tuner.decisions.packing import Plan, make_plan
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.device_arbiter import DeviceArbiter, Wait
-from tuner.execution.executor import ExecutorEvent, Happening, Weights
+from tuner.execution.executor import DevicesFound, ExecutorEvent, Happening, Weights
 from tuner.execution.loop import Listener
 from tuner.execution.simulation import SimulatedExecutor
 from tuner.execution.stall_detector import StallDetector
@@ -192,7 +192,9 @@ class Machines(SimulatedExecutor):
         return [(happening, bytes) for happening in found]
 
     def _happens(self, happening: Happening) -> Iterator[Happening]:
-        if isinstance(happening, DeviceLost):
+        if isinstance(happening, DevicesFound):
+            yield happening
+        elif isinstance(happening, DeviceLost):
             for trial_id, placement in list(self.alive.items()):
                 if placement.device == happening.device:
                     yield Outcome(placement.trial, "failed", placement, lost="node", error="its node died")

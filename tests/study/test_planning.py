@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 
 from tests.support.toy import Toy
-from tuner.decisions.packing import host_need_bytes, need_bytes
+from tuner.decisions.events import Opened, Planned
+from tuner.decisions.packing import host_need_bytes, make_plan, need_bytes
+from tuner.decisions.state import State, apply
 from tuner.errors import InputError, spelled
 from tuner.estimation.calibration import Sample
 from tuner.estimation.overheads import WORKER_BYTES
 from tuner.reporting.plan_text import plan_text, time_lines
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, misfit_text
-from tuner.study.planning import Estimates, estimate_requests, plan_requests, whole_of, with_host_needs
+from tuner.study.planning import Estimates, estimate_requests, plan_more, plan_requests, whole_of, with_host_needs
 from tuner.trial import GB, Device, History, MemoryEstimate, Request, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
@@ -36,6 +38,21 @@ def test_estimates_of_further_trials_leave_those_before_as_they_were() -> None:
 def test_estimates_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         estimates("t1").requests = ()  # type: ignore[misc]
+
+
+def test_devices_that_join_are_planned_for_the_trials_that_fit_there(gpu_16gb: Device) -> None:
+    requests = [Request(Trial(f"t{gb}", "toy", f"t{gb}", {}, 0), MemoryEstimate.given(gb), gb * GB) for gb in (1, 9)]
+    plan = make_plan([gpu_16gb], [GB, 9 * GB], packing="per-trial", buffer_bytes=0, threads=1)
+    state = apply(apply(State(), Planned(tuple(requests), {})), Opened(plan, tuple(requests)))
+    other = dataclasses.replace(gpu_16gb, node_id="b")
+    small, none = (dataclasses.replace(other, total_bytes=gb * GB, free_bytes=gb * GB) for gb in (4, 0))
+    settings = Settings(packing="per-trial", gpu_memory_buffer_gb=0)
+    more = plan_more(state, [small], settings, 0)
+    assert more is not None
+    assert (more.devices, more.workers) == ((small,), 1)
+    assert plan_more(state, [none], settings, 0) is None
+    assert plan_more(state, [dataclasses.replace(small, kind="cpu")], settings, 0) is None
+    assert plan_more(state, [small], settings.changed(max_workers=plan.workers), 0) is None
 
 
 def cached(gb: float, cached_gb: float) -> Request:

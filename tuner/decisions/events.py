@@ -53,6 +53,17 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class Joined:
+    """Further devices have joined a cluster, and are divided by a plan of their own."""
+
+    plan: Plan
+
+    def __str__(self) -> str:
+        names = ", ".join(device.label for device in self.plan.devices)
+        return f"{names} joined, at most {self.plan.workers} trials at once"
+
+
+@dataclass(frozen=True, slots=True)
 class RoomSeen:
     """What other programs leave of the devices. While it is None, nothing may start."""
 
@@ -206,4 +217,4 @@ class Stopping:
 Decision = (
     Opened | Started | Retried | Woken | Concluded | Dropped | Corrected | Allowed | PruneAsked | Planned | Stopping
 )
-Event = Decision | RoomSeen | Reported | Ended | DeviceLost
+Event = Decision | RoomSeen | Reported | Ended | Joined | DeviceLost

@@ -24,28 +24,47 @@ class Packer:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._free = list(plan.budgets)
-        self._slots = list(plan.at_first)  # those that are free; below 0 where fewer are allowed than trials run
-        self._allowed = list(plan.at_first)
-        self._bounds = [math.inf] * len(plan.devices)  # what may be reserved until the next ``limit``
+        self._free: list[int] = []
+        self._slots: list[int] = []  # those that are free; below 0 where fewer are allowed than trials run
+        self._allowed: list[int] = []
+        self._bounds: list[float] = []  # what may be reserved until the next ``limit``
+        self._running: list[Running] = []
+        self._index: dict[Device, int] = {}
+        self._free_ram: dict[str, int] = {}
         self._most = math.inf  # how many trials may be placed at once until then
         self._bounded = False  # whether the last ``limit`` bounded memory or RAM
-        self._index = {device: index for index, device in enumerate(plan.devices)}
         self._lost: set[int] = set()
-        self._queue = Queue(
-            memory_binds=plan.bound in ("memory", "RAM") or plan.guaranteed < plan.workers,
-            largest=(plan.largest_budget, max(plan.ram_budgets.values(), default=0)),
-            total=(sum(plan.budgets), sum(plan.ram_budgets.values())),
-            slots=sum(plan.at_first),
-        )
         self.now = 0.0  # of the study's clock, in seconds
-        self._running = [Running() for _ in plan.devices]
         self._gangs = Gangs()
         self._kept: dict[int, Kept] = {}  # by the device's index
         self._full: set[int] = set()  # of these, on which no trial fits now that would end before
         self._look = False  # whether a trial of several ranks may fit that did not
-        self._free_ram = dict(plan.ram_budgets)
         self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
+        self._add(plan)
+
+    def extend(self, more: Plan) -> None:
+        """Adds the devices of a plan."""
+        waiting = [*self._queue.requests, *(request for request, *_ in self._gangs)]
+        self._plan = self._plan.with_more(more)
+        self._add(more)
+        self.enqueue(waiting)
+
+    def _add(self, plan: Plan) -> None:
+        for device, budget, slots in zip(plan.devices, plan.budgets, plan.at_first, strict=True):
+            self._index[device] = len(self._free)
+            self._free.append(budget)
+            self._slots.append(slots)
+            self._allowed.append(slots)
+            self._bounds.append(math.inf)
+            self._running.append(Running())
+        self._free_ram.update(plan.ram_budgets)
+        whole = self._plan
+        self._queue = Queue(
+            memory_binds=whole.bound in ("memory", "RAM") or whole.guaranteed < whole.workers,
+            largest=(whole.largest_budget, max(whole.ram_budgets.values(), default=0)),
+            total=(sum(whole.budgets), sum(whole.ram_budgets.values())),
+            slots=sum(whole.at_first),
+        )
         self._sort()
         self._count_devices()
 

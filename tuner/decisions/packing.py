@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tuner.decisions.capacity import (
@@ -93,6 +93,18 @@ class Plan:
     def largest_ram_budget(self) -> int:
         """The largest possible share of a host's RAM for a trial."""
         return largest_ram(self.devices, self.ram_budgets)
+
+    def with_more(self, more: Plan) -> Plan:
+        """This plan with further devices after its own."""
+        return replace(
+            self,
+            devices=self.devices + more.devices,
+            budgets=self.budgets + more.budgets,
+            fits=self.fits + more.fits,
+            expected=self.expected + more.expected,
+            slots=self.slots + more.slots,
+            ram_budgets={**self.ram_budgets, **more.ram_budgets},
+        )
 
     @property
     def ram_fits(self) -> Mapping[str, int]:

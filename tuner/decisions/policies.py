@@ -29,6 +29,7 @@ from tuner.decisions.events import (
     Dropped,
     Ended,
     Event,
+    Joined,
     Opened,
     Planned,
     Reported,
@@ -196,6 +197,8 @@ class Packing:
             packer.release(event.outcome.placement)
         elif isinstance(event, Allowed):
             packer.allow(event.device, event.workers)
+        elif isinstance(event, Joined):
+            packer.extend(event.plan)
         elif isinstance(event, DeviceLost):
             packer.remove(event.device)
 

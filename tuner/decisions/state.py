@@ -191,6 +191,7 @@ def _prune_asked(state: State, event: events.PruneAsked) -> State:
 _CHANGES: dict[type, Callable[[State, Any], State]] = {
     events.Planned: _planned,
     events.Opened: _opened,
+    events.Joined: lambda state, event: _with(state, plan=state.plan and state.plan.with_more(event.plan)),
     events.RoomSeen: lambda state, event: _with(state, bounds=event.bounds),
     events.Started: _started,
     events.Reported: _reported,

@@ -13,7 +13,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from statistics import mean, median
 
-from tuner.decisions.events import Allowed, Decision, Ended, Event, Opened, Reported
+from tuner.decisions.events import Allowed, Decision, Ended, Event, Joined, Opened, Reported
 from tuner.decisions.state import State
 from tuner.trial import Device
 
@@ -171,7 +171,7 @@ class Crowding:
 
     def hear(self, state: State, event: Event) -> None:
         """Measures by reports and ends of trials."""
-        if isinstance(event, Opened) and self._on:
+        if isinstance(event, (Opened, Joined)) and self._on:
             plan = event.plan
             for device, first, most in zip(plan.devices, plan.at_first, plan.slots, strict=True):
                 if device.kind == "cuda" and most:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 from tuner.decisions.packing import Plan
+from tuner.decisions.state import State
 from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
@@ -19,7 +20,16 @@ from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
 Weights = Callable[[], bytes]
-Happening = Began | EpochReport | Question | Outcome | DeviceLost
+
+
+@dataclass(frozen=True)
+class DevicesFound:
+    """The devices of a node that has joined the cluster."""
+
+    devices: tuple[Device, ...]
+
+
+Happening = Began | EpochReport | Question | Outcome | DevicesFound | DeviceLost
 ExecutorEvent = tuple[Happening, Weights]
 
 START_SECONDS = 300  # for a trial's process until the trial begins: importing torch from a slow drive takes a while
@@ -93,6 +103,17 @@ class Executor(ABC):
         )
         self._stop_requests = StopRequests(checkpoints)
         self._stop_requests.reset()
+
+    def extend(self, plan: Plan) -> None:  # noqa: B027
+        """Prepares the devices of a plan that have joined the cluster.
+
+        Raises:
+            DataError: a file from which data are mapped has been removed.
+            ExecutionError: Ray lacks the plan's resources.
+        """
+
+    def demand(self, state: State) -> None:  # noqa: B027
+        """Tells a cluster's autoscaler what the trials of a study need that run and wait."""
 
     @abstractmethod
     def submit(self, placement: Placement) -> None:

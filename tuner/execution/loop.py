@@ -16,6 +16,7 @@ from tuner.decisions.events import (
     Dropped,
     Ended,
     Event,
+    Joined,
     Opened,
     Planned,
     PruneAsked,
@@ -25,11 +26,12 @@ from tuner.decisions.events import (
     Stopping,
     Woken,
 )
+from tuner.decisions.packing import Plan
 from tuner.decisions.policies import LOG, Course, Packing
 from tuner.decisions.state import State
-from tuner.errors import ExecutionError, with_text
+from tuner.errors import ExecutionError, TunerError, with_text
 from tuner.execution.device_arbiter import DeviceArbiter
-from tuner.execution.executor import Executor, Happening, Weights
+from tuner.execution.executor import DevicesFound, Executor, Happening, Weights
 from tuner.execution.stall_detector import StallDetector
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.trial import GB, Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
@@ -85,6 +87,7 @@ class StudyLoop:
     constraints: Sequence[Constraint] = ()
     known: Collection[str] = ()  # the figures, known before, that trials are compared by
     more: Callable[[], int] = lambda: 0  # how many trials a search may still suggest
+    plan_more: Callable[[State, tuple[Device, ...]], Plan | None] = lambda *_: None  # for devices that join
     why: str = ""  # a policy has ended the study
     gone: set[str] = field(default_factory=set)  # the ids of trials whose workers a signal to the study has ended
 
@@ -126,7 +129,7 @@ class StudyLoop:
         elif isinstance(event, Stopping) and event.why:
             self.why = event.why
             self.listener.noted(f"the study ends: {event.why}")
-        elif isinstance(event, (Opened, Ended, Allowed, Planned, Woken)):
+        elif isinstance(event, (Opened, Joined, Ended, Allowed, Planned, Woken)):
             self.changed = True
 
     def decide(self) -> None:
@@ -150,6 +153,7 @@ class StudyLoop:
             self.arbiter.promise(self._placements())
             wait = self.arbiter.wait(held, placed=placed)
         self.take(RoomSeen(None))
+        self.executor.demand(self.course.state)
         if self.changed and self.course.state.waiting:
             self._log_waiting(held, bounds)
         self.changed, self.look_again = False, now + POLL_SECONDS if held else 0.0
@@ -206,6 +210,8 @@ class StudyLoop:
             if happening.waits:
                 self.executor.answer(happening.trial_id, answer)
             self.stalls.hears(happening.trial_id)
+        elif isinstance(happening, DevicesFound):
+            self._join(happening.devices)
         elif isinstance(happening, DeviceLost):
             self._lose(happening)
         elif isinstance(happening, Outcome):
@@ -220,6 +226,20 @@ class StudyLoop:
             self.take(
                 Ended(outcome.trial, outcome.result, outcome.metrics, self.clock(), size, outcome, outcome.epochs)
             )
+
+    def _join(self, devices: tuple[Device, ...]) -> None:
+        """Uses the devices of a node that has joined, if a trial that is left fits there."""
+        state, names = self.course.state, ", ".join(device.label for device in devices)
+        plan = None if state.stopping else self.plan_more(state, devices)
+        if plan is None:
+            return
+        try:
+            self.executor.extend(plan)
+        except TunerError as error:  # the study goes on without them
+            self.listener.noted(f"{names} cannot be used: {error.text}")
+            return
+        self.take(Joined(plan))
+        self.listener.noted(f"{names} joined")
 
     def _lose(self, happening: DeviceLost) -> None:
         self.take(happening)

@@ -38,24 +38,38 @@ def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
     """
     import ray
 
-    nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
-    hosts = _hosts(nodes)
-    answers = [
-        (node, hosts[node["NodeID"]], on_node(detect, node["NodeID"]).remote(node_choice))
-        for node in nodes
-        if (node_choice := _choice_of(node, choice))
-    ]
-    devices = [
-        replace(device, host=host)
-        for node, host, answer in answers
-        for device in limited_by_ray(_devices_of(answer, host), node)
-    ]
+    nodes: list[Node] = ray.nodes()
+    devices = [device for answer, asked in ask(nodes, choice).items() for device in answered(answer, *asked)]
     gpus = [device for device in devices if device.kind == "cuda"]
     if choice == "cuda" and not gpus:
         raise ParameterError("device", choice, f"none of the cluster's {len(nodes)} nodes has a GPU that Ray may use")
     if not devices:
         raise InputError("Ray has no CPU on any node of the cluster")
     return tuple(gpus or devices)
+
+
+def ask(nodes: Sequence[Node], choice: DeviceChoice) -> dict[ObjectRef, tuple[Node, str]]:
+    """Asks nodes for their devices: by the answer to come, each node and its displayed name."""
+    import ray
+
+    usable: list[Node] = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+    asked, hosts = {node["NodeID"] for node in nodes}, _hosts(usable)
+    return {
+        on_node(detect, node["NodeID"]).remote(own): (node, hosts[node["NodeID"]])
+        for node in usable
+        if node["NodeID"] in asked and (own := _choice_of(node, choice))
+    }
+
+
+def answered(answer: ObjectRef, node: Node, host: str) -> tuple[Device, ...]:
+    """What Ray may use of the devices that a node reports; raises ``InputError`` if it does not answer."""
+    import ray
+
+    try:
+        devices: tuple[Device, ...] = ray.get(answer, timeout=PROBE_SECONDS)
+    except (ray.exceptions.RayError, InputError) as error:
+        raise InputError(f"node {host} cannot report its devices: {last_line(str(error))}") from error
+    return tuple(replace(device, host=host) for device in limited_by_ray(devices, node))
 
 
 def detect(choice: DeviceChoice) -> tuple[Device, ...]:
@@ -143,6 +157,7 @@ class NodeWatch:
         self._head = ray.get_runtime_context().gcs_address
         self._looked = self._answered = time.monotonic()
         self._alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        self.joined: list[Node] = []  # those that have joined since; whoever uses them takes them out
         self._died: dict[str, str] = {}
 
     def died(self, *, now: bool = False) -> Mapping[str, str]:
@@ -163,8 +178,10 @@ class NodeWatch:
     def _look(self) -> None:
         if port_answers(self._head, PORT_SECONDS):  # else ``ray.nodes`` would hang
             self._answered = time.monotonic()
-            alive = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
-            reason = "its node died"
+            nodes: dict[str, Node] = {node["NodeID"]: node for node in self._ray.nodes() if node["Alive"]}
+            self.joined += [node for node_id, node in nodes.items() if node_id not in self._alive]
+            self._alive |= nodes.keys()
+            alive, reason = set(nodes), "its node died"
             if self.own_node not in alive:  # Ray then ends every worker that this process has
                 alive, reason = set(), "the node that tuner runs on died"
         elif time.monotonic() - self._answered > HEAD_SECONDS:
@@ -179,16 +196,6 @@ def _choice_of(node: Node, choice: DeviceChoice) -> DeviceChoice | None:
     if node["Resources"].get("GPU", 0) >= 1:
         return choice
     return None if choice == "cuda" else "cpu"
-
-
-def _devices_of(answer: ObjectRef, host: str) -> tuple[Device, ...]:
-    import ray
-
-    try:
-        devices: tuple[Device, ...] = ray.get(answer, timeout=PROBE_SECONDS)
-    except (ray.exceptions.RayError, InputError) as error:
-        raise InputError(f"node {host} cannot report its devices: {last_line(str(error))}") from error
-    return devices
 
 
 def _hosts(nodes: Sequence[Node]) -> dict[str, str]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from tuner.decisions.packing import Plan
-from tuner.errors import ExecutionError
+from tuner.decisions.state import State
+from tuner.errors import ExecutionError, InputError
 from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, StartedRay, local_ray
 from tuner.execution.cluster_discovery import join_cluster
-from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent, Happening, Weights
+from tuner.execution.executor import START_SECONDS, DevicesFound, Executor, ExecutorEvent, Happening, Weights
 from tuner.execution.gang import Gang, with_port
 from tuner.execution.mapped_arrays import put
-from tuner.execution.nodes import NodeWatch, cluster_devices, on_one_machine
+from tuner.execution.nodes import NodeWatch, answered, ask, cluster_devices, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
@@ -32,7 +36,9 @@ from tuner.workloads.built_in import is_built_in
 from tuner.workloads.pickling import sent_by_value
 from tuner.workloads.task import Tasks
 
+LOG = logging.getLogger("tuner.decisions")
 EVENT_SECONDS = 30
+DEMAND_SECONDS = 5  # between two requests to the autoscaler, at least
 WEIGHTS_SECONDS = 60
 ANSWERS = "answers"  # the group of a worker's calls that need not wait for its trial
 
@@ -57,18 +63,24 @@ class RayExecutor(Executor):
         self._mps: Mapping[str, str] = {}
         self._connection: RayConnection | None = None
         self._pools: dict[Device, WorkerPool] = {}
+        self._nodes: dict[Device, str] = {}  # the id of each device's node
         self._lost: set[Device] = set()
         self._files: list[BinaryIO] = []  # that workers map as they start
         self._running: dict[Stream, RunningTrial] = {}
         self._spent: list[RunningTrial] = []  # their workers are not used again
         self._events: list[ExecutorEvent] = []  # for the next poll
         self._gangs: dict[str, Gang] = {}  # the trials of several ranks, by id
+        self._choice: DeviceChoice = "auto"
+        self._asked: list[dict[str, float]] = []  # of the autoscaler
+        self._ask_again = 0.0  # monotonic seconds
+        self._joining: dict[ObjectRef, tuple[Node, str]] = {}  # by what will say which devices a node has
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """This machine's devices, or those of all nodes of the cluster, which it joins."""
         if self._address is None:
             return super().devices(choice)
         self._connection = self._connection or join_cluster(self._address)
+        self._choice = choice
         return cluster_devices(choice)
 
     def use_mps(self, pipes: Mapping[str, str]) -> None:
@@ -104,23 +116,53 @@ class RayExecutor(Executor):
         asking = any(task.workload.asks for task in tasks.values())
         remote = ray.remote(concurrency_groups={ANSWERS: 1}) if asking else ray.remote
         self._actor: Remote[WorkerHandle] = remote(self.worker_class)
-        self._watch = NodeWatch()
-        self._nodes = {device: device.node_id or self._watch.own_node for device in plan.devices}
-        nodes: list[Node] = ray.nodes()
-        memory = {node["NodeID"]: int(node["Resources"].get("memory", 0)) for node in nodes}
-        # One object, as Ray does not resolve references within containers. Its arrays are shared nevertheless.
-        one_machine = on_one_machine(nodes, {self._watch.own_node, *self._nodes.values()})
-        elsewhere = (
-            [] if one_machine else [task.workload.code for task in tasks.values() if not is_built_in(task.workload)]
-        )
-        with sent_by_value(elsewhere):
-            self._shared = (put(dict(tasks), self._files, one_machine=one_machine), plan.threads, self._options)
-        self._pools = make_pools(plan, self._nodes, memory, self._make)
-        for device, pool in self._pools.items():
+        self._watch, self._tasks = NodeWatch(), dict(tasks)
+        self._failures = WorkerFailures(self._watch, caps=self._options.caps)
+        self.extend(plan)
+        known = set(self._nodes.values())
+        self._watch.joined = [node for node in ray.nodes() if node["NodeID"] not in known]  # as the study was planned
+
+    def extend(self, plan: Plan) -> None:
+        """Reserves the plan's devices, and sends data to nodes of further machines."""
+        nodes: list[Node] = self._ray.nodes()
+        own, memory = self._watch.own_node, {n["NodeID"]: int(n["Resources"].get("memory", 0)) for n in nodes}
+        where = {device: device.node_id or own for device in plan.devices}
+        one_machine = on_one_machine(nodes, {own, *where.values()})
+        if not self._pools or not one_machine:  # those that have pools are served
+            codes = [task.workload.code for task in self._tasks.values() if not is_built_in(task.workload)]
+            with sent_by_value([] if one_machine else codes):
+                # One object, as Ray does not resolve references within containers. It shares arrays nevertheless.
+                shared = put(self._tasks, self._files, one_machine=one_machine)
+                self._shared = (shared, plan.threads, self._options)
+        pools = make_pools(plan, where, memory, self._make)
+        for device, pool in pools.items():
             pool.mps = MpsClients(self._mps.get(device.uuid, ""), limited=self._options.caps)
-        reserve(list(self._pools.values()))
-        nodes_used = {pool.node_id for pool in self._pools.values()}
-        self._failures = WorkerFailures(self._watch, nodes_used, caps=self._options.caps)
+        reserve(list(pools.values()))
+        self._failures.watch({pool.node_id for pool in pools.values()})
+        self._nodes |= where
+        self._pools |= pools
+
+    def demand(self, state: State) -> None:
+        """Asks for nodes that have room for all at once; Ray keeps to the cluster's own bounds."""
+        now, plan = time.monotonic(), state.plan
+        if self._address is None or plan is None or now < self._ask_again or not self._watch.head_answers:
+            return
+        self._ask_again = now + DEMAND_SECONDS
+        bundles: list[dict[str, float]] = []
+        kind, cores = plan.devices[0].kind, max(device.cores for device in plan.devices)
+        for request in islice(chain((run.request for run in state.running.values()), state.waiting.values()), 1000):
+            share = math.ceil(100 * min(1.0, request.need_bytes / plan.largest_budget)) / 100
+            # A type of nodes need not say its memory, so a share of RAM is asked for as a share of the cores.
+            cpus = plan.threads if kind == "cuda" else max(plan.threads, share * cores)
+            bundles += request.trial.ranks * [{"CPU": float(cpus), **({"GPU": share} if kind == "cuda" else {})}]
+        self._tell(bundles if state.waiting else [])
+
+    def _tell(self, bundles: list[dict[str, float]]) -> None:
+        from ray.autoscaler.sdk import request_resources
+
+        if bundles != self._asked:
+            self._asked = bundles
+            request_resources(bundles=bundles)
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
@@ -139,14 +181,14 @@ class RayExecutor(Executor):
         self._end_spent()
         for run in self._running.values():
             shorten(self._options.log(run.placement.log))
-        streams, answers = list(self._running), self._failures.references
+        streams, answers = list(self._running), [*self._failures.references, *self._joining]
         if not (streams or answers or self._events):
             time.sleep(timeout_seconds)
         ready = self._ready([*streams, *answers], 0.0 if self._events else timeout_seconds)
         for stream in filter(ready.__contains__, streams):
             self._receive(stream)
         for answer in filter(ready.__contains__, answers):
-            self._emit(self._failures.answered(answer))
+            self._emit(self._failures.answered(answer) if answer not in self._joining else self._found(answer))
         self._check_health()
         self._end_gangs()
         events, self._events = self._events, []
@@ -176,6 +218,8 @@ class RayExecutor(Executor):
             end_processes([run for run in self._running.values() if reachable or run.pool.node_id == own], own)
             for pool in self._pools.values() if reachable else ():
                 pool.close()
+            if reachable:
+                self._tell([])
         self._running.clear()
         self._gangs.clear()
         self._pools.clear()
@@ -259,6 +303,9 @@ class RayExecutor(Executor):
         """Reports dead nodes, workers that do not start, and losses that stay unexplained."""
         for node, reason in self._watch.died().items():
             self._lose_node(node, reason)
+        if self._address:
+            self._joining |= ask(self._watch.joined, self._choice) if self._watch.joined else {}
+            self._watch.joined = []
         for outcome in self._failures.overdue():
             self._emit(outcome)
         for stream, run in list(self._running.items()):
@@ -266,6 +313,14 @@ class RayExecutor(Executor):
                 del self._running[stream]
                 run.pool.end(run.worker)
                 self._emit(run.lost("failed", "worker", f"its worker did not start within {START_SECONDS} s"))
+
+    def _found(self, answer: ObjectRef) -> DevicesFound | None:
+        """The devices of a node that has joined; None if it does not tell."""
+        try:
+            return DevicesFound(answered(answer, *self._joining.pop(answer)))
+        except InputError as error:
+            LOG.debug("%s", error)
+            return None
 
     def _lose_node(self, node: str, reason: str) -> None:
         """Reports the loss of a node's trials and devices once."""

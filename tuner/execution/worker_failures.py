@@ -116,8 +116,8 @@ class _Investigation:
 class WorkerFailures:
     """The trials that lost their workers, until the reason is known."""
 
-    def __init__(self, watch: NodeWatch, nodes: Collection[str], *, caps: bool = True) -> None:
-        """Reads the counts of OOM kills on the workers' nodes."""
+    def __init__(self, watch: NodeWatch, *, caps: bool = True) -> None:
+        """Knows of this node."""
         import ray
 
         self._ray = ray
@@ -125,10 +125,13 @@ class WorkerFailures:
         self._caps = caps
         self._open: dict[ObjectRef, _Investigation] = {}
         self._kills: dict[str, int] = {watch.own_node: oom_kills()}
-        counts = {node: on_node(oom_kills, node).remote() for node in nodes if node != watch.own_node}
+
+    def watch(self, nodes: Collection[str]) -> None:
+        """Reads the counts of OOM kills on these nodes."""
+        counts = {node: on_node(oom_kills, node).remote() for node in nodes if node not in self._kills}
         for node, reference in counts.items():
-            with suppress(ray.exceptions.RayError):
-                self._kills[node] = ray.get(reference, timeout=KILLS_SECONDS)
+            with suppress(self._ray.exceptions.RayError):
+                self._kills[node] = self._ray.get(reference, timeout=KILLS_SECONDS)
 
     @property
     def references(self) -> list[ObjectRef]:

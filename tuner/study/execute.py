@@ -25,6 +25,7 @@ from tuner.reporting.notebook import NotebookProgress
 from tuner.reporting.progress import StudyProgress
 from tuner.spec.settings import Settings
 from tuner.study.live_search import dropped
+from tuner.study.planning import plan_more
 from tuner.study.prepare import Steering, Study
 from tuner.study.recorder import Recorder
 from tuner.trial import KNOWN
@@ -92,6 +93,10 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
     )
     if optuna:
         optuna.begin(folder.path, course.state.ended)
+
+    def left() -> int:
+        return steering.searching.left if steering.searching else 0
+
     stalls = StallDetector(settings.trial_timeout_seconds)
     loop = StudyLoop(
         course,
@@ -102,7 +107,8 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
         stalls=stalls,
         constraints=settings.limited_by,
         known=[name for name in settings.metric if name in KNOWN],
-        more=lambda: steering.searching.left if steering.searching else 0,
+        more=left,
+        plan_more=lambda state, devices: plan_more(state, devices, settings, left()),
     )
     try:
         with (

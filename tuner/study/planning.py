@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tuner.decisions.capacity import largest_ram, limited, most_per_rank, no_place, ram_budgets
 from tuner.decisions.constraints import INFERENCE
 from tuner.decisions.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
+from tuner.decisions.state import State
 from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.estimation.calibration import Sample
 from tuner.estimation.estimators import first_share, with_room
@@ -273,21 +274,9 @@ def plan_requests(
     """
     whole = whole_of(devices, settings)
     served = [within(request, whole, tasks, settings) for request in requests]
-    all_of_them = [
-        request for request in islice(cycle(served), max(trials, len(served))) for _ in range(request.trial.ranks)
-    ]
     try:
-        plan = make_plan(
-            devices,
-            [_planned_bytes(request, settings) for request in all_of_them],
-            packing=settings.packing_used,
-            buffer_bytes=settings.buffer_bytes,
-            max_workers=settings.most_workers,
-            threads=settings.threads,
-            host_needs=[request.host_bytes for request in all_of_them],
-            adaptive=settings.adaptive_workers,
-            gangs=any(request.trial.ranks > 1 for request in served),
-        )
+        all_of_them = list(islice(cycle(served), max(trials, len(served))))
+        plan = _plan_of(devices, all_of_them, settings, settings.most_workers, settings.threads)
         for request in served:
             if request.trial.ranks > 1 and request.need_bytes > (most := whole.of(request.trial)[0]):
                 raise InputError(no_place(request, devices, most))
@@ -316,6 +305,51 @@ def plan_requests(
                 raise ParameterError("max_workers", settings.max_workers, rule, "raise it")
             raise InputError(f"{rule}: give fewer, or use a machine with more cores or GPUs")
     return plan, served
+
+
+def _plan_of(
+    devices: Sequence[Device],
+    requests: Sequence[Request],
+    settings: Settings,
+    max_workers: int | None,
+    threads: int | None,
+) -> Plan:
+    ranks = [request for request in requests for _ in range(request.trial.ranks)]
+    return make_plan(
+        devices,
+        [_planned_bytes(request, settings) for request in ranks],
+        packing=settings.packing_used,
+        buffer_bytes=settings.buffer_bytes,
+        max_workers=max_workers,
+        threads=threads,
+        host_needs=[request.host_bytes for request in ranks],
+        adaptive=settings.adaptive_workers,
+        gangs=len(ranks) > len(requests),
+    )
+
+
+def plan_more(state: State, devices: Sequence[Device], settings: Settings, more: int) -> Plan | None:
+    """A plan for devices that join a study, of which no trial's memory was estimated there.
+
+    None if no trial that is left can use them. A search may suggest so many ``more``, which are taken to be like
+    those before.
+    """
+    plan, left = state.plan, state.left
+    if plan is None:
+        return None
+    alike = left or [run.request for run in state.running.values()]
+    devices = usable([device for device in devices if device.kind == plan.devices[0].kind], settings)
+    most = max((budget_bytes(device, plan.buffer_bytes) for device in devices), default=0)
+    least = plan.footprint_bytes if plan.packing == "uniform" else 0
+    fitting = [request for request in alike if max(request.need_bytes, least) <= most]
+    requests = list(islice(cycle(fitting), max(len(fitting) if left else 0, more) if fitting else 0))
+    workers = None if settings.most_workers is None else settings.most_workers - plan.workers
+    if not requests or workers == 0:
+        return None
+    try:
+        return _plan_of(devices, requests, settings, workers, plan.threads)
+    except InputError:
+        return None
 
 
 def _planned_bytes(request: Request, settings: Settings) -> int:

@@ -94,7 +94,8 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         workloads = {name: task.workload for name, task in study.tasks.items()}
         searching = steering.searching
         estimates = searching.estimates if searching else study.estimates
-        result = StudyResult(study.plan, estimates.raw, trials, folder.path, workloads, study.objectives)
+        plan = steering.course.state.plan or study.plan  # with devices that have joined
+        result = StudyResult(plan, estimates.raw, trials, folder.path, workloads, study.objectives)
         fewer = searching.ended_early(selected.optuna.ended_by if selected.optuna else "") if searching else ""
         show_end(console, study, result, record, early=broken is not None, fewer=fewer)
         if isinstance(broken, KeyboardInterrupt):
