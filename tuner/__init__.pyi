@@ -404,6 +404,7 @@ def plan(
     packing: Packing | None = None,
     max_workers: int | None = None,
     gpus_per_trial: int = 1,
+    nodes_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
     skip_too_large: bool = False,
@@ -466,6 +467,7 @@ def plan(
         max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
         gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
             own, or on the CPU with its own threads. A key of this name in a configuration or a space goes first.
+        nodes_per_trial: The machines of a cluster that divide the ranks of a trial evenly.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
@@ -517,6 +519,7 @@ def plan(
     packing: Packing | None = None,
     max_workers: int | None = None,
     gpus_per_trial: int = 1,
+    nodes_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
     skip_too_large: bool = False,
@@ -597,6 +600,7 @@ def run(
     packing: Packing | None = None,
     max_workers: int | None = None,
     gpus_per_trial: int = 1,
+    nodes_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
     max_attempts: int = 4,
@@ -705,6 +709,7 @@ def run(
         max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
         gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
             own, or on the CPU with its own threads. A key of this name in a configuration or a space goes first.
+        nodes_per_trial: The machines of a cluster that divide the ranks of a trial evenly.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
@@ -812,6 +817,7 @@ def tune_hyperparameters_parallel(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     gpus_per_trial: int = 1,
+    nodes_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
     max_attempts: int = 4,
@@ -874,6 +880,7 @@ def tune_hyperparameters_parallel(
             all trials are given the same memory, else per-trial.
         gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
             own, or on the CPU with its own threads. A key of this name in a configuration or a space goes first.
+        nodes_per_trial: The machines of a cluster that divide the ranks of a trial evenly.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.
         threads: The number of CPU threads of each trial. By default idle cores / workers.

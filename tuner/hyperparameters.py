@@ -14,6 +14,7 @@ from tuner.trial import (
     LARGEST_BATCH,
     MAX_BATCH,
     MOST_RANKS,
+    NODES,
     OFFLOADING,
     RANKS,
 )
@@ -78,6 +79,7 @@ LOOP_OPTIONS: Mapping[str, AnyHyperparameter] = {
     CUDA_GRAPHS: Hyperparameter(0, 0, 1, "1 records a step on a GPU as a CUDA graph", optional=True),
     EVALUATION_PARTS: Hyperparameter(1, 1, 1_000_000, "parts of each chunk of an evaluation", optional=True),
     RANKS: Hyperparameter(1, 1, MOST_RANKS, "processes that train it together, each with a GPU", optional=True),
+    NODES: Hyperparameter(1, 1, MOST_RANKS, "machines of a cluster on which these are", optional=True),
     "lr_schedule": TextHyperparameter(
         "linear", "how the learning rate falls from epoch to epoch", ("linear", "constant", "cosine"), optional=True
     ),

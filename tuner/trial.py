@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+LOOPBACK = "127.0.0.1"
 MB = 2**20
 GB = 2**30
 MOST_TRIALS = 100_000  # of a study: each is planned before the first begins
@@ -23,6 +24,7 @@ MOST_GB = 1_000_000  # the upper bound of every option in GB
 ConfigValue = int | float | str
 Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
+Shape = tuple[int, int]  # a number of ranks, and of the machines that have as many each
 Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
 RunStatus = Literal["completed", "paused", "pruned", "out_of_memory", "diverged", "failed", "stalled", "interrupted"]
@@ -47,6 +49,7 @@ CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward
 CUDA_GRAPHS = "cuda_graphs"  # 1 records a step on a GPU as a CUDA graph
 MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
 RANKS = "gpus_per_trial"  # the processes that train together, each with a GPU or a part of the RAM
+NODES = "nodes_per_trial"  # the machines on which these are, as many on each
 OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained in the host's memory between uses
 
 
@@ -163,6 +166,17 @@ class Trial:
     def ranks(self) -> int:
         """The number of processes that train it together."""
         return int(self.config.get(RANKS, 1))
+
+    @property
+    def shape(self) -> Shape:
+        """The number of its ranks, and of the machines on which they are."""
+        return self.ranks, int(self.config.get(NODES, 1))
+
+    @property
+    def ranks_here(self) -> int:
+        """The number of its ranks on each machine."""
+        ranks, nodes = self.shape
+        return ranks // nodes
 
 
 def is_auto(config: Config) -> bool:
@@ -305,7 +319,8 @@ class Placement:
     host_bytes: int = 0  # the reserved RAM of its host beside a GPU's memory; there is no cap on it
     rank: int = 0
     others: tuple[Placement, ...] = ()  # of the trial's other ranks
-    port: int = 0  # where rank 0 waits for the others, on the loopback address
+    address: str = LOOPBACK  # where rank 0 waits for the others: its machine's own, if they are on several
+    port: int = 0
 
     @property
     def all(self) -> tuple[Placement, ...]:

@@ -25,7 +25,7 @@ from tuner.study.repeat import load_best_call, program
 from tuner.study.result import StudyResult
 from tuner.study.stored_options import CALL, to_stored
 from tuner.study.study import run_study
-from tuner.trial import RANKS, Config, Device
+from tuner.trial import NODES, RANKS, Config, Device
 from tuner.workloads.task import Selection, on_all_data
 
 Differences = Mapping[str, tuple[float | None, float | None]]  # the study's value and the new one, by metric
@@ -131,7 +131,7 @@ def _settings(past: PastTrial, values: Config, options: TrainOptions) -> Setting
     """The options of the study that trains the trial again; an ``InputError`` if the folder cannot be used."""
     settings = Settings(
         workload=past.spec or past.workload,
-        config=[{**values, "name": past.row.name}],
+        config=[{key: value for key, value in values.items() if key != NODES} | {"name": past.row.name}],
         data=options.data or past.source,
         skip_bad=past.skip_bad,
         epochs=options.epochs or int(values["epochs"]),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from tuner.trial import GB, Device, Request
+from tuner.trial import GB, Device, Request, Shape
 
 # The minimum share of a host's RAM that is left free: Ray kills workers if more than 95 % are used.
 RAY_SHARE = 0.05
@@ -111,25 +111,27 @@ def spread(
     return tuple(slots)
 
 
-def most_per_rank(devices: Sequence[Device], budgets: Sequence[int], ranks: int) -> int:
+def most_per_rank(devices: Sequence[Device], budgets: Sequence[int], shape: Shape) -> int:
     """The most memory that each rank of a trial can have, in bytes; 0 if there is no place for so many.
 
-    Ranks are on one node: each on a GPU of its own, or on the CPU with equal parts of the RAM.
+    A rank has a GPU of its own. On the CPU those of a node have equal parts of its RAM.
     """
-    parts, of_node = [0], defaultdict[str, list[int]](list)
+    (ranks, nodes), of_node = shape, defaultdict[str, list[int]](list)
+    here = ranks // nodes
     for device, budget in zip(devices, budgets, strict=True):
-        if device.kind == "cpu":
-            parts.append(budget // ranks)
-        else:
-            of_node[device.node_id].append(budget)
-    return max(parts + [sorted(gpus)[-ranks] for gpus in of_node.values() if len(gpus) >= ranks])
+        of_node[device.node_id] += here * [budget // here] if device.kind == "cpu" else [budget]
+    parts = sorted(sorted(parts)[-here] for parts in of_node.values() if len(parts) >= here)
+    return parts[-nodes] if len(parts) >= nodes else 0
 
 
 def no_place(request: Request, devices: Sequence[Device], most: int) -> str:
     """Why the ranks of a trial have no place together, where each can have so many bytes."""
-    ranks, need = request.trial.ranks, request.need_bytes / GB
+    (ranks, nodes), need = request.trial.shape, request.need_bytes / GB
     if most:
         return f"a trial of {ranks} ranks needs {need:.2f} GB for each, and {most / GB:.2f} GB is the most"
+    if nodes > 1:
+        here = len({device.node_id for device in devices})
+        return f"a trial of {ranks} ranks has no place on {nodes} machines: {here} are there, or have too few GPUs"
     gpus = max(Counter(device.node_id for device in devices if device.kind == "cuda").values(), default=0)
     return f"a trial of {ranks} ranks has no place: the most GPUs of a machine are {gpus}"
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
-from tuner.trial import Placement, Request
+from tuner.trial import Placement, Request, Shape
 
-Turn = tuple[int, int, float, int]
+Turn = tuple[int, int, float, int, int]
 Room = tuple[float, int, int]  # when a device has room, its free bytes as a negative number, and its index
 
 
@@ -25,15 +25,16 @@ class Gangs:
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def __iter__(self) -> Iterator[tuple[Request, int, int]]:
-        """Each with its need and the number of its ranks."""
-        return ((request, -turn[3], -turn[1]) for turn, _, request in self._order)
+    def __iter__(self) -> Iterator[tuple[Request, int, Shape]]:
+        """Each with its need and its shape."""
+        return ((request, -turn[3], (-turn[1], turn[4])) for turn, _, request in self._order)
 
     def add(self, request: Request, need: int) -> None:
         """Adds one, each of whose ranks will be given so many bytes; one that waits gets another need."""
         trial_id, seconds = request.trial.trial_id, math.inf if request.seconds is None else request.seconds
         self.pop(trial_id)
-        self._waiting[trial_id] = (request.trial.seed, -request.trial.ranks, -seconds, -need), trial_id, request
+        (ranks, nodes), seed = request.trial.shape, request.trial.seed
+        self._waiting[trial_id] = (seed, -ranks, -seconds, -need, nodes), trial_id, request
         insort(self._order, self._waiting[trial_id], key=itemgetter(0, 1))
 
     def pop(self, trial_id: str) -> None:
@@ -94,18 +95,19 @@ class Running:
         return sum(sizes), len(sizes)
 
 
-def together(ranks: int, nodes: Iterable[Sequence[Room]]) -> list[int]:
-    """The device of each rank, by index; empty if no node has room for all.
+def together(shape: Shape, nodes: Iterable[Sequence[Room]]) -> list[int]:
+    """The device of each rank, by index; empty if there are too few nodes with room.
 
     ``nodes`` has the devices of each node that have room. The soonest and emptiest are taken.
     """
-    best: tuple[float, int, list[int]] | None = None
+    found, here = list[tuple[float, int, list[int]]](), shape[0] // shape[1]
     for devices in nodes:
-        chosen = sorted(devices)[:ranks]
-        if len(chosen) == ranks:
-            found = max(when for when, _, _ in chosen), sum(used for _, used, _ in chosen), [i for *_, i in chosen]
-            best = min(best or found, found)
-    return best[2] if best else []
+        chosen = sorted(devices)[:here]
+        if len(chosen) == here:
+            when, used = max(when for when, _, _ in chosen), sum(used for _, used, _ in chosen)
+            found.append((when, used, [index for *_, index in chosen]))
+    best = sorted(found)[: shape[1]] if len(found) >= shape[1] else []
+    return [index for *_, indexes in best for index in indexes]
 
 
 def gang_of(places: Sequence[Placement]) -> Placement:

@@ -12,7 +12,7 @@ from tuner.decisions.capacity import UNBOUNDED, largest_ram, most_per_rank
 from tuner.decisions.gangs import Gangs, Kept, Room, Running, gang_of, together
 from tuner.decisions.packing import Plan
 from tuner.decisions.queue import Queue
-from tuner.trial import Device, Placement, Request
+from tuner.trial import Device, Placement, Request, Shape, Trial
 
 
 class Packer:
@@ -107,10 +107,10 @@ class Packer:
         if not self._bounded:
             return (found[0], found[1].device) if (found := self._next()) else None
         whole = {i: (self._free[i], slots) for i, slots in enumerate(self._slots) if i not in self._lost}
-        for request, need, ranks in self._gangs:
+        for request, need, _ in self._gangs:
             if places := self._together(request, need, whole):
-                short = min(places, key=self._within_bounds)
-                asked = replace(request, host_bytes=ranks * request.host_bytes, need_bytes=need * places.count(short))
+                short, here = min(places, key=self._within_bounds), request.trial.ranks_here
+                asked = replace(request, host_bytes=here * request.host_bytes, need_bytes=need * places.count(short))
                 return asked, self._plan.devices[short]
         for free, index in self._freest() if self._queue else ():
             spare = self._kept[index].spare if index in self._kept else free
@@ -161,7 +161,7 @@ class Packer:
         """Adds a trial of several ranks, or gives it another need. Room that is kept for it stays kept if it can."""
         trial, self._look = request.trial, True
         mine = {index: kept for index, kept in self._kept.items() if kept.trial_id == trial.trial_id}
-        sizes = {index: need * self._ranks_on(index, trial.ranks) for index in mine}
+        sizes = {index: need * self._ranks_on(index, trial) for index in mine}
         if any(self._plan.budgets[index] < size for index, size in sizes.items()):
             self._keep_no_more(trial.trial_id)
             mine = {}
@@ -246,20 +246,20 @@ class Packer:
         own: dict[str, list[int]] = defaultdict(list)
         for index, kept in self._kept.items():
             own[kept.trial_id].append(index)
-        rooms, now, later = self._open(), dict[int, int](), dict[int, int]()  # the most for each of so many ranks
-        for request, need, ranks in self._gangs:
+        rooms, now, later = self._open(), dict[Shape, int](), dict[Shape, int]()  # the most for each rank
+        for request, need, shape in self._gangs:
             mine, found = own.get(request.trial.trial_id), list[int]()
-            if ranks not in now:
-                now[ranks] = self._most_per_rank({index: room for index, (room, _) in rooms.items()}, ranks)
-                later[ranks] = self._most_per_rank(self._not_kept, ranks)
+            if shape not in now:
+                now[shape] = self._most_per_rank({index: room for index, (room, _) in rooms.items()}, shape)
+                later[shape] = self._most_per_rank(self._not_kept, shape)
             if mine:
                 kept_rooms = {index: (self._within_bounds(index), self._slots[index]) for index in mine}
                 found = self._together(request, need, kept_rooms)
-            if not found and need <= now[ranks]:
+            if not found and need <= now[shape]:
                 found = self._together(request, need, rooms)
-            if found and ranks <= self._most:
+            if found and shape[0] <= self._most:
                 return request, gang_of([self._placement(request, need, index) for index in found])
-            if not mine and need <= later[ranks] and self._keep(request, need):
+            if not mine and need <= later[shape] and self._keep(request, need):
                 rooms, now = self._open(), {}
         self._look = False
         return None
@@ -270,9 +270,9 @@ class Packer:
         kept = self._kept.keys() | self._lost
         return {index: budget for index, budget in enumerate(self._plan.budgets) if index not in kept}
 
-    def _most_per_rank(self, rooms: Mapping[int, int], ranks: int) -> int:
+    def _most_per_rank(self, rooms: Mapping[int, int], shape: Shape) -> int:
         """The most that each rank of a trial can have of these bytes of devices."""
-        return most_per_rank([self._plan.devices[index] for index in rooms], list(rooms.values()), ranks)
+        return most_per_rank([self._plan.devices[index] for index in rooms], list(rooms.values()), shape)
 
     def _open(self) -> dict[int, tuple[int, int]]:
         """The room and the slots that are free on each device, and not kept for ranks."""
@@ -285,23 +285,23 @@ class Packer:
 
     def _together(self, request: Request, need: int, rooms: Mapping[int, tuple[int, int]]) -> list[int]:
         """The devices for the ranks of a trial, by their rooms and slots; empty if there is no place."""
-        ranks, ram = request.trial.ranks, request.trial.ranks * request.host_bytes
+        ram = request.trial.ranks_here * request.host_bytes
         found = []
         for index, (room, slots) in rooms.items():
-            number = self._ranks_on(index, ranks)
+            number = self._ranks_on(index, request.trial)
             if room >= number * need and slots >= number and (not ram or self._ram(index) >= ram):
                 found.append((-math.inf, index))
-        return self._of_nodes(ranks, found)
+        return self._of_nodes(request.trial, found)
 
     def _keep(self, request: Request, need: int) -> bool:
         """Keeps room for a trial of several ranks where it will be there the soonest, unless there is no place."""
-        ranks, when = request.trial.ranks, dict[int, float]()
+        when = dict[int, float]()
         for index in self._not_kept:
-            number, free, slots = self._ranks_on(index, ranks), self._free[index], self._slots[index]
+            number, free, slots = self._ranks_on(index, request.trial), self._free[index], self._slots[index]
             at = self._running[index].room_at(need * number, number, free, slots)
             if at is not None:
                 when[index] = at
-        found = self._of_nodes(ranks, [(at, index) for index, at in when.items()])
+        found = self._of_nodes(request.trial, [(at, index) for index, at in when.items()])
         until = max((when[index] for index in found), default=0.0)
         for index, number in Counter(found).items():
             bytes_later, later = self._running[index].later(until)
@@ -318,17 +318,17 @@ class Packer:
             self._look = True
             self._change(index, 0, 0, 0)
 
-    def _ranks_on(self, index: int, ranks: int) -> int:
-        """How many ranks of a trial a device takes: a GPU one, the CPU all."""
-        return ranks if self._plan.devices[index].kind == "cpu" else 1
+    def _ranks_on(self, index: int, trial: Trial) -> int:
+        """How many ranks of a trial a device takes: a GPU one, the CPU all of a node."""
+        return trial.ranks_here if self._plan.devices[index].kind == "cpu" else 1
 
-    def _of_nodes(self, ranks: int, found: Iterable[tuple[float, int]]) -> list[int]:
-        """The devices of so many ranks on one node, of those that have room at these times."""
+    def _of_nodes(self, trial: Trial, found: Iterable[tuple[float, int]]) -> list[int]:
+        """The devices of a trial's ranks, of those that have room at these times."""
         nodes: dict[str, list[Room]] = defaultdict(list)
         for when, index in found:
-            number = self._ranks_on(index, ranks)
+            number = self._ranks_on(index, trial)
             nodes[self._plan.devices[index].node_id] += [(when, -self._free[index], index)] * number
-        return together(ranks, nodes.values())
+        return together(trial.shape, nodes.values())
 
     def _sort(self) -> None:
         """Makes the heaps of devices, by their room. They may have stale entries."""
@@ -365,8 +365,8 @@ class Packer:
     def _within_devices(self, request: Request) -> tuple[Request, int]:
         """The request and its need, limited to the largest device, and the largest RAM of a host that can hold it."""
         budgets, rams = self._plan.budgets, self._plan.ram_budgets
-        ranks, lost = request.trial.ranks, [self._plan.devices[index] for index in self._lost]
-        largest = self._largest if ranks == 1 else self._plan.largest_without(lost, ranks)
+        ranks, lost = request.trial.ranks_here, [self._plan.devices[index] for index in self._lost]
+        largest = self._largest if request.trial.ranks == 1 else self._plan.largest_without(lost, request.trial.shape)
         need = min(self._need(request), largest)
         if ranks * request.host_bytes > self._smallest_ram:
             holding = [device for device in self._left() if budgets[self._index[device]] >= need]

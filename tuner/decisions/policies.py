@@ -119,8 +119,8 @@ class Retrying:
             replace(state.requests[ended.trial.trial_id], trial=ended.trial),
             ended.result,
             self._policy,
-            whole_bytes=state.largest_for(ended.trial.ranks),
-            whole_ram_bytes=state.largest_ram_bytes // ended.trial.ranks,
+            whole_bytes=state.largest_for(ended.trial.shape),
+            whole_ram_bytes=state.largest_ram_bytes // ended.trial.ranks_here,
             smaller=self._smaller,
             random=Random(f"{self._seed}/{ended.trial.trial_id}/{ended.trial.attempt}").random,
         )

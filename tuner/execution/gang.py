@@ -19,14 +19,17 @@ EXCHANGE = ("gloo", "NCCL", "ProcessGroup")  # in errors of a rank that has miss
 WELL = ("completed", "pruned", "paused", "interrupted")
 
 
-def with_port(placement: Placement) -> Placement:
-    """The placement with a free port for its ranks, if there are several."""
-    if not placement.others:
-        return placement
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return replace(placement, port=port, others=tuple(replace(place, port=port) for place in placement.others))
+def free_port(address: str) -> int:
+    """A free port at this machine's address."""
+    with socket.create_server((address, 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
+def meeting_at(placement: Placement, address: str, port: int) -> Placement:
+    """The placement with the address at which its ranks meet."""
+    others = tuple(replace(place, address=address, port=port) for place in placement.others)
+    return replace(placement, address=address, port=port, others=others)
 
 
 @dataclass

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
@@ -18,9 +19,9 @@ from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, StartedRay, local_ray
 from tuner.execution.cluster_discovery import join_cluster
 from tuner.execution.executor import START_SECONDS, DevicesFound, Executor, ExecutorEvent, Happening, Weights
-from tuner.execution.gang import Gang, with_port
+from tuner.execution.gang import Gang, free_port, meeting_at
 from tuner.execution.mapped_arrays import put
-from tuner.execution.nodes import NodeWatch, answered, ask, cluster_devices, on_one_machine
+from tuner.execution.nodes import NodeWatch, answered, ask, cluster_devices, on_node, on_one_machine
 from tuner.execution.pool import WorkerPool, make_pools, reserve
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
@@ -31,7 +32,7 @@ from tuner.machine.devices import DeviceChoice
 from tuner.machine.logs import shorten
 from tuner.machine.mps import MpsClients
 from tuner.machine.process_exits import ProcessExit
-from tuner.trial import Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
+from tuner.trial import LOOPBACK, Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.pickling import sent_by_value
 from tuner.workloads.task import Tasks
@@ -140,6 +141,7 @@ class RayExecutor(Executor):
         reserve(list(pools.values()))
         self._failures.watch({pool.node_id for pool in pools.values()})
         self._nodes |= where
+        self._addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
         self._pools |= pools
 
     def demand(self, state: State) -> None:
@@ -170,8 +172,8 @@ class RayExecutor(Executor):
         self._stop_requests.forget_prune(placement.trial.trial_id)
         retry = placement.trial.attempt > 1 and not placement.trial.begun  # a member of a population goes on
         new = retry and not self._options.fresh
-        placement = with_port(placement)
         if placement.others:
+            placement = self._meeting(placement)
             self._gangs[placement.trial.trial_id] = Gang(placement)
         for place in placement.all:
             self._start(place, new=new, started=time.monotonic())
@@ -241,6 +243,18 @@ class RayExecutor(Executor):
         tasks, threads, trial_options = self._shared
         trial_options = replace(trial_options, variables=variables)
         return self._actor.options(**options, **own).remote(tasks, device, threads, trial_options)
+
+    def _meeting(self, placement: Placement) -> Placement:
+        """The placement of several ranks with an address of rank 0's machine: the loopback if all are there."""
+        first, own = self._nodes[placement.device], self._watch.own_node
+        alone = all(self._nodes[place.device] == first for place in placement.others)
+        address, port = LOOPBACK if alone else self._addresses[first], 0
+        if first == own:
+            port = free_port(address)
+        else:
+            with suppress(self._ray.exceptions.RayError):  # the node has died, as will be noticed
+                port = self._ray.get(on_node(free_port, first).remote(address), timeout=EVENT_SECONDS)
+        return meeting_at(placement, address, port)
 
     def _start(self, placement: Placement, *, new: bool, started: float) -> None:
         pool = self._pools[placement.device]

@@ -202,6 +202,9 @@ class PackingOptions(TrialMemory, DeviceMemory, title="Packing"):
         ge=1,
         le=64,
     )
+    nodes_per_trial: int = field(
+        1, "The machines of a cluster that divide the ranks of a trial evenly.", Terminal("N"), ge=1, le=64
+    )
     adaptive_workers: bool = field(
         True,
         "Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that is a gain.",

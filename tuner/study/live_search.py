@@ -228,7 +228,7 @@ def misfit_text(request: Request, whole: Whole, settings: Settings) -> str:
         return f"not run: needs {need:.2f} GB of RAM, and no machine has more than {most:.2f} GB for it"
     need, most, ranks = request.need_bytes / GB, own / GB, request.trial.ranks
     if ranks > 1:
-        return f"not run: each of {ranks} ranks needs {need:.2f} GB, and has at most {most:.2f} GB on one machine"
+        return f"not run: each of {ranks} ranks needs {need:.2f} GB, and has at most {most:.2f} GB"
     return f"not run: needs {need:.2f} GB, and no device has more than {most:.2f} GB for it"
 
 

@@ -27,6 +27,7 @@ from tuner.trial import (
     GB,
     MOST_RANKS,
     MOST_TRIALS,
+    NODES,
     RANKS,
     Config,
     Configuration,
@@ -190,6 +191,9 @@ def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:
     ranks = trial.config.get(RANKS, 1)
     if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
         raise ParameterError(RANKS, ranks, f"must be a whole number from 1 to {MOST_RANKS}")
+    nodes = trial.config.get(NODES, 1)
+    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1 or ranks % nodes:
+        raise ParameterError(NODES, nodes, f"must divide the {ranks} ranks of {trial.name}, as each has as many")
     if ranks == 1:
         return
     if not isinstance(workload, Workload) and workload.asks:
@@ -247,10 +251,10 @@ class Whole(NamedTuple):
 
     def of(self, trial: Trial) -> tuple[int, int]:
         """The bounds of each rank of a trial: of its device's memory, and of its host's RAM."""
+        ram = self.ram_bytes // trial.ranks_here
         if trial.ranks == 1 or not self.budgets:
-            return self.device_bytes, self.ram_bytes // trial.ranks
-        own = most_per_rank(list(self.budgets), list(self.budgets.values()), trial.ranks)
-        return own, self.ram_bytes // trial.ranks
+            return self.device_bytes, ram
+        return most_per_rank(list(self.budgets), list(self.budgets.values()), trial.shape), ram
 
 
 def whole_of(devices: Sequence[Device], settings: Settings) -> Whole:
@@ -298,9 +302,10 @@ def plan_requests(
         said = f"{', '.join(remedies)}, or use {larger}" if remedies else f"use {larger}"
         raise InputError(f"{whose}{error.text}: {said}") from error
     for request in served:
-        ranks = request.trial.ranks
-        if ranks > 1 and request.need_bytes > plan.largest_without((), ranks):
-            rule = f"a trial of {ranks} ranks needs as many workers, on one machine"
+        ranks, nodes = request.trial.shape
+        if ranks > 1 and request.need_bytes > plan.largest_without((), request.trial.shape):
+            where = "on one machine" if nodes == 1 else f"on {nodes} machines"
+            rule = f"a trial of {ranks} ranks needs as many workers, {where}"
             if settings.max_workers and settings.max_workers < ranks:
                 raise ParameterError("max_workers", settings.max_workers, rule, "raise it")
             raise InputError(f"{rule}: give fewer, or use a machine with more cores or GPUs")
@@ -361,8 +366,9 @@ def _planned_bytes(request: Request, settings: Settings) -> int:
 
 def _config(workload: Trainable, configuration: Configuration, settings: Settings) -> Config:
     epochs, values = settings.epochs, configuration.values
-    if settings.gpus_per_trial > 1 and RANKS not in values:
-        values = {**values, RANKS: settings.gpus_per_trial}
+    for key, given in ((RANKS, settings.gpus_per_trial), (NODES, settings.nodes_per_trial)):
+        if given > 1 and key not in values:
+            values = {**values, key: given}
     if epochs is None:
         return values
     if workload.schema is None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import sys
+import socket
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TypeVar
 
+import psutil
+
 from tuner.trial import RANKS, Placement
 
 Event = TypeVar("Event")
 BACKEND = "TUNER_BACKEND"  # a variable: what ranks exchange by, as in ``init_process_group``
-HERE = "127.0.0.1"  # all ranks of a trial are on one machine
 JOIN_SECONDS = 600  # for the other ranks to start, and to take part in each exchange
 EVALUATION_SECONDS = 86_400  # in place of that where the others wait for rank 0 to evaluate
 
@@ -28,14 +29,17 @@ def joined(place: Placement | None, *, by_itself: bool = False, seconds: float =
     if place is None or RANKS not in place.trial.config:
         yield
         return
-    size, rank, gpu = str(place.trial.ranks), str(place.rank), place.device.kind == "cuda"
-    variables = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": "0" if gpu else rank, "LOCAL_WORLD_SIZE": size}
-    variables |= {"GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1", "ROLE_RANK": rank, "ROLE_WORLD_SIZE": size}
-    variables |= {"MASTER_ADDR": HERE, "MASTER_PORT": str(place.port), "TORCHELASTIC_RUN_ID": place.trial.trial_id}
-    variables |= {"TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "0"}
-    if sys.platform == "linux":
-        variables["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-    os.environ.update(variables)
+    (size, nodes), here, gpu = place.trial.shape, place.trial.ranks_here, place.device.kind == "cuda"
+    node, local = divmod(place.rank, here)
+    variables = {"RANK": place.rank, "WORLD_SIZE": size, "LOCAL_RANK": 0 if gpu else local, "LOCAL_WORLD_SIZE": here}
+    variables |= {"GROUP_RANK": node, "GROUP_WORLD_SIZE": nodes, "ROLE_RANK": place.rank, "ROLE_WORLD_SIZE": size}
+    variables |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0, "MASTER_PORT": place.port}
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    os.environ.update(MASTER_ADDR=place.address, TORCHELASTIC_RUN_ID=place.trial.trial_id)
+    if interface := interface_to(place.address):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        if nodes > 1:
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
     if by_itself:
         yield
         return
@@ -52,6 +56,17 @@ def joined(place: Placement | None, *, by_itself: bool = False, seconds: float =
         raise
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def interface_to(address: str) -> str:
+    """The name of the network interface by which this machine reaches an address; empty if that is not known."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 1))  # sends nothing
+        own = probe.getsockname()[0]
+    own = "127.0.0.1" if own.startswith("127.") else own
+    found = (name for name, known in psutil.net_if_addrs().items() if any(one.address == own for one in known))
+    return next(found, "")
 
 
 def together(training: Iterator[Event], place: Placement) -> Generator[Event, None, None]:
