@@ -403,7 +403,7 @@ def plan(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
-    gpus_per_trial: int = 1,
+    gpus_per_trial: str | int = 1,
     nodes_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
@@ -466,7 +466,8 @@ def plan(
             all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
         gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
-            own, or on the CPU with its own threads. A key of this name in a configuration or a space goes first.
+            own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of this
+            name in a configuration or a space goes first.
         nodes_per_trial: The machines of a cluster that divide the ranks of a trial evenly.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.
@@ -518,7 +519,7 @@ def plan(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
-    gpus_per_trial: int = 1,
+    gpus_per_trial: str | int = 1,
     nodes_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
@@ -599,7 +600,7 @@ def run(
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
     max_workers: int | None = None,
-    gpus_per_trial: int = 1,
+    gpus_per_trial: str | int = 1,
     nodes_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
@@ -708,7 +709,8 @@ def run(
             all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
         gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
-            own, or on the CPU with its own threads. A key of this name in a configuration or a space goes first.
+            own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of this
+            name in a configuration or a space goes first.
         nodes_per_trial: The machines of a cluster that divide the ranks of a trial evenly.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.
@@ -816,7 +818,7 @@ def tune_hyperparameters_parallel(
     estimate: Build | None = None,
     device_memory_gb: float | None = None,
     packing: Packing | None = None,
-    gpus_per_trial: int = 1,
+    gpus_per_trial: str | int = 1,
     nodes_per_trial: int = 1,
     adaptive_workers: bool = True,
     threads: int | None = None,
@@ -879,7 +881,8 @@ def tune_hyperparameters_parallel(
         packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
             all trials are given the same memory, else per-trial.
         gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
-            own, or on the CPU with its own threads. A key of this name in a configuration or a space goes first.
+            own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of this
+            name in a configuration or a space goes first.
         nodes_per_trial: The machines of a cluster that divide the ranks of a trial evenly.
         adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
             is a gain.

@@ -78,7 +78,7 @@ LOOP_OPTIONS: Mapping[str, AnyHyperparameter] = {
     CHECKPOINTING: Hyperparameter(0, 0, 1, "1 recomputes activations in backward to save memory", optional=True),
     CUDA_GRAPHS: Hyperparameter(0, 0, 1, "1 records a step on a GPU as a CUDA graph", optional=True),
     EVALUATION_PARTS: Hyperparameter(1, 1, 1_000_000, "parts of each chunk of an evaluation", optional=True),
-    RANKS: Hyperparameter(1, 1, MOST_RANKS, "processes that train it together, each with a GPU", optional=True),
+    RANKS: Hyperparameter(1, 1, MOST_RANKS, "processes that train it, each with a GPU", optional=True, auto=True),
     NODES: Hyperparameter(1, 1, MOST_RANKS, "machines of a cluster on which these are", optional=True),
     "lr_schedule": TextHyperparameter(
         "linear", "how the learning rate falls from epoch to epoch", ("linear", "constant", "cosine"), optional=True

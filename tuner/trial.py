@@ -48,7 +48,8 @@ EVALUATION_PARTS = "evaluation_parts"  # chunks for each chunk of a plain evalua
 CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward instead of keeping them
 CUDA_GRAPHS = "cuda_graphs"  # 1 records a step on a GPU as a CUDA graph
 MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
-RANKS = "gpus_per_trial"  # the processes that train together, each with a GPU or a part of the RAM
+# The processes that train together, each with a GPU or a part of the RAM; ``AUTO`` for as few as have the memory.
+RANKS = "gpus_per_trial"
 NODES = "nodes_per_trial"  # the machines on which these are, as many on each
 OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained in the host's memory between uses
 
@@ -181,7 +182,7 @@ class Trial:
 
 def is_auto(config: Config) -> bool:
     """Whether a configuration's batch size is ``AUTO``."""
-    return AUTO in config.values()
+    return any(value == AUTO for key, value in config.items() if key != RANKS)
 
 
 def shrunk(config: Config) -> dict[str, ConfigValue]:
@@ -191,7 +192,7 @@ def shrunk(config: Config) -> dict[str, ConfigValue]:
 
 def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
     """The configuration with this batch size instead of ``AUTO``."""
-    return {key: batch_size if value == AUTO else value for key, value in config.items()}
+    return {key: batch_size if value == AUTO and key != RANKS else value for key, value in config.items()}
 
 
 def title(workload: str, name: str, *, several: bool, seed: int | None = None) -> str:

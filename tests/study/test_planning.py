@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.toy import Toy
+from tests.support.toy import Batched, Toy
 from tuner.decisions.events import Opened, Planned
 from tuner.decisions.packing import host_need_bytes, make_plan, need_bytes
 from tuner.decisions.state import State, apply
@@ -13,10 +13,11 @@ from tuner.errors import InputError, spelled
 from tuner.estimation.calibration import Sample
 from tuner.estimation.overheads import WORKER_BYTES
 from tuner.reporting.plan_text import plan_text, time_lines
+from tuner.search.configurations import complete
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, misfit_text
 from tuner.study.planning import Estimates, estimate_requests, plan_more, plan_requests, whole_of, with_host_needs
-from tuner.trial import GB, Device, History, MemoryEstimate, Request, Trial
+from tuner.trial import AUTO, GB, RANKS, Device, History, MemoryEstimate, Request, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
@@ -53,6 +54,16 @@ def test_devices_that_join_are_planned_for_the_trials_that_fit_there(gpu_16gb: D
     assert plan_more(state, [none], settings, 0) is None
     assert plan_more(state, [dataclasses.replace(small, kind="cpu")], settings, 0) is None
     assert plan_more(state, [small], settings.changed(max_workers=plan.workers), 0) is None
+
+
+@pytest.mark.parametrize(("gb", "ranks"), [(16, 1), (8, 2), (5, 4), (1, 1)])
+def test_auto_takes_as_few_ranks_as_have_the_memory(gpu_16gb: Device, gb: int, ranks: int) -> None:
+    one = dataclasses.replace(gpu_16gb, total_bytes=gb * GB, free_bytes=gb * GB)
+    devices = [dataclasses.replace(one, index=index, uuid=f"u{index}") for index in range(4)]
+    trial = Trial("t1", "batched", "large", complete({"batch_size": 100_000, RANKS: AUTO}, Batched().schema), 0)
+    settings = Settings(auto_memory=True, gpu_memory_buffer_gb=0)
+    (request,) = estimate_requests({"batched": TrainingTask(Batched(), None)}, [trial], devices, settings).requests
+    assert request.trial.ranks == ranks
 
 
 def cached(gb: float, cached_gb: float) -> Request:

@@ -18,7 +18,7 @@ from tuner.search.optuna_names import FIFO, PRUNERS, SCHEDULERS, SEARCHES, canon
 from tuner.spec.goal_groups import EarlyEnd
 from tuner.spec.memory_groups import DeviceMemory, TrialMemory
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
-from tuner.trial import DIRECTIONS, MOST_SEED, MOST_TRIALS, FreshProcesses
+from tuner.trial import AUTO, DIRECTIONS, MOST_RANKS, MOST_SEED, MOST_TRIALS, RANKS, FreshProcesses
 
 if TYPE_CHECKING:
     from tuner.search.configurations import Configs
@@ -69,7 +69,16 @@ def _plain(data: object) -> object:
     return "" if data is None else os.fspath(data) if isinstance(data, os.PathLike) else data
 
 
+def _ranks(given: object) -> object:
+    """A number of ranks, which may be a text, or auto."""
+    number = int(given) if isinstance(given, str) and given.isdecimal() else given
+    if number != AUTO and (type(number) is not int or not 1 <= number <= MOST_RANKS):
+        raise ParameterError(RANKS, given, f"must be a whole number from 1 to {MOST_RANKS}, or {AUTO}")
+    return number
+
+
 Data = Annotated[Any, BeforeValidator(_plain)]
+Ranks = Annotated[str | int, BeforeValidator(_ranks)]
 Time = Annotated[str | float | None, BeforeValidator(_time)]
 
 
@@ -194,13 +203,12 @@ class PackingOptions(TrialMemory, DeviceMemory, title="Packing"):
         ),
         ge=1,
     )
-    gpus_per_trial: int = field(
+    gpus_per_trial: Ranks = field(
         1,
         "The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its own, or on "
-        "the CPU with its own threads. A key of this name in a configuration or a space goes first.",
+        "the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of this name in a "
+        "configuration or a space goes first.",
         Terminal("N"),
-        ge=1,
-        le=64,
     )
     nodes_per_trial: int = field(
         1, "The machines of a cluster that divide the ranks of a trial evenly.", Terminal("N"), ge=1, le=64

@@ -51,6 +51,7 @@ SHOWN = {  # what callers see of types that convert what is given
     "Listed": "str | Sequence[str]",
     "Data": "str | Mapping[str, str] | object",
     "Time": "str | float | None",
+    "Ranks": "str | int",
     "Memory": "float | Callable[[dict[str, Any]], float] | None",
     "EstimationMethod": "str",
     "Metrics": "str | Sequence[str]",

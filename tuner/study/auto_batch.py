@@ -146,7 +146,7 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
     fixed = [trial for trial in trials if not is_auto(trial.config)]
     known = estimate_requests(tasks, fixed, devices, settings)
     if len(fixed) == len(trials):
-        return SizedTrials(list(trials), known, None, [])
+        return SizedTrials([request.trial for request in known.requests], known, None, [])
     largest = max((request.need_bytes for request in known.requests), default=0)
     blank = MemoryEstimate("traced")  # a batch is no part of what a trial takes of its host's RAM
     rest = Estimates(

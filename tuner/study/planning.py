@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 from types import MappingProxyType
@@ -24,6 +25,7 @@ from tuner.search.optuna_names import PBT
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings
 from tuner.trial import (
+    AUTO,
     GB,
     MOST_RANKS,
     MOST_TRIALS,
@@ -101,9 +103,22 @@ def estimate_requests(
         InputError: a footprint cannot be estimated, the calibration is damaged, or a trial can run on no CPU.
     """
     check_amp(tasks, trials, devices)
+    trials = [_with_ranks(tasks, trial, devices, settings) for trial in trials]
     for trial in trials:
         check_ranks(tasks[trial.workload].workload, trial, settings)
     return with_host_needs(_estimated(tasks, trials, devices, settings), tasks, devices, settings)
+
+
+def _with_ranks(tasks: Tasks, trial: Trial, devices: Sequence[Device], settings: Settings) -> Trial:
+    """The trial with the fewest of 1, 2, 4 and 8 ranks with which it fits by its estimate, if they are ``AUTO``."""
+    if trial.config.get(RANKS) != AUTO:
+        return trial
+    tried = [replace(trial, config={**trial.config, RANKS: ranks}) for ranks in (1, 2, 4, 8)]
+    for one in tried:
+        with suppress(ParameterError):  # its batch cannot be divided by so many
+            if fits(estimate_requests(tasks, [one], devices, settings).requests[0], whole_of(devices, settings)):
+                return one
+    return tried[0]
 
 
 def with_host_needs(found: Estimates, tasks: Tasks, devices: Sequence[Device], settings: Settings) -> Estimates:
@@ -367,7 +382,7 @@ def _planned_bytes(request: Request, settings: Settings) -> int:
 def _config(workload: Trainable, configuration: Configuration, settings: Settings) -> Config:
     epochs, values = settings.epochs, configuration.values
     for key, given in ((RANKS, settings.gpus_per_trial), (NODES, settings.nodes_per_trial)):
-        if given > 1 and key not in values:
+        if given != 1 and key not in values:
             values = {**values, key: given}
     if epochs is None:
         return values

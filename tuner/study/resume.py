@@ -20,7 +20,7 @@ from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import StudyRecord
 from tuner.spec.settings import Settings
-from tuner.trial import GB, Config, EpochReport, Trial, is_auto, shrunk, with_batch
+from tuner.trial import AUTO, GB, RANKS, Config, EpochReport, Trial, is_auto, shrunk, with_batch
 from tuner.workloads.task import Tasks
 
 
@@ -100,17 +100,22 @@ def listed(trials: Sequence[Trial], *, several: bool) -> list[Config]:
 
 
 def with_batches_of(study: StudyRecord, trials: Sequence[Trial]) -> list[Trial]:
-    """The trials of a resumed study with the batches that were found when it began.
+    """The trials of a resumed study with the batches and numbers of ranks that were found when it began.
 
-    A batch belongs to a configuration, so trials of further seeds have the same.
+    They belong to a configuration, so trials of further seeds have the same.
     """
-    found = _batches(study, trials)
-    return [
-        replace(trial, config=with_batch(trial.config, found[trial.workload, trial.name]))
-        if (trial.workload, trial.name) in found and is_auto(trial.config)
-        else trial
-        for trial in trials
-    ]
+    batches = _batches(study, trials)
+    ranks = {(one.get("workload", study.workload), one["name"]): one.get(RANKS, AUTO) for one in study.configurations}
+
+    def known(trial: Trial) -> Trial:
+        config, key = dict(trial.config), (trial.workload, trial.name)
+        if key in batches and is_auto(config):
+            config = with_batch(config, batches[key])
+        if config.get(RANKS) == AUTO:
+            config[RANKS] = ranks.get(key, AUTO)
+        return replace(trial, config=config)
+
+    return [known(trial) for trial in trials]
 
 
 def with_more_seeds(study: StudyRecord, trials: Sequence[Trial], seeds: int) -> StudyRecord:
