@@ -420,6 +420,7 @@ class Outcome:
     host_peak_bytes: int | None = None  # its peak in its host's RAM; None on the CPU, or if it could not be measured
     short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of its host's RAM, not of its device's memory
     hopeless: bool = False  # whether every trial would fail alike
+    rank_peaks: tuple[int | None, ...] = ()  # of each rank, where there are several
 
     @property
     def result(self) -> AttemptResult:

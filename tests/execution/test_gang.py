@@ -32,6 +32,7 @@ def test_rank_0_says_how_a_trial_was_completed(gang: Gang) -> None:
     end(gang, 1, "completed", peak_bytes=5)
     outcome, weights = gang.outcome()
     assert (outcome.status, outcome.metrics, outcome.peak_bytes) == ("completed", {"loss": 0.5}, 5)
+    assert outcome.rank_peaks == (1, 5)
     assert weights() == b"weights"
     assert outcome.placement == gang.placement
 

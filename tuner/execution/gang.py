@@ -78,7 +78,7 @@ class Gang:
         fallen = [rank for rank in self.said if self.outcomes[rank].status not in WELL]
         chosen = 0 if first.status in WELL and 0 in self.said else min(fallen, key=self._order, default=0)
         found = self.outcomes[chosen]
-        peaks = [outcome.peak_bytes for outcome in self.outcomes.values() if outcome.peak_bytes is not None]
+        peaks = tuple(self.outcomes[rank].peak_bytes for rank in sorted(self.outcomes))
         in_ram = [
             outcome.host_peak_bytes for outcome in self.outcomes.values() if outcome.host_peak_bytes is not None
         ]
@@ -86,7 +86,8 @@ class Gang:
         merged = replace(
             found,
             placement=self.placement,
-            peak_bytes=max(peaks, default=None),
+            peak_bytes=max(filter(None, peaks), default=None),
+            rank_peaks=peaks,
             host_peak_bytes=max(in_ram, default=None),
             epochs=first.epochs,
             error=f"rank {chosen}: {found.error}{self._gone(found)}" if found.status not in unnamed else found.error,

@@ -68,6 +68,7 @@ class Attempt:
     short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of that
     lost: Lost = ""  # "worker" or "node" if that died during the attempt, "memory" if others held that of its share
     phase: Phase = ""  # the phase in which it failed
+    rank_peaks_gb: Shown = ""  # of each rank, where there are several
     parent_checkpoint: Shown = ""  # the checkpoint that it took over, as a member of a population
     started_at: Moment | None = None  # when it was placed, in unix seconds
     ended_at: Moment | None = None
@@ -101,6 +102,7 @@ class Attempt:
             short_of=outcome.short_of,
             lost=outcome.lost,
             phase=outcome.phase,
+            rank_peaks_gb=", ".join("?" if peak is None else f"{peak / GB:.4f}" for peak in outcome.rank_peaks),
             parent_checkpoint=trial.parent,
             started_at=None if started_at is None else round(started_at, 3),
             ended_at=None if ended_at is None else round(ended_at, 3),
