@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.attempts import attempt
 from tuner.records.attempts import Attempt
-from tuner.records.seed_statistics import Average, Interval, averages, interval_of, seeds_needed, summary
+from tuner.records.seed_statistics import Average, Interval, averages, interval_of, summary
 from tuner.trial import Objective
 
 RMSE = Objective("val_rmse")
@@ -109,10 +109,3 @@ def test_seeds_that_agree_exactly_are_named_and_compared_with_nothing(agreeing: 
     assert same.agrees and same.interval and same.interval.half_width is None
     assert verdicts(found) == {"best": "best", "other": "not judged"}
     assert summary(found) == f"seeds agree exactly, so there is no interval and no comparison: {agreeing}"
-
-
-def test_seeds_that_would_tell_two_apart() -> None:
-    difference = interval_of([0.0, 0.01, 0.02, 0.03])  # mean 0.015, deviation 0.0129
-    count = seeds_needed(difference)
-    assert count == 6  # 2.571 · 0.0129 / √6 = 0.0136, and with 5 seeds 2.776 · 0.0129 / √5 = 0.0160
-    assert seeds_needed(interval_of([-0.02, 0.03, -0.02, 0.011])) is None

@@ -14,7 +14,7 @@ from tuner.records.attempts import Attempt
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
 from tuner.study.advice import Figures, advise
-from tuner.trial import GB, Config, Device, Objective
+from tuner.trial import GB, Config, Device
 from tuner.workloads.base import Trainable
 
 
@@ -42,8 +42,7 @@ def advice(
     most, packing = settings.max_workers, settings.packing_used
     plan = make_plan([device], needs, packing=packing, buffer_bytes=0, max_workers=most, adaptive=True)
     tried = attempts if attempts is not None else rows
-    objectives = {"toy": Objective("val_loss")}
-    said = advise(Figures(rows, tried, plan, settings, objectives, programs, workloads or {}))
+    said = advise(Figures(rows, tried, plan, settings, programs, workloads or {}))
     return [spelled(text, errors.in_python if in_python else in_terminal) for text in said]
 
 
@@ -94,21 +93,6 @@ def test_trials_that_were_given_up() -> None:
     assert advice(whole, *ALIKE[1:], on_oom="accumulate", **measured) == []
 
 
-def test_a_best_trial_that_was_still_improving() -> None:
-    rows = [row("best", val_loss=0.4, best_epoch=10), *ALIKE[:2]]
-    assert advice(*rows, cores=1) == [
-        "val_loss was still improving in the last epoch (10) of the best trial, best, and in 1 of 3 completed "
-        "trials: try a new study with `--epochs 20`"
-    ]
-    assert advice(*rows, cores=1, programs=("toy",))[0].endswith("try a new study with more epochs")
-    assert advice(row("best", val_loss=0.4), row("a", best_epoch=10), cores=1) == []
-
-
-def test_a_few_epochs_tell_nothing_of_more() -> None:
-    assert advice(row("best", best_epoch=4, epochs=4), cores=1) == []
-    assert advice(row("best", best_epoch=5, epochs=5), cores=1) != []
-
-
 def test_nothing_measures_a_step_of_a_function_or_halves_its_batch() -> None:
     ran_out, done = row("a", status="out_of_memory"), row("b", limit_gb=4.0)
     whole = row("a", status="out_of_memory", limit_gb=4.0)
@@ -122,45 +106,15 @@ def test_nothing_measures_a_step_of_a_function_or_halves_its_batch() -> None:
 
 def test_in_python_options_are_spelled_as_arguments() -> None:
     assert advice(*ALIKE, in_python=True)[0].split(": ")[1].startswith("`model_memory_gb=0.55` would run 6")
-    rows = [row("best", best_epoch=10)]
-    assert advice(*rows, cores=1, in_python=True)[0].endswith("try a new study with `epochs=20`")
     device = Device("", "cpu", 0, "a CPU", GB, GB, 1)
     plan = make_plan([device], [1], packing="uniform", buffer_bytes=0)
-    figures = Figures([], [], plan, Settings(), {})
+    figures = Figures([], [], plan, Settings())
     named = [figures.option("on_oom", "grow"), figures.option("calibration", False), figures.option("resume")]
     assert [spelled(text) for text in named] == [
         "`on_oom='grow'`",
         "`calibration=False`",
         "`resume`",
     ]
-
-
-def test_seeds_that_would_tell_the_runner_up_from_the_best() -> None:
-    # "next" would be told with 7 seeds, and "far", which is further behind, with fewer.
-    losses = {"a": [0.50, 0.51, 0.52], "next": [0.51, 0.51, 0.54], "far": [0.51, 0.58, 0.56]}
-    rows = [row(name, seed=seed, val_loss=loss) for name, seeds in losses.items() for seed, loss in enumerate(seeds)]
-    assert advice(*rows, cores=1, seeds=3) == [
-        "2 configurations cannot be told from the best: the first, next, is 0.0100 of val_loss behind, and "
-        "differences vary by 0.0100 from seed to seed: about `--seeds 7` would tell it apart if that stays so "
-        "(beside `--resume` only the new ones run)"
-    ]
-    two = [trial for trial in rows if trial.name != "far"]
-    assert advice(*two, cores=1, seeds=3)[0].startswith("next cannot be told from the best: it is 0.0100 of val_loss")
-    equal = [row("equal", seed=seed, val_loss=loss) for seed, loss in enumerate([0.49, 0.54, 0.501])]
-    assert advice(*rows, *equal, cores=1, seeds=3) == [], "it would take more than 30 to tell the runner-up"
-    assert advice(*(trial for trial in rows if trial.seed == 0), cores=1) == []
-
-
-def test_at_most_three_and_the_lost_trials_first() -> None:
-    losses = {"a": [0.50, 0.51, 0.52], "near": [0.51, 0.51, 0.54]}
-    rows = [
-        row(name, seed=seed, val_loss=loss, best_epoch=10, duration_s=9000.0)
-        for name, seeds in losses.items()
-        for seed, loss in enumerate(seeds)
-    ]
-    failed = row("a", status="out_of_memory", limit_gb=1.0)
-    said = advice(*rows, attempts=[failed, *rows], total_gb=20, cores=2, seeds=3)
-    assert ["ran out" in said[0], "--seeds" in said[1], "--epochs" in said[2], len(said)] == [True, True, True, 3]
 
 
 def test_a_workload_advises_by_its_completed_trials() -> None:

@@ -119,17 +119,6 @@ def best_trial(rows: Sequence[Attempt], objective: Objective) -> Attempt | None:
     return min(of_best, key=lambda row: row.losses(objective), default=None)
 
 
-def seeds_needed(difference: Interval, most: int = 30) -> int | None:
-    """The number of seeds that would tell two configurations apart if their difference keeps its mean and deviation.
-
-    That is the smallest n with t(n - 1) · s / √n < |mean difference|; None if it is larger than ``most``.
-    """
-    for count in range(max(2, difference.count), most + 1):
-        if t_quantile(count - 1) * difference.deviation / math.sqrt(count) < abs(difference.mean):
-            return count
-    return None
-
-
 def _average(name: str, rows: Sequence[Attempt], metric: str) -> Average:
     completed = {row.seed: row.number(metric) for row in rows if row.status == "completed"}
     values = {seed: value for seed, value in completed.items() if math.isfinite(value)}

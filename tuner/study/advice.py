@@ -12,16 +12,13 @@ from dataclasses import dataclass, field
 from tuner.decisions.packing import Packing, Plan, make_plan
 from tuner.errors import NOT_GIVEN, InputError, option
 from tuner.records.attempts import Attempt
-from tuner.records.seed_statistics import Average, averages, seeds_needed
-from tuner.reporting.texts import count_text, gb_span, metric_text
+from tuner.reporting.texts import count_text, gb_span
 from tuner.spec.settings import Settings
-from tuner.trial import GB, Objective
+from tuner.trial import GB
 from tuner.workloads.base import Trainable
 from tuner.workloads.protocols import Advising, optional
 
-MOST = 3
 SPARE = 1.1  # what is advised exceeds what was measured by so much
-FEWEST_EPOCHS = 5  # after fewer, any model's metric still improves, and that says nothing of more epochs
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,6 @@ class Figures:
     attempts: Sequence[Attempt]  # all of the journal
     plan: Plan  # how the trials shared the devices
     settings: Settings  # the study's
-    objectives: Mapping[str, Objective]  # what trials are compared by, by workload
     programs: Collection[str] = ()  # the workloads that are functions or scripts
     workloads: Mapping[str, Trainable] = field(default_factory=dict)  # by name
 
@@ -42,9 +38,9 @@ class Figures:
 
 
 def advise(figures: Figures) -> list[str]:
-    """At most three pieces of advice, the most useful first."""
-    rules: list[Callable[[Figures], str]] = [_out_of_memory, _of_workloads, _seeds, _shares, _epochs]
-    return [said for rule in rules if (said := rule(figures))][:MOST]
+    """Pieces of advice, the most useful first."""
+    rules: list[Callable[[Figures], str]] = [_out_of_memory, _of_workloads, _shares]
+    return [said for rule in rules if (said := rule(figures))]
 
 
 def _out_of_memory(figures: Figures) -> str:
@@ -84,32 +80,6 @@ def _of_workloads(figures: Figures) -> str:
     return ""
 
 
-def _seeds(figures: Figures) -> str:
-    """Advice on more seeds, if configurations cannot be told from the best."""
-    for workload, objective in figures.objectives.items():
-        found = averages([row for row in figures.rows if row.workload == workload], objective)
-        same = [average for average in found if average.verdict == "="]
-        count = seeds_needed(same[0].difference) if same and same[0].difference else None
-        if count and count > figures.settings.seeds:
-            return _more_seeds(figures, len(same), count, same[0], objective)
-    return ""
-
-
-def _more_seeds(figures: Figures, same: int, count: int, next_best: Average, objective: Objective) -> str:
-    difference = next_best.difference
-    assert difference is not None
-    who = f"{same} configurations cannot be told from the best: the first, {next_best.name},"
-    if same == 1:
-        who = f"{next_best.name} cannot be told from the best: it"
-    where = "behind" if objective.loss(difference.mean) > 0 else "ahead on the seeds that both have"
-    apart = f"{metric_text(abs(difference.mean))} of {objective.metric} {where}"
-    return (
-        f"{who} is {apart}, and differences vary by {metric_text(difference.deviation)} from seed to seed: about "
-        f"{figures.option('seeds', count)} would tell it apart if that stays so (beside {figures.option('resume')} "
-        "only the new ones run)"
-    )
-
-
 def _shares(figures: Figures) -> str:
     """Advice on smaller shares, if unused memory kept trials waiting."""
     plan, settings = figures.plan, figures.settings
@@ -132,29 +102,6 @@ def _shares(figures: Figures) -> str:
             f"peaks reached {largest / share:.0%} of the shares: {figures.option(settings.given_by, given)} would "
             f"run {uniform} instead of {plan.workers} at once"
         )
-    return ""
-
-
-def _epochs(figures: Figures) -> str:
-    """Advice on more epochs, if the best trial was still improving."""
-    for workload, objective in figures.objectives.items():
-        rows = [row for row in figures.rows if row.workload == workload and row.status == "completed"]
-        rows = [
-            row for row in rows if row.value(objective.metric) is not None and row.value("best_epoch") is not None
-        ]
-        if not rows:
-            continue
-        best = min(rows, key=lambda row: row.loss(objective))
-        if best.metrics["best_epoch"] == best.epochs >= FEWEST_EPOCHS:
-            last = sum(row.metrics["best_epoch"] == row.epochs for row in rows)
-            # A function or a script has epochs of its own.
-            program = workload in figures.programs
-            more = "more epochs" if program else figures.option("epochs", 2 * best.epochs)
-            of_all = f"{last} of {count_text(len(rows), 'completed trial')}"
-            return (
-                f"{objective.metric} was still improving in the last epoch ({best.epochs}) of the best trial, "
-                f"{best.name}, and in {of_all}: try a new study with {more}"
-            )
     return ""
 
 
