@@ -10,6 +10,7 @@ import pytest
 
 from tests.simulated.studies import run_study
 from tuner.decisions import policies, retry, state
+from tuner.decisions.accounts import Account
 from tuner.decisions.events import Concluded, Reported
 from tuner.decisions.packer import Packer
 from tuner.decisions.policies import Retrying
@@ -36,7 +37,7 @@ def retry_factor(patch: Patch) -> None:
 
 
 def budget_check(patch: Patch) -> None:
-    wrapped(patch, Packer, "_room", lambda original, *given: original(*given) + GB)
+    patch.setattr(Account, "room", property(lambda self: self.within_bounds + GB))
 
 
 def lost_device_rule(patch: Patch) -> None:
@@ -86,7 +87,7 @@ def attempts_that_are_not_counted(patch: Patch) -> None:
 
 
 def more_trials_than_slots(patch: Patch) -> None:
-    patch.setattr(Packer, "_is_open", lambda self, index: index not in self._lost)
+    patch.setattr(Account, "open_slots", property(lambda self: 0 if self.lost else 99))
 
 
 def ram_that_is_not_counted(patch: Patch) -> None:

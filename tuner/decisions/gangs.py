@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import itemgetter
 
 from tuner.trial import Placement, Request, Shape
@@ -41,58 +41,6 @@ class Gangs:
         """Takes one out if it waits."""
         if found := self._waiting.pop(trial_id, None):
             del self._order[bisect_left(self._order, found[:2], key=itemgetter(0, 1))]
-
-
-@dataclass
-class Kept:
-    """The room of a device that is kept for ranks of one of them, until there is room for all of its ranks.
-
-    That is a reservation with backfilling, as in EASY (D. Lifka, The ANL/IBM SP Scheduling System, 1995): another
-    trial may start there if it is expected to end before, or leaves the room. A trial of unknown seconds must leave
-    it.
-    """
-
-    trial_id: str
-    until: float  # when its ranks are expected to start, by the study's clock; infinite if that is unknown
-    kept: int  # for its ranks on this device, in bytes
-    spare: int  # what those may take that end later
-    slots: int
-    others: dict[tuple[str, int], int] = field(default_factory=dict)  # their bytes, by trial and rank
-
-    def takes(self, place: Placement, end: float) -> None:
-        """Another trial starts on the device."""
-        if end >= self.until:
-            self.others[place.trial.trial_id, place.rank] = place.limit_bytes
-            self.spare -= place.limit_bytes
-            self.slots -= 1
-
-    def gives_back(self, place: Placement) -> None:
-        """Another trial has ended."""
-        if size := self.others.pop((place.trial.trial_id, place.rank), 0):
-            self.spare += size
-            self.slots += 1
-
-
-class Running:
-    """What runs on a device, or is expected to."""
-
-    def __init__(self) -> None:
-        """Nothing does."""
-        self.ends: dict[tuple[str, int], tuple[float, int]] = {}  # by trial and rank: when, and how many bytes
-
-    def room_at(self, need: int, slots: int, free: int, free_slots: int) -> float | None:
-        """When so many bytes and slots are expected to be free: -inf if they are, inf if that is unknown."""
-        when = -math.inf
-        for end, size in sorted(self.ends.values()):
-            if free >= need and free_slots >= slots:
-                break
-            when, free, free_slots = end, free + size, free_slots + 1
-        return when if free >= need and free_slots >= slots else None
-
-    def later(self, until: float) -> tuple[int, int]:
-        """The bytes and the number of those that are expected to run longer."""
-        sizes = [size for end, size in self.ends.values() if end > until]
-        return sum(sizes), len(sizes)
 
 
 def together(shape: Shape, nodes: Iterable[Sequence[Room]]) -> list[int]:

@@ -8,8 +8,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from tuner.decisions.accounts import Account
 from tuner.decisions.capacity import UNBOUNDED, largest_ram, most_per_rank
-from tuner.decisions.gangs import Gangs, Kept, Room, Running, gang_of, together
+from tuner.decisions.gangs import Gangs, Room, gang_of, together
 from tuner.decisions.packing import Plan
 from tuner.decisions.queue import Queue
 from tuner.trial import Device, Placement, Request, Shape, Trial
@@ -24,39 +25,28 @@ class Packer:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._free: list[int] = []
-        self._slots: list[int] = []  # those that are free; below 0 where fewer are allowed than trials run
-        self._allowed: list[int] = []
-        self._bounds: list[float] = []  # what may be reserved until the next ``limit``
-        self._running: list[Running] = []
+        self._accounts: list[Account] = []
         self._index: dict[Device, int] = {}
         self._free_ram: dict[str, int] = {}
-        self._most = math.inf  # how many trials may be placed at once until then
+        self._most = math.inf  # how many trials may be placed at once until the next ``limit``
         self._bounded = False  # whether the last ``limit`` bounded memory or RAM
-        self._lost: set[int] = set()
+        self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
         self.now = 0.0  # of the study's clock, in seconds
         self._gangs = Gangs()
-        self._kept: dict[int, Kept] = {}  # by the device's index
-        self._full: set[int] = set()  # of these, on which no trial fits now that would end before
         self._look = False  # whether a trial of several ranks may fit that did not
-        self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
         self._add(plan)
 
     def extend(self, more: Plan) -> None:
         """Adds the devices of a plan."""
-        waiting = [*self._queue.requests, *(request for request, *_ in self._gangs)]
+        waiting = self._waiting
         self._plan = self._plan.with_more(more)
         self._add(more)
         self.enqueue(waiting)
 
     def _add(self, plan: Plan) -> None:
         for device, budget, slots in zip(plan.devices, plan.budgets, plan.at_first, strict=True):
-            self._index[device] = len(self._free)
-            self._free.append(budget)
-            self._slots.append(slots)
-            self._allowed.append(slots)
-            self._bounds.append(math.inf)
-            self._running.append(Running())
+            self._index[device] = len(self._accounts)
+            self._accounts.append(Account(len(self._accounts), device, budget, budget, slots, slots))
         self._free_ram.update(plan.ram_budgets)
         whole = self._plan
         self._queue = Queue(
@@ -76,7 +66,7 @@ class Packer:
     @property
     def room_bytes(self) -> int:
         """The free bytes of the emptiest device with a free slot, without bounds; 0 if there is none."""
-        return next((free for free, _ in self._freest()), 0)
+        return next((account.free for account in self._freest()), 0)
 
     def limit(self, rooms: Mapping[Device, int], most: int | None = None, ram_bytes: int | None = None) -> None:
         """Bounds the reservations on these devices until the next call, since others use them, too.
@@ -86,55 +76,55 @@ class Packer:
         """
         self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
         self._most = math.inf if most is None else most
-        self._look = True
-        self._full.clear()
+        self._look_again()
         was_bounded, self._bounded = self._bounded, bool(rooms) or ram_bytes is not None
         if was_bounded or self._bounded:
-            self._bounds = [max(0, rooms.get(device, math.inf)) for device in self._plan.devices]
+            for account in self._accounts:
+                account.bound = max(0, rooms.get(account.device, math.inf))
             self._sort()
 
     def allow(self, device: Device, workers: int) -> None:
         """Sets how many trials may run on a device at once. Running trials are left alone."""
-        index = self._index[device]
-        more, self._allowed[index] = workers - self._allowed[index], workers
-        if kept := self._kept.get(index):
-            kept.slots += more
+        account = self._accounts[self._index[device]]
+        more, account.allowed = workers - account.allowed, workers
+        account.slots += more
+        if account.kept:
+            account.kept.slots += more
         self._look = True
-        self._change(index, 0, more, 0)
+        self._has_changed(account)
 
     def held_back(self) -> tuple[Request, Device] | None:
         """The next trial that fits without bounds, with the share that it would get, and its device."""
         if not self._bounded:
             return (found[0], found[1].device) if (found := self._next()) else None
-        whole = {i: (self._free[i], slots) for i, slots in enumerate(self._slots) if i not in self._lost}
+        whole = [(account, account.free, account.slots) for account in self._accounts if not account.lost]
         for request, need, _ in self._gangs:
             if places := self._together(request, need, whole):
-                short, here = min(places, key=self._within_bounds), request.trial.ranks_here
+                short, here = min(places, key=lambda account: account.within_bounds), request.trial.ranks_here
                 asked = replace(request, host_bytes=here * request.host_bytes, need_bytes=need * places.count(short))
-                return asked, self._plan.devices[short]
-        for free, index in self._freest() if self._queue else ():
-            spare = self._kept[index].spare if index in self._kept else free
-            if fitting := self._queue.first(min(free, spare), self._own_ram(index)):
+                return asked, short.device
+        for account in self._freest() if self._queue else ():
+            free = min(account.free, account.kept.spare) if account.kept else account.free
+            if fitting := self._queue.first(free, self._own_ram(account.device)):
                 need, request = fitting
-                return replace(request, need_bytes=need), self._plan.devices[index]
+                return replace(request, need_bytes=need), account.device
         return None
 
     def placement(self, request: Request, device: Device) -> Placement:
         """The placement of a request on a device, with what it asks for; nothing is reserved yet."""
-        return self._placement(request, request.need_bytes, self._index[device])
+        return self._placement(request, request.need_bytes, self._accounts[self._index[device]])
 
     def start(self, placement: Placement) -> None:
         """Takes a trial out of the queue, and reserves its share, regardless of bounds."""
         self.drop(placement.trial.trial_id)
         for place in placement.all:
-            index = self._index[place.device]
-            seconds = Request(place.trial, place.estimate, 0).seconds
-            end = math.inf if seconds is None else self.now + seconds
-            if kept := self._kept.get(index):
-                kept.takes(place, end)
-            self._running[index].ends[place.trial.trial_id, place.rank] = end, place.limit_bytes
-            self._change(index, -place.limit_bytes, -1, -place.host_bytes)
+            account, node = self._accounts[self._index[place.device]], place.device.node_id
+            account.takes(place, self.now)
             self._most -= 1
+            if node in self._free_ram:
+                self._free_ram[node] -= place.host_bytes
+            self._ram_bound -= 0 if node else place.host_bytes
+            self._has_changed(account)
 
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue, if it waits."""
@@ -153,22 +143,21 @@ class Packer:
                 continue
             turn = self._queue.pop(request.trial.trial_id)
             self._queue.add(*self._within_devices(request), turn)
-        self._full.clear()
+        self._look_again()
         for node in list(self._aside):
             self._bring_back(node)
 
     def _enqueue_gang(self, request: Request, need: int) -> None:
         """Adds a trial of several ranks, or gives it another need. Room that is kept for it stays kept if it can."""
-        trial, self._look = request.trial, True
-        mine = {index: kept for index, kept in self._kept.items() if kept.trial_id == trial.trial_id}
-        sizes = {index: need * self._ranks_on(index, trial) for index in mine}
-        if any(self._plan.budgets[index] < size for index, size in sizes.items()):
-            self._keep_no_more(trial.trial_id)
-            mine = {}
-        for index, kept in mine.items():
-            kept.spare += kept.kept - sizes[index]
-            kept.kept = sizes[index]
-            self._change(index, 0, 0, 0)
+        mine = self._kept_for(request.trial.trial_id)
+        sizes = [need * account.ranks_of(request.trial) for account in mine]
+        if any(size > account.budget for account, size in zip(mine, sizes, strict=True)):
+            self._keep_no_more(request.trial.trial_id)
+            mine = []
+        for account, size in zip(mine, sizes, strict=False):
+            if account.kept:
+                account.kept.resize(size)
+                self._has_changed(account)
         self._gangs.add(request, need)
 
     def next(self) -> tuple[Request, Placement] | None:
@@ -178,163 +167,151 @@ class Packer:
     def release(self, placement: Placement) -> None:
         """Frees the memory share of a trial that has ended."""
         for place in placement.all:
-            index = self._index[place.device]
-            if kept := self._kept.get(index):
-                kept.gives_back(place)
-            self._running[index].ends.pop((place.trial.trial_id, place.rank))
-            self._change(index, place.limit_bytes, 1, place.host_bytes)
+            account = self._accounts[self._index[place.device]]
+            account.gives_back(place)
+            if place.device.node_id in self._free_ram:
+                self._free_ram[place.device.node_id] += place.host_bytes
+            self._has_changed(account)
         self._look = True
 
     def remove(self, device: Device) -> None:
         """Removes a device, so that nothing more is placed on it."""
-        self._lost.add(self._index[device])
+        self._accounts[self._index[device]].lost = True
         self._count_devices()
-        self._bring_back(device.node_id)
-        self._kept = {}
+        for account in self._accounts:
+            account.kept = None
         self._sort()
-        self.enqueue([*self._queue.requests, *(request for request, *_ in self._gangs)])
+        self.enqueue(self._waiting)
 
     def without_place(self) -> Request | None:
         """A trial whose ranks have no place together, also if all others had ended."""
         return next((request for request, need, _ in self._gangs if not need), None) if self._look else None
 
+    @property
+    def _waiting(self) -> list[Request]:
+        return [*self._queue.requests, *(request for request, *_ in self._gangs)]
+
     def _need(self, request: Request) -> int:
         """The memory share of a trial. With uniform packing it is the same, unless the trial ran out of memory."""
         return max(request.need_bytes, self._plan.footprint_bytes if self._plan.packing == "uniform" else 0)
 
-    def _placement(self, request: Request, need: int, index: int) -> Placement:
-        device, fraction, threads = self._plan.devices[index], self._fraction(index, need), self._plan.threads
-        return Placement(request.trial, request.estimate, device, fraction, need, threads, request.host_bytes)
-
-    def _fraction(self, index: int, need: int) -> float:
+    def _placement(self, request: Request, need: int, account: Account) -> Placement:
+        fraction = need / account.budget
         if self._plan.packing == "uniform" and need == self._plan.footprint_bytes:
-            return 1 / self._plan.fits[index]
-        return need / self._plan.budgets[index]
+            fraction = 1 / self._plan.fits[account.index]
+        threads, host_bytes = self._plan.threads, request.host_bytes
+        return Placement(request.trial, request.estimate, account.device, fraction, need, threads, host_bytes)
 
     def _next(self) -> tuple[Request, Placement] | None:
         """The trial that starts next, and where, whatever their number."""
         if self._look and self._gangs and (found := self._next_gang()):
             return found
         while self._queue and self._nodes:
-            _, index = self._nodes[0]
-            node = self._plan.devices[index].node_id
+            account = self._accounts[self._nodes[0][1]]
+            node = account.device.node_id
             if self._nodes[0] != self._emptiest(node):
                 heapq.heappop(self._nodes)
                 continue
-            room = self._room(index)
-            if fitting := self._queue.first(room, self._ram(index)):
+            room = account.room
+            if fitting := self._queue.first(room, self._ram(account.device)):
                 need, request = fitting
-                return request, self._placement(request, need, index)
+                return request, self._placement(request, need, account)
             if not self._queue.has_room(room):  # nor on any other device, which has less
                 break
             heapq.heappop(self._nodes)
             self._aside.add(node)
-        return self._next_before_ranks() if self._queue else None
+        return self._next_before_ranks() if self._queue and self._gangs else None
 
     def _next_before_ranks(self) -> tuple[Request, Placement] | None:
         """The next trial that will have ended when kept room is needed."""
-        for index, kept in self._kept.items() if self._queue else ():
-            left = kept.until - self.now
-            if index not in self._full and 0 < left < math.inf and self._slots[index] > 0:
-                if fitting := self._queue.first(self._within_bounds(index), self._ram(index), left):
-                    return fitting[1], self._placement(fitting[1], fitting[0], index)
-                self._full.add(index)
+        for account in self._accounts:
+            if account.kept is None or account.full or account.slots <= 0:
+                continue
+            left = account.kept.until - self.now
+            if 0 < left < math.inf:
+                if fitting := self._queue.first(account.within_bounds, self._ram(account.device), left):
+                    return fitting[1], self._placement(fitting[1], fitting[0], account)
+                account.full = True
         return None
 
     def _next_gang(self) -> tuple[Request, Placement] | None:
         """The next trial of several ranks for which there is room. Room is kept for those that have none."""
-        own: dict[str, list[int]] = defaultdict(list)
-        for index, kept in self._kept.items():
-            own[kept.trial_id].append(index)
+        own: dict[str, list[Account]] = defaultdict(list)
+        for account in self._accounts:
+            if account.kept:
+                own[account.kept.trial_id].append(account)
         rooms, now, later = self._open(), dict[Shape, int](), dict[Shape, int]()  # the most for each rank
         for request, need, shape in self._gangs:
-            mine, found = own.get(request.trial.trial_id), list[int]()
+            mine, found = own.get(request.trial.trial_id), list[Account]()
             if shape not in now:
-                now[shape] = self._most_per_rank({index: room for index, (room, _) in rooms.items()}, shape)
-                later[shape] = self._most_per_rank(self._not_kept, shape)
+                now[shape] = most_per_rank([one[0].device for one in rooms], [one[1] for one in rooms], shape)
+                rest = [account for account in self._accounts if not (account.kept or account.lost)]
+                later[shape] = most_per_rank([one.device for one in rest], [one.budget for one in rest], shape)
             if mine:
-                kept_rooms = {index: (self._within_bounds(index), self._slots[index]) for index in mine}
-                found = self._together(request, need, kept_rooms)
+                found = self._together(request, need, [(one, one.within_bounds, one.slots) for one in mine])
             if not found and need <= now[shape]:
                 found = self._together(request, need, rooms)
             if found and shape[0] <= self._most:
-                return request, gang_of([self._placement(request, need, index) for index in found])
+                return request, gang_of([self._placement(request, need, account) for account in found])
             if not mine and need <= later[shape] and self._keep(request, need):
                 rooms, now = self._open(), {}
         self._look = False
         return None
 
-    @property
-    def _not_kept(self) -> dict[int, int]:
-        """The budgets of the remaining devices on which no room is kept."""
-        kept = self._kept.keys() | self._lost
-        return {index: budget for index, budget in enumerate(self._plan.budgets) if index not in kept}
-
-    def _most_per_rank(self, rooms: Mapping[int, int], shape: Shape) -> int:
-        """The most that each rank of a trial can have of these bytes of devices."""
-        return most_per_rank([self._plan.devices[index] for index in rooms], list(rooms.values()), shape)
-
-    def _open(self) -> dict[int, tuple[int, int]]:
+    def _open(self) -> list[tuple[Account, int, int]]:
         """The room and the slots that are free on each device, and not kept for ranks."""
-        kept = {index: kept.slots for index, kept in self._kept.items()}
-        return {
-            index: (self._room(index), min(slots, kept.get(index, slots)))
-            for index, slots in enumerate(self._slots)
-            if self._is_open(index)
-        }
+        return [(one, one.room, slots) for one in self._accounts if (slots := one.open_slots) > 0]
 
-    def _together(self, request: Request, need: int, rooms: Mapping[int, tuple[int, int]]) -> list[int]:
+    def _together(self, request: Request, need: int, rooms: Iterable[tuple[Account, int, int]]) -> list[Account]:
         """The devices for the ranks of a trial, by their rooms and slots; empty if there is no place."""
-        ram = request.trial.ranks_here * request.host_bytes
-        found = []
-        for index, (room, slots) in rooms.items():
-            number = self._ranks_on(index, request.trial)
-            if room >= number * need and slots >= number and (not ram or self._ram(index) >= ram):
-                found.append((-math.inf, index))
-        return self._of_nodes(request.trial, found)
+        trial, ram, found = (
+            request.trial,
+            request.trial.ranks_here * request.host_bytes,
+            list[tuple[float, Account]](),
+        )
+        for account, room, slots in rooms:
+            number = account.ranks_of(trial)
+            if room >= number * need and slots >= number and (not ram or self._ram(account.device) >= ram):
+                found.append((-math.inf, account))
+        return self._of_nodes(trial, found)
 
     def _keep(self, request: Request, need: int) -> bool:
         """Keeps room for a trial of several ranks where it will be there the soonest, unless there is no place."""
-        when = dict[int, float]()
-        for index in self._not_kept:
-            number, free, slots = self._ranks_on(index, request.trial), self._free[index], self._slots[index]
-            at = self._running[index].room_at(need * number, number, free, slots)
-            if at is not None:
-                when[index] = at
-        found = self._of_nodes(request.trial, [(at, index) for index, at in when.items()])
-        until = max((when[index] for index in found), default=0.0)
-        for index, number in Counter(found).items():
-            bytes_later, later = self._running[index].later(until)
-            spare, slots = self._plan.budgets[index] - need * number, self._allowed[index] - number
-            kept = Kept(request.trial.trial_id, until, need * number, spare - bytes_later, slots - later)
-            self._kept[index] = kept
-            self._change(index, 0, 0, 0)
+        trial, when = request.trial, list[tuple[float, Account]]()
+        for account in self._accounts:
+            if not (account.kept or account.lost):
+                number = account.ranks_of(trial)
+                if (at := account.room_at(need * number, number)) is not None:
+                    when.append((at, account))
+        found = dict.fromkeys(self._of_nodes(trial, when))
+        until = max((at for at, account in when if account in found), default=0.0)
+        for account in found:
+            account.keep(trial, need, until)
+            self._has_changed(account)
         return bool(found)
+
+    def _kept_for(self, trial_id: str) -> list[Account]:
+        return [account for account in self._accounts if account.kept and account.kept.trial_id == trial_id]
 
     def _keep_no_more(self, trial_id: str) -> None:
         """Keeps no more room for a trial."""
-        for index in [index for index, kept in self._kept.items() if kept.trial_id == trial_id]:
-            del self._kept[index]
+        for account in self._kept_for(trial_id) if self._look or self._gangs else ():
+            account.kept = None
             self._look = True
-            self._change(index, 0, 0, 0)
+            self._has_changed(account)
 
-    def _ranks_on(self, index: int, trial: Trial) -> int:
-        """How many ranks of a trial a device takes: a GPU one, the CPU all of a node."""
-        return trial.ranks_here if self._plan.devices[index].kind == "cpu" else 1
-
-    def _of_nodes(self, trial: Trial, found: Iterable[tuple[float, int]]) -> list[int]:
+    def _of_nodes(self, trial: Trial, found: Iterable[tuple[float, Account]]) -> list[Account]:
         """The devices of a trial's ranks, of those that have room at these times."""
         nodes: dict[str, list[Room]] = defaultdict(list)
-        for when, index in found:
-            number = self._ranks_on(index, trial)
-            nodes[self._plan.devices[index].node_id] += [(when, -self._free[index], index)] * number
-        return together(trial.shape, nodes.values())
+        for when, account in found:
+            nodes[account.device.node_id] += [(when, -account.free, account.index)] * account.ranks_of(trial)
+        return [self._accounts[index] for index in together(trial.shape, nodes.values())]
 
     def _sort(self) -> None:
         """Makes the heaps of devices, by their room. They may have stale entries."""
         self._heaps: dict[str, list[tuple[int, int]]] = {}  # by node id, since the devices of a node share its RAM
-        for index, device in enumerate(self._plan.devices):
-            self._heaps.setdefault(device.node_id, []).append((-self._room(index), index))
+        for account in self._accounts:
+            self._heaps.setdefault(account.device.node_id, []).append((-account.room, account.index))
         self._nodes: list[tuple[int, int]] = []  # the emptiest device of each node
         self._aside: set[str] = set()  # nodes without RAM for any trial, which are not in ``_nodes``
         for node, heap in self._heaps.items():
@@ -344,47 +321,47 @@ class Packer:
     def _emptiest(self, node: str) -> tuple[int, int] | None:
         """The device of a node with the most room among those with a free slot."""
         heap = self._heaps[node]
-        while heap and (-heap[0][0] != self._room(heap[0][1]) or not self._is_open(heap[0][1])):
+        while heap:
+            account = self._accounts[heap[0][1]]
+            if -heap[0][0] == account.room and account.open_slots > 0:
+                return heap[0]
             heapq.heappop(heap)
-        return heap[0] if heap else None
+        return None
 
     def _count_devices(self) -> None:
         """Notes the largest share of the remaining devices, and the smallest RAM of their hosts."""
-        self._largest = self._plan.largest_without([self._plan.devices[index] for index in self._lost])
-        rams = [self._plan.ram_budgets.get(device.node_id, UNBOUNDED) for device in self._left()]
+        self._lost = [account.device for account in self._accounts if account.lost]
+        self._largest = self._plan.largest_without(self._lost)
+        rams = [self._plan.ram_budgets.get(account.device.node_id, UNBOUNDED) for account in self._left()]
         self._smallest_ram = min(rams, default=0)
 
-    def _is_open(self, index: int) -> bool:
-        kept = self._kept.get(index)
-        return self._slots[index] > 0 and not (kept and kept.slots <= 0) and index not in self._lost
-
-    def _left(self) -> list[Device]:
+    def _left(self) -> list[Account]:
         """The remaining devices that the plan uses."""
-        return [device for i, device in enumerate(self._plan.devices) if self._plan.slots[i] and i not in self._lost]
+        return [account for account in self._accounts if self._plan.slots[account.index] and not account.lost]
 
     def _within_devices(self, request: Request) -> tuple[Request, int]:
         """The request and its need, limited to the largest device, and the largest RAM of a host that can hold it."""
-        budgets, rams = self._plan.budgets, self._plan.ram_budgets
-        ranks, lost = request.trial.ranks_here, [self._plan.devices[index] for index in self._lost]
-        largest = self._largest if request.trial.ranks == 1 else self._plan.largest_without(lost, request.trial.shape)
+        ranks, shape = request.trial.ranks_here, request.trial.shape
+        largest = self._largest if shape[0] == 1 else self._plan.largest_without(self._lost, shape)
         need = min(self._need(request), largest)
         if ranks * request.host_bytes > self._smallest_ram:
-            holding = [device for device in self._left() if budgets[self._index[device]] >= need]
+            holding = [account.device for account in self._left() if account.budget >= need]
             if ranks > 1:  # only nodes that have a place for all
                 most = Counter(device.node_id for device in holding)
                 holding = [device for device in holding if device.kind == "cpu" or most[device.node_id] >= ranks]
-            request = replace(request, host_bytes=min(request.host_bytes, largest_ram(holding, rams) // ranks))
+            ram = largest_ram(holding, self._plan.ram_budgets) // ranks
+            request = replace(request, host_bytes=min(request.host_bytes, ram))
         return request, need
 
-    def _ram(self, index: int) -> int:
+    def _ram(self, device: Device) -> int:
         """The bytes of its host's RAM that can be reserved for a device now: free, and within the bound."""
-        if not self._free_ram or self._plan.devices[index].node_id:
-            return self._own_ram(index)
-        return int(min(self._own_ram(index), self._ram_bound))
+        if not self._free_ram or device.node_id:
+            return self._own_ram(device)
+        return int(min(self._own_ram(device), self._ram_bound))
 
-    def _own_ram(self, index: int) -> int:
+    def _own_ram(self, device: Device) -> int:
         """The free bytes of the budget of a device's host's RAM."""
-        return self._free_ram.get(self._plan.devices[index].node_id, UNBOUNDED) if self._free_ram else UNBOUNDED
+        return self._free_ram.get(device.node_id, UNBOUNDED) if self._free_ram else UNBOUNDED
 
     def _bring_back(self, node: str) -> None:
         """Has the emptiest device of a node looked at again."""
@@ -392,31 +369,21 @@ class Packer:
         if device := self._emptiest(node):
             heapq.heappush(self._nodes, device)
 
-    def _freest(self) -> list[tuple[int, int]]:
-        """Free bytes and index of the emptiest open device of each host, the most first."""
-        found: dict[str, tuple[int, int]] = {}
-        for index, (device, free) in enumerate(zip(self._plan.devices, self._free, strict=True)):
-            if self._is_open(index):
-                found[device.node_id] = max(found.get(device.node_id, (0, 0)), (free, index))
-        return sorted(found.values(), reverse=True)
+    def _freest(self) -> list[Account]:
+        """The emptiest open device of each host, the one with the most free bytes first."""
+        found: dict[str, Account] = {}
+        for account in sorted(self._accounts, key=lambda one: (-one.free, -one.index)):
+            if account.open_slots > 0:
+                found.setdefault(account.device.node_id, account)
+        return list(found.values())
 
-    def _within_bounds(self, index: int) -> int:
-        """The free bytes of a device within the bound."""
-        return int(min(self._free[index], self._bounds[index]))
+    def _look_again(self) -> None:
+        """More may fit than before."""
+        self._look = True
+        for account in self._accounts:
+            account.full = False
 
-    def _room(self, index: int) -> int:
-        """The bytes that can be reserved on a device now: free, within the bound, and not kept for ranks."""
-        room = self._within_bounds(index)
-        return min(room, self._kept[index].spare) if index in self._kept else room
-
-    def _change(self, index: int, memory: int, slots: int, ram: int) -> None:
-        self._free[index] += memory
-        self._bounds[index] += min(0, memory)
-        self._slots[index] += slots
-        self._full.discard(index)
-        node = self._plan.devices[index].node_id
-        heapq.heappush(self._heaps[node], (-self._room(index), index))
-        if node in self._free_ram:
-            self._free_ram[node] += ram
-        self._ram_bound += 0 if node else min(0, ram)
+    def _has_changed(self, account: Account) -> None:
+        account.full, node = False, account.device.node_id
+        heapq.heappush(self._heaps[node], (-account.room, account.index))
         self._bring_back(node)
