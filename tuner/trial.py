@@ -322,6 +322,7 @@ class Placement:
     others: tuple[Placement, ...] = ()  # of the trial's other ranks
     address: str = LOOPBACK  # where rank 0 waits for the others: its machine's own, if they are on several
     port: int = 0
+    beside: tuple[str, ...] = ()  # the UUIDs of the GPUs of the other ranks on its machine
 
     @property
     def all(self) -> tuple[Placement, ...]:

@@ -22,7 +22,8 @@ held = torch.empty(int(sys.argv[1]) << 20, dtype=torch.uint8, device="cuda:" + o
 sizes = [None] * dist.get_world_size()
 dist.all_gather_object(sizes, torch.cuda.get_device_properties(0).total_memory)
 if dist.get_rank() == 0:
-    print(json.dumps({"loss": len(sizes), "cards": len(set(sizes))}))
+    visible = torch.cuda.device_count()
+    print(json.dumps({"loss": len(sizes), "cards": len(set(sizes)), "visible": visible}))
 """
 
 
@@ -41,6 +42,7 @@ def test_ranks_have_cards_of_their_own_and_all_get_more_if_one_runs_out_of_memor
     assert [line["status"] for line in first] == ["out_of_memory"] * 3
     by_ranks = {line["config/gpus_per_trial"]: line for line in study.finished.values()}
     assert {ranks: line["loss"] for ranks, line in by_ranks.items()} == {1: 1, 2: 2, 4: 4}
+    assert all(line["visible"] == line["loss"] for line in by_ranks.values())
     assert by_ranks[4]["cards"] == by_ranks[4]["device"].count("cuda:") == 4
     alone = by_ranks[1]["peak_memory_gb"]
     assert 1300 * MB / GB < alone < 1450 * MB / GB

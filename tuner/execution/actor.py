@@ -34,12 +34,14 @@ class Worker:
         options: TrialOptions,
         *,
         forks: bool = False,
+        beside: tuple[str, ...] = (),
     ) -> None:
         """Prepares the process for trials of all tasks, whose data workers share.
 
         ``forks`` says that this is a ``Child``, and its trials forks of it. So it warms up by a single thread.
+        ``beside`` are the GPUs of other ranks, which a process for one trial sees, too, as under ``torchrun``.
         """
-        self._options = options
+        self._options, self._beside = options, beside
         self.device = device
         os.environ.update({**options.variables, **thread_variables(threads)})
         self._child: Child | None = None
@@ -60,7 +62,7 @@ class Worker:
 
         A benchmark with simulated GPUs replaces this method, and sets ``device`` to the real one.
         """
-        pin(device)  # Ray may have chosen another GPU
+        pin(device, self._beside)  # Ray may have chosen another GPU
         tasks = list(self._tasks.values())
         if any(isinstance(task.workload, Program) for task in tasks):
             from tuner.training.program import warm_up_program

@@ -75,7 +75,7 @@ def _import(names: Sequence[str], search_path: Sequence[str]) -> None:
     sys.path[:] = search_path
 
 
-def _preloaded(content: int, device: Device, threads: int, options: TrialOptions) -> Callable[[], Worker]:
+def _preloaded(content: int, device: Device, threads: int, options: TrialOptions) -> Callable[..., Worker]:
     """What makes the worker in a trial's process. For trials on the CPU it is made here, by a single thread."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
@@ -86,10 +86,10 @@ def _preloaded(content: int, device: Device, threads: int, options: TrialOptions
 
     use_main_thread()  # so that what programs import is loaded without another thread
     worker = make()
-    return lambda: worker
+    return lambda **_: worker
 
 
-def _serve(connection: Pipe, make: Callable[[], Worker]) -> None:
+def _serve(connection: Pipe, make: Callable[..., Worker]) -> None:
     """Forks a process for each trial; if that is not possible, runs one trial in this process."""
     # It ends when the study closes the pipe, and its trial before it. A trial has what the user's modules have set.
     handlers = {
@@ -179,14 +179,14 @@ def _kill(pid: int) -> None:
             kill(pid, signal.SIGKILL)
 
 
-def _run_trial(trial: Pipe, make: Callable[[], Worker], placement: Placement) -> None:
+def _run_trial(trial: Pipe, make: Callable[..., Worker], placement: Placement) -> None:
     """Runs a trial in this process, and ends the process."""
     programs = _programs()
     done = threading.Event()
     _in_thread("study", _listen, trial, done)
 
     def follow() -> None:
-        _send_events(trial, make(), placement)
+        _send_events(trial, make(beside=placement.beside), placement)
         done.set()
         _exit(0)
 

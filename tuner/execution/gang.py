@@ -27,9 +27,14 @@ def free_port(address: str) -> int:
 
 
 def meeting_at(placement: Placement, address: str, port: int) -> Placement:
-    """The placement with the address at which its ranks meet."""
-    others = tuple(replace(place, address=address, port=port) for place in placement.others)
-    return replace(placement, address=address, port=port, others=others)
+    """The placement with the address at which its ranks meet, and what each knows of the others."""
+
+    def met(place: Placement) -> Placement:
+        node = place.device.node_id
+        gpus = [one.device.uuid for one in placement.all if one.rank != place.rank and one.device.node_id == node]
+        return replace(place, address=address, port=port, beside=tuple(filter(None, gpus)))
+
+    return replace(met(placement), others=tuple(map(met, placement.others)))
 
 
 @dataclass

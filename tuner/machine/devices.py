@@ -103,10 +103,13 @@ def torch_has_cuda() -> bool:
     return not metadata.version("torch").endswith("+cpu")
 
 
-def pin(device: Device) -> None:
-    """Makes this GPU the only one that the process sees, as ``cuda:0``. Call it before torch initializes CUDA."""
+def pin(device: Device, beside: Sequence[str] = ()) -> None:
+    """Makes this GPU the one that the process sees as ``cuda:0``, alone or with others, by their UUIDs.
+
+    Call it before torch initializes CUDA.
+    """
     if device.kind == "cuda":
-        os.environ["CUDA_VISIBLE_DEVICES"] = device.uuid
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join([device.uuid, *beside])
 
 
 def torch_index(device: Device) -> int | None:
