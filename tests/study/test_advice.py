@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.support.attempts import attempt
-from tests.support.toy import Toy
 from tuner import errors
 from tuner.decisions.packing import make_plan
 from tuner.errors import spelled
@@ -14,8 +12,7 @@ from tuner.records.attempts import Attempt
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
 from tuner.study.advice import Figures, advise
-from tuner.trial import GB, Config, Device
-from tuner.workloads.base import Trainable
+from tuner.trial import GB, Device
 
 
 def row(name: str, **others: Any) -> Attempt:
@@ -33,7 +30,6 @@ def advice(
     attempts: list[Attempt] | None = None,
     in_python: bool = False,
     programs: tuple[str, ...] = (),
-    workloads: Mapping[str, Trainable] | None = None,
     **options: Any,
 ) -> list[str]:
     settings = Settings(**{"model_memory_gb": 2.0, **options} if not options.get("auto_memory") else options)
@@ -42,7 +38,7 @@ def advice(
     most, packing = settings.max_workers, settings.packing_used
     plan = make_plan([device], needs, packing=packing, buffer_bytes=0, max_workers=most, adaptive=True)
     tried = attempts if attempts is not None else rows
-    said = advise(Figures(rows, tried, plan, settings, programs, workloads or {}))
+    said = advise(Figures(rows, tried, plan, settings, programs))
     return [spelled(text, errors.in_python if in_python else in_terminal) for text in said]
 
 
@@ -115,13 +111,3 @@ def test_in_python_options_are_spelled_as_arguments() -> None:
         "`calibration=False`",
         "`resume`",
     ]
-
-
-def test_a_workload_advises_by_its_completed_trials() -> None:
-    class Counting(Toy):
-        def advice(self, trials: Sequence[tuple[Config, Mapping[str, float | None]]]) -> str:
-            return f"{len(trials)} trials: {trials[0][0]['width']} channels, {trials[0][1]['val_loss']}"
-
-    rows = [row("a", **{"config/width": "8"}), row("b", status="failed")]
-    assert advice(*rows, max_workers=2, workloads={"toy": Counting()}) == ["1 trials: 8 channels, 0.5"]
-    assert advice(*rows, max_workers=2, workloads={"toy": Toy()}) == []

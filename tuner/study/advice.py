@@ -6,8 +6,8 @@ Each sentence gives its figures and names an option. Nothing is said without a r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from tuner.decisions.packing import Packing, Plan, make_plan
 from tuner.errors import NOT_GIVEN, InputError, option
@@ -15,8 +15,6 @@ from tuner.records.attempts import Attempt
 from tuner.reporting.texts import count_text, gb_span
 from tuner.spec.settings import Settings
 from tuner.trial import GB
-from tuner.workloads.base import Trainable
-from tuner.workloads.protocols import Advising, optional
 
 SPARE = 1.1  # what is advised exceeds what was measured by so much
 
@@ -30,7 +28,6 @@ class Figures:
     plan: Plan  # how the trials shared the devices
     settings: Settings  # the study's
     programs: Collection[str] = ()  # the workloads that are functions or scripts
-    workloads: Mapping[str, Trainable] = field(default_factory=dict)  # by name
 
     def option(self, name: str, value: object = NOT_GIVEN) -> str:
         """An option, and its value if one is advised, rounded to hundredths."""
@@ -39,7 +36,7 @@ class Figures:
 
 def advise(figures: Figures) -> list[str]:
     """Pieces of advice, the most useful first."""
-    rules: list[Callable[[Figures], str]] = [_out_of_memory, _of_workloads, _shares]
+    rules: list[Callable[[Figures], str]] = [_out_of_memory, _shares]
     return [said for rule in rules if (said := rule(figures))]
 
 
@@ -68,16 +65,6 @@ def _out_of_memory(figures: Figures) -> str:
         remedy = f"without {figures.option(settings.given_by)} what each of them needs is estimated"
     times = count_text(len(ran_out), "time")
     return f"{count_text(len(names), 'trial')} ran out of memory {times}, with {most:.2f} GB at most: {remedy}"
-
-
-def _of_workloads(figures: Figures) -> str:
-    """The workload's own advice."""
-    for name, workload in figures.workloads.items():
-        rows = [row for row in figures.rows if row.workload == name and row.status == "completed"]
-        own = optional(workload, Advising.advice)
-        if rows and own and (said := own([(row.config, row.metrics) for row in rows])):
-            return said
-    return ""
 
 
 def _shares(figures: Figures) -> str:

@@ -128,16 +128,6 @@ class Teachers(Protocol):
         """Modules that are never trained. Offloaded ones are on the device only while ``forward`` runs."""
 
 
-class Advising(Protocol):
-    """Advice at a study's end that only the workload can give."""
-
-    def advice(self, trials: Sequence[tuple[Config, Mapping[str, float | None]]]) -> str:
-        """What should be done otherwise next time; empty for nothing.
-
-        ``trials`` are the configurations and metrics of the completed trials.
-        """
-
-
 class Restorable(Protocol):
     """Models that can be built without their data."""
 

@@ -180,15 +180,3 @@ def test_one_that_goes_on_ends_as_one_that_never_stopped(traffic: CanData, tmp_p
 
 def test_the_workload_is_found_by_its_name() -> None:
     assert isinstance(find_workload("kd-gat"), KDGAT)
-
-
-def test_a_held_out_attack_that_no_trial_finds_is_said() -> None:
-    def advice(*recalls: float, held_out: str = "dos", stage: str = "classifier") -> str:
-        trial = {"held_out": held_out, "stage": stage}
-        return KDGAT().advice([(trial, {"test_recall": recall}) for recall in recalls])
-
-    said = advice(0.04, 0.03)
-    assert said.startswith("no trial finds the attacks of kind dos, which training never had: the best of 2 finds 4%")
-    assert "an autoencoder, which learns normal traffic alone, may" in said
-    assert advice(0.04, 0.5) == advice(0.0, held_out="") == ""
-    assert advice(0.0, stage="autoencoder").endswith("finds 0% of them (test_recall)"), "it is an autoencoder already"

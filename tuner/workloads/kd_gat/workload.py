@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 STAGES = ("autoencoder", "classifier")
 ROLES = ("teacher", "student")
 TEACHER_BATCH = 32
-FOUND = 0.1  # a model that finds a smaller share of a kind of attack does not find it
-OTHER_STAGE = (
-    "What learns from attacks seldom finds another kind; an autoencoder, which learns normal traffic alone, may"
-)
 
 
 class KDGAT(Workload["CanData", "Distilled"]):
@@ -197,20 +193,6 @@ class KDGAT(Workload["CanData", "Distilled"]):
         from tuner.workloads.kd_gat.evaluation import evaluate
 
         return evaluate(model, data, split, parts)
-
-    def advice(self, trials: Sequence[tuple[Config, Mapping[str, float | None]]]) -> str:
-        """Names a kind of attack that training never had and that no trial finds."""
-        found: dict[str, list[float]] = {}
-        for config, metrics in trials:
-            recall = metrics.get("test_recall")
-            if config["held_out"] and recall is not None:
-                found.setdefault(str(config["held_out"]), []).append(recall)
-        for kind, recalls in found.items():
-            if max(recalls) < FOUND:
-                said = f"no trial finds the attacks of kind {kind}, which training never had: the best of "
-                said += f"{len(recalls)} finds {max(recalls):.0%} of them (test_recall)"
-                return said if trials[0][0]["stage"] == "autoencoder" else f"{said}. {OTHER_STAGE}"
-        return ""
 
     def _graphs(self, config: Config, data: CanData) -> Index:
         from tuner.workloads.kd_gat.batches import graphs_of
