@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.support.ray_trials import Slow, placements, until
+from tests.support.ray_trials import Slow, placements, spread, until
 from tuner.decisions.packing import Plan, make_plan
 from tuner.errors import DataError, InputError
 from tuner.execution import cluster_discovery as joining
@@ -25,7 +25,8 @@ from tuner.execution.executor import DevicesFound
 from tuner.execution.mapped_arrays import put, unpack
 from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, oom_kills
 from tuner.execution.ray_executor import RayExecutor
-from tuner.trial import GB, MB, Began, Device, DeviceLost, EpochReport, Outcome
+from tuner.trial import GB, MB, Began, Device, DeviceLost, EpochReport, Objective, Outcome
+from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
 
@@ -55,7 +56,11 @@ def joined(two_nodes: Any) -> Iterator[RayExecutor]:
 def plan(joined: RayExecutor) -> Plan:
     """A trial on each node, for which the executor is open."""
     made = make_plan(joined.devices("cpu"), [GB // 2] * 2, packing="uniform", buffer_bytes=0, threads=1)
-    joined.open({"toy": TrainingTask(Slow(), None)}, made, None)
+    joined.open(
+        {"toy": TrainingTask(Slow(), None), "spread": TrainingTask(Function(spread), None, asked=Objective("loss"))},
+        made,
+        None,
+    )
     return made
 
 
@@ -125,6 +130,27 @@ def test_a_node_that_joins_runs_a_trial_within_twenty_seconds(
     assert until(joined, Outcome).placement.device.node_id == node.node_id
     two_nodes.remove_node(node, allow_graceful=False)
     collect(joined, events, lambda: DeviceLost(more.devices[0], "its node died") in events)
+
+
+@pytest.mark.ray
+def test_ranks_on_two_nodes_train_together_and_end_together_with_one_of_them(
+    two_nodes: Any, joined: RayExecutor, plan: Plan
+) -> None:
+    node = two_nodes.add_node(num_cpus=1, memory=GB, object_store_memory=80 * MB)
+    events: list[Any] = []
+    collect(joined, events, lambda: any(isinstance(event, DevicesFound) for event in events))
+    more = make_plan(events[-1].devices, [GB // 2], packing="uniform", buffer_bytes=0, threads=1)
+    joined.extend(more)
+    whole = plan.with_more(more)
+    for epochs, status, error in [(2, "completed", ""), (200, "failed", "its node died")]:
+        (gang,) = placements(whole, 1, epochs=epochs, workload="spread", gpus_per_trial=3, nodes_per_trial=3)
+        joined.submit(gang)
+        assert until(joined, EpochReport).epoch == 0
+        assert until(joined, EpochReport).metrics == {"loss": 1.0, "machines": 3, "ranks": 3}
+        if status == "failed":
+            two_nodes.remove_node(node, allow_graceful=False)
+        outcome = until(joined, Outcome)
+        assert (outcome.status, error in outcome.error) == (status, True)
 
 
 @pytest.mark.ray

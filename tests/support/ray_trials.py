@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
+import tuner
 from tests.support.packing import start_all
 from tests.support.toy import Toy
 from tuner.decisions.packer import Packer
 from tuner.decisions.packing import Plan
 from tuner.execution.executor import Executor
 from tuner.execution.stop_requests import StopRequests
-from tuner.trial import GB, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
+from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Batch
 
 
@@ -27,6 +30,15 @@ class Slow(Toy):
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         time.sleep(0.025)
         return super().loss(model, batch)
+
+
+def spread(config: Config) -> None:
+    """Reports on how many machines the ranks of its trial are."""
+    groups: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(groups, os.environ["GROUP_RANK"])
+    for _ in range(int(config["epochs"])):
+        time.sleep(0.1)
+        tuner.report(loss=1.0, machines=len(set(groups)), ranks=len(groups))
 
 
 class Unpackable(Toy):
@@ -42,12 +54,14 @@ def _unpack() -> Any:
     raise ModuleNotFoundError("No module named 'left_at_home'")
 
 
-def placements(plan: Plan, trials: int, attempt: int = 1, epochs: int = 5) -> list[Placement]:
+def placements(
+    plan: Plan, trials: int, attempt: int = 1, epochs: int = 5, workload: str = "toy", **more: int
+) -> list[Placement]:
     """Places for so many trials, as far as there are."""
     packer = Packer(plan)
     estimate = MemoryEstimate("given", context_bytes=GB // 2)
-    config = {"lr": 0.1, "weight_decay": 0.0, "epochs": epochs, "fault": 0}
-    named = [Trial(f"t{number}-{attempt}", "toy", str(number), config, 0, attempt) for number in range(trials)]
+    config = {"lr": 0.1, "weight_decay": 0.0, "epochs": epochs, "fault": 0, **more}
+    named = [Trial(f"t{number}-{attempt}", workload, str(number), config, 0, attempt) for number in range(trials)]
     packer.enqueue(Request(trial, estimate, GB // 2) for trial in named)
     return start_all(packer)
 
