@@ -97,6 +97,45 @@ def test_room_is_kept_for_several_trials_of_several_ranks_at_once(gpu_16gb: Devi
     assert [len(place.all) for place in start_all(found)] == [2, 2]
 
 
+def test_room_is_free_again_when_the_only_trial_that_waits_for_it_is_dropped(gpu_16gb: Device) -> None:
+    sizes = [(6.0, 1), (8.0, 2), (9.0, 1)]
+    waiting = requests(*sizes)
+    found = packer(gpus(gpu_16gb, "", ""), *sizes, waiting=waiting[:1])
+    (first,) = start_all(found)
+    found.enqueue(waiting[1:2])
+    assert start_all(found) == []
+    found.drop("t1")
+    found.release(first)
+    found.enqueue(waiting[2:])
+    assert [place.trial for place in start_all(found)] == [waiting[2].trial]
+
+
+def test_what_runs_longer_than_ranks_wait_gives_its_room_to_others(gpu_16gb: Device) -> None:
+    sizes = [(5.0, 1), (8.0, 1), (5.0, 2), (5.0, 1)]
+    long, short, big, small = requests(*sizes, seconds=[2000, 1000, 100, 3000])
+    found = packer(gpus(gpu_16gb, "", ""), *sizes, waiting=[short, long])
+    running = {place.trial.trial_id: place for place in start_all(found)}
+    found.enqueue([big])
+    assert start_all(found) == []
+    found.release(running["t0"])
+    found.enqueue([small])
+    assert [place.trial for place in start_all(found)] == [small.trial]
+
+
+def test_ranks_start_on_the_first_devices_that_are_free_though_room_is_kept_on_others(gpu_16gb: Device) -> None:
+    sizes = [*[(8.0, 1)] * 3, (8.0, 2)]
+    *small, big = requests(*sizes)
+    found = packer(gpus(gpu_16gb, "", "", ""), *sizes, waiting=small)
+    running = start_all(found)
+    found.enqueue([big])
+    assert start_all(found) == []
+    kept = {account.index for account in found._kept_for("t3")}
+    for place in running:
+        if place.device.index == min(kept) or place.device.index not in kept:
+            found.release(place)
+    assert [place.trial for place in start_all(found)] == [big.trial]
+
+
 def test_two_trials_of_several_ranks_do_not_block_each_other(gpu_16gb: Device) -> None:
     found = packer(gpus(gpu_16gb, "", "", "", ""), *[(6, 4)] * 3, (4, 2))
     order = []

@@ -14,9 +14,11 @@ from typing import Any, BinaryIO
 import numpy as np
 import psutil
 import pytest
+from rpds import HashTrieMap
 
 from tests.support.ray_trials import Slow, placements, spread, until
 from tuner.decisions.packing import Plan, make_plan
+from tuner.decisions.state import State
 from tuner.errors import DataError, InputError
 from tuner.execution import cluster_discovery as joining
 from tuner.execution.cluster import RayConnection
@@ -25,7 +27,20 @@ from tuner.execution.executor import DevicesFound
 from tuner.execution.mapped_arrays import put, unpack
 from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, oom_kills
 from tuner.execution.ray_executor import RayExecutor
-from tuner.trial import GB, MB, Began, Device, DeviceLost, EpochReport, Objective, Outcome
+from tuner.trial import (
+    GB,
+    MB,
+    RANKS,
+    Began,
+    Device,
+    DeviceLost,
+    EpochReport,
+    MemoryEstimate,
+    Objective,
+    Outcome,
+    Request,
+    Trial,
+)
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
@@ -130,6 +145,22 @@ def test_a_node_that_joins_runs_a_trial_within_twenty_seconds(
     assert until(joined, Outcome).placement.device.node_id == node.node_id
     two_nodes.remove_node(node, allow_graceful=False)
     collect(joined, events, lambda: DeviceLost(more.devices[0], "its node died") in events)
+
+
+@pytest.mark.ray
+def test_the_autoscaler_is_asked_for_what_waits_and_no_longer_when_nothing_does(
+    joined: RayExecutor, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", lambda *, bundles: asked.append(bundles))
+    monkeypatch.setattr("tuner.execution.ray_executor.DEMAND_SECONDS", 0.0)
+    estimate = MemoryEstimate("given", context_bytes=GB)
+    pair = Request(Trial("t1", "toy", "t1", {RANKS: 2}, 0), estimate, GB)
+    state = State(plan=plan, waiting=HashTrieMap({"t1": pair}))
+    joined.demand(state)
+    joined.demand(State(plan=plan))
+    joined.demand(State(plan=plan))
+    assert asked == [[{"CPU": 1.0}, {"CPU": 1.0}], []]
 
 
 @pytest.mark.ray

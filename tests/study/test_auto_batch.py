@@ -23,7 +23,7 @@ from tuner.study.prepare import Selected
 from tuner.study.repeat import program
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
-from tuner.trial import AUTO, GB, Device, is_auto
+from tuner.trial import AUTO, GB, RANKS, Device, is_auto
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import find_workload
@@ -58,7 +58,7 @@ def device(size_gb: float, cores: int = 0) -> Device:
 def test_the_key_that_memory_grows_with_may_be_auto_and_no_other() -> None:
     for name in ("graphsage", "gt-ssl"):
         schema = find_workload(name).schema
-        assert [key for key, spec in schema.items() if getattr(spec, "auto", False)] == ["batch_size"]
+        assert [key for key, spec in schema.items() if getattr(spec, "auto", False)] == ["batch_size", RANKS]
         assert complete({"batch_size": AUTO}, schema)["batch_size"] == AUTO
         with pytest.raises(InputError, match="lr = 'auto' is not a number"):
             configurations([{"lr": AUTO}], schema)

@@ -17,7 +17,7 @@ from tuner.search.configurations import complete
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, misfit_text
 from tuner.study.planning import Estimates, estimate_requests, plan_more, plan_requests, whole_of, with_host_needs
-from tuner.trial import AUTO, GB, RANKS, Device, History, MemoryEstimate, Request, Trial
+from tuner.trial import AUTO, GB, RANKS, Device, DeviceLost, History, MemoryEstimate, Request, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
@@ -53,7 +53,12 @@ def test_devices_that_join_are_planned_for_the_trials_that_fit_there(gpu_16gb: D
     assert (more.devices, more.workers) == ((small,), 1)
     assert plan_more(state, [none], settings, 0) is None
     assert plan_more(state, [dataclasses.replace(small, kind="cpu")], settings, 0) is None
-    assert plan_more(state, [small], settings.changed(max_workers=plan.workers), 0) is None
+    bounded = settings.changed(max_workers=sum(plan.slots))
+    assert plan_more(state, [small], bounded, 0) is None
+    without = apply(state, DeviceLost(gpu_16gb, "its node died"))
+    assert plan_more(without, [small], bounded, 0) is not None, "it takes the place of the lost one"
+    uniform = dataclasses.replace(plan, packing="uniform")
+    assert plan_more(dataclasses.replace(state, plan=uniform), [small], settings, 0) is None, "9 GB for each"
 
 
 @pytest.mark.parametrize(("gb", "ranks"), [(16, 1), (8, 2), (5, 4), (1, 1)])

@@ -24,7 +24,7 @@ class Kept:
     size: int  # the room in bytes
     spare: int  # what those may take that end later
     slots: int
-    others: dict[Rank, int] = field(default_factory=dict)  # their bytes
+    others: dict[Rank, int]  # their bytes
 
     def resize(self, size: int) -> None:
         """Keeps another number of bytes."""
@@ -103,6 +103,9 @@ class Account:
 
     def keep(self, trial: Trial, need: int, until: float) -> None:
         """Keeps room for ranks of a trial, of so many bytes each."""
-        number, later = self.ranks_of(trial), [size for end, size in self.running.values() if end > until]
-        spare, slots = self.budget - need * number - sum(later), self.allowed - number - len(later)
-        self.kept = Kept(trial.trial_id, until, need * number, spare, slots)
+        number, later = (
+            self.ranks_of(trial),
+            {rank: size for rank, (end, size) in self.running.items() if end > until},
+        )
+        spare, slots = self.budget - need * number - sum(later.values()), self.allowed - number - len(later)
+        self.kept = Kept(trial.trial_id, until, need * number, spare, slots, later)

@@ -10,7 +10,7 @@ from operator import itemgetter
 
 from tuner.trial import Placement, Request, Shape
 
-Turn = tuple[int, int, float, int, int]
+Waiting = tuple[tuple[int, int, float, int], str, Request, int, Shape]  # its turn and id; need and shape
 Room = tuple[float, int, int]  # when a device has room, its free bytes as a negative number, and its index
 
 
@@ -19,22 +19,22 @@ class Gangs:
 
     def __init__(self) -> None:
         """None waits."""
-        self._waiting: dict[str, tuple[Turn, str, Request]] = {}
-        self._order: list[tuple[Turn, str, Request]] = []
+        self._waiting: dict[str, Waiting] = {}
+        self._order: list[Waiting] = []
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
     def __iter__(self) -> Iterator[tuple[Request, int, Shape]]:
         """Each with its need and its shape."""
-        return ((request, -turn[3], (-turn[1], turn[4])) for turn, _, request in self._order)
+        return map(itemgetter(2, 3, 4), self._order)
 
     def add(self, request: Request, need: int) -> None:
         """Adds one, each of whose ranks will be given so many bytes; one that waits gets another need."""
         trial_id, seconds = request.trial.trial_id, math.inf if request.seconds is None else request.seconds
         self.pop(trial_id)
-        (ranks, nodes), seed = request.trial.shape, request.trial.seed
-        self._waiting[trial_id] = (seed, -ranks, -seconds, -need, nodes), trial_id, request
+        turn, shape = (request.trial.seed, -request.trial.ranks, -seconds, -need), request.trial.shape
+        self._waiting[trial_id] = turn, trial_id, request, need, shape
         insort(self._order, self._waiting[trial_id], key=itemgetter(0, 1))
 
     def pop(self, trial_id: str) -> None:

@@ -129,8 +129,9 @@ class Packer:
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue, if it waits."""
         self._queue.pop(trial_id)
-        self._gangs.pop(trial_id)
-        self._keep_no_more(trial_id)
+        if self._gangs:
+            self._gangs.pop(trial_id)
+            self._keep_no_more(trial_id)
 
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. Those that wait get other needs instead, and keep their turn among equals.
@@ -247,9 +248,12 @@ class Packer:
                 now[shape] = most_per_rank([one[0].device for one in rooms], [one[1] for one in rooms], shape)
                 rest = [account for account in self._accounts if not (account.kept or account.lost)]
                 later[shape] = most_per_rank([one.device for one in rest], [one.budget for one in rest], shape)
-            if mine:
-                found = self._together(request, need, [(one, one.within_bounds, one.slots) for one in mine])
-            if not found and need <= now[shape]:
+            if mine and any(one.within_bounds >= need for one in mine):
+                others = [room for room in rooms if room[0] not in mine]
+                found = self._together(
+                    request, need, [*((one, one.within_bounds, one.slots) for one in mine), *others]
+                )
+            elif need <= now[shape]:
                 found = self._together(request, need, rooms)
             if found and shape[0] <= self._most:
                 return request, gang_of([self._placement(request, need, account) for account in found])
@@ -295,7 +299,7 @@ class Packer:
 
     def _keep_no_more(self, trial_id: str) -> None:
         """Keeps no more room for a trial."""
-        for account in self._kept_for(trial_id) if self._look or self._gangs else ():
+        for account in self._kept_for(trial_id):
             account.kept = None
             self._look = True
             self._has_changed(account)

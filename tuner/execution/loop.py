@@ -29,7 +29,7 @@ from tuner.decisions.events import (
 from tuner.decisions.packing import Plan
 from tuner.decisions.policies import LOG, Course, Packing
 from tuner.decisions.state import State
-from tuner.errors import ExecutionError, TunerError, with_text
+from tuner.errors import ExecutionError, one_line, with_text
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import DevicesFound, Executor, Happening, Weights
 from tuner.execution.stall_detector import StallDetector
@@ -115,6 +115,7 @@ class StudyLoop:
             if self.course.state.stopping:
                 self.stop()
                 raise EndedEarly(self.why)
+            self.executor.demand(self.course.state)
             self.listen(self.interrupt.seconds_left(self._seconds_until_next()))
             self.listener.tick()
 
@@ -153,7 +154,6 @@ class StudyLoop:
             self.arbiter.promise(self._placements())
             wait = self.arbiter.wait(held, placed=placed)
         self.take(RoomSeen(None))
-        self.executor.demand(self.course.state)
         if self.changed and self.course.state.waiting:
             self._log_waiting(held, bounds)
         self.changed, self.look_again = False, now + POLL_SECONDS if held else 0.0
@@ -235,8 +235,8 @@ class StudyLoop:
             return
         try:
             self.executor.extend(plan)
-        except TunerError as error:  # the study goes on without them
-            self.listener.noted(f"{names} cannot be used: {error.text}")
+        except Exception as error:  # the study goes on without them
+            self.listener.noted(f"{names} cannot be used: {one_line(error)}")
             return
         self.take(Joined(plan))
         self.listener.noted(f"{names} joined")

@@ -139,15 +139,15 @@ def make_pools(
     return pools
 
 
-def reserve(pools: Sequence[WorkerPool]) -> None:
-    """Reserves the devices of all pools.
+def reserve(pools: Sequence[WorkerPool], seconds: float) -> None:
+    """Reserves the devices of all pools, within this time.
 
     Raises:
         ExecutionError: Ray has too few free resources.
     """
     import ray
 
-    deadline = time.monotonic() + READY_SECONDS
+    deadline = time.monotonic() + seconds
     for pool, group in [(pool, pool.reserve()) for pool in pools]:
         if not group.wait(max(0.0, deadline - time.monotonic())):
             available = ray.available_resources()

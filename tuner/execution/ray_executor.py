@@ -22,7 +22,7 @@ from tuner.execution.executor import START_SECONDS, DevicesFound, Executor, Exec
 from tuner.execution.gang import Gang, free_port, meeting_at
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, answered, ask, cluster_devices, on_node, on_one_machine
-from tuner.execution.pool import WorkerPool, make_pools, reserve
+from tuner.execution.pool import READY_SECONDS, WorkerPool, make_pools, reserve
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
 from tuner.execution.worker import weights_of
@@ -39,6 +39,7 @@ from tuner.workloads.task import Tasks
 
 LOG = logging.getLogger("tuner.decisions")
 EVENT_SECONDS = 30
+JOIN_SECONDS = 10  # for a node that has joined to give its devices
 DEMAND_SECONDS = 5  # between two requests to the autoscaler, at least
 WEIGHTS_SECONDS = 60
 ANSWERS = "answers"  # the group of a worker's calls that need not wait for its trial
@@ -72,7 +73,7 @@ class RayExecutor(Executor):
         self._events: list[ExecutorEvent] = []  # for the next poll
         self._gangs: dict[str, Gang] = {}  # the trials of several ranks, by id
         self._choice: DeviceChoice = "auto"
-        self._asked: list[dict[str, float]] = []  # of the autoscaler
+        self._has_asked = False  # whether the autoscaler was asked for nodes
         self._ask_again = 0.0  # monotonic seconds
         self._joining: dict[ObjectRef, tuple[Node, str]] = {}  # by what will say which devices a node has
 
@@ -138,16 +139,24 @@ class RayExecutor(Executor):
         pools = make_pools(plan, where, memory, self._make)
         for device, pool in pools.items():
             pool.mps = MpsClients(self._mps.get(device.uuid, ""), limited=self._options.caps)
-        reserve(list(pools.values()))
-        self._failures.watch({pool.node_id for pool in pools.values()})
+        try:
+            reserve(list(pools.values()), JOIN_SECONDS if self._pools else READY_SECONDS)
+            self._failures.watch({pool.node_id for pool in pools.values()})
+        except BaseException:
+            for pool in pools.values():
+                pool.close()
+            raise
         self._nodes |= where
         self._addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
         self._pools |= pools
 
     def demand(self, state: State) -> None:
-        """Asks for nodes that have room for all at once; Ray keeps to the cluster's own bounds."""
+        """Asks for nodes that have room for all at once; Ray keeps to the cluster's own bounds.
+
+        Ray has one such request for the whole cluster, so it is made again while trials wait.
+        """
         now, plan = time.monotonic(), state.plan
-        if self._address is None or plan is None or now < self._ask_again or not self._watch.head_answers:
+        if self._address is None or plan is None or now < self._ask_again or not (state.waiting or self._has_asked):
             return
         self._ask_again = now + DEMAND_SECONDS
         bundles: list[dict[str, float]] = []
@@ -162,9 +171,10 @@ class RayExecutor(Executor):
     def _tell(self, bundles: list[dict[str, float]]) -> None:
         from ray.autoscaler.sdk import request_resources
 
-        if bundles != self._asked:
-            self._asked = bundles
-            request_resources(bundles=bundles)
+        if self._watch.head_answers:
+            with suppress(self._ray.exceptions.RayError, RuntimeError):  # that the head is gone is noticed elsewhere
+                request_resources(bundles=bundles)
+                self._has_asked = bool(bundles)
 
     def submit(self, placement: Placement) -> None:
         """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
@@ -220,7 +230,7 @@ class RayExecutor(Executor):
             end_processes([run for run in self._running.values() if reachable or run.pool.node_id == own], own)
             for pool in self._pools.values() if reachable else ():
                 pool.close()
-            if reachable:
+            if self._has_asked:
                 self._tell([])
         self._running.clear()
         self._gangs.clear()

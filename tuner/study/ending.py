@@ -111,7 +111,7 @@ def _print_end(console: Console, study: Study, result: StudyResult, record: Stud
     folder, several = Path(result), len(study.objectives) > 1
     tables = not (study.selected.returns_table and in_notebook())
     programs = record.programs
-    figures = Figures(result.trials, study.attempts, study.plan, study.settings, programs)
+    figures = Figures(result.trials, study.attempts, result.plan, study.settings, programs)
     lines = [estimate_accuracy(result.trials, record.plan.first_shares_gb)] if study.settings.estimates_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]

@@ -34,6 +34,7 @@ from tuner.trial import (
     Config,
     Configuration,
     Device,
+    History,
     MemoryEstimate,
     Phase,
     Request,
@@ -361,9 +362,11 @@ def plan_more(state: State, devices: Sequence[Device], settings: Settings, more:
     devices = usable([device for device in devices if device.kind == plan.devices[0].kind], settings)
     most = max((budget_bytes(device, plan.buffer_bytes) for device in devices), default=0)
     least = plan.footprint_bytes if plan.packing == "uniform" else 0
-    fitting = [request for request in alike if max(request.need_bytes, least) <= most]
+    alike = [replace(one, need_bytes=max(one.need_bytes, least), history=History()) for one in alike]
+    fitting = [request for request in alike if request.need_bytes <= most]
     requests = list(islice(cycle(fitting), max(len(fitting) if left else 0, more) if fitting else 0))
-    workers = None if settings.most_workers is None else settings.most_workers - plan.workers
+    there = sum(slots for device, slots in zip(plan.devices, plan.slots, strict=True) if device not in state.lost)
+    workers = None if settings.most_workers is None else max(0, settings.most_workers - there)
     if not requests or workers == 0:
         return None
     try:
