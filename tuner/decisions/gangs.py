@@ -37,10 +37,11 @@ class Gangs:
         self._waiting[trial_id] = turn, trial_id, request, need, shape
         insort(self._order, self._waiting[trial_id], key=itemgetter(0, 1))
 
-    def pop(self, trial_id: str) -> None:
-        """Takes one out if it waits."""
+    def pop(self, trial_id: str) -> bool:
+        """Takes one out; returns whether it waited."""
         if found := self._waiting.pop(trial_id, None):
             del self._order[bisect_left(self._order, found[:2], key=itemgetter(0, 1))]
+        return found is not None
 
 
 def together(shape: Shape, nodes: Iterable[Sequence[Room]]) -> list[int]:

@@ -59,11 +59,6 @@ class Packer:
         self._count_devices()
 
     @property
-    def largest_bytes(self) -> int:
-        """The largest possible memory share of a trial: the largest budget of a remaining device; 0 without any."""
-        return self._largest
-
-    @property
     def room_bytes(self) -> int:
         """The free bytes of the emptiest device with a free slot, without bounds; 0 if there is none."""
         return next((account.free for account in self._freest()), 0)
@@ -129,8 +124,7 @@ class Packer:
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue, if it waits."""
         self._queue.pop(trial_id)
-        if self._gangs:
-            self._gangs.pop(trial_id)
+        if self._gangs.pop(trial_id):
             self._keep_no_more(trial_id)
 
     def enqueue(self, requests: Iterable[Request]) -> None:

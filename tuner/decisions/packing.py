@@ -96,15 +96,9 @@ class Plan:
 
     def with_more(self, more: Plan) -> Plan:
         """This plan with further devices after its own."""
-        return replace(
-            self,
-            devices=self.devices + more.devices,
-            budgets=self.budgets + more.budgets,
-            fits=self.fits + more.fits,
-            expected=self.expected + more.expected,
-            slots=self.slots + more.slots,
-            ram_budgets={**self.ram_budgets, **more.ram_budgets},
-        )
+        names = ("devices", "budgets", "fits", "expected", "slots")
+        of_all = {name: getattr(self, name) + getattr(more, name) for name in names}
+        return replace(self, **of_all, ram_budgets={**self.ram_budgets, **more.ram_budgets})
 
     @property
     def ram_fits(self) -> Mapping[str, int]:

@@ -230,8 +230,7 @@ class StudyLoop:
     def _join(self, devices: tuple[Device, ...]) -> None:
         """Uses the devices of a node that has joined, if a trial that is left fits there."""
         state, names = self.course.state, ", ".join(device.label for device in devices)
-        plan = None if state.stopping else self.plan_more(state, devices)
-        if plan is None:
+        if state.stopping or (plan := self.plan_more(state, devices)) is None:
             return
         try:
             self.executor.extend(plan)

@@ -296,7 +296,7 @@ def plan_requests(
     served = [within(request, whole, tasks, settings) for request in requests]
     try:
         all_of_them = list(islice(cycle(served), max(trials, len(served))))
-        plan = _plan_of(devices, all_of_them, settings, settings.most_workers, settings.threads)
+        plan = _plan_of(devices, all_of_them, settings)
         for request in served:
             if request.trial.ranks > 1 and request.need_bytes > (most := whole.of(request.trial)[0]):
                 raise InputError(no_place(request, devices, most))
@@ -328,21 +328,15 @@ def plan_requests(
     return plan, served
 
 
-def _plan_of(
-    devices: Sequence[Device],
-    requests: Sequence[Request],
-    settings: Settings,
-    max_workers: int | None,
-    threads: int | None,
-) -> Plan:
+def _plan_of(devices: Sequence[Device], requests: Sequence[Request], settings: Settings) -> Plan:
     ranks = [request for request in requests for _ in range(request.trial.ranks)]
     return make_plan(
         devices,
         [_planned_bytes(request, settings) for request in ranks],
         packing=settings.packing_used,
         buffer_bytes=settings.buffer_bytes,
-        max_workers=max_workers,
-        threads=threads,
+        max_workers=settings.most_workers,
+        threads=settings.threads,
         host_needs=[request.host_bytes for request in ranks],
         adaptive=settings.adaptive_workers,
         gangs=len(ranks) > len(requests),
@@ -370,7 +364,7 @@ def plan_more(state: State, devices: Sequence[Device], settings: Settings, more:
     if not requests or workers == 0:
         return None
     try:
-        return _plan_of(devices, requests, settings, workers, plan.threads)
+        return _plan_of(devices, requests, settings.changed(max_workers=workers, threads=plan.threads))
     except InputError:
         return None
 
