@@ -176,8 +176,7 @@ class Trial:
     @property
     def ranks_here(self) -> int:
         """The number of its ranks on each machine."""
-        ranks, nodes = self.shape
-        return ranks // nodes
+        return self.shape[0] // self.shape[1]
 
 
 def is_auto(config: Config) -> bool:

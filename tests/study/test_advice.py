@@ -57,14 +57,6 @@ def test_shares_are_left_alone_where_cores_or_the_user_allow_no_more() -> None:
     assert advice(*(row(name, peak_memory_gb=1.9) for name in "abcdef")) == []
 
 
-def test_peaks_that_differ_call_for_estimates() -> None:
-    rows = [row("large", peak_memory_gb=1.8), *(row(name, peak_memory_gb=0.2) for name in "abcdef")]
-    assert advice(*rows) == [
-        "peaks were 0.20 to 1.80 GB, and each trial was given 2 GB: without `--model-memory-gb` up to 7 "
-        "instead of 2 would run at once"
-    ]
-
-
 def test_nothing_is_said_of_shares_where_a_configuration_has_no_peak() -> None:
     assert advice(*ALIKE, row("g", status="failed", peak_memory_gb=None)) == []
 

@@ -78,7 +78,7 @@ def test_the_plan_says_that_footprints_are_learned_given_or_traced() -> None:
         plan, served = plan_requests(tasks, requests, [CPU], settings)
         said.append(next(line for line in plan_text(plan, served, "").splitlines() if "footprint" in line))
     assert "footprint  not known yet: the first trials get " in said[0]
-    assert said[0].endswith(" GB each, and their peaks tell what the others need")
+    assert said[0].endswith(" GB each; their peaks tell what others need")
     assert said[1].endswith("2.50 GB a trial, as given")
     assert "the largest (traced" in said[2]
 

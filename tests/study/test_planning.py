@@ -61,7 +61,7 @@ def test_devices_that_join_are_planned_for_the_trials_that_fit_there(gpu_16gb: D
     assert plan_more(dataclasses.replace(state, plan=uniform), [small], settings, 0) is None, "9 GB for each"
 
 
-@pytest.mark.parametrize(("gb", "ranks"), [(16, 1), (8, 2), (5, 4), (1, 1)])
+@pytest.mark.parametrize(("gb", "ranks"), [(16, 1), (8, 2), (5, 4), (1, 4)])
 def test_auto_takes_as_few_ranks_as_have_the_memory(gpu_16gb: Device, gb: int, ranks: int) -> None:
     one = dataclasses.replace(gpu_16gb, total_bytes=gb * GB, free_bytes=gb * GB)
     devices = [dataclasses.replace(one, index=index, uuid=f"u{index}") for index in range(4)]

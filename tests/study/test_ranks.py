@@ -21,6 +21,8 @@ import tuner
 from tests.support.toy import Batched, Toy
 from tuner.errors import InputError
 from tuner.hyperparameters import Hyperparameter
+from tuner.records.study_record import read_study
+from tuner.study.repeat import how_to_repeat
 from tuner.trial import Config
 from tuner.workloads.base import Batch, Split
 
@@ -107,22 +109,38 @@ def test_a_script_for_torchrun_runs_unchanged(tmp_path: Path) -> None:
     result = tuner.run(
         f"script {script} {{lr}}", space={"lr": 0.5}, gpus_per_trial=2, output=tmp_path / "out", **OPTIONS
     )
-    assert [row.metrics["loss"] for row in result.trials] == [1.5]
+    (row,) = result.trials
+    assert row.metrics["loss"] == 1.5
+    assert how_to_repeat(read_study(tmp_path / "out"), row, tmp_path / "out").startswith(
+        "torchrun --nproc-per-node 2 "
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"in_process": True}, "gpus_per_trial=2: not with in_process=True"),
-        ({"gpus_per_trial": 1, "config": [{"gpus_per_trial": "many"}]}, "gpus_per_trial='many': must be a whole"),
-        ({"max_workers": 1}, "max_workers=1: a trial of 2 ranks needs as many workers, on one machine"),
+        (
+            {"gpus_per_trial": 1, "config": [{"gpus_per_trial": "many"}]},
+            "gpus_per_trial many: must be a whole",
+        ),
+        (
+            {"max_workers": 1},
+            "gpus_per_trial=2: takes 2 workers on a machine, and 1 is the most: give fewer",
+        ),
+        (
+            {"nodes_per_trial": 2},
+            "nodes_per_trial=2: there is no more than 1 machine: join a larger",
+        ),
+        ({"nodes_per_trial": 3}, "nodes_per_trial=3: must divide the number of ranks, which is 2"),
+        ({"workload": "script torchrun train.py {lr}"}, "torchrun starts ranks itself: leave out torchrun"),
         ({"model_memory_gb": 1000}, "a trial needs 1000.00 GB"),
     ],
 )
 def test_ranks_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     given = {**OPTIONS, "gpus_per_trial": 2, "config": [{"lr": 1}], "output": tmp_path / "out", **options}
     with pytest.raises(InputError, match=said):
-        tuner.run(least_squares, **given)
+        tuner.run(**{"workload": least_squares, **given})
     assert not (tmp_path / "out").exists()
 
 
@@ -185,7 +203,7 @@ def test_a_workload_of_two_ranks_has_the_metrics_of_one_even_if_a_rank_is_killed
     [
         (
             {"batch_size": 9},
-            "gpus_per_trial=2: a batch is divided into 2 parts, and batch_size of .* is 9: choose another",
+            "gpus_per_trial 2: a batch is divided into 2 parts, and batch_size of .* is 9: choose another",
         ),
         ({"batch_size": 6, "accumulation": 2}, "is divided into 4 parts, and batch_size of .* is 6"),
         ({"batch_size": "auto"}, "is divided into 2 parts, and batch_size of .* is auto: give a number"),

@@ -26,11 +26,6 @@ class Kept:
     slots: int
     others: dict[Rank, int]  # their bytes
 
-    def resize(self, size: int) -> None:
-        """Keeps another number of bytes."""
-        self.spare += self.size - size
-        self.size = size
-
 
 @dataclass(eq=False)
 class Account:

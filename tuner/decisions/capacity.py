@@ -5,12 +5,12 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from tuner.trial import GB, Device, Request, Shape
+from tuner.trial import GB, Device, Shape
 
 # The minimum share of a host's RAM that is left free: Ray kills workers if more than 95 % are used.
 RAY_SHARE = 0.05
@@ -122,18 +122,6 @@ def most_per_rank(devices: Sequence[Device], budgets: Sequence[int], shape: Shap
         of_node[device.node_id] += here * [budget // here] if device.kind == "cpu" else [budget]
     parts = sorted(sorted(parts)[-here] for parts in of_node.values() if len(parts) >= here)
     return parts[-nodes] if len(parts) >= nodes else 0
-
-
-def no_place(request: Request, devices: Sequence[Device], most: int) -> str:
-    """Why the ranks of a trial have no place together, where each can have so many bytes."""
-    (ranks, nodes), need = request.trial.shape, request.need_bytes / GB
-    if most:
-        return f"a trial of {ranks} ranks needs {need:.2f} GB for each, and {most / GB:.2f} GB is the most"
-    if nodes > 1:
-        here = len({device.node_id for device in devices})
-        return f"a trial of {ranks} ranks has no place on {nodes} machines: {here} are there, or have too few GPUs"
-    gpus = max(Counter(device.node_id for device in devices if device.kind == "cuda").values(), default=0)
-    return f"a trial of {ranks} ranks has no place: the most GPUs of a machine are {gpus}"
 
 
 def threads_each(devices: Sequence[Device], slots: Sequence[int]) -> int:

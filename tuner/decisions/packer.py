@@ -150,8 +150,8 @@ class Packer:
             self._keep_no_more(request.trial.trial_id)
             mine = []
         for account, size in zip(mine, sizes, strict=False):
-            if account.kept:
-                account.kept.resize(size)
+            if kept := account.kept:
+                kept.spare, kept.size = kept.spare + kept.size - size, size
                 self._has_changed(account)
         self._gangs.add(request, need)
 

@@ -105,12 +105,7 @@ class Executor(ABC):
         self._stop_requests.reset()
 
     def extend(self, plan: Plan) -> None:  # noqa: B027
-        """Prepares the devices of a plan that have joined the cluster.
-
-        Raises:
-            DataError: a file from which data are mapped has been removed.
-            ExecutionError: Ray lacks the plan's resources.
-        """
+        """Prepares the devices of a plan that have joined the cluster; raises if they cannot be used."""
 
     def demand(self, state: State) -> None:  # noqa: B027
         """Tells a cluster's autoscaler what the trials of a study need that run and wait."""

@@ -80,7 +80,7 @@ def plan_text(
     lines += [f"{'':<10} {count} of them {method}: {note}" for (method, note), count in notes.items()]
     lines += [f"{'':<10} {line}" for line in _tight(requests)]
     for index in range(min(DEVICES, len(plan.devices))):
-        lines += _device_lines(plan, index)
+        lines += _device_lines(plan, index, _whose(requests))
     if len(plan.devices) > DEVICES:
         lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
     lines += _ram_lines(plan)
@@ -155,7 +155,11 @@ def _labelled(label: str, text: str) -> list[str]:
     return [f"{'' if number else label:<10} {line}" for number, line in enumerate(text.splitlines())]
 
 
-def _device_lines(plan: Plan, index: int) -> list[str]:
+def _whose(requests: Sequence[Request]) -> str:
+    return "rank" if any(request.trial.ranks > 1 for request in requests) else "trial"
+
+
+def _device_lines(plan: Plan, index: int, whose: str) -> list[str]:
     device, budget, fit = plan.devices[index], plan.budgets[index], plan.fits[index]
     share = f", each with 1/{fit} of it" if plan.packing == "uniform" and fit else ""
     cores = f", {device.cores} CPU cores" if device.cores else ""
@@ -163,7 +167,7 @@ def _device_lines(plan: Plan, index: int) -> list[str]:
         f"{device.label:<10} {device.name}: {device.total_bytes / GB:.1f} GB in all, {plan.buffer_bytes / GB:.1f} GB "
         f"buffer, {device.free_bytes / GB:.1f} GB free: {budget / GB:.1f} GB for trials{cores}",
         f"{'':<10} ⌊{budget / GB:.2f} / {plan.footprint_bytes / GB:.2f}⌋ = {fit} fit by memory, at most "
-        f"{plan.expected[index]} run at once{share}",
+        f"{plan.expected[index]} {'ranks ' * (whose == 'rank')}run at once{share}",
     ]
 
 
@@ -188,13 +192,13 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     guess, least = largest.estimate, min(request.need_bytes for request in requests)
     differ = plan.packing == "per-trial" and least < plan.footprint_bytes
     sizes = gb_span(least if differ else plan.footprint_bytes, plan.footprint_bytes)
-    need = f"{sizes} a {'rank' if any(request.trial.ranks > 1 for request in requests) else 'trial'}"
+    need = f"{sizes} a {_whose(requests)}"
     if guess.is_given:
         return f"{need}, as given"
     if guess.is_learned:
         if len(requests) == 1:
             return f"not known yet: the trial gets {sizes}"
-        return f"not known yet: the first trials get {sizes} each, and their peaks tell what the others need"
+        return f"not known yet: the first {_whose(requests)}s get {sizes} each; their peaks tell what others need"
     sum_ = f" = {guess.context_bytes / GB:.2f} context + {guess.reserved_bytes / GB:.2f}"
     sum_ += f" + {guess.margin:.0%} margin" if guess.margin else ""
     sum_ += f" + {guess.headroom_bytes / GB:.2f} headroom" if guess.headroom_bytes else ""

@@ -6,13 +6,15 @@ Each sentence gives its figures and names an option. Nothing is said without a r
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from tuner.decisions.packing import Packing, Plan, make_plan
-from tuner.errors import NOT_GIVEN, InputError, option
+from tuner.decisions.capacity import within_cores
+from tuner.decisions.packing import Plan
+from tuner.errors import NOT_GIVEN, option
 from tuner.records.attempts import Attempt
-from tuner.reporting.texts import count_text, gb_span
+from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings
 from tuner.trial import GB
 
@@ -69,55 +71,27 @@ def _out_of_memory(figures: Figures) -> str:
 
 def _shares(figures: Figures) -> str:
     """Advice on smaller shares, if unused memory kept trials waiting."""
-    plan, settings = figures.plan, figures.settings
-    peaks = _peaks(figures)
-    share = settings.given_gb
-    ran_out = any(row.status == "out_of_memory" for row in figures.attempts)
+    plan, settings, peaks = figures.plan, figures.settings, _peaks(figures)
+    share, ran_out = settings.given_gb, any(row.status == "out_of_memory" for row in figures.attempts)
     if settings.estimates_memory or share is None or plan.bound != "memory" or not peaks or ran_out:
         return ""
-    largest = max(peaks)
-    given = _up(largest * SPARE)
-    uniform = _workers(figures, [given] * len(peaks), "uniform") if given < share else 0
-    own = _workers(figures, [peak * SPARE for peak in peaks], "per-trial")
-    if own > max(uniform, plan.workers):
-        return (
-            f"peaks were {gb_span(GB * min(peaks), GB * largest)}, and each trial was given {share:g} GB: "
-            f"without {figures.option(settings.given_by)} up to {own} instead of {plan.workers} would run at once"
-        )
-    if uniform > plan.workers:
-        return (
-            f"peaks reached {largest / share:.0%} of the shares: {figures.option(settings.given_by, given)} would "
-            f"run {uniform} instead of {plan.workers} at once"
-        )
-    return ""
-
-
-def _workers(figures: Figures, needs_gb: Sequence[float], packing: Packing) -> int:
-    """The number of trials that would run at once with these needs."""
-    plan, settings = figures.plan, figures.settings
-    try:
-        return make_plan(
-            plan.devices,
-            [math.ceil(need * GB) for need in needs_gb],
-            packing=packing,
-            buffer_bytes=plan.buffer_bytes,
-            max_workers=settings.max_workers,
-            threads=settings.threads,
-            host_needs=[plan.ram_footprint_bytes] * len(needs_gb),
-        ).workers
-    except InputError:
-        return 0
+    enough = _up(max(peaks) * SPARE)
+    fit = within_cores([int(budget / (enough * GB)) for budget in plan.budgets], plan.devices)
+    most = min(sum(fit), settings.max_workers or sum(fit), len(figures.rows))
+    if enough >= share or most <= plan.workers:
+        return ""
+    said = f"peaks reached {max(peaks) / share:.0%} of the shares: {figures.option(settings.given_by, enough)}"
+    return f"{said} would run {most} instead of {plan.workers} at once"
 
 
 def _peaks(figures: Figures) -> list[float]:
     """Each trial's peak in GB, taken as its configuration's largest; empty if a configuration has none."""
-    known: dict[tuple[str, str], float] = {}
+    known = defaultdict[tuple[str, str], float](float)
     for row in figures.rows:
-        if row.status == "completed" and row.peak_memory_gb:
-            key = row.workload, row.name
-            known[key] = max(known.get(key, 0.0), row.peak_memory_gb)
-    names = [(row.workload, row.name) for row in figures.rows]
-    return [known[name] for name in names] if all(name in known for name in names) else []
+        if row.status == "completed":
+            known[row.workload, row.name] = max(known[row.workload, row.name], row.peak_memory_gb or 0.0)
+    peaks = [known[row.workload, row.name] for row in figures.rows]
+    return peaks if all(peaks) else []
 
 
 def _up(gb: float) -> float:

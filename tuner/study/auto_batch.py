@@ -14,12 +14,12 @@ from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings
 from tuner.study.planning import (
     Estimates,
-    check_ranks,
     estimate_requests,
     estimation_service,
     whole_of,
     with_host_needs,
 )
+from tuner.study.ranks import check_ranks
 from tuner.trial import (
     ACCUMULATION,
     AUTO,

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from types import MappingProxyType
 from typing import NamedTuple
 
-from tuner.decisions.capacity import largest_ram, limited, most_per_rank, no_place, ram_budgets
+from tuner.decisions.capacity import largest_ram, limited, most_per_rank, ram_budgets
 from tuner.decisions.constraints import INFERENCE
 from tuner.decisions.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
 from tuner.decisions.state import State
@@ -21,13 +21,13 @@ from tuner.estimation.overheads import with_host
 from tuner.estimation.service import IN_RAM, EstimatePair, EstimationService
 from tuner.machine.leases import with_leased
 from tuner.reporting import phases
-from tuner.search.optuna_names import PBT
+from tuner.reporting.texts import count_text
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings
+from tuner.study.ranks import check_place, check_ranks, refusal
 from tuner.trial import (
     AUTO,
     GB,
-    MOST_RANKS,
     MOST_TRIALS,
     NODES,
     RANKS,
@@ -39,7 +39,6 @@ from tuner.trial import (
     Phase,
     Request,
     Trial,
-    is_auto,
     title,
 )
 from tuner.workloads.base import Trainable, Workload, numeric_hyperparameter
@@ -114,12 +113,16 @@ def _with_ranks(tasks: Tasks, trial: Trial, devices: Sequence[Device], settings:
     """The trial with the fewest of 1, 2, 4 and 8 ranks with which it fits by its estimate, if they are ``AUTO``."""
     if trial.config.get(RANKS) != AUTO:
         return trial
-    tried = [replace(trial, config={**trial.config, RANKS: ranks}) for ranks in (1, 2, 4, 8)]
-    for one in tried:
-        with suppress(ParameterError):  # its batch cannot be divided by so many
-            if fits(estimate_requests(tasks, [one], devices, settings).requests[0], whole_of(devices, settings)):
-                return one
-    return tried[0]
+    whole, nodes = whole_of(devices, settings), trial.config.get(NODES, 1)
+    tried = [
+        replace(trial, config={**trial.config, RANKS: ranks}) for ranks in (1, 2, 4, 8) if not ranks % int(nodes)
+    ]
+    for number, one in enumerate(tried):
+        with suppress(InputError):  # its batch cannot be divided by so many
+            request = within(estimate_requests(tasks, [one], devices, settings).requests[0], whole, tasks, settings)
+            if fits(request, whole) or not (tried[number + 1 :] and whole.of(tried[number + 1])[0]):
+                return one  # or the most for which there is a place, so that the error is about these
+    return tried[0] if tried else replace(trial, config={**trial.config, RANKS: 1})
 
 
 def with_host_needs(found: Estimates, tasks: Tasks, devices: Sequence[Device], settings: Settings) -> Estimates:
@@ -202,34 +205,6 @@ def check_estimate(settings: Settings, workloads: Sequence[Trainable]) -> None:
         raise InputError(f"{option('estimate')}: has no effect on workload {names}: its own step is traced")
 
 
-def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:
-    """Refuses a number of ranks that is none, and several where they could not share the work."""
-    ranks = trial.config.get(RANKS, 1)
-    if not isinstance(ranks, int) or isinstance(ranks, bool) or not 1 <= ranks <= MOST_RANKS:
-        raise ParameterError(RANKS, ranks, f"must be a whole number from 1 to {MOST_RANKS}")
-    nodes = trial.config.get(NODES, 1)
-    if not isinstance(nodes, int) or isinstance(nodes, bool) or nodes < 1 or ranks % nodes:
-        raise ParameterError(NODES, nodes, f"must divide the {ranks} ranks of {trial.name}, as each has as many")
-    if ranks == 1:
-        return
-    if not isinstance(workload, Workload) and workload.asks:
-        rule = f"{workload.name} trains in one process"
-        raise ParameterError(RANKS, ranks, rule, "leave it out, or train in a function or a script of your own")
-    if isinstance(workload, Workload):
-        key, parts = workload.memory_scales_with, ranks * trial.micro_batches
-        if key is None:
-            raise ParameterError(RANKS, ranks, f"{workload.name} has no batch size to divide", "leave it out")
-        rule = f"a batch is divided into {parts} parts, and {key} of {trial.name} is {trial.config[key]}"
-        if is_auto(trial.config):
-            own = "optimize_batch_size: 0" if trial.config.get("optimize_batch_size") else f"a number as {key}"
-            raise ParameterError(RANKS, ranks, rule, f"give {own}")
-        if int(trial.config[key]) % parts:
-            raise ParameterError(RANKS, ranks, rule, f"choose another {key}")
-    if settings.in_process or settings.scheduler_name == PBT:
-        other = option("in_process", True) if settings.in_process else option("scheduler", PBT)
-        raise ParameterError(RANKS, ranks, f"not with {other}", "leave one of them out")
-
-
 def check_amp(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device]) -> None:
     """Refuses mixed precision on the CPU with batches of many sizes.
 
@@ -294,12 +269,17 @@ def plan_requests(
     """
     whole = whole_of(devices, settings)
     served = [within(request, whole, tasks, settings) for request in requests]
+    for request in served:
+        check_place(request.trial, devices, settings)
     try:
         all_of_them = list(islice(cycle(served), max(trials, len(served))))
         plan = _plan_of(devices, all_of_them, settings)
         for request in served:
-            if request.trial.ranks > 1 and request.need_bytes > (most := whole.of(request.trial)[0]):
-                raise InputError(no_place(request, devices, most))
+            if (ranks := request.trial.ranks) > 1 and request.need_bytes > (most := whole.of(request.trial)[0]):
+                each, has = request.need_bytes / GB, most / GB
+                raise InputError(
+                    f"a trial of {ranks} ranks needs {each:.2f} GB for each, and {has:.2f} GB is the most"
+                )
     except InputError as error:
         remedies = ["leave out the largest configurations"] * (len(served) > 1)
         largest = max(served, key=lambda request: (not fits(request, whole), request.need_bytes))
@@ -318,13 +298,11 @@ def plan_requests(
         said = f"{', '.join(remedies)}, or use {larger}" if remedies else f"use {larger}"
         raise InputError(f"{whose}{error.text}: {said}") from error
     for request in served:
-        ranks, nodes = request.trial.shape
-        if ranks > 1 and request.need_bytes > plan.largest_without((), request.trial.shape):
-            where = "on one machine" if nodes == 1 else f"on {nodes} machines"
-            rule = f"a trial of {ranks} ranks needs as many workers, {where}"
-            if settings.max_workers and settings.max_workers < ranks:
-                raise ParameterError("max_workers", settings.max_workers, rule, "raise it")
-            raise InputError(f"{rule}: give fewer, or use a machine with more cores or GPUs")
+        trial, most = request.trial, max(plan.at_first)
+        if trial.ranks > 1 and request.need_bytes > plan.largest_without((), trial.shape):
+            rule = f"takes {count_text(trial.ranks_here, 'worker')} on a machine, and {most} is the most"
+            fewer = option("max_workers") if settings.max_workers else "the number of cores"
+            raise refusal(trial, settings, rule, f"give fewer, or raise {fewer}")
     return plan, served
 
 
@@ -350,8 +328,7 @@ def plan_more(state: State, devices: Sequence[Device], settings: Settings, more:
     those before.
     """
     plan, left = state.plan, state.left
-    if plan is None:
-        return None
+    assert plan is not None, "the study has been opened"
     alike = left or [run.request for run in state.running.values()]
     devices = usable([device for device in devices if device.kind == plan.devices[0].kind], settings)
     most = max((budget_bytes(device, plan.buffer_bytes) for device in devices), default=0)

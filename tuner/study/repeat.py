@@ -15,6 +15,7 @@ from tuner.spec.commands import TrainOptions
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.stored_options import from_stored, functions_of
+from tuner.trial import RANKS
 from tuner.workloads.command import Command, script_in
 from tuner.workloads.command_line import SCRIPT, How
 from tuner.workloads.program import arguments as arguments_of
@@ -52,7 +53,8 @@ def _is_listed(study: StudyRecord, settings: Settings) -> bool:
 
 def _call(study: StudyRecord, row: Attempt, folder: Path) -> str:
     """The command line of a script or a command, or the call of a function."""
-    seeded = f"  # tuner seeded it with {row.seed}"
+    ranks = int(row.config.get(RANKS, 1))
+    seeded = f"  # tuner seeded it with {row.seed}{f', in each of {ranks} ranks' if ranks > 1 else ''}"
     spec = study.classes.get(row.workload) or ""
     if study.command == OPTUNA_CALL:
         return f"{row.workload}(optuna.trial.FixedTrial({dict(row.config)})){seeded}"
@@ -65,6 +67,8 @@ def _call(study: StudyRecord, row: Attempt, folder: Path) -> str:
     script = script_in(spec).with_options(how)
     own = script.own(row.trial_id, row.seed, folder / TRIALS / row.trial_id)
     start = [script.start[0], *map(os.path.relpath, script.start[1:])]
+    if ranks > 1 and start[0] == "python":
+        start[:1] = ["torchrun", "--nproc-per-node", str(ranks)]
     return shlex.join([*start, *script.command(row.config, own)]) + ("" if isinstance(script, Command) else seeded)
 
 

@@ -1,0 +1,64 @@
+"""Refuses trials of several ranks that cannot be, with the key or the option that asks for them."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from tuner.errors import InputError, ParameterError, option
+from tuner.reporting.texts import count_text
+from tuner.search.optuna_names import PBT
+from tuner.spec.settings import Settings
+from tuner.trial import AUTO, MOST_RANKS, NODES, RANKS, Device, Trial, is_auto
+from tuner.workloads.base import Trainable, Workload
+
+LAUNCHERS = ("torchrun", "torch.distributed.run", "accelerate", "deepspeed")  # commands that start ranks
+
+
+def refusal(trial: Trial, settings: Settings, rule: str, remedy: str = "", key: str = RANKS) -> InputError:
+    """The error of a trial's key, or of the option that sets it for all trials."""
+    value = trial.config.get(key, 1)
+    if value == getattr(settings, key):
+        return ParameterError(key, value, rule, remedy)
+    return InputError(": ".join(filter(None, [f"{trial.name}: {key} {value}", rule, remedy])))
+
+
+def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:
+    """Refuses a number of ranks that is none, and several where they could not share the work."""
+    wrong, ranks, nodes = partial(refusal, trial, settings), trial.config.get(RANKS, 1), trial.config.get(NODES, 1)
+    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
+        raise wrong(f"must be a whole number from 1 to {MOST_RANKS}, or {AUTO}")
+    if type(nodes) is not int or nodes < 1 or ranks % nodes:
+        raise wrong(f"must divide the number of ranks, which is {ranks}", key=NODES)
+    if ranks == 1:
+        return
+    launcher = os.path.basename(getattr(workload, "program", "")).removeprefix("-m ")
+    if launcher in LAUNCHERS:
+        raise wrong(f"{launcher} starts ranks itself", f"leave out {launcher} with its options, or the ranks")
+    if not isinstance(workload, Workload) and workload.asks:
+        raise wrong(f"{workload.name} trains in one process", "leave it out, or tune a function or a script")
+    if isinstance(workload, Workload):
+        key, parts = workload.memory_scales_with, ranks * trial.micro_batches
+        if key is None:
+            raise wrong(f"{workload.name} has no batch size to divide", "leave it out")
+        rule = f"a batch is divided into {parts} parts, and {key} of {trial.name} is {trial.config[key]}"
+        if is_auto(trial.config):
+            own = "optimize_batch_size: 0" if trial.config.get("optimize_batch_size") else f"a number as {key}"
+            raise wrong(rule, f"give {own}")
+        if int(trial.config[key]) % parts:
+            raise wrong(rule, f"choose another {key}")
+    if settings.in_process or settings.scheduler_name == PBT:
+        other = option("in_process", True) if settings.in_process else option("scheduler", PBT)
+        raise wrong(f"not with {other}", "leave one of them out")
+
+
+def check_place(trial: Trial, devices: Sequence[Device], settings: Settings) -> None:
+    """Refuses ranks for which there are too few machines or GPUs."""
+    on_each = Counter(device.node_id for device in devices)
+    if trial.shape[1] > len(on_each):
+        rule = f"there is no more than {count_text(len(on_each), 'machine')}"
+        raise refusal(trial, settings, rule, f"join a larger cluster by {option('address')}", NODES)
+    if devices[0].kind == "cuda" and trial.ranks_here > (most := max(on_each.values())):
+        raise refusal(trial, settings, f"no machine has more than {count_text(most, 'GPU')}", "give fewer")
