@@ -60,7 +60,7 @@ class Joined:
 
     def __str__(self) -> str:
         names = ", ".join(device.label for device in self.plan.devices)
-        return f"{names} joined, at most {self.plan.workers} trials at once"
+        return f"{names} joined, for {self.plan.workers} at once"
 
 
 @dataclass(frozen=True, slots=True)
