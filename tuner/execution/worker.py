@@ -172,9 +172,7 @@ class _TrialExecution:
     short_of: ShortOf = ""
     kills: int = 0  # ``oom_kills`` before it
     hopeless: bool = False
-    wanted_bytes: int = (
-        0  # what it held as an allocation failed, and what that asked for, or would have; 0 if unknown
-    )
+    wanted_bytes: int = 0  # what it held as an allocation failed, and what that asked for; 0 if unknown
 
     def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
