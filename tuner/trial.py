@@ -48,8 +48,7 @@ EVALUATION_PARTS = "evaluation_parts"  # chunks for each chunk of a plain evalua
 CHECKPOINTING = "gradient_checkpointing"  # 1 recomputes activations in backward instead of keeping them
 CUDA_GRAPHS = "cuda_graphs"  # 1 records a step on a GPU as a CUDA graph
 MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
-# The processes that train together, each with a GPU or a part of the RAM; ``AUTO`` for as few as have the memory.
-RANKS = "gpus_per_trial"
+RANKS = "gpus_per_trial"  # the processes that train together, each with a GPU or a part of the RAM; or ``AUTO``
 NODES = "nodes_per_trial"  # the machines on which these are, as many on each
 OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained in the host's memory between uses
 

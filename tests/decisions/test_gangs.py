@@ -136,6 +136,20 @@ def test_ranks_start_on_the_first_devices_that_are_free_though_room_is_kept_on_o
     assert [place.trial for place in start_all(found)] == [big.trial]
 
 
+def test_no_room_is_kept_where_ranks_lack_ram(gpu_16gb: Device) -> None:
+    rams = {"a": 10 * GB, "b": 100 * GB}
+    devices = [
+        replace(device, ram_bytes=rams[device.node_id], free_ram_bytes=rams[device.node_id])
+        for device in gpus(gpu_16gb, "a", "a", "b", "b")
+    ]
+    *small, big = requests(*[(6, 1)] * 4, (8, 2))
+    found = packer(devices, *[(6, 1)] * 4, (8, 2), waiting=small)
+    start_all(found)
+    found.enqueue([replace(big, host_bytes=20 * GB)])
+    assert start_all(found) == []
+    assert {account.device.node_id for account in found._kept_for("t4")} == {"b"}
+
+
 def test_two_trials_of_several_ranks_do_not_block_each_other(gpu_16gb: Device) -> None:
     found = packer(gpus(gpu_16gb, "", "", "", ""), *[(6, 4)] * 3, (4, 2))
     order = []

@@ -142,9 +142,10 @@ def test_the_autoscaler_is_asked_for_what_waits_and_no_longer_when_nothing_does(
     pair = Request(Trial("t1", "toy", "t1", {RANKS: 2}, 0), estimate, GB)
     state = State(plan=plan, waiting=HashTrieMap({"t1": pair}))
     joined.demand(state)
+    joined.demand(state, 1)
     joined.demand(State(plan=plan))
     joined.demand(State(plan=plan))
-    assert asked == [[{"CPU": 1.0}, {"CPU": 1.0}], []]
+    assert asked == [[{"CPU": 1.0}, {"CPU": 1.0}], [{"CPU": 1.0}], []]
 
 
 @pytest.mark.long

@@ -17,7 +17,8 @@ from tuner.search.configurations import complete
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, misfit_text
 from tuner.study.planning import Estimates, estimate_requests, plan_more, plan_requests, whole_of, with_host_needs
-from tuner.trial import AUTO, GB, RANKS, Device, DeviceLost, History, MemoryEstimate, Request, Trial
+from tuner.study.ranks import check_place
+from tuner.trial import AUTO, GB, NODES, RANKS, Device, DeviceLost, History, MemoryEstimate, Request, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
@@ -57,8 +58,19 @@ def test_devices_that_join_are_planned_for_the_trials_that_fit_there(gpu_16gb: D
     assert plan_more(state, [small], bounded, 0) is None
     without = apply(state, DeviceLost(gpu_16gb, "its node died"))
     assert plan_more(without, [small], bounded, 0) is not None, "it takes the place of the lost one"
+    needs_ram = tuple(dataclasses.replace(request, host_bytes=50 * GB) for request in requests[1:])
+    in_ram = dataclasses.replace(gpu_16gb, node_id="b", ram_bytes=40 * GB, free_ram_bytes=40 * GB)
+    more = plan_more(apply(state, Planned(needs_ram, {})), [in_ram], settings, 0)
+    assert more is not None and more.workers == 1, "one trial fits, and the other lacks RAM"
     uniform = dataclasses.replace(plan, packing="uniform")
     assert plan_more(dataclasses.replace(state, plan=uniform), [small], settings, 0) is None, "9 GB for each"
+
+
+def test_machines_with_too_few_gpus_for_ranks_are_told(gpu_16gb: Device) -> None:
+    devices = [dataclasses.replace(gpu_16gb, node_id=node, index=index) for index, node in enumerate("aaaabb")]
+    for ranks, nodes, said in [(8, 2, "no 2 machines have each more than 2 GPUs"), (8, 1, "more than 4 GPUs")]:
+        with pytest.raises(InputError, match=f"g: gpus_per_trial {ranks}: .*{said}: give fewer"):
+            check_place(Trial("t", "toy", "g", {RANKS: ranks, NODES: nodes}, 0), devices, Settings())
 
 
 @pytest.mark.parametrize(("gb", "ranks"), [(16, 1), (8, 2), (5, 4), (1, 4)])

@@ -59,8 +59,7 @@ class Joined:
     plan: Plan
 
     def __str__(self) -> str:
-        names = ", ".join(device.label for device in self.plan.devices)
-        return f"{names} joined, for {self.plan.workers} at once"
+        return f"{', '.join(device.label for device in self.plan.devices)} joined, for {self.plan.workers} at once"
 
 
 @dataclass(frozen=True, slots=True)

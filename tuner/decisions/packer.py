@@ -275,9 +275,10 @@ class Packer:
 
     def _keep(self, request: Request, need: int) -> bool:
         """Keeps room for a trial of several ranks where it will be there the soonest, unless there is no place."""
-        trial, when = request.trial, list[tuple[float, Account]]()
+        trial, when, rams = request.trial, list[tuple[float, Account]](), self._plan.ram_budgets
         for account in self._accounts:
-            if not (account.kept or account.lost):
+            has_ram = rams.get(account.device.node_id, UNBOUNDED) >= trial.ranks_here * request.host_bytes
+            if has_ram and not (account.kept or account.lost):
                 number = account.ranks_of(trial)
                 if (at := account.room_at(need * number, number)) is not None:
                     when.append((at, account))

@@ -107,8 +107,8 @@ class Executor(ABC):
     def extend(self, plan: Plan) -> None:  # noqa: B027
         """Prepares the devices of a plan that have joined the cluster; raises if they cannot be used."""
 
-    def demand(self, state: State) -> None:  # noqa: B027
-        """Tells a cluster's autoscaler what the trials of a study need that run and wait."""
+    def demand(self, state: State, most: int | None = None) -> None:  # noqa: B027
+        """Tells a cluster's autoscaler what trials need that run and wait, for at most so many ranks."""
 
     @abstractmethod
     def submit(self, placement: Placement) -> None:

@@ -88,6 +88,7 @@ class StudyLoop:
     known: Collection[str] = ()  # the figures, known before, that trials are compared by
     more: Callable[[], int] = lambda: 0  # how many trials a search may still suggest
     plan_more: Callable[[State, tuple[Device, ...]], Plan | None] = lambda *_: None  # for devices that join
+    most_workers: int | None = None
     why: str = ""  # a policy has ended the study
     gone: set[str] = field(default_factory=set)  # the ids of trials whose workers a signal to the study has ended
 
@@ -115,7 +116,7 @@ class StudyLoop:
             if self.course.state.stopping:
                 self.stop()
                 raise EndedEarly(self.why)
-            self.executor.demand(self.course.state)
+            self.executor.demand(self.course.state, self.most_workers)
             self.listen(self.interrupt.seconds_left(self._seconds_until_next()))
             self.listener.tick()
 

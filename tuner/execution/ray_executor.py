@@ -150,7 +150,7 @@ class RayExecutor(Executor):
         self._addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
         self._pools |= pools
 
-    def demand(self, state: State) -> None:
+    def demand(self, state: State, most: int | None = None) -> None:
         """Asks for nodes that have room for all at once; Ray keeps to the cluster's own bounds.
 
         Ray has one such request for the whole cluster, so it is made again while trials wait.
@@ -166,7 +166,7 @@ class RayExecutor(Executor):
             # A type of nodes need not say its memory, so a share of RAM is asked for as a share of the cores.
             cpus = plan.threads if kind == "cuda" else max(plan.threads, share * cores)
             bundles += request.trial.ranks * [{"CPU": float(cpus), **({"GPU": share} if kind == "cuda" else {})}]
-        self._tell(bundles if state.waiting else [])
+        self._tell(bundles[:most] if state.waiting else [])
 
     def _tell(self, bundles: list[dict[str, float]]) -> None:
         from ray.autoscaler.sdk import request_resources

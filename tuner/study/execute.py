@@ -108,6 +108,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
         constraints=settings.limited_by,
         known=[name for name in settings.metric if name in KNOWN],
         more=left,
+        most_workers=settings.most_workers,
         plan_more=lambda state, devices: plan_more(state, devices, settings, left()),
     )
     try:

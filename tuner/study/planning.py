@@ -114,15 +114,15 @@ def _with_ranks(tasks: Tasks, trial: Trial, devices: Sequence[Device], settings:
     if trial.config.get(RANKS) != AUTO:
         return trial
     whole, nodes = whole_of(devices, settings), trial.config.get(NODES, 1)
-    tried = [
-        replace(trial, config={**trial.config, RANKS: ranks}) for ranks in (1, 2, 4, 8) if not ranks % int(nodes)
-    ]
-    for number, one in enumerate(tried):
+    found = replace(trial, config={**trial.config, RANKS: 1})
+    for ranks in (1, 2, 4, 8) if nodes in (1, 2, 4, 8) else ():
+        one = replace(trial, config={**trial.config, RANKS: ranks})
         with suppress(InputError):  # its batch cannot be divided by so many
-            request = within(estimate_requests(tasks, [one], devices, settings).requests[0], whole, tasks, settings)
-            if fits(request, whole) or not (tried[number + 1 :] and whole.of(tried[number + 1])[0]):
-                return one  # or the most for which there is a place, so that the error is about these
-    return tried[0] if tried else replace(trial, config={**trial.config, RANKS: 1})
+            request = estimate_requests(tasks, [one], devices, settings).requests[0]
+            found = one if whole.of(one)[0] else found  # if none fits, the error is about the most that have a place
+            if fits(within(request, whole, tasks, settings), whole):
+                break
+    return found
 
 
 def with_host_needs(found: Estimates, tasks: Tasks, devices: Sequence[Device], settings: Settings) -> Estimates:
@@ -331,10 +331,10 @@ def plan_more(state: State, devices: Sequence[Device], settings: Settings, more:
     assert plan is not None, "the study has been opened"
     alike = left or [run.request for run in state.running.values()]
     devices = usable([device for device in devices if device.kind == plan.devices[0].kind], settings)
-    most = max((budget_bytes(device, plan.buffer_bytes) for device in devices), default=0)
-    least = plan.footprint_bytes if plan.packing == "uniform" else 0
-    alike = [replace(one, need_bytes=max(one.need_bytes, least), history=History()) for one in alike]
-    fitting = [request for request in alike if request.need_bytes <= most]
+    whole = Whole(*whole_of(devices, settings)[:2]) if devices else Whole(0, 0)
+    least = plan.footprint_bytes if plan.packing == "uniform" else 0  # what each is given, but for a retry
+    fitting = [one for one in alike if fits(replace(one, need_bytes=max(one.need_bytes, least)), whole)]
+    fitting = [replace(one, need_bytes=least or one.need_bytes, history=History()) for one in fitting]
     requests = list(islice(cycle(fitting), max(len(fitting) if left else 0, more) if fitting else 0))
     there = sum(slots for device, slots in zip(plan.devices, plan.slots, strict=True) if device not in state.lost)
     workers = None if settings.most_workers is None else max(0, settings.most_workers - there)

@@ -14,7 +14,7 @@ from tuner.spec.settings import Settings
 from tuner.trial import AUTO, MOST_RANKS, NODES, RANKS, Device, Trial, is_auto
 from tuner.workloads.base import Trainable, Workload
 
-LAUNCHERS = ("torchrun", "torch.distributed.run", "accelerate", "deepspeed")  # commands that start ranks
+LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "mpirun")
 
 
 def refusal(trial: Trial, settings: Settings, rule: str, remedy: str = "", key: str = RANKS) -> InputError:
@@ -56,9 +56,10 @@ def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:
 
 def check_place(trial: Trial, devices: Sequence[Device], settings: Settings) -> None:
     """Refuses ranks for which there are too few machines or GPUs."""
-    on_each = Counter(device.node_id for device in devices)
-    if trial.shape[1] > len(on_each):
+    on_each, nodes = sorted(Counter(device.node_id for device in devices).values()), trial.shape[1]
+    if nodes > len(on_each):
         rule = f"there is no more than {count_text(len(on_each), 'machine')}"
         raise refusal(trial, settings, rule, f"join a larger cluster by {option('address')}", NODES)
-    if devices[0].kind == "cuda" and trial.ranks_here > (most := max(on_each.values())):
-        raise refusal(trial, settings, f"no machine has more than {count_text(most, 'GPU')}", "give fewer")
+    if devices[0].kind == "cuda" and trial.ranks_here > (most := on_each[-nodes]):
+        some = "no machine has" if nodes == 1 else f"no {nodes} machines have each"
+        raise refusal(trial, settings, f"{some} more than {count_text(most, 'GPU')}", "give fewer")
