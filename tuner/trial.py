@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 LOOPBACK = "127.0.0.1"
 MB = 2**20
@@ -24,7 +24,6 @@ MOST_GB = 1_000_000  # the upper bound of every option in GB
 ConfigValue = int | float | str
 Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
-Shape = tuple[int, int]  # a number of ranks, and of the machines that have as many each
 Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
 RunStatus = Literal["completed", "paused", "pruned", "out_of_memory", "diverged", "failed", "stalled", "interrupted"]
@@ -50,6 +49,7 @@ CUDA_GRAPHS = "cuda_graphs"  # 1 records a step on a GPU as a CUDA graph
 MAX_BATCH = "max_batch_size"  # the largest batch that ``AUTO`` may become
 RANKS = "gpus_per_trial"  # the processes that train together, each with a GPU or a part of the RAM; or ``AUTO``
 NODES = "nodes_per_trial"  # the machines on which these are, as many on each
+PLACING = (RANKS, NODES)  # what a trial's own program does not get
 OFFLOADING = "offload_teacher_to_cpu"  # 1 keeps modules that are never trained in the host's memory between uses
 
 
@@ -98,6 +98,19 @@ class Configuration:
     values: Config
 
 
+class Shape(NamedTuple):
+    """A number of ranks, and of the machines that have as many each."""
+
+    ranks: int
+    nodes: int
+
+    @property
+    def here(self) -> int:
+        """The ranks on each machine."""
+        return self.ranks // self.nodes
+
+
+ALONE = Shape(1, 1)
 DIRECTIONS: Mapping[object, Direction] = {
     **{"minimize": "minimize", "min": "minimize"},
     **{"maximize": "maximize", "max": "maximize"},
@@ -170,12 +183,7 @@ class Trial:
     @property
     def shape(self) -> Shape:
         """The number of its ranks, and of the machines on which they are."""
-        return self.ranks, int(self.config.get(NODES, 1))
-
-    @property
-    def ranks_here(self) -> int:
-        """The number of its ranks on each machine."""
-        return self.shape[0] // self.shape[1]
+        return Shape(self.ranks, int(self.config.get(NODES, 1)))
 
 
 def is_auto(config: Config) -> bool:

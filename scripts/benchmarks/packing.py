@@ -60,7 +60,7 @@ def plan(requests: list[Request], sizes: tuple[int, ...], packing: Packing) -> P
 
 def shortest_possible(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> float:
     """A lower bound of any schedule's seconds: memory · time of all trials over all memory, or the longest trial."""
-    area = sum(request.need_bytes * seconds(request) for request in requests)
+    area = sum(request.need_bytes * request.trial.ranks * seconds(request) for request in requests)
     return max(area / sum(plan.budgets), max(seconds(request) for request in requests))
 
 
@@ -166,8 +166,7 @@ def some_of_ranks(gpus: int, seed: int, *, ranks: bool) -> tuple[float, float]:
     found = make_plan(devices, needs, packing="per-trial", buffer_bytes=0, gangs=ranks)
     took = simulate(requests, found, lambda request: request.seconds or 0.0).seconds
     spent = time.process_time() - began
-    area = sum(request.need_bytes * request.trial.ranks * (request.seconds or 0.0) for request in requests)
-    return took / max(area / sum(found.budgets), *(request.seconds or 0.0 for request in requests)), spent
+    return took / shortest_possible(requests, found, lambda request: request.seconds or 0.0), spent
 
 
 def of_ranks(seeds: int) -> bool:

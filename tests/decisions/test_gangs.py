@@ -13,7 +13,7 @@ from tuner.decisions.capacity import most_per_rank
 from tuner.decisions.packer import Packer
 from tuner.decisions.packing import make_plan
 from tuner.execution.simulation import simulate
-from tuner.trial import GB, RANKS, Device, MemoryEstimate, Request, Trial
+from tuner.trial import GB, RANKS, Device, MemoryEstimate, Request, Shape, Trial
 
 Size = tuple[float, int]  # GB for each rank, and ranks
 
@@ -50,7 +50,7 @@ def test_ranks_get_distinct_gpus_of_one_node(gpu_16gb: Device) -> None:
 
 def test_ranks_on_the_cpu_divide_its_ram() -> None:
     device = Device("", "cpu", 0, "CPU", 8 * GB, 8 * GB, cores=4)
-    assert most_per_rank([device], [8 * GB], (4, 1)) == 2 * GB
+    assert most_per_rank([device], [8 * GB], Shape(4, 1)) == 2 * GB
     found = packer([device], (2, 3), (3, 2))
     [place] = start_all(found)  # 2 GB and a core are left
     assert ([rank.device for rank in place.all], place.label) == ([device] * 3, "cpu")

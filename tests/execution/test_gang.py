@@ -9,7 +9,8 @@ import pytest
 
 from tuner.decisions.gangs import gang_of
 from tuner.errors import ExecutionError
-from tuner.execution.gang import Gang, free_port, meeting_at
+from tuner.execution.gang import Gang, meeting_at
+from tuner.machine.network import free_port
 from tuner.trial import GB, RANKS, Device, MemoryEstimate, Outcome, Placement, Trial
 
 

@@ -62,7 +62,7 @@ class Account:
 
     def ranks_of(self, trial: Trial) -> int:
         """How many ranks of a trial it takes: a GPU one, the CPU all of a node."""
-        return trial.ranks_here if self.device.kind == "cpu" else 1
+        return trial.shape.here if self.device.kind == "cpu" else 1
 
     def takes(self, place: Placement, now: float) -> None:
         """A rank starts, at this time of the study's clock."""

@@ -116,12 +116,11 @@ def most_per_rank(devices: Sequence[Device], budgets: Sequence[int], shape: Shap
 
     A rank has a GPU of its own. On the CPU those of a node have equal parts of its RAM.
     """
-    (ranks, nodes), of_node = shape, defaultdict[str, list[int]](list)
-    here = ranks // nodes
+    here, of_node = shape.here, defaultdict[str, list[int]](list)
     for device, budget in zip(devices, budgets, strict=True):
         of_node[device.node_id] += here * [budget // here] if device.kind == "cpu" else [budget]
     parts = sorted(sorted(parts)[-here] for parts in of_node.values() if len(parts) >= here)
-    return parts[-nodes] if len(parts) >= nodes else 0
+    return parts[-shape.nodes] if len(parts) >= shape.nodes else 0
 
 
 def threads_each(devices: Sequence[Device], slots: Sequence[int]) -> int:

@@ -49,13 +49,13 @@ def together(shape: Shape, nodes: Iterable[Sequence[Room]]) -> list[int]:
 
     ``nodes`` has the devices of each node that have room. The soonest and emptiest are taken.
     """
-    found, here = list[tuple[float, int, list[int]]](), shape[0] // shape[1]
+    found, here = list[tuple[float, int, list[int]]](), shape.here
     for devices in nodes:
         chosen = sorted(devices)[:here]
         if len(chosen) == here:
             when, used = max(when for when, _, _ in chosen), sum(used for _, used, _ in chosen)
             found.append((when, used, [index for *_, index in chosen]))
-    best = sorted(found)[: shape[1]] if len(found) >= shape[1] else []
+    best = sorted(found)[: shape.nodes] if len(found) >= shape.nodes else []
     return [index for *_, indexes in best for index in indexes]
 
 

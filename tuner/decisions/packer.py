@@ -20,13 +20,13 @@ class Packer:
     """Keeps the memory accounts of a plan's devices and the queue of trials, and decides which trial starts where.
 
     The first trial of the queue that fits goes to the emptiest device. So trials spread over the devices, and small
-    ones fill the gaps. Trials of several ranks go first: room is kept for one that does not fit yet.
+    ones fill the gaps. Trials of several ranks go first: room is kept for those that do not fit yet.
     """
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._accounts: list[Account] = []
-        self._index: dict[Device, int] = {}
+        self._of: dict[Device, Account] = {}
         self._free_ram: dict[str, int] = {}
         self._most = math.inf  # how many trials may be placed at once until the next ``limit``
         self._bounded = False  # whether the last ``limit`` bounded memory or RAM
@@ -45,8 +45,8 @@ class Packer:
 
     def _add(self, plan: Plan) -> None:
         for device, budget, slots in zip(plan.devices, plan.budgets, plan.at_first, strict=True):
-            self._index[device] = len(self._accounts)
-            self._accounts.append(Account(len(self._accounts), device, budget, budget, slots, slots))
+            self._of[device] = Account(len(self._accounts), device, budget, budget, slots, slots)
+            self._accounts.append(self._of[device])
         self._free_ram.update(plan.ram_budgets)
         whole = self._plan
         self._queue = Queue(
@@ -80,7 +80,7 @@ class Packer:
 
     def allow(self, device: Device, workers: int) -> None:
         """Sets how many trials may run on a device at once. Running trials are left alone."""
-        account = self._accounts[self._index[device]]
+        account = self._of[device]
         more, account.allowed = workers - account.allowed, workers
         account.slots += more
         if account.kept:
@@ -95,7 +95,7 @@ class Packer:
         whole = [(account, account.free, account.slots) for account in self._accounts if not account.lost]
         for request, need, _ in self._gangs:
             if places := self._together(request, need, whole):
-                short, here = min(places, key=lambda account: account.within_bounds), request.trial.ranks_here
+                short, here = min(places, key=lambda account: account.within_bounds), request.trial.shape.here
                 asked = replace(request, host_bytes=here * request.host_bytes, need_bytes=need * places.count(short))
                 return asked, short.device
         for account in self._freest() if self._queue else ():
@@ -107,13 +107,13 @@ class Packer:
 
     def placement(self, request: Request, device: Device) -> Placement:
         """The placement of a request on a device, with what it asks for; nothing is reserved yet."""
-        return self._placement(request, request.need_bytes, self._accounts[self._index[device]])
+        return self._placement(request, request.need_bytes, self._of[device])
 
     def start(self, placement: Placement) -> None:
         """Takes a trial out of the queue, and reserves its share, regardless of bounds."""
         self.drop(placement.trial.trial_id)
         for place in placement.all:
-            account, node = self._accounts[self._index[place.device]], place.device.node_id
+            account, node = self._of[place.device], place.device.node_id
             account.takes(place, self.now)
             self._most -= 1
             if node in self._free_ram:
@@ -144,12 +144,10 @@ class Packer:
 
     def _enqueue_gang(self, request: Request, need: int) -> None:
         """Adds a trial of several ranks, or gives it another need. Room that is kept for it stays kept if it can."""
-        mine = self._kept_for(request.trial.trial_id)
-        sizes = [need * account.ranks_of(request.trial) for account in mine]
-        if any(size > account.budget for account, size in zip(mine, sizes, strict=True)):
+        sizes = {one: need * one.ranks_of(request.trial) for one in self._kept_for(request.trial.trial_id)}
+        if any(size > account.budget for account, size in sizes.items()):
             self._keep_no_more(request.trial.trial_id)
-            mine = []
-        for account, size in zip(mine, sizes, strict=False):
+        for account, size in sizes.items():
             if kept := account.kept:
                 kept.spare, kept.size = kept.spare + kept.size - size, size
                 self._has_changed(account)
@@ -162,7 +160,7 @@ class Packer:
     def release(self, placement: Placement) -> None:
         """Frees the memory share of a trial that has ended."""
         for place in placement.all:
-            account = self._accounts[self._index[place.device]]
+            account = self._of[place.device]
             account.gives_back(place)
             if place.device.node_id in self._free_ram:
                 self._free_ram[place.device.node_id] += place.host_bytes
@@ -171,7 +169,7 @@ class Packer:
 
     def remove(self, device: Device) -> None:
         """Removes a device, so that nothing more is placed on it."""
-        self._accounts[self._index[device]].lost = True
+        self._of[device].lost = True
         self._count_devices()
         for account in self._accounts:
             account.kept = None
@@ -243,13 +241,11 @@ class Packer:
                 rest = [account for account in self._accounts if not (account.kept or account.lost)]
                 later[shape] = most_per_rank([one.device for one in rest], [one.budget for one in rest], shape)
             if mine and any(one.within_bounds >= need for one in mine):
-                others = [room for room in rooms if room[0] not in mine]
-                found = self._together(
-                    request, need, [*((one, one.within_bounds, one.slots) for one in mine), *others]
-                )
+                own_rooms = [(one, one.within_bounds, one.slots) for one in mine]
+                found = self._together(request, need, own_rooms + [room for room in rooms if room[0] not in mine])
             elif need <= now[shape]:
                 found = self._together(request, need, rooms)
-            if found and shape[0] <= self._most:
+            if found and shape.ranks <= self._most:
                 return request, gang_of([self._placement(request, need, account) for account in found])
             if not mine and need <= later[shape] and self._keep(request, need):
                 rooms, now = self._open(), {}
@@ -262,11 +258,8 @@ class Packer:
 
     def _together(self, request: Request, need: int, rooms: Iterable[tuple[Account, int, int]]) -> list[Account]:
         """The devices for the ranks of a trial, by their rooms and slots; empty if there is no place."""
-        trial, ram, found = (
-            request.trial,
-            request.trial.ranks_here * request.host_bytes,
-            list[tuple[float, Account]](),
-        )
+        trial, found = request.trial, list[tuple[float, Account]]()
+        ram = trial.shape.here * request.host_bytes
         for account, room, slots in rooms:
             number = account.ranks_of(trial)
             if room >= number * need and slots >= number and (not ram or self._ram(account.device) >= ram):
@@ -277,7 +270,7 @@ class Packer:
         """Keeps room for a trial of several ranks where it will be there the soonest, unless there is no place."""
         trial, when, rams = request.trial, list[tuple[float, Account]](), self._plan.ram_budgets
         for account in self._accounts:
-            has_ram = rams.get(account.device.node_id, UNBOUNDED) >= trial.ranks_here * request.host_bytes
+            has_ram = rams.get(account.device.node_id, UNBOUNDED) >= trial.shape.here * request.host_bytes
             if has_ram and not (account.kept or account.lost):
                 number = account.ranks_of(trial)
                 if (at := account.room_at(need * number, number)) is not None:
@@ -340,8 +333,8 @@ class Packer:
 
     def _within_devices(self, request: Request) -> tuple[Request, int]:
         """The request and its need, limited to the largest device, and the largest RAM of a host that can hold it."""
-        ranks, shape = request.trial.ranks_here, request.trial.shape
-        largest = self._largest if shape[0] == 1 else self._plan.largest_without(self._lost, shape)
+        shape, ranks = request.trial.shape, request.trial.shape.here
+        largest = self._largest if shape.ranks == 1 else self._plan.largest_without(self._lost, shape)
         need = min(self._need(request), largest)
         if ranks * request.host_bytes > self._smallest_ram:
             holding = [account.device for account in self._left() if account.budget >= need]

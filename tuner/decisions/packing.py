@@ -27,7 +27,7 @@ from tuner.decisions.capacity import (
     within_ram,
 )
 from tuner.errors import InputError
-from tuner.trial import Device, MemoryEstimate, Shape
+from tuner.trial import ALONE, Device, MemoryEstimate, Shape
 
 Bound = Literal["memory", "RAM", "CPU cores", "max_workers", "number of trials"]
 Packing = Literal["uniform", "per-trial"]
@@ -80,12 +80,12 @@ class Plan:
         """The largest possible memory share of a trial: the largest budget of a device with slots."""
         return self.largest_without(())
 
-    def largest_without(self, lost: Collection[Device], shape: Shape = (1, 1)) -> int:
+    def largest_without(self, lost: Collection[Device], shape: Shape = ALONE) -> int:
         """The same of the devices that are not lost, for each rank of a trial; 0 if none remains."""
         parts = [
             (device, budget)
             for device, budget, slots in zip(self.devices, self.budgets, self.at_first, strict=True)
-            if slots >= (shape[0] // shape[1] if device.kind == "cpu" else 1) and device not in lost
+            if slots >= (shape.here if device.kind == "cpu" else 1) and device not in lost
         ]
         return most_per_rank([device for device, _ in parts], [budget for _, budget in parts], shape)
 

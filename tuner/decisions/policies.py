@@ -120,7 +120,7 @@ class Retrying:
             ended.result,
             self._policy,
             whole_bytes=state.largest_for(ended.trial.shape),
-            whole_ram_bytes=state.largest_ram_bytes // ended.trial.ranks_here,
+            whole_ram_bytes=state.largest_ram_bytes // ended.trial.shape.here,
             smaller=self._smaller,
             random=Random(f"{self._seed}/{ended.trial.trial_id}/{ended.trial.attempt}").random,
         )

@@ -16,7 +16,7 @@ from tuner.decisions.bounds import Bounds
 from tuner.decisions.capacity import UNBOUNDED
 from tuner.decisions.events import Ended, Event
 from tuner.decisions.packing import Plan
-from tuner.trial import Device, DeviceLost, Placement, Request, Shape
+from tuner.trial import ALONE, Device, DeviceLost, Placement, Request, Shape
 
 NOTHING: HashTrieMap[str, Any] = HashTrieMap()
 
@@ -64,7 +64,7 @@ class State:
     @property
     def largest_bytes(self) -> int:
         """The largest possible memory share of a trial: the largest budget of a remaining device; 0 without any."""
-        return self.largest_for((1, 1))
+        return self.largest_for(ALONE)
 
     def largest_for(self, shape: Shape) -> int:
         """The same for each rank of a trial."""

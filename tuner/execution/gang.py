@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from dataclasses import dataclass, field, replace
 
@@ -17,13 +16,6 @@ DONE_SECONDS = 10.0  # after rank 0 has completed the trial, for the others to e
 ENDED_SECONDS = 1.0  # after it was pruned or interrupted, of which the others have not heard
 EXCHANGE = ("gloo", "NCCL", "ProcessGroup")  # in errors of a rank that has missed another one
 WELL = ("completed", "pruned", "paused", "interrupted")
-
-
-def free_port(address: str) -> int:
-    """A free port at this machine's address."""
-    with socket.create_server((address, 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 def meeting_at(placement: Placement, address: str, port: int) -> Placement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,10 +36,8 @@ def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
     Raises:
         InputError: a node does not answer, or there is no such device.
     """
-    import ray
-
-    nodes: list[Node] = ray.nodes()
-    devices = [device for answer, asked in ask(nodes, choice).items() for device in answered(answer, *asked)]
+    nodes = usable_nodes()
+    devices = [device for answer, asked in ask(nodes, nodes, choice).items() for device in answered(answer, *asked)]
     gpus = [device for device in devices if device.kind == "cuda"]
     if choice == "cuda" and not gpus:
         raise ParameterError("device", choice, f"none of the cluster's {len(nodes)} nodes has a GPU that Ray may use")
@@ -48,16 +46,20 @@ def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
     return tuple(gpus or devices)
 
 
-def ask(nodes: Sequence[Node], choice: DeviceChoice) -> dict[ObjectRef, tuple[Node, str]]:
-    """Asks nodes for their devices: by the answer to come, each node and its displayed name."""
+def usable_nodes() -> list[Node]:
+    """The living nodes of the connected cluster that have a CPU in Ray."""
     import ray
 
-    usable: list[Node] = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
-    asked, hosts = {node["NodeID"] for node in nodes}, _hosts(usable)
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+
+
+def ask(nodes: Sequence[Node], usable: Sequence[Node], choice: DeviceChoice) -> dict[ObjectRef, tuple[Node, str]]:
+    """Asks nodes for their devices: by the answer to come, each with its name among all that are ``usable``."""
+    hosts = _hosts(usable)
     return {
         on_node(detect, node["NodeID"]).remote(own): (node, hosts[node["NodeID"]])
-        for node in usable
-        if node["NodeID"] in asked and (own := _choice_of(node, choice))
+        for node in nodes
+        if node["NodeID"] in hosts and (own := _choice_of(node, choice))
     }
 
 
@@ -147,16 +149,17 @@ def on_one_machine(nodes: Sequence[Node], node_ids: Collection[str]) -> bool:
 
 
 class NodeWatch:
-    """Detects dead nodes. ``own_node`` is the id of the node to which this process is connected."""
+    """Detects nodes that die or join. ``own_node`` is the id of the node to which this process is connected."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Iterable[str]) -> None:
+        """``known`` are the ids of nodes that the study was planned for: others have joined since."""
         import ray
 
         self._ray = ray
         self.own_node: str = ray.get_runtime_context().get_node_id()
         self._head = ray.get_runtime_context().gcs_address
         self._looked = self._answered = time.monotonic()
-        self._alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        self._alive = {self.own_node, *filter(None, known)}
         self.joined: list[Node] = []  # those that have joined since; whoever uses them takes them out
         self._died: dict[str, str] = {}
 

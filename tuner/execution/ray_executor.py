@@ -19,9 +19,9 @@ from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, StartedRay, local_ray
 from tuner.execution.cluster_discovery import join_cluster
 from tuner.execution.executor import START_SECONDS, DevicesFound, Executor, ExecutorEvent, Happening, Weights
-from tuner.execution.gang import Gang, free_port, meeting_at
+from tuner.execution.gang import Gang, meeting_at
 from tuner.execution.mapped_arrays import put
-from tuner.execution.nodes import NodeWatch, answered, ask, cluster_devices, on_node, on_one_machine
+from tuner.execution.nodes import NodeWatch, answered, ask, cluster_devices, on_node, on_one_machine, usable_nodes
 from tuner.execution.pool import READY_SECONDS, WorkerPool, make_pools, reserve
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
 from tuner.execution.ray_errors import last_line, raised_in_worker
@@ -31,6 +31,7 @@ from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.logs import shorten
 from tuner.machine.mps import MpsClients
+from tuner.machine.network import free_port
 from tuner.machine.process_exits import ProcessExit
 from tuner.trial import LOOPBACK, Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
@@ -118,11 +119,9 @@ class RayExecutor(Executor):
         asking = any(task.workload.asks for task in tasks.values())
         remote = ray.remote(concurrency_groups={ANSWERS: 1}) if asking else ray.remote
         self._actor: Remote[WorkerHandle] = remote(self.worker_class)
-        self._watch, self._tasks = NodeWatch(), dict(tasks)
+        self._watch, self._tasks = NodeWatch(device.node_id for device in plan.devices), dict(tasks)
         self._failures = WorkerFailures(self._watch, caps=self._options.caps)
         self.extend(plan)
-        known = set(self._nodes.values())
-        self._watch.joined = [node for node in ray.nodes() if node["NodeID"] not in known]  # as the study was planned
 
     def extend(self, plan: Plan) -> None:
         """Reserves the plan's devices, and sends data to nodes of further machines."""
@@ -328,8 +327,8 @@ class RayExecutor(Executor):
         for node, reason in self._watch.died().items():
             self._lose_node(node, reason)
         if self._address:
-            self._joining |= ask(self._watch.joined, self._choice) if self._watch.joined else {}
-            self._watch.joined = []
+            joined, self._watch.joined = self._watch.joined, []
+            self._joining |= ask(joined, usable_nodes(), self._choice) if joined else {}
         for outcome in self._failures.overdue():
             self._emit(outcome)
         for stream, run in list(self._running.items()):

@@ -14,8 +14,7 @@ from tuner.records.files import ATTEMPTS, EPOCHS, STUDY
 from tuner.reporting.page.document import Page, page_html
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView
-
-HOST = "127.0.0.1"
+from tuner.trial import LOOPBACK
 
 
 class LivePage:
@@ -59,7 +58,7 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
         live = page
 
     try:
-        return _Server((HOST, port), Handler)
+        return _Server((LOOPBACK, port), Handler)
     except OSError as error:
         why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used: {error.strerror}"
         raise ParameterError("port", port, why, "give another one") from error
@@ -68,7 +67,7 @@ def make_server(page: LivePage, port: int) -> ThreadingHTTPServer:
 def serve(page: LivePage, port: int) -> None:
     """Prints the address of the page, and serves it until Ctrl-C."""
     with make_server(page, port) as server:
-        print(printable(f"{page.folder}: http://{HOST}:{server.server_port}/ (Ctrl-C ends it)"), flush=True)
+        print(printable(f"{page.folder}: http://{LOOPBACK}:{server.server_port}/ (Ctrl-C ends it)"), flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
@@ -128,6 +127,6 @@ def _unexpected(error: BaseException | None) -> str:
 
 def _names_this_machine(host: str) -> bool:
     try:
-        return urlsplit(f"//{host}").hostname in (HOST, "localhost")
+        return urlsplit(f"//{host}").hostname in (LOOPBACK, "localhost")
     except ValueError:  # not an address, such as "[::1"
         return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tuner.decisions.capacity import within_cores
@@ -38,8 +38,7 @@ class Figures:
 
 def advise(figures: Figures) -> list[str]:
     """Pieces of advice, the most useful first."""
-    rules: list[Callable[[Figures], str]] = [_out_of_memory, _shares]
-    return [said for rule in rules if (said := rule(figures))]
+    return [said for said in (_out_of_memory(figures), _shares(figures)) if said]
 
 
 def _out_of_memory(figures: Figures) -> str:

@@ -242,7 +242,7 @@ class Whole(NamedTuple):
 
     def of(self, trial: Trial) -> tuple[int, int]:
         """The bounds of each rank of a trial: of its device's memory, and of its host's RAM."""
-        ram = self.ram_bytes // trial.ranks_here
+        ram = self.ram_bytes // trial.shape.here
         if trial.ranks == 1 or not self.budgets:
             return self.device_bytes, ram
         return most_per_rank(list(self.budgets), list(self.budgets.values()), trial.shape), ram
@@ -300,7 +300,7 @@ def plan_requests(
     for request in served:
         trial, most = request.trial, max(plan.at_first)
         if trial.ranks > 1 and request.need_bytes > plan.largest_without((), trial.shape):
-            rule = f"takes {count_text(trial.ranks_here, 'worker')} on a machine, and {most} is the most"
+            rule = f"takes {count_text(trial.shape.here, 'worker')} on a machine, and {most} is the most"
             fewer = option("max_workers") if settings.max_workers else "the number of cores"
             raise refusal(trial, settings, rule, f"give fewer, or raise {fewer}")
     return plan, served

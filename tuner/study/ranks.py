@@ -56,10 +56,10 @@ def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:
 
 def check_place(trial: Trial, devices: Sequence[Device], settings: Settings) -> None:
     """Refuses ranks for which there are too few machines or GPUs."""
-    on_each, nodes = sorted(Counter(device.node_id for device in devices).values()), trial.shape[1]
+    on_each, nodes = sorted(Counter(device.node_id for device in devices).values()), trial.shape.nodes
     if nodes > len(on_each):
         rule = f"there is no more than {count_text(len(on_each), 'machine')}"
         raise refusal(trial, settings, rule, f"join a larger cluster by {option('address')}", NODES)
-    if devices[0].kind == "cuda" and trial.ranks_here > (most := on_each[-nodes]):
+    if devices[0].kind == "cuda" and trial.shape.here > (most := on_each[-nodes]):
         some = "no machine has" if nodes == 1 else f"no {nodes} machines have each"
         raise refusal(trial, settings, f"{some} more than {count_text(most, 'GPU')}", "give fewer")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TypeVar
 
-import psutil
-
+from tuner.machine.network import interface_to
 from tuner.trial import RANKS, Placement
 
 Event = TypeVar("Event")
@@ -29,7 +27,7 @@ def joined(place: Placement | None, *, by_itself: bool = False, seconds: float =
     if place is None or RANKS not in place.trial.config:
         yield
         return
-    (size, nodes), here, gpu = place.trial.shape, place.trial.ranks_here, place.device.kind == "cuda"
+    (size, nodes), here, gpu = place.trial.shape, place.trial.shape.here, place.device.kind == "cuda"
     node, local = divmod(place.rank, here)
     variables = {"RANK": place.rank, "WORLD_SIZE": size, "LOCAL_RANK": 0 if gpu else local, "LOCAL_WORLD_SIZE": here}
     variables |= {"GROUP_RANK": node, "GROUP_WORLD_SIZE": nodes, "ROLE_RANK": place.rank, "ROLE_WORLD_SIZE": size}
@@ -56,17 +54,6 @@ def joined(place: Placement | None, *, by_itself: bool = False, seconds: float =
         raise
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def interface_to(address: str) -> str:
-    """The name of the network interface by which this machine reaches an address; empty if that is not known."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, 1))  # sends nothing
-        own = probe.getsockname()[0]
-    own = "127.0.0.1" if own.startswith("127.") else own
-    found = (name for name, known in psutil.net_if_addrs().items() if any(one.address == own for one in known))
-    return next(found, "")
 
 
 def together(training: Iterator[Event], place: Placement) -> Generator[Event, None, None]:

@@ -7,7 +7,6 @@ import os
 import select
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tuner.errors import InputError, one_line
+from tuner.machine.network import free_port
 from tuner.machine.process_trees import adopt_descendants, end_descendants
 from tuner.trial import Config
 from tuner.workloads.command_line import SCRIPT, CommandLine, name_of
@@ -111,9 +111,7 @@ def _starting(start: Sequence[str]) -> list[str]:
 
 def _ports() -> dict[str, str]:
     """A free port for the processes of a launcher, whose own default would be the same for all trials."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     return {"MASTER_PORT": port, "PET_MASTER_PORT": port}  # torchrun reads the second one
 
 

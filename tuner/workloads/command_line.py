@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Self
 
 from tuner.errors import InputError, WorkloadError, one_line, option
-from tuner.trial import NODES, RANKS, Config
+from tuner.trial import PLACING, Config
 from tuner.workloads.config_file import write_config
 from tuner.workloads.metrics_files import MetricsFiles
 from tuner.workloads.output import Reports, last_lines
@@ -100,7 +100,7 @@ class CommandLine(Program):
 
     def check_keys(self, keys: Collection[str]) -> None:
         """Raises ``InputError`` if the arguments name another key than these, or lack one of them."""
-        named, files, keys = self.named, self.config_names, [key for key in keys if key not in (RANKS, NODES)]
+        named, files, keys = self.named, self.config_names, [key for key in keys if key not in PLACING]
         if unknown := sorted(named - {*keys, FOLDER, ID, SEED} - files):
             known = ", ".join(keys) or "no key"
             raise InputError(f"{self.program}: its arguments have {{{unknown[0]}}}, but the space has {known}")

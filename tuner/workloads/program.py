@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from tuner.trial import NODES, RANKS, Config, Objects
+from tuner.trial import PLACING, Config, Objects
 from tuner.workloads.base import Trainable
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def values_of(config: Config, objects: Objects) -> dict[str, object]:
     given = {
         key: objects.get(key, {}).get(value, value) if isinstance(value, str) else value
         for key, value in config.items()
-        if key not in (RANKS, NODES)
+        if key not in PLACING
     }
     return {key: copy.deepcopy(value) if isinstance(value, (list, dict)) else value for key, value in given.items()}
 
