@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from itertools import count
@@ -27,6 +28,7 @@ os.environ.pop("COLUMNS", None)
 
 SHARED = "shared by tests"
 CACHES = count()
+SHARING: set[Path] = set()  # the files with a test that can do with the shared Ray
 # On a Ray that was there before, a study's workers have variables of its own: those that Ray keeps ready are no use.
 NO_SPARE_WORKERS = {"RAY_prestart_worker_first_driver": "0"}
 
@@ -144,7 +146,7 @@ def gpu_16gb() -> Device:
 def shared_ray() -> None:
     """A Ray as a notebook starts one, for all tests that can do with it: one takes five seconds to start.
 
-    It goes on after a test; ``pytest_runtest_setup`` ends it before a test that starts a Ray of its own.
+    It goes on after a test; ``pytest_runtest_setup`` ends it before a test that could be misled by it.
     """
     share_ray()
 
@@ -164,20 +166,23 @@ def shares_ray(item: pytest.Item) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Without the emulated card its tests are skipped; before a test with a Ray of its own, a shared one is ended."""
+    """Without the emulated card its tests are skipped.
+
+    A shared Ray is ended before a test with a Ray of its own, and before files in which no test shares it.
+    """
     if item.get_closest_marker("emulated") and (why := missing()):
         pytest.skip(why)
-    if shares_ray(item) or not item.get_closest_marker("ray"):
+    if shares_ray(item) or (item.path in SHARING and not item.get_closest_marker("ray")):
         return
-    import ray
-
-    if ray.is_initialized() and ray.get_runtime_context().namespace == SHARED:
+    ray = sys.modules.get("ray")  # most tests need not load it
+    if ray and ray.is_initialized() and ray.get_runtime_context().namespace == SHARED:
         ray.shutdown()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start Ray come first, as they take the longest; of these, files and tests that can share one."""
     kinds: dict[Path, set[bool]] = {item.path: set() for item in items}
+    SHARING.update(item.path for item in items if shares_ray(item))
     for item in items:
         if item.get_closest_marker("ray"):
             kinds[item.path].add(shares_ray(item))
