@@ -27,6 +27,7 @@ from tuner.trial import MB, Device
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
 ROTATION = {"RAY_ROTATION_MAX_BYTES": str(LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}  # of each process's output
 STOP_SECONDS = 30
+JOIN_SECONDS = 3.0  # for Ray's C++ library to connect to what we have started
 OWN_STOP_SECONDS = 1.0  # for our own Ray to end by itself; a study that is broken off does not wait for it
 INTERRUPTED = 130  # the exit code
 AUTH_MODE, AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
@@ -46,20 +47,30 @@ class StartedRay:
 
     def __init__(self) -> None:
         self.folder: Path | None = None
+        self.joining = threading.Lock()  # held while Ray's C++ library connects to them
         self._processes: list[tuple[int, float]] = []
         self._ended = False
 
     def start(self, *arguments: Any, **options: Any) -> subprocess.Popen[Any]:
         """Starts a process in a session of its own, so that signals to the study's group do not reach it."""
-        if self._ended:
-            raise ExecutionError("the study has been broken off")
+        self.check()
         process = subprocess.Popen(*arguments, **options, start_new_session=True)
         self._processes.append((process.pid, time_made(process.pid)))
         return process
 
+    def check(self) -> None:
+        """Raises an ExecutionError if they have been ended."""
+        if self._ended:
+            raise ExecutionError("the study has been broken off")
+
     def end(self) -> None:
-        """Kills the processes with their descendants, and removes the folder."""
+        """Kills the processes with their descendants, and removes the folder.
+
+        Ray's C++ library ends this process with code 1 if what it connects to is killed, so that is waited for.
+        """
         self._ended = True
+        if self.joining.acquire(timeout=JOIN_SECONDS):
+            self.joining.release()  # the next to take it looks whether they have been ended
         for pid, created in reversed(self._processes):
             end_tree(pid, created, leads=True)
         if self.folder:
@@ -241,7 +252,7 @@ def _small(started: StartedRay) -> Iterator[None]:
 
     replaced: list[tuple[Any, str, object]] = [(ray_constants, "ENABLE_RAY_CLUSTER", False)]
     replaced += [(Node, name, lambda *_, **__: None) for name in SERVICES]
-    replaced += [(services, "ConsolePopen", started.start), (ray._raylet, "CoreWorker", _keeping_signals())]
+    replaced += [(services, "ConsolePopen", started.start), (ray._raylet, "CoreWorker", _keeping_signals(started))]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     try:
         for owner, name, value in replaced:
@@ -252,7 +263,7 @@ def _small(started: StartedRay) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-def _keeping_signals() -> Callable[..., object]:
+def _keeping_signals(started: StartedRay) -> Callable[..., object]:
     """Ray's class for its C++ library, which here leaves the handlers of signals as they are.
 
     Only the main thread can set Python's handlers, and this one is another.
@@ -265,7 +276,9 @@ def _keeping_signals() -> Callable[..., object]:
 
     def made(*arguments: object, **options: object) -> object:
         handlers = {int(number): get(int(number)) for number in SIGNALS}
-        worker = make(*arguments, **options)
+        with started.joining:
+            started.check()
+            worker = make(*arguments, **options)
         for number, handler in handlers.items():
             put(number, handler)
         return worker
