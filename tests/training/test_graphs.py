@@ -267,7 +267,7 @@ def test_a_smaller_batch_leaves_the_graph_its_gradients() -> None:
                 value.grad = gradient
             return super().record(step)
 
-    steps = GraphedSteps(Toy(), model, build_optimizer(Toy(), model, config), config, None, [], Keeping())
+    steps = GraphedSteps(Toy(), model, build_optimizer(Toy(), model, config), config, recorder=Keeping())
     x = torch.ones(8, 1)
     for samples in (8, 8, 8, 8, 3):
         steps((x[:samples], 2 * x[:samples]))

@@ -84,7 +84,7 @@ def test_a_step_on_graphs_is_recorded_as_a_cuda_graph() -> None:
     optimizer = build_optimizer(InGraphs(), model, config)
     notes: list[str] = []
     recorder = Again()
-    graphed = GraphedSteps(InGraphs(), model, optimizer, config, None, notes, recorder)
+    graphed = GraphedSteps(InGraphs(), model, optimizer, config, None, notes, recorder=recorder)
     for _ in range(2):
         for batch in InGraphs().batches(config, None):
             graphed(Data(x=batch.x, y=batch.y))

@@ -157,6 +157,7 @@ class _Recorded:
     attributes: _Attributes  # when it was recorded
 
 
+@dataclass(eq=False)
 class GraphedSteps(Steps):
     """Runs training steps as a CUDA graph where that is possible, with the results of ``train_step``.
 
@@ -165,31 +166,18 @@ class GraphedSteps(Steps):
     """
 
     warm_up = 1 + WARM_UP_STEPS
+    recorder: CudaRecorder | None = None  # replaces ``CudaRecorder``, in traces and tests
 
-    def __init__(
-        self,
-        workload: Workload,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        config: Config,
-        device: str | None = None,
-        notes: list[str] | None = None,
-        recorder: CudaRecorder | None = None,
-    ) -> None:
-        """As ``Steps``. ``recorder`` replaces ``CudaRecorder``, in traces and tests."""
-        super().__init__(workload, model, optimizer, config, device)
-        self._workload, self._model, self._optimizer = workload, model, optimizer
-        self._notes = [] if notes is None else notes
-        self._captured = partial(train_step, workload, model, optimizer, config=config)
+    def __post_init__(self) -> None:
         self._shape: object = None
         self._before = 0  # steps of that shape before the recording
         self._graph: _Recorded | None = None
         self._given_up = False
         self._begun = False  # an epoch has begun and no step was launched yet
-        if reason := obstacle(workload, config, optimizer):
+        if reason := "not with several ranks" if self.ranks else obstacle(self.workload, self.config, self.optimizer):
             self._give_up(reason)
         else:
-            self._recorder = recorder or CudaRecorder()
+            self._recorder = self.recorder or CudaRecorder()
 
     def __call__(self, *batches: Batch) -> Tensor:
         """One step; returns the loss."""
@@ -198,7 +186,7 @@ class GraphedSteps(Steps):
         elif not all(_is_dense(part) for part in parts_of(batches[0])):
             self._give_up("a batch has more than dense tensors")
         if self._given_up:
-            return self._eager(*batches)
+            return super().__call__(*batches)
         (batch,) = batches
         shape = [(part.shape, part.dtype) for part in parts_of(batch)]
         self._shape = self._shape or shape
@@ -208,10 +196,10 @@ class GraphedSteps(Steps):
             return self._warm_up(batch)
         graph = self._graph = self._graph or self._record(batch)
         if graph is None:
-            return self._eager(batch)
-        if self._begun and _Attributes.of(self._workload, self._model) != graph.attributes:
+            return super().__call__(batch)
+        if self._begun and _Attributes.of(self.workload, self.model) != graph.attributes:
             self._give_up("attributes of the model or the workload change between epochs")
-            return self._eager(batch)
+            return super().__call__(batch)
         self._begun = False
         for place, part in zip(parts_of(graph.batch), parts_of(batch), strict=True):
             place.copy_(part, non_blocking=True)
@@ -226,7 +214,7 @@ class GraphedSteps(Steps):
             self._give_up("lr_schedule changes more than learning rates")
             return
         self._begun = True
-        for group, rate in zip(self._optimizer.param_groups, self._graph.rates, strict=True):
+        for group, rate in zip(self.optimizer.param_groups, self._graph.rates, strict=True):
             rate.fill_(float(group["lr"]))
 
     def end(self) -> None:
@@ -236,7 +224,7 @@ class GraphedSteps(Steps):
 
     def _apart(self, batch: Batch) -> Tensor:
         """A step without the graph, which keeps its own gradients."""
-        loss = self._eager(batch)
+        loss = super().__call__(batch)
         for parameter, gradient in self._graph.gradients if self._graph else ():
             parameter.grad = gradient
         return loss
@@ -246,35 +234,35 @@ class GraphedSteps(Steps):
         batch = self._recorder.to_device(batch)
         self._before += 1
         last = self._before == WARM_UP_STEPS
-        before = self._recorder.hidden(self._workload, self._model) if last else None
+        before = self._recorder.hidden(self.workload, self.model) if last else None
         with self._recorder.aside():
             loss = self._captured(batch)
-        if last and self._recorder.hidden(self._workload, self._model) != before:
+        if last and self._recorder.hidden(self.workload, self.model) != before:
             self._give_up("loss changes attributes of the model or the workload, or draws random numbers on the CPU")
         return loss
 
     def _record(self, batch: Batch) -> _Recorded | None:
         """Records a step; None if it cannot be."""
-        groups = self._optimizer.param_groups
-        self._optimizer.zero_grad(set_to_none=True)  # the graph's gradients are in its own memory
+        groups = self.optimizer.param_groups
+        self.optimizer.zero_grad(set_to_none=True)  # the graph's gradients are in its own memory
         batch = self._recorder.to_device(batch)
         rates = [torch.tensor(float(group["lr"]), device=group["params"][0].device) for group in groups]
         try:
             loss, launch = self._recorder.record(partial(self._step, batch, rates))
         except Exception as error:
-            self._optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
             if is_out_of_memory(error) or not self._recorder.may_fail:
                 raise
             said = one_line(str(error).partition("\n")[0], 200)
             self._give_up(f"a step cannot be recorded ({said or type(error).__name__})")
             return None
-        gradients = [(value, value.grad) for value in self._model.parameters()]
-        attributes = _Attributes.of(self._workload, self._model)
+        gradients = [(value, value.grad) for value in self.model.parameters()]
+        attributes = _Attributes.of(self.workload, self.model)
         return _Recorded(loss, launch, batch, rates, gradients, self._settings(), attributes)
 
     def _step(self, batch: Batch, rates: list[Tensor]) -> Tensor:
         """A step with learning rates that kernels read from these tensors."""
-        groups = self._optimizer.param_groups
+        groups = self.optimizer.param_groups
         changed = {"lr", "capturable"}
         before = [{key: group[key] for key in changed & group.keys()} for group in groups]
         for group, rate in zip(groups, rates, strict=True):
@@ -287,15 +275,19 @@ class GraphedSteps(Steps):
             for group, values in zip(groups, before, strict=True):
                 group.update(values)
 
+    def _captured(self, batch: Batch) -> Tensor:
+        """A step on a batch that is on the device."""
+        return train_step(self.workload, self.model, self.optimizer, batch, config=self.config)
+
     def _settings(self) -> list[dict[str, Any]]:
         """The optimizer's settings other than learning rates, which recorded kernels keep."""
         leave_out = ("params", "lr")
-        groups = self._optimizer.param_groups
+        groups = self.optimizer.param_groups
         return [{key: value for key, value in group.items() if key not in leave_out} for group in groups]
 
     def _give_up(self, reason: str) -> None:
         if not self._given_up:
-            self._notes.append(f"CUDA graphs: {reason}; trained eagerly")
+            self.notes.append(f"CUDA graphs: {reason}; trained eagerly")
         self._given_up = True
         self._graph = None
 
@@ -335,9 +327,6 @@ def steps_of(
 
     ``notes`` gets the reason if there is no graph although the configuration asks for one.
     """
-    if uses(config, CUDA_GRAPHS) and next(model.parameters()).device.type == "cuda":
-        if ranks is None:
-            return GraphedSteps(workload, model, optimizer, config, device, notes)
-        if notes is not None:
-            notes.append("CUDA graphs: not with several ranks; trained eagerly")
-    return Steps(workload, model, optimizer, config, device, ranks)
+    graphed = uses(config, CUDA_GRAPHS) and next(model.parameters()).device.type == "cuda"
+    kind = GraphedSteps if graphed else Steps
+    return kind(workload, model, optimizer, config, device, [] if notes is None else notes, ranks)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -94,26 +95,23 @@ def train_step(
     return total
 
 
+@dataclass(eq=False)
 class Steps:
     """Runs the training steps of a trial, each as ``train_step``."""
 
-    warm_up = 1  # steps after which all further ones take the same time and memory
-
-    def __init__(
-        self,
-        workload: Workload,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        config: Config,
-        device: str | None = None,
-        ranks: Ranks | None = None,
-    ) -> None:
-        """``device`` is where batches are moved; None if they are there."""
-        self._eager = partial(train_step, workload, model, optimizer, config=config, device=device, ranks=ranks)
+    warm_up: ClassVar[int] = 1  # steps after which all further ones take the same time and memory
+    workload: Workload
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    config: Config
+    device: str | None = None  # where batches are moved; None if they are there
+    notes: list[str] = field(default_factory=list)  # gets what the user should know
+    ranks: Ranks | None = None
 
     def __call__(self, *batches: Batch) -> Tensor:
         """One step; returns the loss."""
-        return self._eager(*batches)
+        parts = self.workload, self.model, self.optimizer
+        return train_step(*parts, *batches, config=self.config, device=self.device, ranks=self.ranks)
 
     def begin_epoch(self) -> None:
         """An epoch begins, and its learning rates are set."""
