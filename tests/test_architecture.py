@@ -19,6 +19,7 @@ ROOT = Path(tuner.__file__).parent
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "trial": set(),
+    "objective": set(),
     "hyperparameters": set(),
     "machine": set(),
     "datasets": {"machine"},
@@ -49,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli", "machine"},
 }
 TRANSFORMER = "import tuner; tuner.estimate_gpu_memory_requirements(512, 384, 6, 6, 24, 512)"
-EVERYWHERE = {"errors", "trial", "hyperparameters"}
+EVERYWHERE = {"errors", "trial", "objective", "hyperparameters"}
 
 
 def room(path: Path) -> str:

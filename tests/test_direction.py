@@ -17,8 +17,8 @@ from tests.support.commands import refused
 from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
+from tuner.objective import DirectionWord, Objective
 from tuner.records.study_record import read_study
-from tuner.trial import DirectionWord, Objective
 from tuner.workloads.base import Split
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.objectives import SCORES, is_score, objective_of

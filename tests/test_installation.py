@@ -42,7 +42,7 @@ if __name__ == "__main__":
 PLOT = """
 import pandas as pd
 from tuner.reporting.frame import study_frame
-from tuner.trial import Objective
+from tuner.objective import Objective
 
 study_frame(pd.DataFrame(), "out", Objective("val_loss")).plot_curves()
 """

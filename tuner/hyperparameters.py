@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from tuner.trial import (
     ACCUMULATION,
+    AUTO,
     CHECKPOINTING,
     CUDA_GRAPHS,
     EVALUATION_PARTS,
@@ -17,6 +18,8 @@ from tuner.trial import (
     NODES,
     OFFLOADING,
     RANKS,
+    Config,
+    ConfigValue,
 )
 
 
@@ -114,3 +117,18 @@ def declared(key: str, given: Declared) -> AnyHyperparameter:
     if not isinstance(known, Hyperparameter) or (given.low, given.high) != (-math.inf, math.inf):
         return given
     return replace(given, low=known.low, high=known.high, doc=given.doc or known.doc)
+
+
+def is_auto(config: Config) -> bool:
+    """Whether a configuration's batch size is ``AUTO``."""
+    return any(value == AUTO for key, value in config.items() if key != RANKS)
+
+
+def shrunk(config: Config) -> dict[str, ConfigValue]:
+    """What of a configuration makes its batches or evaluations smaller, as retries do; empty if nothing does."""
+    return {key: config[key] for key in (ACCUMULATION, EVALUATION_PARTS) if key in config}
+
+
+def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
+    """The configuration with this batch size instead of ``AUTO``."""
+    return {key: batch_size if value == AUTO and key != RANKS else value for key, value in config.items()}

@@ -11,6 +11,7 @@ from typing import Any, cast
 import optuna
 
 from tuner.errors import ParameterError, WorkloadError, both_given, option
+from tuner.objective import Direction, Objective
 from tuner.records.study_record import OPTUNA_CALL, UNKNOWN, StudyRecord, read_study
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public
@@ -22,7 +23,7 @@ from tuner.study.result import StudyResult
 from tuner.study.selection import configurations_of
 from tuner.study.stored_options import to_stored, with_own
 from tuner.study.study import run_study
-from tuner.trial import MOST_TRIALS, Direction, Objective
+from tuner.trial import MOST_TRIALS
 from tuner.workloads.optuna_objective import VALUE, OptunaObjective
 from tuner.workloads.task import Selection
 

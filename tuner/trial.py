@@ -7,7 +7,6 @@ Memory is in bytes, and every name ends with its unit. A GB in options, CSV file
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -24,8 +23,6 @@ MOST_GB = 1_000_000  # the upper bound of every option in GB
 ConfigValue = int | float | str
 Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
 Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
-Direction = Literal["minimize", "maximize"]
-DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
 RunStatus = Literal["completed", "paused", "pruned", "out_of_memory", "diverged", "failed", "stalled", "interrupted"]
 Status = Literal[RunStatus, "too_large", "infeasible"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
@@ -111,37 +108,6 @@ class Shape(NamedTuple):
 
 
 ALONE = Shape(1, 1)
-DIRECTIONS: Mapping[object, Direction] = {
-    **{"minimize": "minimize", "min": "minimize"},
-    **{"maximize": "maximize", "max": "maximize"},
-}
-
-
-@dataclass(frozen=True)
-class Objective:
-    """What the trials of a workload are compared by."""
-
-    metric: str
-    direction: Direction = "minimize"
-    others: tuple[Objective, ...] = ()  # what they are compared by as well: then trials are ranked by fronts
-
-    @property
-    def all(self) -> tuple[Objective, ...]:
-        """This one and the others."""
-        return self, *self.others
-
-    def loss(self, value: float) -> float:
-        """The value, or its negative if it is maximised: the less, the better. NaN stays NaN."""
-        return -value if self.direction == "maximize" else value
-
-    def better(self, value: float, than: float) -> bool:
-        """Whether one value is better than another one. NaN is never better."""
-        return self.loss(value) < self.loss(than)
-
-    @property
-    def worst(self) -> float:
-        """The infinity than which every number is better."""
-        return self.loss(math.inf)
 
 
 @dataclass(frozen=True)
@@ -184,21 +150,6 @@ class Trial:
     def shape(self) -> Shape:
         """The number of its ranks, and of the machines on which they are."""
         return Shape(self.ranks, int(self.config.get(NODES, 1)))
-
-
-def is_auto(config: Config) -> bool:
-    """Whether a configuration's batch size is ``AUTO``."""
-    return any(value == AUTO for key, value in config.items() if key != RANKS)
-
-
-def shrunk(config: Config) -> dict[str, ConfigValue]:
-    """What of a configuration makes its batches or evaluations smaller, as retries do; empty if nothing does."""
-    return {key: config[key] for key in (ACCUMULATION, EVALUATION_PARTS) if key in config}
-
-
-def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
-    """The configuration with this batch size instead of ``AUTO``."""
-    return {key: batch_size if value == AUTO and key != RANKS else value for key, value in config.items()}
 
 
 def title(workload: str, name: str, *, several: bool, seed: int | None = None) -> str:

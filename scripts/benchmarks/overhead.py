@@ -41,11 +41,12 @@ from tuner.hyperparameters import Hyperparameter
 from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
+from tuner.objective import Objective
 from tuner.records.study_folder import StudyFolder
 from tuner.reporting.console import make_console
 from tuner.reporting.progress import StudyProgress
 from tuner.study.recorder import Recorder
-from tuner.trial import GB, Config, Device, MemoryEstimate, Objective, Request, Trial
+from tuner.trial import GB, Config, Device, MemoryEstimate, Request, Trial
 from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.task import TrainingTask
 

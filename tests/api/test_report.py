@@ -26,11 +26,11 @@ from tuner.api import report as report_module
 from tuner.api.report import load_study_view
 from tuner.errors import InputError
 from tuner.machine.interrupts import INSISTED
+from tuner.objective import Objective
 from tuner.reporting.figures.library import javascript_name
 from tuner.reporting.serving import LivePage, make_server
 from tuner.reporting.study_view import StudyView
 from tuner.study.repeat import program
-from tuner.trial import Objective
 
 pytestmark = pytest.mark.usefixtures("writes_pages")
 

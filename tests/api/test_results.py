@@ -20,12 +20,12 @@ from tests.support.attempts import attempt
 from tuner.api.results import Comparison, side_by_side
 from tuner.cli.print_results import print_results
 from tuner.errors import InputError
+from tuner.objective import Objective
 from tuner.records.attempts import to_csv
 from tuner.records.read_studies import read_studies
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.settings import Settings
 from tuner.study.stored_options import to_stored
-from tuner.trial import Objective
 
 FIXED = {
     "workload": "graphsage",

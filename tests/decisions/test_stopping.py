@@ -10,7 +10,8 @@ from tuner.decisions.events import Concluded, Ended, Reported, Stopping
 from tuner.decisions.state import State
 from tuner.decisions.stopping import EndLimits, Enough
 from tuner.errors import spelled
-from tuner.trial import EpochReport, Objective, Outcome, Status, Trial
+from tuner.objective import Objective
+from tuner.trial import EpochReport, Outcome, Status, Trial
 
 
 def why(limits: EndLimits, ends: Iterable[tuple[Status, float | None, str]], *, hopeless: bool = False) -> str:

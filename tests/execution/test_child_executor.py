@@ -27,7 +27,8 @@ from tuner.execution.child import ChildDied, outcome_of_death
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import ram_device
-from tuner.trial import GB, Began, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
+from tuner.objective import Objective
+from tuner.trial import GB, Began, EpochReport, MemoryEstimate, Outcome, Placement, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 

@@ -27,20 +27,8 @@ from tuner.execution.executor import DevicesFound
 from tuner.execution.mapped_arrays import put, unpack
 from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, oom_kills
 from tuner.execution.ray_executor import RayExecutor
-from tuner.trial import (
-    GB,
-    MB,
-    RANKS,
-    Began,
-    Device,
-    DeviceLost,
-    EpochReport,
-    MemoryEstimate,
-    Objective,
-    Outcome,
-    Request,
-    Trial,
-)
+from tuner.objective import Objective
+from tuner.trial import GB, MB, RANKS, Began, Device, DeviceLost, EpochReport, MemoryEstimate, Outcome, Request, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 

@@ -27,8 +27,9 @@ from tuner.execution.executor import Executor, in_fresh_processes
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
+from tuner.objective import Objective
 from tuner.study.executors import _check_hidden
-from tuner.trial import GB, Device, MemoryEstimate, Objective, Outcome, Placement, Trial
+from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 

@@ -18,7 +18,8 @@ from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.mapped_arrays import pack
 from tuner.execution.worker import TrialOptions, WorkerEvent
 from tuner.machine.devices import ram_device
-from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Question, Trial
+from tuner.objective import Objective
+from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Outcome, Placement, Question, Trial
 from tuner.workloads.command import Command, script_of
 from tuner.workloads.command_line import How
 from tuner.workloads.metrics_files import MetricsFiles

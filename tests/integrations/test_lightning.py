@@ -20,10 +20,11 @@ from tuner.decisions.packing import make_plan
 from tuner.errors import WorkloadError
 from tuner.execution.child_executor import ChildExecutor
 from tuner.machine.devices import ram_device
+from tuner.objective import Objective
 from tuner.training.endings import Fit, Pruned, Stopped
 from tuner.training.program import run_program
 from tuner.training.program_checkpoints import ProgramCheckpoints
-from tuner.trial import GB, EpochReport, MemoryEstimate, Objective, Outcome, Placement, Trial
+from tuner.trial import GB, EpochReport, MemoryEstimate, Outcome, Placement, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 

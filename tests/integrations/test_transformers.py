@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import tuner
+from tuner.objective import Objective
 from tuner.training.endings import Fit, Pruned, Stopped
 from tuner.training.program import run_program
 from tuner.training.program_checkpoints import ProgramCheckpoints
-from tuner.trial import EpochReport, Objective, Trial
+from tuner.trial import EpochReport, Trial
 from tuner.workloads.function import Function
 
 # Tests import transformers themselves, as the import takes seconds and every process collects this file.

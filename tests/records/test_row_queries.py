@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.attempts import attempt
 from tuner.errors import InputError
+from tuner.objective import Objective
 from tuner.records.fronts import best_first
 from tuner.records.row_queries import (
     Order,
@@ -21,7 +22,6 @@ from tuner.records.row_queries import (
     to_value,
     varying,
 )
-from tuner.trial import Objective
 
 COLUMNS = [
     "study",

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.attempts import attempt
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.seed_statistics import Average, Interval, averages, interval_of, summary
-from tuner.trial import Objective
 
 RMSE = Objective("val_rmse")
 

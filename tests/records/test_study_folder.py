@@ -18,11 +18,12 @@ import pytest
 
 from tuner.errors import ExecutionError, InputError
 from tuner.machine import atomic_files
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import StudyFolder, check_empty, check_unused
 from tuner.records.study_record import StudyRecord, Suggestion, read_study
-from tuner.trial import GB, Device, MemoryEstimate, Objective, Outcome, Placement, Status, Trial
+from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Status, Trial
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)
 OBJECTIVES = {"toy": Objective("val_loss")}

@@ -8,10 +8,11 @@ import pytest
 from rich.console import Console
 
 from tests.support.attempts import attempt
+from tuner.objective import Objective
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.plan_text import estimates_text
 from tuner.reporting.result_tables import average_columns, print_trials
-from tuner.trial import GB, MemoryEstimate, Objective
+from tuner.trial import GB, MemoryEstimate
 
 WIDTHS = [60, 80, 120]
 NAMES = [f"hidden=64,layers={layers},lr=0.0{layers}" for layers in (1, 2, 3)]

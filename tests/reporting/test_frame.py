@@ -14,10 +14,10 @@ import pytest
 from tests.support.attempts import attempt
 from tests.support.generated_study import write_study
 from tuner.errors import InputError
+from tuner.objective import Objective
 from tuner.records.attempts import columns
 from tuner.records.fronts import best_first
 from tuner.reporting.frame import StudyFrame, study_frame
-from tuner.trial import Objective
 
 Row = dict[str, Any]
 

@@ -7,9 +7,9 @@ import io
 from rich.console import Console
 
 from tests.support.attempts import attempt
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.reporting.result_tables import MOST_ROWS, best_text, print_averages, print_trials
-from tuner.trial import Objective
 
 ACCURACY = Objective("val_accuracy", "maximize")
 

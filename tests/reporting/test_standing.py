@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.reporting.studies import rows_of
+from tuner.objective import Objective
 from tuner.reporting.standing import standing
-from tuner.trial import Objective
 
 LOSS = Objective("val_loss")
 

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from tests.support.attempts import attempt
+from tuner.objective import Objective
 from tuner.reporting.result_tables import best_value_text, row_columns
 from tuner.reporting.texts import decimals_apart, metric_text, with_error
-from tuner.trial import Objective
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from tests.support.toy import Toy
+from tuner.objective import Direction
 from tuner.search.domains import Space
 from tuner.search.optuna_names import SAMPLERS, make_pruner, make_sampler
 from tuner.search.optuna_trials import OptunaTrials, new_study
 from tuner.search.searchers import State
 from tuner.search.spaces import parse_space
-from tuner.trial import Direction
 
 SPACE = parse_space(
     {"lr": {"loguniform": [1e-4, 1]}, "epochs": {"int": [1, 9]}, "fault": {"choice": [0, 1]}}, Toy().schema, "f"

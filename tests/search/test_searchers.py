@@ -7,10 +7,10 @@ import pytest
 from tests.search.test_optuna_trials import CONDITIONAL
 from tests.support.toy import Toy
 from tuner.errors import InputError
+from tuner.objective import Objective
 from tuner.search.domains import Space
 from tuner.search.searchers import RaySearcher
 from tuner.search.spaces import parse_space
-from tuner.trial import Objective
 
 SPACE = parse_space(
     {"lr": {"loguniform": [1e-4, 1]}, "epochs": {"int": [1, 9]}, "fault": {"choice": [0, 1]}}, Toy().schema, "f"

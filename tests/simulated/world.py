@@ -25,6 +25,7 @@ from tuner.execution.executor import DevicesFound, ExecutorEvent, Happening, Wei
 from tuner.execution.loop import Listener
 from tuner.execution.simulation import SimulatedExecutor
 from tuner.execution.stall_detector import StallDetector
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt, parse_attempt
 from tuner.records.epochs import EpochLine
 from tuner.trial import (
@@ -35,7 +36,6 @@ from tuner.trial import (
     DeviceLost,
     EpochReport,
     MemoryEstimate,
-    Objective,
     Outcome,
     Phase,
     Placement,

@@ -15,6 +15,7 @@ from tuner.cli.print_plan import forecast_text
 from tuner.decisions.packing import need_bytes
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
+from tuner.hyperparameters import is_auto
 from tuner.search.configurations import complete, configurations
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, share_of, size_batches
@@ -23,7 +24,7 @@ from tuner.study.prepare import Selected
 from tuner.study.repeat import program
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
-from tuner.trial import AUTO, GB, RANKS, Device, is_auto
+from tuner.trial import AUTO, GB, RANKS, Device
 from tuner.workloads.base import Workload
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import find_workload

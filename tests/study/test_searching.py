@@ -19,6 +19,7 @@ from tuner.decisions.policies import Course, Packing
 from tuner.decisions.state import State
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
+from tuner.objective import Objective
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.search.configurations import configurations
 from tuner.search.optuna_names import make_sampler
@@ -34,7 +35,7 @@ from tuner.study.result import StudyResult
 from tuner.study.searching import SearchedSelections, choose_searched
 from tuner.study.select import select
 from tuner.study.study import run_study
-from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Objective, Outcome, Request, Trial
+from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Request, Trial
 from tuner.workloads.base import Workload
 from tuner.workloads.task import Selection, TrainingTask
 

@@ -12,12 +12,13 @@ from tests.support.processes import end_soon
 from tests.support.stuck import Stuck, hangs_in_a_c_function
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
+from tuner.objective import Objective
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
-from tuner.trial import Configuration, Objective
+from tuner.trial import Configuration
 from tuner.workloads.function import Function
 from tuner.workloads.task import Selection
 

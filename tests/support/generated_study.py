@@ -8,8 +8,9 @@ import random
 from pathlib import Path
 from typing import Any
 
+from tuner.objective import Objective
 from tuner.records.attempts import parse_attempt, to_csv
-from tuner.trial import GB, Objective
+from tuner.trial import GB
 
 Row = dict[str, Any]
 OBJECTIVES = {"toy": Objective("val_loss")}

@@ -17,12 +17,13 @@ import torch
 
 import tuner
 from tuner.errors import WorkloadError
+from tuner.objective import Objective
 from tuner.records.attempts import FIXED
 from tuner.training import program_checkpoints
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
 from tuner.training.program import run_program, warm_up_program
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
-from tuner.trial import EpochReport, Objective, Trial
+from tuner.trial import EpochReport, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.session import RESERVED_METRICS, State
 from tuner.workloads.task import TrainingTask

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError, ParameterError, option, printable
+from tuner.objective import DIRECTIONS, DirectionWord, Objective
 from tuner.records.attempts import STUDY, Attempt, attempts_of
 from tuner.records.read_studies import RecordedStudy, by_data, name_in_study, objective_in, read_together
 from tuner.records.seed_statistics import Average, Interval, averages
-from tuner.trial import DIRECTIONS, DirectionWord, Objective
 from tuner.workloads.objectives import is_score
 
 if TYPE_CHECKING:

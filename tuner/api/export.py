@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.api.report import load_study_view
 from tuner.errors import InputError, one_line, option
+from tuner.objective import Objective
 from tuner.records.attempts import CONFIG
 from tuner.records.epochs import histories
 from tuner.records.optuna_space import frozen_trials, without_log
@@ -22,7 +23,6 @@ from tuner.records.row_queries import varying
 from tuner.reporting.texts import count_text
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
-from tuner.trial import Objective
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

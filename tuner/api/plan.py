@@ -12,6 +12,7 @@ from tuner.decisions.packing import Plan
 from tuner.decisions.seconds import Pace
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.execution.simulation import Schedule, simulate
+from tuner.hyperparameters import is_auto
 from tuner.machine.devices import detect_with_idle_cores
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS
@@ -27,7 +28,7 @@ from tuner.study.prepare import Selected, Study, load, prepare
 from tuner.study.prerequisites import needed
 from tuner.study.searching import check_search, choose_searched, is_up_front, with_search
 from tuner.study.show_plan import left_out
-from tuner.trial import GB, Config, ConfigValue, Device, Request, Trial, is_auto, title
+from tuner.trial import GB, Config, ConfigValue, Device, Request, Trial, title
 from tuner.workloads.task import describe
 
 Seconds = Callable[[Request], float]

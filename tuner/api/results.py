@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, printable
+from tuner.objective import Objective
 from tuner.records.attempts import STUDY, Attempt, Line
 from tuner.records.attempts import columns as csv_columns
 from tuner.records.fronts import best_first
@@ -23,7 +24,6 @@ from tuner.records.row_queries import (
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat, values_again
-from tuner.trial import Objective
 from tuner.workloads.built_in import BUILT_IN
 
 if TYPE_CHECKING:

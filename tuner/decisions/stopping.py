@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tuner.decisions.events import Concluded, Decision, Ended, Event, Reported, Stopping
 from tuner.decisions.state import State
-from tuner.trial import Objective
+from tuner.objective import Objective
 
 NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")  # which may differ between errors that are alike
 

@@ -12,7 +12,8 @@ from tuner.estimation import calibration
 from tuner.estimation.calibration import Calibration, Sample
 from tuner.estimation.estimators import can_be_calibrated
 from tuner.estimation.learned_footprints import LearnedFeedback
-from tuner.trial import MB, AttemptResult, EpochReport, History, MemoryEstimate, Request, Trial, shrunk
+from tuner.hyperparameters import shrunk
+from tuner.trial import MB, AttemptResult, EpochReport, History, MemoryEstimate, Request, Trial
 
 REFIT = 1.1  # refit only after this growth in samples, as a fit's time is quadratic in their number
 CHANGED_BYTES = 16 * MB  # smaller corrections are not worth another look at the queue

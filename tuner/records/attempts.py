@@ -12,19 +12,9 @@ from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Literal, Self
 
+from tuner.objective import Objective
 from tuner.records.checking import Amount, CheckedValue, Metric, Moment, Name, Shown, TrialId, Whole, checked, finite
-from tuner.trial import (
-    GB,
-    AttemptResult,
-    ConfigValue,
-    Lost,
-    MemoryEstimate,
-    Objective,
-    Outcome,
-    Phase,
-    ShortOf,
-    Status,
-)
+from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Outcome, Phase, ShortOf, Status
 
 if TYPE_CHECKING:
     import pandas as pd

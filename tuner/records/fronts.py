@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt
-from tuner.trial import FRONT, Objective
+from tuner.trial import FRONT
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeGuard
 
+from tuner.objective import Objective
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import Scale, StudyRecord
-from tuner.trial import ConfigValue, Objective
+from tuner.trial import ConfigValue
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

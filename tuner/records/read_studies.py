@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import InputError
+from tuner.objective import Objective
 from tuner.records.attempts import (
     AFTER_METRICS,
     BEFORE_METRICS,
@@ -27,7 +28,7 @@ from tuner.records.files import STUDY as STUDY_FILE
 from tuner.records.journal import read_attempts
 from tuner.records.row_queries import to_value
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
-from tuner.trial import ConfigValue, Objective
+from tuner.trial import ConfigValue
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.objectives import is_score

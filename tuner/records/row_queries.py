@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner.errors import InputError, ParameterError, did_you_mean, option
+from tuner.objective import Objective
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, STUDY, Attempt
-from tuner.trial import FRONT, ConfigValue, Objective
+from tuner.trial import FRONT, ConfigValue
 
 # Short names of columns in the table; conditions and options accept them, too.
 SHORT = {"duration_s": "seconds", "estimated_memory_gb": "estimated_gb", "peak_memory_gb": "peak_gb"}

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt
-from tuner.trial import Objective
 
 LARGEST_SUMMED = 1e300  # larger values are divided by SCALE, which is exact, as their sum may be no number
 SCALE = 2.0**64

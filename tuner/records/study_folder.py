@@ -15,12 +15,13 @@ from typing import Literal, Self
 from tuner.errors import ExecutionError, InputError, ParameterError, one_line, option
 from tuner.machine import atomic_files
 from tuner.machine.atomic_files import PARTIAL
+from tuner.objective import Objective
 from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv, with_defaults
 from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STUDY, SUGGESTIONS, TRACEBACKS, best_name
 from tuner.records.fronts import with_fronts
 from tuner.records.journal import Journal, open_locked
 from tuner.records.study_record import StudyRecord, Suggestion, read_study
-from tuner.trial import ConfigValue, MemoryEstimate, Objective, Outcome, Status
+from tuner.trial import ConfigValue, MemoryEstimate, Outcome, Status
 from tuner.workloads.session import TRIALS
 
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # trials that never run again

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 
 from tuner.errors import InputError
 from tuner.machine.regular_files import MOST_BYTES, regular
+from tuner.objective import Direction, Objective
 from tuner.records.checking import (
     Amount,
     CheckedValue,
@@ -24,7 +25,7 @@ from tuner.records.checking import (
     readable_lines,
 )
 from tuner.records.files import STUDY, SUGGESTIONS
-from tuner.trial import ConfigValue, Device, Direction, Objective
+from tuner.trial import ConfigValue, Device
 
 OPTUNA_CALL = "tuner.optuna.optimize()"  # the command of a user's Optuna study
 RESTORE = "restore it from a copy, or start a new study"

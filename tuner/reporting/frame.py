@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tuner.errors import InputError, printable
+from tuner.objective import DIRECTIONS, Objective
 from tuner.records.attempts import Attempt, attempts_of
 from tuner.records.row_queries import default_columns, head
 from tuner.records.seed_statistics import best_trial
@@ -30,7 +31,6 @@ from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.result_tables import best_value_text
 from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.reporting.texts import count_text
-from tuner.trial import DIRECTIONS, Objective
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -11,22 +11,12 @@ from typing import TYPE_CHECKING, Self
 from tuner.decisions.events import Retried
 from tuner.decisions.seconds import TimeLeft
 from tuner.errors import printable
+from tuner.hyperparameters import shrunk
+from tuner.objective import Objective
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
 from tuner.reporting.texts import MOST_OF_ERROR, count_text, gb_of_ranks, metric_text, rough
-from tuner.trial import (
-    ACCUMULATION,
-    EVALUATION_PARTS,
-    GB,
-    EpochReport,
-    Objective,
-    Outcome,
-    Placement,
-    Request,
-    Trial,
-    shrunk,
-    title,
-)
+from tuner.trial import ACCUMULATION, EVALUATION_PARTS, GB, EpochReport, Outcome, Placement, Request, Trial, title
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.reporting.texts import count_text, number_text
-from tuner.trial import Objective
 
 FEW = 4  # with fewer trials, the second best is the median trial or half of it
 NEAR = 0.05  # of the distance from the best to the median trial

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from tuner.errors import InputError
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS, MACHINE, SNAPSHOT
@@ -17,7 +18,7 @@ from tuner.records.machine_log import MachineLine, read_machine
 from tuner.records.read_studies import objective_in
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.reporting.figures.attempt_bars import Bar, to_bars, without_pauses
-from tuner.trial import Device, Objective, title
+from tuner.trial import Device, title
 
 Again = Callable[[Attempt], str]
 

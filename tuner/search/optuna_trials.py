@@ -11,9 +11,10 @@ import optuna
 from optuna.samplers import BaseSampler, BruteForceSampler, GPSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from tuner.objective import Direction
 from tuner.search.domains import Space, size, suggested
 from tuner.search.searchers import State
-from tuner.trial import ConfigValue, Direction
+from tuner.trial import ConfigValue
 
 FIRST_UNRUN = 10  # so many more trials that never ran may be told to a sampler than others; Optuna's startup trials
 EXCESS = "constraints"  # the user attribute with what ``excess_of`` returns

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from tuner.errors import InputError, option
+from tuner.objective import Objective
 from tuner.search.domains import WHOLE, Domain, Space
-from tuner.trial import ConfigValue, Objective
+from tuner.trial import ConfigValue
 
 if TYPE_CHECKING:
     from ray import tune

@@ -8,8 +8,8 @@ from pydantic import BeforeValidator
 
 from tuner.decisions.constraints import Constraint, parse_constraint
 from tuner.decisions.stopping import EndLimits
+from tuner.objective import DIRECTIONS, Direction
 from tuner.spec.options import Options, Terminal, Texts, field
-from tuner.trial import DIRECTIONS, Direction
 
 
 def _listed(given: object) -> object:

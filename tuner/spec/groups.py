@@ -14,11 +14,12 @@ from pydantic import BeforeValidator, ValidationInfo
 from tuner.decisions.packing import Packing
 from tuner.decisions.retry import OnOom
 from tuner.errors import ParameterError, both_given, option
+from tuner.objective import DIRECTIONS
 from tuner.search.optuna_names import FIFO, PRUNERS, SCHEDULERS, SEARCHES, canonical
 from tuner.spec.goal_groups import EarlyEnd
 from tuner.spec.memory_groups import DeviceMemory, TrialMemory
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
-from tuner.trial import AUTO, DIRECTIONS, MOST_RANKS, MOST_SEED, MOST_TRIALS, RANKS, FreshProcesses
+from tuner.trial import AUTO, MOST_RANKS, MOST_SEED, MOST_TRIALS, RANKS, FreshProcesses
 
 if TYPE_CHECKING:
     from tuner.search.configurations import Configs

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tuner.decisions.packing import Bound, make_plan, need_bytes
 from tuner.errors import InputError, ParameterError, option, spelled
 from tuner.estimation.service import memory_key
+from tuner.hyperparameters import is_auto, with_batch
 from tuner.sizing.search import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings
@@ -20,19 +21,7 @@ from tuner.study.planning import (
     with_host_needs,
 )
 from tuner.study.ranks import check_ranks
-from tuner.trial import (
-    ACCUMULATION,
-    AUTO,
-    GB,
-    MAX_BATCH,
-    Device,
-    MemoryEstimate,
-    Request,
-    Trial,
-    is_auto,
-    title,
-    with_batch,
-)
+from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, MemoryEstimate, Request, Trial, title
 from tuner.workloads.task import Selection, Tasks, TrainingTask
 
 SHOWN = 8  # so many of the batches are told in the plan

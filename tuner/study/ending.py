@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from tuner.decisions.packing import is_tight
 from tuner.errors import TunerError, one_line
+from tuner.hyperparameters import shrunk
+from tuner.objective import Objective
 from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.epochs import read_epochs, seconds_per_epoch
 from tuner.records.files import EPOCHS, RESULTS
@@ -27,7 +29,7 @@ from tuner.study.record import doubt
 from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stored_options import needs_objects, same_call
-from tuner.trial import FRONT, GB, RANKS, MemoryEstimate, Objective, shrunk, title
+from tuner.trial import FRONT, GB, RANKS, MemoryEstimate, title
 
 if TYPE_CHECKING:
     from rich.console import Console

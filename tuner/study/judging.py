@@ -9,11 +9,12 @@ from copy import deepcopy
 from tuner.decisions.constraints import excesses, known_figures
 from tuner.decisions.events import Concluded, Decision, Dropped, Ended, Event, Planned, PruneAsked, Reported
 from tuner.decisions.state import State
+from tuner.objective import Objective
 from tuner.search.optuna_names import FIFO, PBT, make_pruner
 from tuner.search.searchers import RaySearcher, Searcher
 from tuner.search.searchers import State as Ending
 from tuner.spec.settings import Settings
-from tuner.trial import Objective, Status, Trial
+from tuner.trial import Status, Trial
 
 ENDINGS: Mapping[Status, Ending] = {
     "completed": "completed",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, ParameterError, did_you_mean, option
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS, STUDY
 from tuner.records.journal import read_attempts
@@ -18,7 +19,6 @@ from tuner.spec.groups import DEFAULT_DATA
 from tuner.study.resume import fingerprint
 from tuner.study.selection import chosen_before, source_of
 from tuner.study.stored_options import CALL
-from tuner.trial import Objective
 from tuner.workloads.base import Trainable
 from tuner.workloads.lookup import WAS_OBJECT, classes_of, find_workload
 from tuner.workloads.task import Selection, on_all_data

@@ -22,6 +22,8 @@ from tuner.decisions.throughput import Crowding
 from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.simulation import expected_seconds
+from tuner.hyperparameters import is_auto
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.checking import collecting_later
 from tuner.records.epochs import read_epochs
@@ -38,7 +40,7 @@ from tuner.study.live_search import Search, Searching, fitting, unwanted
 from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
 from tuner.study.population import Population, following, goes_on
 from tuner.study.resume import check_same, description, events_of, with_batches_of
-from tuner.trial import KNOWN, Device, Objective, Request, Trial, is_auto
+from tuner.trial import KNOWN, Device, Request, Trial
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
 
 if TYPE_CHECKING:

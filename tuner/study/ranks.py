@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from tuner.errors import InputError, ParameterError, option
+from tuner.hyperparameters import is_auto
 from tuner.reporting.texts import count_text
 from tuner.search.optuna_names import PBT
 from tuner.spec.settings import Settings
-from tuner.trial import AUTO, MOST_RANKS, NODES, RANKS, Device, Trial, is_auto
+from tuner.trial import AUTO, MOST_RANKS, NODES, RANKS, Device, Trial
 from tuner.workloads.base import Trainable, Workload
 
 LAUNCHERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed", "mpirun")

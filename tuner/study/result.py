@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.decisions.packing import Plan
 from tuner.errors import InputError, printable
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt, Line
 from tuner.records.seed_statistics import best_trial
 from tuner.reporting.result_tables import best_text
 from tuner.reporting.texts import count_text
-from tuner.trial import FRONT, SUCCESSFUL, MemoryEstimate, Objective
+from tuner.trial import FRONT, SUCCESSFUL, MemoryEstimate
 from tuner.workloads.program import Program
 
 if TYPE_CHECKING:

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from tuner.decisions.events import Ended, Event, Reported
 from tuner.errors import InputError, one_line, option
+from tuner.hyperparameters import is_auto, shrunk, with_batch
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import StudyRecord
 from tuner.spec.settings import Settings
-from tuner.trial import AUTO, GB, RANKS, Config, EpochReport, Trial, is_auto, shrunk, with_batch
+from tuner.trial import AUTO, GB, RANKS, Config, EpochReport, Trial
 from tuner.workloads.task import Tasks
 
 

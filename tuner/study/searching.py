@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from tuner.errors import InputError, ParameterError, both_given, option
+from tuner.objective import Objective
 from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import (
     GivenSpace,
@@ -31,7 +32,7 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import Search, to_configuration
 from tuner.study.selection import choose, configurations_of, label_of, parse_override
 from tuner.study.stored_options import to_stored
-from tuner.trial import AUTO, Configuration, ConfigValue, Objective
+from tuner.trial import AUTO, Configuration, ConfigValue
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.lookup import Finder, as_list

@@ -9,6 +9,7 @@ from itertools import count
 import torch
 from torch import nn
 
+from tuner.objective import Objective
 from tuner.training.checkpoints import Checkpoint, TrainingState
 from tuner.training.endings import Diverged, Fit, Paused, Pruned, phases
 from tuner.training.exchange import Ranks
@@ -18,7 +19,7 @@ from tuner.training.optimizers import build_optimizer
 from tuner.training.process_state import seed_of
 from tuner.training.step import Steps, constants, evaluate, place, snapshot
 from tuner.training.timing import Launching
-from tuner.trial import Config, EpochReport, Objective, Phase, Trial
+from tuner.trial import Config, EpochReport, Phase, Trial
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
 from tuner.workloads.micro_batches import training_steps

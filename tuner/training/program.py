@@ -17,11 +17,12 @@ from queue import SimpleQueue
 from tuner.errors import MissingMetric, WorkloadError
 from tuner.machine.first_use import load_early
 from tuner.machine.threads import limit_threads
+from tuner.objective import Objective
 from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phases
 from tuner.training.process_state import put_back, seed_of
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
 from tuner.training.ranks import joined
-from tuner.trial import MOST_SEED, EpochReport, Objective, Placement, Question, Trial
+from tuner.trial import MOST_SEED, EpochReport, Placement, Question, Trial
 from tuner.workloads.contract import calling, method_failure
 from tuner.workloads.function import Function
 from tuner.workloads.objectives import check_reported

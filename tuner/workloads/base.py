@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias
 
 from tuner.errors import InputError
 from tuner.hyperparameters import LOOP_DEFAULTS, LOOP_OPTIONS, AnyHyperparameter, Declared, Hyperparameter, declared
-from tuner.trial import DIRECTIONS, LARGEST_BATCH, Config, DirectionWord, Objective
+from tuner.objective import DIRECTIONS, DirectionWord, Objective
+from tuner.trial import LARGEST_BATCH, Config
 from tuner.workloads.pickling import SearchPath, place_of, search_path
 
 if TYPE_CHECKING:

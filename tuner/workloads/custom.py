@@ -13,7 +13,7 @@ from types import ModuleType
 
 from tuner.errors import InputError, WorkloadError, did_you_mean
 from tuner.hyperparameters import LOOP_DEFAULTS, Hyperparameter, TextHyperparameter, declared
-from tuner.trial import DIRECTIONS
+from tuner.objective import DIRECTIONS
 from tuner.workloads.base import MOST_BYTES_OF_NAME, NAME, Trainable, Workload
 from tuner.workloads.contract import summarize
 from tuner.workloads.pickling import place_of
@@ -21,7 +21,6 @@ from tuner.workloads.program import Program
 
 SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # package.module:Class
 RESERVED = ("name", "workload")  # keys of an entry of a list of configurations that are not hyperparameters
-MAIN = "__main__"
 
 
 def load(spec: str) -> type[Workload] | Callable[..., object]:

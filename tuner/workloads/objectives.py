@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from tuner.errors import InputError, MissingMetric, ParameterError, WorkloadError, option
-from tuner.trial import DIRECTIONS, FRONT, KNOWN, Direction, Objective
+from tuner.objective import DIRECTIONS, Direction, Objective
+from tuner.trial import FRONT, KNOWN
 from tuner.workloads.base import Trainable, Workload
 
 # Metrics with such a word in their names are maximised almost always, so whoever minimises one must say so.

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from tuner.errors import InputError
 from tuner.hyperparameters import LOOP_OPTIONS
+from tuner.objective import Objective
 from tuner.trial import (
     ACCUMULATION,
     AUTO,
@@ -16,7 +17,6 @@ from tuner.trial import (
     OFFLOADING,
     Config,
     Configuration,
-    Objective,
     Phase,
     Trial,
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.reporting.studies import points, rows_of, view_of
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.reporting.figures import optuna_figures, optuna_study
@@ -23,7 +24,6 @@ from tuner.reporting.figures.optuna_figures import (
 from tuner.reporting.figures.optuna_study import Drawn, drawn, subset
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView
-from tuner.trial import Objective
 
 
 def of(rows: list[Attempt], direction: str = "minimize") -> Drawn:

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from tests.support.generated_study import OBJECTIVES
+from tuner.objective import Objective
 from tuner.records.seed_statistics import averages, summary
 from tuner.records.study_record import OPTUNA_CALL
 from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.result_tables import interval_text
 from tuner.reporting.study_view import StudyView
-from tuner.trial import Objective
 
 
 @pytest.fixture

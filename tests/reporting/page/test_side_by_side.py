@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tuner.objective import Objective
 from tuner.reporting.page.side_by_side import side_by_side_html
 from tuner.reporting.study_view import StudyView
-from tuner.trial import Objective
 
 
 def test_studies_have_a_column_each_and_common_plots(study: StudyView, seeded: StudyView) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.reporting.studies import rows_of, view_of
+from tuner.objective import Objective
 from tuner.records.seed_statistics import averages
 from tuner.reporting.page.sections import _trials
 from tuner.reporting.page.tables import configurations_table, most_rows
 from tuner.reporting.result_tables import interval_text
 from tuner.reporting.study_view import StudyView
-from tuner.trial import Objective
 
 
 def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: StudyView) -> None:

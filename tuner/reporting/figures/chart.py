@@ -10,7 +10,7 @@ from html import escape
 from typing import TYPE_CHECKING, TypeVar
 
 from tuner.errors import InputError
-from tuner.trial import Objective
+from tuner.objective import Objective
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot

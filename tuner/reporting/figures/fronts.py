@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.reporting.figures.chart import Chart, plain, thinned
 from tuner.reporting.figures.optuna_study import quiet
 from tuner.reporting.figures.style import colour, house_style
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, number_text
-from tuner.trial import FRONT, Objective
+from tuner.trial import FRONT
 
 MOST_PAIRS = 6  # of objectives, which are drawn
 HEIGHT = 300  # of a row of plots, in CSS pixels

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tuner.objective import Objective
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.epochs import EpochLine, histories
 from tuner.records.optuna_space import frozen_trials, is_number, without_log
@@ -19,7 +20,7 @@ from tuner.records.row_queries import varying
 from tuner.reporting.figures.chart import MOST_POINTS, padded_range, plain, thinned
 from tuner.reporting.result_tables import has_seeds
 from tuner.reporting.study_view import StudyView
-from tuner.trial import ConfigValue, Objective
+from tuner.trial import ConfigValue
 
 if TYPE_CHECKING:
     from optuna.study import Study

@@ -9,6 +9,7 @@ from datetime import datetime
 from html import escape
 from typing import get_args
 
+from tuner.objective import Objective
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import averages, summary
@@ -33,7 +34,7 @@ from tuner.reporting.result_tables import has_seeds, interval_text, intervals
 from tuner.reporting.standing import standing
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import MEMORY_VIEWER, count_text, duration, number_text
-from tuner.trial import GB, Objective, Status, title
+from tuner.trial import GB, Status, title
 
 # The maximum numbers of reasons for failures, devices, and running or tight trials that are listed.
 REASONS, DEVICES, RUNNING = 8, 8, 12

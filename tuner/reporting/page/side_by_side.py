@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from html import escape
 
+from tuner.objective import Objective
 from tuner.records.attempts import CONFIG
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import best_trial
@@ -17,7 +18,6 @@ from tuner.reporting.page.parts import address, figure, section
 from tuner.reporting.page.tables import values_text
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import duration, number_text
-from tuner.trial import Objective
 
 
 def side_by_side_html(named: Mapping[str, StudyView], links: Sequence[str]) -> str:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from html import escape
 
 from tuner.errors import printable
+from tuner.objective import Objective
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, Attempt, columns
 from tuner.records.row_queries import varying
 from tuner.reporting.result_tables import average_columns, has_seeds
 from tuner.reporting.texts import MOST_OF_ERROR, number_text
-from tuner.trial import FRONT, Objective
+from tuner.trial import FRONT
 
 # The columns after the hyperparameters.
 THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_gb", "device")
