@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from tuner.decisions.bounds import Bounds
-from tuner.decisions.events import Event, Reported
+from tuner.decisions.events import Bounds, Event, Reported
 from tuner.decisions.packing import Plan, make_plan
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State

@@ -12,8 +12,7 @@ import pytest
 import tuner
 from tests.support.toy import Batched, Picky, Toy
 from tests.support.worker_process import measure_here
-from tuner.decisions.bounds import Bounds
-from tuner.decisions.events import Ended, Opened, Planned, PruneAsked, Reported, RoomSeen, Started
+from tuner.decisions.events import Bounds, Ended, Opened, Planned, PruneAsked, Reported, RoomSeen, Started
 from tuner.decisions.packing import make_plan
 from tuner.decisions.policies import Course, Packing
 from tuner.decisions.state import State

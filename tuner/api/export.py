@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 TOGETHER = 1000  # the trials whose rows are made at a time
+ABOUT = ("number", "state", "datetime_start", "datetime_complete")  # of trials: attributes and columns
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,8 @@ def export(options: ExportOptions) -> list[Exported]:
             fixed = {key: value for row in own[:1] for key, value in row.config.items() if key not in varied}
             about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data, "fixed": fixed}
             _create(storage, names[workload], objective, about, trials)
-            made.append(Exported(names[workload], url, _counts(trials), () if made else view.notes))
+            counts = Counter(trial.state.name.lower() for trial in trials)
+            made.append(Exported(names[workload], url, counts, () if made else view.notes))
     return made
 
 
@@ -169,16 +171,12 @@ def _add_trials(storage: Any, study_id: int, trials: Sequence[FrozenTrial]) -> N
     with storage.engine.begin() as connection:
         for start in range(0, len(trials), TOGETHER):
             part = trials[start : start + TOGETHER]
-            connection.execute(insert(TrialModel), [{"study_id": study_id, **_about(trial)} for trial in part])
+            rows = [{name: getattr(trial, name) for name in ABOUT} | {"study_id": study_id} for trial in part]
+            connection.execute(insert(TrialModel), rows)
         ids = dict(connection.execute(select(TrialModel.number, TrialModel.trial_id).where(own)).all())
         for start in range(0, len(trials), TOGETHER):
             for table, rows in _rows(trials[start : start + TOGETHER], ids).items():
                 connection.execute(insert(table), rows)
-
-
-def _about(trial: FrozenTrial) -> dict[str, object]:
-    ended = {"datetime_start": trial.datetime_start, "datetime_complete": trial.datetime_complete}
-    return {"number": trial.number, "state": trial.state, **ended}
 
 
 def _rows(trials: Sequence[FrozenTrial], ids: Mapping[int, int]) -> dict[Any, list[dict[str, object]]]:
@@ -204,8 +202,3 @@ def _rows(trials: Sequence[FrozenTrial], ids: Mapping[int, int]) -> dict[Any, li
             found = {"step": step, "intermediate_value": value, "intermediate_value_type": finite_step}
             rows[models.TrialIntermediateValueModel].append({**of, **found})
     return rows
-
-
-def _counts(trials: Sequence[FrozenTrial]) -> Mapping[str, int]:
-    """How many trials there are of each state."""
-    return Counter(trial.state.name.lower() for trial in trials)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from tuner.records.seed_statistics import some_names
 from tuner.reporting.plan_text import DEVICES, plan_text
 from tuner.reporting.texts import count_text, gb_of_ranks, rough
 from tuner.trial import GB, Device
@@ -40,8 +41,7 @@ def _device_line(forecast: Forecast, device: Device) -> str:
     ranks = Counter(placement.trial.trial_id for placement, *_ in here)
     each = {placement.trial.trial_id: placement for placement, start, _ in here if start == 0}
     first = [f"{forecast.title(p.trial)} {gb_of_ranks(ranks[name], p.limit_bytes)}" for name, p in each.items()]
-    more = f" and {len(first) - FIRST} more" if len(first) > FIRST else ""
-    began = f"; first {', '.join(first[:FIRST])}{more}" if first else ""
+    began = f"; first {some_names(first, FIRST)}" if first else ""
     trials = f"{count_text(len(ranks), 'trial')}, up to {schedule.most_at_once(device)} at once"
     return f"{'':<10} {device.label}: {trials}, memory {schedule.busy(device, budget):.0%} used{began}"
 

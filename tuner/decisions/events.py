@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuner.decisions.bounds import Bounds
 from tuner.decisions.packing import Plan
 from tuner.trial import (
     GB,
@@ -60,6 +59,15 @@ class Joined:
 
     def __str__(self) -> str:
         return f"{', '.join(device.label for device in self.plan.devices)} joined, for {self.plan.workers} at once"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What other programs and other studies leave of the devices, so that it may be placed now."""
+
+    rooms: Mapping[Device, int]  # the bytes of each device; a device that is missing has no bound
+    most: int | None = None  # the number of trials; None for no bound
+    ram_bytes: int | None = None  # of this machine's RAM beside its GPUs; None for no bound
 
 
 @dataclass(frozen=True, slots=True)

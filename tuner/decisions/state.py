@@ -12,9 +12,8 @@ from typing import Any
 from rpds import HashTrieMap
 
 from tuner.decisions import events
-from tuner.decisions.bounds import Bounds
 from tuner.decisions.capacity import UNBOUNDED
-from tuner.decisions.events import Ended, Event
+from tuner.decisions.events import Bounds, Ended, Event
 from tuner.decisions.packing import Plan
 from tuner.trial import ALONE, Device, DeviceLost, Placement, Request, Shape
 

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tuner.decisions.bounds import Bounds
 from tuner.decisions.capacity import ram_buffer_bytes
+from tuner.decisions.events import Bounds
 from tuner.decisions.packing import Plan
 from tuner.machine.holders import Memory, holders, memory_now, with_descendants
 from tuner.machine.leases import Lease, LeaseHolder, Share, device_key, host_ram

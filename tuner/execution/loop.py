@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from tuner.decisions.bounds import Bounds
 from tuner.decisions.constraints import Constraint, constrained
 from tuner.decisions.events import (
     Allowed,
+    Bounds,
     Dropped,
     Ended,
     Event,

@@ -112,11 +112,12 @@ def near_cap(taken_bytes: int | None, limit_bytes: int) -> bool:
     return taken_bytes is not None and taken_bytes >= limit_bytes - NEAR_BYTES
 
 
-def is_out_of_memory(error: BaseException, *, at_cap: bool = False) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, by the type or text of an exception or of its causes.
 
-    Errors that may have other reasons count only ``at_cap``, which ``capped`` notes in exceptions that leave it.
+    Errors that may have other reasons count only at the cap, which ``capped`` notes in exceptions that leave it.
     """
+    at_cap = False
     for cause in _chain(error):
         at_cap = at_cap or hasattr(cause, "tuner_at_cap")
         if _lacks_memory(cause, at_cap=at_cap):

@@ -243,13 +243,10 @@ def _group_folders(root: Path, controller: str, membership: Path) -> list[Path]:
 def available_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> int:
     """The CPU cores that this process may use by its affinity mask and its cgroups' CPU quota; at least 1."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for folder in _group_folders(root, "", membership):
-        quota, _, period = _read(folder / "cpu.max").partition(" ")
+    quotas = [_read(folder / "cpu.max").partition(" ")[::2] for folder in _group_folders(root, "", membership)]
+    for quota, period in [*quotas, (_read(root / "cpu/cpu.cfs_quota_us"), _read(root / "cpu/cpu.cfs_period_us"))]:
         if quota.isdigit() and period.isdigit():
             affinity = min(affinity, int(quota) // int(period))
-    quota, period = _read(root / "cpu/cpu.cfs_quota_us"), _read(root / "cpu/cpu.cfs_period_us")
-    if quota.isdigit() and period.isdigit():
-        affinity = min(affinity, int(quota) // int(period))
     return max(1, affinity)
 
 

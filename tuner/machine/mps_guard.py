@@ -7,7 +7,6 @@ hold the other end of its input. It writes one line of JSON: ``pipes``, the fold
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
@@ -24,14 +23,13 @@ import psutil
 from tuner.errors import one_line
 from tuner.machine.mps import CONTROL, LOGS, MEMORY_LIMIT, PIPES
 from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
-from tuner.machine.process_trees import end_tree, time_made
+from tuner.machine.process_trees import adopt_descendants, end_tree, time_made
 
 COMMAND_SECONDS = 2.0  # for the daemon to answer a command
 QUIT_SECONDS = 3.0  # for it to end when it is asked to
 LOOK_SECONDS = 0.05
 ALIVE_SECONDS = 1.0  # between two looks at whether the study lives
 LONGEST_PATH = "/00/pipe/nvidia-cuda-mps-control.pid"  # of what lies in the private folder; its sockets' are shorter
-PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 # Of a server's states (get_server_status) those in which it takes no clients.
 NOT_READY = ("INITIALIZING", "FAULT")
 
@@ -133,7 +131,7 @@ def main(seconds: float, uuids: Sequence[str]) -> None:
         ready, _, _ = select.select([0], [], [], wait_seconds)
         return bool(asked or (ready and not os.read(0, 1)) or os.getppid() != parent)
 
-    _adopt_orphans()
+    adopt_descendants()  # such as a server that its daemon leaves; what it holds counts as the study's
     bases = usable_bases(SOCKET_BYTES - len(LONGEST_PATH) - 1 - NAME_LENGTH)
     with ExitStack() as ending:
         ready: dict[str, Daemon] = {}
@@ -173,15 +171,6 @@ def _wait(
                 continue
             del waiting[uuid]
     return ready, failed
-
-
-def _adopt_orphans() -> None:
-    """Makes this process the parent of its descendants that lose theirs, such as a server that its daemon leaves.
-
-    So they can be found, and what they hold counts as the study's.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _end_rest() -> None:

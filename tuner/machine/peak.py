@@ -40,21 +40,17 @@ class HostMeter:
 
     def __init__(self) -> None:
         self._ended = threading.Event()
-        self._own_bytes = self._children_bytes = 0  # the thread's, and no other's
+        self._own_bytes = 0  # the thread's, and no other's
+        self.children_bytes = 0  # the peak of the child processes since ``start``; the thread's, too
         self._reported_bytes = 0
 
     def start(self) -> None:
         """Begins a new measurement."""
         self.stop()
-        self._own_bytes = self._children_bytes = self._reported_bytes = 0
+        self._own_bytes = self.children_bytes = self._reported_bytes = 0
         if STATUS.exists():
             self._ended = threading.Event()
             threading.Thread(target=self._watch, args=[self._ended], daemon=True, name="host memory").start()
-
-    @property
-    def children_bytes(self) -> int:
-        """The peak of the child processes since ``start``."""
-        return self._children_bytes
 
     def stop(self) -> None:
         """Ends the thread; the peak stays."""
@@ -66,7 +62,7 @@ class HostMeter:
         if now is None:
             return None
         self._reported_bytes = max(self._reported_bytes, now)
-        return max(self._own_bytes, self._reported_bytes) + self._children_bytes
+        return max(self._own_bytes, self._reported_bytes) + self.children_bytes
 
     def _watch(self, ended: threading.Event) -> None:
         """Memory that a forked child shares with its parent counts once, until one of them writes to it."""
@@ -77,7 +73,7 @@ class HostMeter:
                 children = sum(fields.get("Private_Dirty", 0) + fields.get("Pss_Shmem", 0) for fields in sizes)
                 if not ended.is_set():  # else it is the next measurement's
                     self._own_bytes = max(self._own_bytes, own)
-                    self._children_bytes = max(self._children_bytes, children)
+                    self.children_bytes = max(self.children_bytes, children)
 
 
 class PeakMeter:

@@ -8,7 +8,6 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -155,7 +154,7 @@ class Attempt:
     def to_line(self, *, exact: bool = False) -> Line:
         """The row of the CSV; ``exact`` is the line of the journal, with measured memory that is not rounded."""
         line: Line = {}
-        for name in _fields():
+        for name in _LINE:
             if name == "metrics":
                 line.update(self.metrics)
             elif name == "config":
@@ -166,6 +165,7 @@ class Attempt:
 
 
 _NAMES = tuple(column.name for column in fields(Attempt))
+_LINE = tuple(name for name in _NAMES if name != STUDY)  # the fields of a line
 BEFORE_METRICS = _NAMES[: _NAMES.index("metrics")]
 AFTER_METRICS = _NAMES[_NAMES.index("metrics") + 1 : _NAMES.index("limit_gb")]
 JOURNAL_ONLY = _NAMES[_NAMES.index("limit_gb") : _NAMES.index("config")]
@@ -282,9 +282,3 @@ def _column(path: Sequence[int | str]) -> str:
     """The column of a field, given as the path to it."""
     group, *key = map(str, path)
     return {"metrics": "", "config": CONFIG}.get(group, group) + "".join(key[:1])
-
-
-@cache
-def _fields() -> tuple[str, ...]:
-    """The fields of a line, in order."""
-    return tuple(column.name for column in fields(Attempt) if column.name != STUDY)

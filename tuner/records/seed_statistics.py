@@ -168,10 +168,10 @@ def summary(averaged: Sequence[Average]) -> str:
     return "\n".join(lines)
 
 
-def some_names(names: Sequence[str]) -> str:
+def some_names(names: Sequence[str], most: int = NAMED) -> str:
     """The first names, and how many more there are."""
-    more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def _counts(judged: Sequence[Average]) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
+from operator import attrgetter
 from types import MappingProxyType
 
 from tuner.errors import InputError, option
@@ -21,11 +22,7 @@ from tuner.workloads.task import TrainingTask
 
 ACCUMULATING = 2  # a step's second batch has the gradients of the one before, like all further ones
 NeedBytes = Callable[[MemoryEstimate], int]  # the bytes that count of an estimate, with or without margins
-
-
-def total_bytes(guess: MemoryEstimate) -> int:
-    """The estimate without its own margin, as the device already has a safety margin."""
-    return guess.total_bytes
+TOTAL: NeedBytes = attrgetter("total_bytes")  # without its own margin, as the device already has a safety margin
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Predictor:
         self,
         config: Config,
         limit_bytes: int,
-        need_bytes: NeedBytes = total_bytes,
+        need_bytes: NeedBytes = TOTAL,
         *,
         at_least: int = 1,
         at_most: int | None = None,
@@ -105,7 +102,7 @@ def reachable(task: TrainingTask, goal: Goal) -> int:
 
 
 def size_configuration(
-    predictor: Predictor, name: str, config: Config, goal: Goal, need_bytes: NeedBytes = total_bytes
+    predictor: Predictor, name: str, config: Config, goal: Goal, need_bytes: NeedBytes = TOTAL
 ) -> Chosen:
     """The largest batch of a configuration, whose own batch and accumulation are ignored.
 

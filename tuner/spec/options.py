@@ -108,9 +108,9 @@ def field(
     return Field(default, description=doc, json_schema_extra=extra, ge=ge, gt=gt, le=le)
 
 
-def required(doc: str, terminal: Terminal = Terminal()) -> Any:
+def required(doc: str) -> Any:
     """A field of ``Options`` that must be given."""
-    return field(PydanticUndefined, doc, terminal)
+    return field(PydanticUndefined, doc)
 
 
 class Options(BaseModel):
@@ -228,7 +228,10 @@ class Options(BaseModel):
         """The ``Args:`` of that function's docstring."""
         lines = ["Args:"]
         for name in cls.signature().parameters:
-            text = spelled(f"{name}: {sentence(cls.model_fields[name])}", in_python)
+            terminal = cls.terminal(name)
+            unset = f"By default {terminal.unset}." if terminal.unset else ""
+            said = filter(None, [cls.model_fields[name].description, terminal.in_python, unset])
+            text = spelled(f"{name}: {' '.join(said)}", in_python)
             lines += textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="        ")
         return "\n".join(lines)
 
@@ -243,13 +246,6 @@ def _plain(value: object, info: FieldInfo) -> object:
     if int in kinds and isinstance(value, float) and value.is_integer():
         return int(value)
     return bool(value) if bool in kinds and isinstance(value, int) and value in (0, 1) else value
-
-
-def sentence(info: FieldInfo) -> str:
-    """What an option is, and what happens without it."""
-    terminal = cast(Terminal, cast("Mapping[str, object]", info.json_schema_extra)["terminal"])
-    unset = f"By default {terminal.unset}." if terminal.unset else ""
-    return " ".join(filter(None, [info.description, terminal.in_python, unset]))
 
 
 def public_type(declared: str) -> str:

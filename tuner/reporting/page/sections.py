@@ -12,7 +12,7 @@ from typing import get_args
 from tuner.objective import Objective
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.row_queries import metric_columns
-from tuner.records.seed_statistics import averages, summary
+from tuner.records.seed_statistics import averages, some_names, summary
 from tuner.records.study_record import OPTUNA_CALL
 from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.figures.fronts import fronts, hypervolume
@@ -62,9 +62,8 @@ def _head(study: StudyView) -> str:
     if study.record.plan.workers:
         known.append(("At once", f"{study.record.plan.workers}, bounded by {study.record.plan.bound}"))
     if tight := study.record.plan.tight:
-        more = f" and {len(tight) - RUNNING} more" if len(tight) > RUNNING else ""
         why = "each has a whole device, and runs as the allocator gives back what it caches"
-        known.append(("Tight", f"{', '.join(tight[:RUNNING])}{more}: {why}"))
+        known.append(("Tight", f"{some_names(tight, RUNNING)}: {why}"))
     compared_by = dict.fromkeys(
         f"{one.metric}, {one.direction}d" for objective in study.objectives.values() for one in objective.all
     )
@@ -120,9 +119,8 @@ def _running(study: StudyView) -> str:
     ]
     if not lines or len(study.rows) >= study.total:
         return ""
-    shown = ", ".join(f"{name} (after epoch {epoch})" for name, epoch in lines[:RUNNING])
-    more = f" and {len(lines) - RUNNING} more" if len(lines) > RUNNING else ""
-    return f'<p class="running">Running at the last report: {escape(shown)}{more}.</p>'
+    shown = some_names([f"{name} (after epoch {epoch})" for name, epoch in lines], RUNNING)
+    return f'<p class="running">Running at the last report: {escape(shown)}.</p>'
 
 
 def _best(study: StudyView, workload: str) -> str:
