@@ -181,7 +181,7 @@ def test_the_default_columns_are_what_came_out_and_what_differs() -> None:
     columns = ["seed", "attempts", "error", "config/hidden_dim", "config/epochs"]
     rows = [attempt(**common, **{"config/hidden_dim": width}) for width in (1, 2)]
     came_out = ["epochs", "duration_s", "estimated_memory_gb", "peak_memory_gb"]
-    assert default_columns(rows, columns, "val_rmse") == [
+    assert default_columns(rows, columns, Objective("val_rmse")) == [
         "name",
         "status",
         "val_rmse",
@@ -190,7 +190,7 @@ def test_the_default_columns_are_what_came_out_and_what_differs() -> None:
     ]
     rows = [attempt(seed=1, error="x", study="a"), attempt(seed=2, attempts=2, test_rmse=1.0, study="b")]
     told = ["study", "name", "seed", "status", "attempts", "test_rmse", *came_out, "error"]
-    assert default_columns(rows, columns, "val_rmse") == told
+    assert default_columns(rows, columns, Objective("val_rmse")) == told
 
 
 def test_hyperparameters_with_more_than_one_value_vary_and_the_seed_does_not() -> None:

@@ -55,7 +55,7 @@ def check(lines: list[str], width: int, whole: list[str]) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_table_of_results_never_cuts_names_nor_what_varies(width: int) -> None:
     printed = console(width)
-    print_trials(printed, rows(), "val_rmse")
+    print_trials(printed, rows(), Objective("val_rmse"))
     check(lines_of(printed), width, ["val_rmse", *VARYING, "256", "512", "0.00246", "3e-06", "0.9000"])
 
 
@@ -78,7 +78,7 @@ def test_error_seconds_and_memory_are_left_out_first() -> None:
     heads, left_out = list[str](), list[str]()
     for width in range(400, 115, -1):
         printed = console(width)
-        print_trials(printed, rows(), "val_rmse")
+        print_trials(printed, rows(), Objective("val_rmse"))
         lines, before = lines_of(printed), heads
         heads = lines[0].split()
         left_out += [head for head in before if head not in heads]
@@ -93,7 +93,7 @@ def test_the_status_is_left_out_only_where_all_trials_are_completed(statuses: tu
         for n, status in enumerate(statuses)
     ]
     printed = console(80)
-    print_trials(printed, shown, "val_rmse")
+    print_trials(printed, shown, Objective("val_rmse"))
     heads, _, _, *left_out = lines_of(printed)
     assert ("status" in heads.split()) == ("pruned" in statuses)
     assert left_out[0].startswith("left out"), "the table is one block"

@@ -37,7 +37,7 @@ def test_means_over_seeds_are_told_with_the_hyperparameters_that_vary() -> None:
 def test_headline_metrics_of_the_test_split_stand_beside_the_objective() -> None:
     rows = [attempt(name="a", seed=seed, val_accuracy=0.9, test_f1=0.5 + seed / 10) for seed in (0, 1)]
     console = Console(file=io.StringIO(), width=160, highlight=False)
-    print_trials(console, rows[:1], "val_accuracy", ("f1", "auroc"))
+    print_trials(console, rows[:1], Objective("val_accuracy"), ("f1", "auroc"))
     print_averages(console, rows, ACCURACY, headline=("f1", "auroc"))
     one, _, several, means, *_ = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert one.split()[:4] == ["name", "status", "val_accuracy", "test_f1"], "no row has a test_auroc"
@@ -49,7 +49,7 @@ def test_a_terminal_shows_the_first_of_many_trials_and_says_how_the_others_ended
     rows = [trial(f"a{number}", 1 - number / 2000, 0.1) for number in range(MOST_ROWS)]
     rows += [attempt(trial_id="b", name="b", status="failed", error="E: no")] * 2
     console = Console(file=io.StringIO(), width=120, highlight=False)
-    print_trials(console, rows, "val_accuracy")
+    print_trials(console, rows, Objective("val_accuracy"))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert len(lines) == 1 + MOST_ROWS + 1
     assert lines[-1] == "left out: 2 more trials (2 failed), shown by results.csv"

@@ -46,7 +46,7 @@ def print_results(console: Console, found: Comparison, top: int | None = None) -
             heads = {column: head(column, found.columns) for column in found.chosen}
             lines = table_lines(row_columns(rows, heads, ()), width)
         else:
-            shown = default_columns(of_workload, found.columns, objective.metric, others=objective.others)
+            shown = default_columns(of_workload, found.columns, objective)
             compared = [*(one.metric for one in objective.all), FRONT]
             lines = trial_lines(rows, shown, found.columns, compared, width, f"--columns, {ELSEWHERE}")
         print_lines(console, lines)

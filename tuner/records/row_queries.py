@@ -166,16 +166,16 @@ def sort_rows(rows: Sequence[Attempt], orders: Sequence[Order]) -> list[Attempt]
     return result
 
 
-def metric_columns(
-    rows: Sequence[Attempt], metric: str, headline: Sequence[str] = (), others: Sequence[Objective] = ()
-) -> list[str]:
-    """The metric, its counterpart on the test split and the ``headline`` there, if any row has them.
+def metric_columns(rows: Sequence[Attempt], objective: Objective, headline: Sequence[str] = ()) -> list[str]:
+    """The objective's metric, its counterpart on the test split and the ``headline`` there, if any row has them.
 
-    Those of further objectives follow the metric, and the front follows these.
+    Those of its others follow the metric, and the front follows these.
     """
-    compared = [metric, *(other.metric for other in others)]
+    compared = [one.metric for one in objective.all]
     tests = [name.replace("val_", "test_") for name in compared]
-    names = dict.fromkeys((*compared, *[FRONT] * bool(others), *tests, *(f"test_{name}" for name in headline)))
+    names = dict.fromkeys(
+        (*compared, *[FRONT] * bool(objective.others), *tests, *(f"test_{name}" for name in headline))
+    )
     return [name for name in names if any(row.value(name) is not None for row in rows)]
 
 
@@ -187,11 +187,7 @@ def varying(rows: Sequence[Attempt]) -> list[str]:
 
 
 def default_columns(
-    rows: Sequence[Attempt],
-    columns: Sequence[str],
-    metric: str,
-    headline: Sequence[str] = (),
-    others: Sequence[Objective] = (),
+    rows: Sequence[Attempt], columns: Sequence[str], objective: Objective, headline: Sequence[str] = ()
 ) -> list[str]:
     """The columns of one workload's rows that are shown by default: results and varying hyperparameters.
 
@@ -203,7 +199,7 @@ def default_columns(
     attempts = ["attempts"] if any(row.attempts > 1 for row in rows) else []
     error = ["error"] if any(row.error for row in rows) else []
     used = ["epochs", "duration_s", "estimated_memory_gb", "peak_memory_gb"]
-    metrics = metric_columns(rows, metric, headline, others)
+    metrics = metric_columns(rows, objective, headline)
     return [*study, "name", *seed, "status", *attempts, *metrics, *used, *varied, *error]
 
 

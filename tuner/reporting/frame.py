@@ -141,11 +141,7 @@ class StudyFrame(pd.DataFrame):
             plain: str | None = super()._repr_html_()  # type: ignore[misc]  # the stubs lack it
             return plain
         rows, known, objective = attempts_of(pd.DataFrame(self)), list(self.columns), self._objective()
-        shown = [
-            column
-            for column in default_columns(rows, known, objective.metric, (), objective.others)
-            if column in known
-        ]
+        shown = [column for column in default_columns(rows, known, objective) if column in known]
         table = pd.DataFrame(self)[shown].rename(columns={column: head(column, known) for column in shown})
         html = table.to_html(max_rows=SHOWN_ROWS, show_dimensions=False, index=False, na_rep="")
         return f'<div style="overflow-x:auto">{html}</div><p>{escape(self._summary(rows))}</p>'

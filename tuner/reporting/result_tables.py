@@ -45,16 +45,12 @@ def best_value_text(best: Attempt, rows: Sequence[Attempt], objective: Objective
 
 
 def print_trials(
-    console: Console,
-    rows: Sequence[Attempt],
-    metric: str,
-    headline: Sequence[str] = (),
-    others: Sequence[Objective] = (),
+    console: Console, rows: Sequence[Attempt], objective: Objective, headline: Sequence[str] = ()
 ) -> None:
     """Prints the trials of one workload with its ``headline`` metrics and the hyperparameters that vary."""
     known = columns(rows)
-    shown = default_columns(rows, known, metric, headline, others)
-    compared = [metric, *(other.metric for other in others), FRONT]
+    shown = default_columns(rows, known, objective, headline)
+    compared = [*(one.metric for one in objective.all), FRONT]
     print_lines(console, trial_lines(rows[:MOST_ROWS], shown, known, compared, console.width))
     if fewer := rows_left_out(rows, "results.csv"):
         print_text(console, fewer)
@@ -144,7 +140,8 @@ def average_columns(
     fewer = f"left out: the {count_text(len(found) - most, 'configuration')} after these"
     first = {row.name: row for row in reversed(rows)}
     tried = {key: key.removeprefix(CONFIG) for key in hyperparameters}
-    others = {name: intervals(rows, name) for name in metric_columns(rows, metric, headline) if name != metric}
+    names = metric_columns(rows, Objective(metric), headline)
+    others = {name: intervals(rows, name) for name in names if name != metric}
     shown = [
         TextColumn("name", [printable(average.name) for average in listed], left=True, names=True),
         TextColumn(f"mean {metric}", [interval_text(average.interval) for average in listed]),

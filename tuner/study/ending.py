@@ -152,12 +152,12 @@ def _unkept(result: StudyResult) -> str:
 def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective, headline: Sequence[str]) -> None:
     """Prints a workload's trials; with several seeds its configurations, and the trials that are not completed."""
     if not has_seeds(rows):
-        print_trials(console, rows, objective.metric, headline, objective.others)
+        print_trials(console, rows, objective, headline)
         return
     print_averages(console, rows, objective, varying(rows), headline)
     others = [row for row in rows if row.status != "completed"]
     if ran := [row for row in others if row.device]:
-        print_trials(console, ran, objective.metric, headline)
+        print_trials(console, ran, Objective(objective.metric), headline)
     if len(others) > len(ran):
         console.print(f"{len(others) - len(ran)} of {count_text(len(rows), 'trial')} never started")
 

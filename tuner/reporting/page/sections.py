@@ -135,9 +135,7 @@ def _best(study: StudyView, workload: str) -> str:
         content = f'<p class="none">{why}</p>'
     else:
         best = rows[0]
-        metrics = [
-            (key, number_text(best.value(key))) for key in metric_columns([best], metric, (), objective.others)
-        ]
+        metrics = [(key, number_text(best.value(key))) for key in metric_columns([best], objective)]
         if several:
             name = title(workload, best.name, several=False, seed=best.seed)
             values = ", ".join(f"{key} {value}" for key, value in metrics)
@@ -167,7 +165,7 @@ def _best_configuration(rows: Sequence[Attempt], objective: Objective) -> str:
     own = [row for row in rows if row.name == best.name]
     means = [
         (f"mean {key}", interval_text(intervals(own, key)[best.name]))
-        for key in metric_columns(own, objective.metric)
+        for key in metric_columns(own, Objective(objective.metric))
     ]
     about = f"Means of {len(best.values)} of {best.seeds} seeds"
     about += ", with their 95 % intervals." if len(best.values) > 1 else "."
