@@ -151,7 +151,7 @@ def test_a_batch_of_all_that_is_allowed_names_that_bound() -> None:
 
 def test_each_workload_has_its_own_beside_those_that_have_no_batch() -> None:
     found = sized(choice({"name": "a"}, workload=Toy()), choice({"name": "a", "batch_size": AUTO}))
-    assert [trial.workload for trial in found.trials] == ["toy", "batched"]
+    assert [request.trial.workload for request in found.estimates.requests] == ["toy", "batched"]
     assert list(found.by_trial()) == ["t002"]
     assert "\nbatched/a: batch_size " in str(found)
 
@@ -163,7 +163,7 @@ def test_nothing_is_said_where_no_batch_was_to_be_found() -> None:
 
 def test_a_trial_that_may_accumulate_gets_a_batch_that_can_be_halved() -> None:
     found = sized(choice({"name": "a", "batch_size": AUTO}), on_oom="accumulate")
-    config: Any = found.trials[0].config
+    config: Any = found.estimates.requests[0].trial.config
     assert config["batch_size"] % 8 == 0
     for _ in range(3):
         config = halved(Batched(), config)

@@ -15,7 +15,7 @@ from tuner.decisions.packing import Plan, make_plan
 from tuner.errors import InputError
 from tuner.machine.mps import MpsDaemons
 from tuner.reporting.console import make_console
-from tuner.study.mps import Mps, mps_line
+from tuner.study.mps import check_mps, mps_line, start_mps
 from tuner.trial import GB, Device
 
 
@@ -60,8 +60,8 @@ def test_a_daemon_of_the_users_is_used_and_none_is_started(
     (tmp_path / "control").touch()
     monkeypatch.setattr(MpsDaemons, "start", lambda self, devices: pytest.fail("started"))
     assert mps_line("on", plan(gpu)) == f"mps        on for cuda:0: your own daemon in {tmp_path}"
-    assert Mps("on").start(plan(gpu), make_console()) == {"GPU-1": str(tmp_path)}
-    assert (mps_line("off", plan(gpu)), Mps("off").start(plan(gpu), make_console())) == ("", {})
+    assert start_mps("on", MpsDaemons(), plan(gpu), make_console()) == {"GPU-1": str(tmp_path)}
+    assert (mps_line("off", plan(gpu)), start_mps("off", MpsDaemons(), plan(gpu), make_console())) == ("", {})
 
 
 @pytest.mark.usefixtures("program")
@@ -70,7 +70,7 @@ def test_a_daemon_that_does_not_start_is_a_line(
 ) -> None:
     reason = {gpu: "it ended with 1"}
     monkeypatch.setattr(MpsDaemons, "start", lambda self, devices: reason)
-    assert Mps("on").start(plan(gpu), make_console()) == {}
+    assert start_mps("on", MpsDaemons(), plan(gpu), make_console()) == {}
     assert "mps        off for cuda:0: it ended with 1" in "".join(capsys.readouterr())
 
 
@@ -80,10 +80,10 @@ def test_on_is_refused_where_mps_cannot_be_had_and_auto_goes_on(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
     with pytest.raises(InputError, match="mps='on': nvidia-cuda-mps-control of NVIDIA's driver is not on the path"):
-        Mps("on").check([gpu])
+        check_mps("on", [gpu])
     with pytest.raises(InputError, match="mps='on': there is no GPU to train on: give mps='auto'"):
-        Mps("on").check([replace(gpu, kind="cpu")])
-    Mps("auto").check([gpu])
+        check_mps("on", [replace(gpu, kind="cpu")])
+    check_mps("auto", [gpu])
     assert mps_line("auto", plan(gpu)) == "mps        off: nvidia-cuda-mps-control is not on the path"
 
 

@@ -41,12 +41,10 @@ def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectR
 
     if one_machine and IN_MEMORY:
         files.append(pack(content))
-        packed: ObjectRef = ray.put(Packed(f"/proc/{os.getpid()}/fd/{files[-1].fileno()}"))
-        return packed
+        return ObjectRef(ray.put(Packed(f"/proc/{os.getpid()}/fd/{files[-1].fileno()}")))
     register_serializer(np.memmap, serializer=np.asarray, deserializer=np.asarray)
     try:
-        copied: ObjectRef = ray.put(content)
-        return copied
+        return ObjectRef(ray.put(content))
     finally:
         deregister_serializer(np.memmap)
 
@@ -65,24 +63,22 @@ class Packed:
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles mapped arrays by their files, tensors as their content, and code that cannot be imported by value."""
 
-    def reducer_override(self, obj: object) -> Any:
+    def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, np.memmap):
             return _mapping(obj)
         if is_plain_tensor(obj):
-            tensor: Any = obj
-            flat = tensor.contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
-            return _tensor, (pickle.PickleBuffer(flat), tensor.dtype, tuple(tensor.shape))
+            flat = obj.contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
+            return _tensor, (pickle.PickleBuffer(flat), obj.dtype, tuple(obj.shape))
         return super().reducer_override(obj)
 
 
-def is_plain_tensor(value: object) -> bool:
+def is_plain_tensor(value: Any) -> bool:
     """Whether a value is a non-empty tensor in the CPU's memory, and nothing more."""
     torch: Any = sys.modules.get("torch")
     if torch is None or type(value) is not torch.Tensor:
         return False
-    tensor: Any = value
-    plain = tensor.layout is torch.strided and not tensor.requires_grad and not tensor.is_quantized
-    return bool(plain and tensor.device.type == "cpu" and tensor.numel() > 0)
+    plain = value.layout is torch.strided and not value.requires_grad and not value.is_quantized
+    return bool(plain and value.device.type == "cpu" and value.numel() > 0)
 
 
 def _tensor(content: memoryview, dtype: Any, shape: tuple[int, ...]) -> Any:

@@ -103,9 +103,5 @@ def classify_loss(
     if kernel_killed:
         return "out_of_memory", "worker", "the worker was lost: the kernel killed it, as memory ran out"
     if at_cap and isinstance(error, ray.exceptions.ActorDiedError):  # libraries crash where an allocation fails
-        return (
-            "out_of_memory",
-            "worker",
-            f"the worker was lost at its trial's share of memory: {how or first}",
-        )
+        return "out_of_memory", "worker", f"the worker was lost at its trial's share of memory: {how or first}"
     return "failed", "worker", f"the worker was lost: {how or first}"

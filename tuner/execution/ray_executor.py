@@ -63,7 +63,7 @@ class RayExecutor(Executor):
         """
         super().__init__(**options)
         self._address = address
-        self._mps: Mapping[str, str] = {}
+        self.mps_pipes: Mapping[str, str] = {}  # the folders of MPS daemons by GPU UUID; set before ``open``
         self._connection: RayConnection | None = None
         self._pools: dict[Device, WorkerPool] = {}
         self._nodes: dict[Device, str] = {}  # the id of each device's node
@@ -85,10 +85,6 @@ class RayExecutor(Executor):
         self._connection = self._connection or join_cluster(self._address)
         self._choice = choice
         return cluster_devices(choice)
-
-    def use_mps(self, pipes: Mapping[str, str]) -> None:
-        """Makes workers clients of MPS daemons, whose folders are given by GPU UUID. Call it before ``open``."""
-        self._mps = pipes
 
     def prepare(self, devices: Sequence[Device]) -> None:
         """Begins to start a local Ray with these devices, unless it is connected to one."""
@@ -137,7 +133,7 @@ class RayExecutor(Executor):
                 self._shared = (shared, plan.threads, self._options)
         pools = make_pools(plan, where, memory, self._make)
         for device, pool in pools.items():
-            pool.mps = MpsClients(self._mps.get(device.uuid, ""), limited=self._options.caps)
+            pool.mps = MpsClients(self.mps_pipes.get(device.uuid, ""), limited=self._options.caps)
         try:
             reserve(list(pools.values()), JOIN_SECONDS if self._pools else READY_SECONDS)
             self._failures.watch({pool.node_id for pool in pools.values()})

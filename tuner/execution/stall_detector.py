@@ -72,11 +72,9 @@ class StallDetector:
         return stalled, notices
 
     def _notice(self, trial: Trial) -> str:
-        follows = (
-            f"{option('trial_timeout', SUGGESTED)} would end such trials"
-            if self._timeout is None
-            else f"it is ended after {_span(self._timeout)}"
-        )
+        follows = f"{option('trial_timeout', SUGGESTED)} would end such trials"
+        if self._timeout is not None:
+            follows = f"it is ended after {_span(self._timeout)}"
         return f"{trial.trial_id} {trial.name} has reported nothing for {_span(NOTICE_SECONDS)}; {follows}"
 
 

@@ -285,15 +285,7 @@ def _training(
         store = ProgramCheckpoints(folder, trial)
         stopped = requests.stop_requested
         program = run_program(
-            workload,
-            trial,
-            task.data,
-            task.objective,
-            store,
-            place=placement,
-            threads=placement.threads,
-            stop_asked=stopped,
-            prune_asked=pruned,
+            workload, trial, task.data, task.objective, store, place=placement, stop_asked=stopped, prune_asked=pruned
         )
         return program, store
     import torch

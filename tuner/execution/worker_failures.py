@@ -194,13 +194,11 @@ class WorkerFailures:
     def _kernel_killed(self, case: _Investigation, reference: ObjectRef | None = None) -> bool:
         """Whether the node's kernel has killed a process that no case explains yet; notes how the worker ended."""
         node, pid = case.run.pool.node_id, pid_of(case.error)
-        count: int
         try:
-            count, case.how = (
-                post_mortem(pid) if reference is None else self._ray.get(reference, timeout=KILLS_SECONDS)
-            )
+            found = post_mortem(pid) if reference is None else self._ray.get(reference, timeout=KILLS_SECONDS)
         except self._ray.exceptions.RayError:
             return False
+        count, case.how = found
         began, watched = case.run.began, case.run.exit
         if began and began.pid == pid and watched and (said := watched.text()):  # else it is of the worker's child
             case.how = f"its process {said}"

@@ -13,13 +13,7 @@ from tuner.hyperparameters import is_auto, with_batch
 from tuner.sizing.search import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings
-from tuner.study.planning import (
-    Estimates,
-    estimate_requests,
-    estimation_service,
-    whole_of,
-    with_host_needs,
-)
+from tuner.study.planning import Estimates, estimate_requests, estimation_service, whole_of, with_host_needs
 from tuner.study.ranks import check_ranks
 from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, MemoryEstimate, Request, Trial, title
 from tuner.workloads.task import Selection, Tasks, TrainingTask
@@ -79,8 +73,7 @@ class AutoBatch:
 class SizedTrials:
     """A study's trials with a number for every batch, and their estimates."""
 
-    trials: list[Trial]  # all of them, in their order
-    estimates: Estimates  # what they are expected to take
+    estimates: Estimates  # of all of them, in their order
     share: WorkerShare | None  # what each worker has; None where no trial had a batch to be found
     batches: list[AutoBatch]  # those that were found
 
@@ -91,7 +84,7 @@ class SizedTrials:
     @property
     def text(self) -> str:
         """The share, and a line for each configuration's batch; empty if none was to be found."""
-        several = len({trial.workload for trial in self.trials}) > 1
+        several = len({request.trial.workload for request in self.estimates.requests}) > 1
         names = [title(batch.trial.workload, batch.trial.name, several=several) for batch in self.batches]
         lines = list(dict.fromkeys(f"{name}: {batch}" for name, batch in zip(names, self.batches, strict=True)))
         more = [f"and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
@@ -135,7 +128,7 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
     fixed = [trial for trial in trials if not is_auto(trial.config)]
     known = estimate_requests(tasks, fixed, devices, settings)
     if len(fixed) == len(trials):
-        return SizedTrials([request.trial for request in known.requests], known, None, [])
+        return SizedTrials(known, None, [])
     largest = max((request.need_bytes for request in known.requests), default=0)
     blank = MemoryEstimate("traced")  # a batch is no part of what a trial takes of its host's RAM
     rest = Estimates(
@@ -150,7 +143,7 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
     requests = {request.trial.trial_id: request for request in [*known.requests, *found.requests]}
     ordered = tuple(requests[trial.trial_id] for trial in trials)
     estimates = replace(known.with_more(found), requests=ordered)
-    return SizedTrials([request.trial for request in ordered], estimates, share, batches)
+    return SizedTrials(estimates, share, batches)
 
 
 def share_of(
@@ -191,16 +184,11 @@ def _batches(
         same = (trial.workload, trial.config.get(MAX_BATCH), *memory_key(trial.config))
         if same not in known:
             known[same] = _largest(task, trial, devices, share, settings, several=len(tasks) > 1)
-        batches.append(_to_batch(task, trial, known[same]))
+        micro = known[same]
+        sized = replace(trial, config=with_batch(trial.config, micro.batch_size * trial.micro_batches))
+        bound = MEMORY if micro.beyond_bytes else batch_bound(task, trial.config)[1]
+        batches.append(AutoBatch(sized, batch_key(task), micro, bound))
     return batches
-
-
-def _to_batch(task: TrainingTask, trial: Trial, micro: LargestBatch) -> AutoBatch:
-    size = micro.batch_size * trial.micro_batches
-    sized = replace(trial, config=with_batch(trial.config, size))
-    return AutoBatch(
-        sized, batch_key(task), micro, "memory" if micro.beyond_bytes else batch_bound(task, trial.config)[1]
-    )
 
 
 def _largest(
@@ -214,6 +202,7 @@ def _largest(
 ) -> LargestBatch:
     """The largest batch or micro-batch that fits the share on every kind of device."""
     kinds = {device.name: device for device in devices}
+    name = title(trial.workload, trial.name, several=several)
     try:
         found = [
             Predictor(task, device, estimation_service(settings)).largest(
@@ -225,7 +214,6 @@ def _largest(
         whole = whole_of(devices, settings).device_bytes
         if settings.skip_too_large and error.need_bytes > whole:  # with one sample it is left out as too large
             return LargestBatch(1, error.need_bytes, error.need_bytes, MEMORY)
-        name = title(trial.workload, trial.name, several=several)
         one = "a micro-batch of 1" if ACCUMULATION in trial.config else "a batch of 1"
         raise InputError(
             f"{name}: {batch_key(task)} {AUTO}: {one} needs {error.need_bytes / GB:.2f} GB, "
@@ -233,7 +221,6 @@ def _largest(
             f"{error.limit_bytes / GB:.2f} GB: {_remedy(error.need_bytes, devices, share, settings)}"
         ) from error
     except InputError as error:
-        name = title(trial.workload, trial.name, several=several)
         raise InputError(f"{name}: {batch_key(task)} {AUTO}: {error.text}") from error
     smallest = min(found, key=lambda batch: batch.batch_size)
     return _halvable(smallest) if settings.on_oom == "accumulate" else smallest

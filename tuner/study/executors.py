@@ -44,7 +44,7 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings, pipes: Mapping[
 
     if not isinstance(executor, RayExecutor):
         return executor
-    executor.use_mps(pipes)
+    executor.mps_pipes = pipes
     if settings.address is not None:
         return executor
     if "ray" in sys.modules:

@@ -38,6 +38,7 @@ class Search:
     endless: bool = False  # nobody has said how many: something else ends it
 
 
+@dataclass(eq=False)
 class Searching:
     """Decides what is tried next: asks a search for a trial wherever there is room, and estimates its needs.
 
@@ -45,23 +46,15 @@ class Searching:
     no trial: a model that cannot be built of some values must not end the trials of others.
     """
 
-    def __init__(
-        self,
-        search: Search,
-        tasks: Tasks,
-        devices: Sequence[Device],
-        settings: Settings,
-        estimates: Estimates,
-        packing: Packing,
-    ) -> None:
-        """Begins with no trials; ``estimates`` are of those that the study was begun with."""
-        self._search = search
-        self._tasks = tasks
-        self._devices = devices
-        self._settings = settings
-        self._packing = packing
-        self._whole = whole_of(devices, settings)
-        self._begun_with = estimates
+    search: Search
+    tasks: Tasks
+    devices: Sequence[Device]
+    settings: Settings
+    begun_with: Estimates  # of the trials that the study was begun with
+    packing: Packing
+
+    def __post_init__(self) -> None:
+        self._whole = whole_of(self.devices, self.settings)
         self._requests: list[Request] = []  # of all trials so far
         self._raw: dict[str, MemoryEstimate] = {}  # theirs
         self._alike: dict[tuple[tuple[str, object], ...], Request] = {}  # the first of each ``memory_key``
@@ -74,13 +67,13 @@ class Searching:
     @property
     def left(self) -> int:
         """How many more it may suggest, beside those that break constraints, up to ``INFEASIBLE`` times as many."""
-        most = self._search.most or self._settings.num_samples or 0
+        most = self.search.most or self.settings.num_samples or 0
         return most + min(self._infeasible, INFEASIBLE * most) - len(self._requests)
 
     @property
     def estimates(self) -> Estimates:
         """Those of all trials so far."""
-        return replace(self._begun_with, requests=tuple(self._requests), raw=dict(self._raw))
+        return replace(self.begun_with, requests=tuple(self._requests), raw=dict(self._raw))
 
     def hear(self, state: State, event: Event) -> None:
         """Counts the trials, and remembers their estimates."""
@@ -88,7 +81,7 @@ class Searching:
             self._requests += event.requests
             self._raw |= event.raw
             for request in event.requests:
-                self._infeasible += bool(unwanted(request, self._settings))
+                self._infeasible += bool(unwanted(request, self.settings))
                 self._alike.setdefault(memory_key(request.trial.config), request)
             self._new = event.requests[-1].trial.trial_id if state.plan else ""
             self._least = min([self._least, *(request.need_bytes for request in event.requests)])
@@ -105,16 +98,16 @@ class Searching:
             return None
         request = state.waiting.get(self._new)
         if request and not self._fitting([request]):
-            return dropped(request, self._whole, self._settings)
+            return dropped(request, self._whole, self.settings)
         least = min(self._least, state.largest_bytes)  # a trial that needs more gets a whole device
-        if state.waiting or self._packing.room_bytes < max(1, least):
+        if state.waiting or self.packing.room_bytes < max(1, least):
             return None
         return self.suggest()
 
     def suggest(self) -> Planned | None:
         """The next suggestion that can be used, with its estimate; None if there is none, now or ever."""
         for _ in range(ESTIMATES):
-            trial = self._next(self._tasks[self._search.workload.name].data)
+            trial = self._next(self.tasks[self.search.workload.name].data)
             if trial is None:
                 return None
             key = memory_key(trial.config)
@@ -136,13 +129,13 @@ class Searching:
             InputError: none of its suggestions can be used.
         """
         fit = self._fitting(left)
-        first = self._search.first
-        while fit < min(first, self._settings.max_workers or first) and (planned := self.suggest()):
+        first = self.search.first
+        while fit < min(first, self.settings.max_workers or first) and (planned := self.suggest()):
             course.take(planned)
             fit += self._fitting(planned.requests)
         if not self._requests:
             why = self._fault or "it suggests nothing"
-            search = option("search", self._settings.search)
+            search = option("search", self.settings.search)
             raise InputError(f"{search}: none of its suggestions can be used: {why}")
 
     def ended_early(self, by: str = "") -> str:
@@ -154,29 +147,29 @@ class Searching:
             return ""
         done, why = len(self._requests), f", the last one because of {self._fault}" if self._fault else ""
         trials = count_text(done, "trial")
-        if not self._search.endless:
+        if not self.search.endless:
             trials = f"{done} of {count_text(done + self.left, 'trial')}"
         return f"search: ended after {trials}, {by or f'as it suggests none that can be used{why}'}"
 
     def _fitting(self, requests: Sequence[Request]) -> int:
         """How many of these some device has room for."""
-        return len(fitting(requests, self._whole, self._tasks, self._settings)[0])
+        return len(fitting(requests, self._whole, self.tasks, self.settings)[0])
 
     def _next(self, data: object) -> Trial | None:
-        workload, searcher = self._search.workload, self._search.searcher
+        workload, searcher = self.search.workload, self.search.searcher
         for _ in range(MAX_REJECTED_DRAWS if self.left > 0 else 0):
             number = len(self._requests) + 1
-            trial_id = f"t{number:0{max(3, len(str(self._settings.most_suggestions)))}d}"
+            trial_id = f"t{number:0{max(3, len(str(self.settings.most_suggestions)))}d}"
             values = searcher.ask(trial_id)
             if values is None:
                 return None
             try:
-                found = to_configuration(workload, {**self._search.fixed, **values}, f"suggestion-{number}")
+                found = to_configuration(workload, {**self.search.fixed, **values}, f"suggestion-{number}")
                 for key, wanted in prerequisites(workload, found.values).items():
                     path = option("overrides", f"{key}=PATH")
                     raise InputError(f"{wanted.name} must be trained first: do that, and give the path by {path}")
                 check(workload, [found], data)
-                (trial,) = to_trials([Selection(workload, lambda: None, [found])], self._settings)
+                (trial,) = to_trials([Selection(workload, lambda: None, [found])], self.settings)
                 return replace(trial, trial_id=trial_id)
             except InputError as error:
                 self._refuse(trial_id, str(error))
@@ -184,15 +177,15 @@ class Searching:
 
     def _refuse(self, trial_id: str, reason: str) -> None:
         self._fault = reason
-        self._search.searcher.tell(trial_id, "unfit")
+        self.search.searcher.tell(trial_id, "unfit")
 
     def _estimated(self, trial: Trial) -> Estimates:
         """What a trial will need; one that takes the same memory as an earlier one needs what that one does."""
         if earlier := self._alike.get(memory_key(trial.config)):
             raw = self._raw[earlier.trial.trial_id]
             return Estimates((replace(earlier, trial=trial),), {trial.trial_id: raw})
-        task = self._tasks[trial.workload]
-        return estimate_requests({trial.workload: task}, [trial], self._devices, self._settings)
+        task = self.tasks[trial.workload]
+        return estimate_requests({trial.workload: task}, [trial], self.devices, self.settings)
 
 
 def fitting(

@@ -1,4 +1,4 @@
-"""A study's use of NVIDIA's MPS: on which GPUs, and what the plan says. No other module of ``study/`` knows of it."""
+"""A study's use of NVIDIA's MPS: on which GPUs, and what the plan says. It is off by default."""
 
 from __future__ import annotations
 
@@ -16,44 +16,34 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-class Mps:
-    """The MPS daemons of a study's GPUs, if it asked for them. Close it after the workers have ended."""
+def check_mps(choice: MpsChoice, devices: Sequence[Device]) -> None:
+    """Refuses "on" if MPS is not available.
 
-    def __init__(self, choice: MpsChoice) -> None:
-        self._choice = choice
-        self._daemons = MpsDaemons()
+    Raises:
+        InputError: there is no GPU, or neither NVIDIA's program nor a daemon of the user's.
+    """
+    if choice != "on":
+        return
+    remedy = f"give {option('mps', 'auto')}, or leave it out"
+    if all(device.kind != "cuda" for device in devices):
+        raise ParameterError("mps", choice, "there is no GPU to train on", remedy)
+    if control_program() is None and not users_daemon():
+        raise ParameterError("mps", choice, f"{CONTROL} of NVIDIA's driver is not on the path", remedy)
 
-    def check(self, devices: Sequence[Device]) -> None:
-        """Refuses "on" if MPS is not available.
 
-        Raises:
-            InputError: there is no GPU, or neither NVIDIA's program nor a daemon of the user's.
-        """
-        if self._choice != "on":
-            return
-        remedy = f"give {option('mps', 'auto')}, or leave it out"
-        if all(device.kind != "cuda" for device in devices):
-            raise ParameterError("mps", self._choice, "there is no GPU to train on", remedy)
-        if control_program() is None and not users_daemon():
-            raise ParameterError("mps", self._choice, f"{CONTROL} of NVIDIA's driver is not on the path", remedy)
+def start_mps(choice: MpsChoice, daemons: MpsDaemons, plan: Plan, console: Console) -> dict[str, str]:
+    """Starts the daemons of a plan; returns the folder of each GPU's daemon by UUID.
 
-    def start(self, plan: Plan, console: Console) -> dict[str, str]:
-        """Starts the daemons of a plan; returns the folder of each GPU's daemon by UUID.
-
-        If a daemon does not start, a line says so, and its GPU is used without MPS.
-        """
-        devices, reason = shared_gpus(plan)
-        if self._choice == "off" or reason:
-            return {}
-        if users := users_daemon():
-            return {device.uuid: users for device in devices}
-        for device, fault in self._daemons.start(devices).items():
-            print_text(console, _line(f"off for {device.label}: {fault}"))
-        return self._daemons.pipes
-
-    def close(self) -> None:
-        """Ends the daemons that were started."""
-        self._daemons.close()
+    If a daemon does not start, a line says so, and its GPU is used without MPS.
+    """
+    devices, reason = shared_gpus(plan)
+    if choice == "off" or reason:
+        return {}
+    if users := users_daemon():
+        return {device.uuid: users for device in devices}
+    for device, fault in daemons.start(devices).items():
+        print_text(console, _line(f"off for {device.label}: {fault}"))
+    return daemons.pipes
 
 
 def mps_line(choice: MpsChoice, plan: Plan) -> str:

@@ -145,21 +145,17 @@ def with_host_needs(found: Estimates, tasks: Tasks, devices: Sequence[Device], s
 
 def _estimated(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> Estimates:
     """What each trial needs of its device's memory."""
+    requests: list[Request] = []
+    raw: dict[str, MemoryEstimate] = {}
     if not settings.estimates_memory:
-        given = {
-            trial.trial_id: MemoryEstimate.given(given_gb(tasks[trial.workload].workload, trial, settings))
-            for trial in trials
-        }
-        return Estimates(
-            tuple(Request(trial, given[trial.trial_id], need_bytes(given[trial.trial_id])) for trial in trials),
-            given,
-            dict.fromkeys(tasks, ()),
-        )
+        for trial in trials:
+            given = MemoryEstimate.given(given_gb(tasks[trial.workload].workload, trial, settings))
+            requests.append(Request(trial, given, need_bytes(given)))
+            raw[trial.trial_id] = given
+        return Estimates(tuple(requests), raw, dict.fromkeys(tasks, ()))
     service, whole = estimation_service(settings), whole_of(devices, settings)
     first = 0  # the same for all, and only needed if a footprint is learned
     kinds = list({device.name: device for device in devices}.values())
-    requests: list[Request] = []
-    raw: dict[str, MemoryEstimate] = {}
     for name, task in tasks.items():
         mine = [trial for trial in trials if trial.workload == name]
         for trial, found in zip(mine, _largest(service, task, mine, kinds), strict=True):

@@ -23,7 +23,7 @@ from tuner.search.optuna_names import PBT, make_population
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, to_configuration
 from tuner.study.planning import Estimates, estimate_requests, whole_of
-from tuner.trial import Config, Device, History, Trial
+from tuner.trial import Device, History, Trial
 from tuner.workloads.task import Tasks, objectives_of
 
 INTERVALS = 10  # how many a trial has by default
@@ -112,12 +112,13 @@ class Population:
         """The needs of the trial with changed values: of those that fit, and that go with the checkpoint."""
         parameters = found.requests[0].estimate.parameters
         drawn = next(draws(self._space, random.getrandbits(32)))
-        whole = whole_of(self._devices, self._settings)
+        whole, (task,) = whole_of(self._devices, self._settings), self._tasks.values()
         for key in self._options.keys(self._space, trial.config):
             domain, config = self._space[key], found.requests[0].trial.config
             value = mutated(domain, config[key], drawn.get(key, config[key]), self._options.resample, random)
             try:
-                other = self._estimated(replace(trial, config=self._checked({**config, key: value})))
+                values = to_configuration(task.workload, {**config, key: value}, "member").values
+                other = self._estimated(replace(trial, config=values))
             except InputError:  # the values do not go together
                 continue
             (request,) = other.requests
@@ -125,11 +126,6 @@ class Population:
             if fit and request.estimate.parameters == parameters:  # else no checkpoint would go with it
                 found = other
         return found
-
-    def _checked(self, config: Config) -> Config:
-        """The values, if the workload takes them; raises ``InputError`` if it does not."""
-        (task,) = self._tasks.values()
-        return to_configuration(task.workload, config, "member").values
 
     def _estimated(self, trial: Trial) -> Estimates:
         key, name = memory_key(trial.config), trial.trial_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tuner.decisions.events import Allowed, Concluded, Dropped, Event, Planned, Reported, Retried, Started
@@ -27,38 +27,27 @@ if TYPE_CHECKING:
     from tuner.study.objective_trials import ObjectiveTrials
 
 
+@dataclass(eq=False)
 class Recorder(Listener):
     """Records the events of the loop. In the end every trial has a row."""
 
-    def __init__(
-        self,
-        folder: StudyFolder,
-        known: int,
-        requests: Sequence[Request],
-        progress: StudyProgress,
-        trackers: Trackers,
-        scheduler: str = FIFO,
-        objective: ObjectiveTrials | None = None,
-        callbacks: Sequence[Callable[[Event], object]] = (),
-    ) -> None:
-        """Of so many ``known`` configurations these ``requests`` are left; a search may add to both.
+    folder: StudyFolder
+    known: int  # configurations; a search may add to them
+    requests: Sequence[Request]  # the trials that are left of these
+    progress: StudyProgress
+    trackers: Trackers
+    scheduler: str = FIFO
+    objective: ObjectiveTrials | None = None  # has the trials of a user's own Optuna study
+    callbacks: Sequence[Callable[[Event], object]] = ()  # are called with every event
 
-        ``objective`` has the trials of a user's own Optuna study; ``callbacks`` are called with every event.
-        """
-        self._folder = folder
-        self._known = known
-        self._progress = progress
+    def __post_init__(self) -> None:
         self._written = WrittenFiles()
-        self._trackers = trackers
-        self._scheduler = scheduler
-        self._objective = objective
-        self._callbacks = callbacks
-        self._unfinished = {request.trial.trial_id: request for request in requests}
+        self._unfinished = {request.trial.trial_id: request for request in self.requests}
         self._placements: dict[str, tuple[Placement, float, float]] = {}
         self._reports: dict[str, EpochReport] = {}
         self._stopped: dict[str, tuple[Outcome, float]] = {}  # and when; monotonic seconds
         self._ends: dict[str, tuple[Attempt, Outcome]] = {}  # of the attempts that have just ended
-        self._epochs = EpochLog(folder.path / EPOCHS)
+        self._epochs = EpochLog(self.folder.path / EPOCHS)
 
     def append(self, outcome: Outcome, weights: Weights) -> None:
         """Records an attempt that has ended. One that was interrupted has its row when it is known why."""
@@ -70,9 +59,9 @@ class Recorder(Listener):
         self._epochs.flush()  # what it reported is known to whoever knows that it has ended
         request = self._unfinished.pop(trial_id)
         estimate = outcome.placement.estimate if outcome.placement else request.estimate
-        row = self._folder.record(outcome, estimate, weights, self._times(trial_id))
+        row = self.folder.record(outcome, estimate, weights, self._times(trial_id))
         if outcome.status == "paused":  # it is decided later what follows
-            self._progress.paused(outcome, request)
+            self.progress.paused(outcome, request)
         else:
             self._ends[trial_id] = row, outcome
         self._placements.pop(trial_id, None)
@@ -80,8 +69,8 @@ class Recorder(Listener):
 
     def hear(self, state: State, event: Event) -> None:
         """Records and shows an event."""
-        if self._objective:
-            self._objective.hear(state, event)
+        if self.objective:
+            self.objective.hear(state, event)
         if isinstance(event, Planned):
             self._planned(event)
         elif isinstance(event, Started):
@@ -100,7 +89,7 @@ class Recorder(Listener):
             self._follows(event.outcome.trial, None)
         elif isinstance(event, Allowed) and event.said:
             self.noted(f"{event.device.label}: {event.said}")
-        for callback in self._callbacks:
+        for callback in self.callbacks:
             callback(event)
 
     def answer(self, question: Question) -> object:
@@ -110,59 +99,59 @@ class Recorder(Listener):
             if request and (said := self._written.shared(request.trial.name, question.content)):
                 self.noted(said)
             return None
-        return self._objective.answer(question) if self._objective else None
+        return self.objective.answer(question) if self.objective else None
 
     def noted(self, text: str) -> None:
         """Shows a line to the user."""
-        self._progress.note(text)
+        self.progress.note(text)
 
     def tick(self) -> None:
         """Time has passed."""
-        self._progress.tick()
+        self.progress.tick()
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
         """The study ends: trials have some seconds to write checkpoints, or cannot be asked because of ``fault``."""
-        self._progress.stopping(trials, seconds, fault)
+        self.progress.stopping(trials, seconds, fault)
 
     def close(self, cause: str) -> None:
         """Records every unfinished trial as ``interrupted``, and closes the folder."""
         try:
             for request in self._unfinished.values():
                 outcome, times = self._unfinished_outcome(request, cause), self._times(request.trial.trial_id)
-                self._trackers.ended(self._folder.record(outcome, request.estimate, bytes, times))
+                self.trackers.ended(self.folder.record(outcome, request.estimate, bytes, times))
             self._unfinished.clear()
         finally:
             self._epochs.flush()
-            self._folder.close()
-            self._say(self._trackers.close())
+            self.folder.close()
+            self._say(self.trackers.close())
 
     def _planned(self, event: Planned) -> None:
         """Writes down what a search has suggested, before it runs."""
         for request in event.requests:
             self._unfinished[request.trial.trial_id] = request
-            self._known += 1
+            self.known += 1
             configuration = {"name": request.trial.name, **request.trial.config}
-            self._folder.suggested(Suggestion(number=self._known, configuration=configuration))
+            self.folder.suggested(Suggestion(number=self.known, configuration=configuration))
 
     def _started(self, placement: Placement) -> None:
         self._placements[placement.trial.trial_id] = placement, time.time(), time.monotonic()
-        self._progress.started(placement)
-        self._trackers.started(placement)
+        self.progress.started(placement)
+        self.trackers.started(placement)
 
     def _reported(self, report: EpochReport) -> None:
         self._reports[report.trial_id] = report
         self._epochs.add(report, self._placements[report.trial_id][0].trial.attempt)
-        self._progress.reported(report)
-        self._trackers.reported(report)
-        self._say(self._trackers.faults())
+        self.progress.reported(report)
+        self.trackers.reported(report)
+        self._say(self.trackers.faults())
 
     def _follows(self, trial: Trial, retry: Retried | None) -> None:
         """It is known what follows an attempt: a retry, or nothing. One that was interrupted has no row yet."""
         if trial.trial_id in self._ends:
             row, outcome = self._ends.pop(trial.trial_id)
-            self._progress.finished(outcome, retry)
+            self.progress.finished(outcome, retry)
             if not retry:
-                self._trackers.ended(row)
+                self.trackers.ended(row)
 
     def _takes_over(self, event: Retried) -> None:
         """Says which member of a population takes over which one's checkpoint, and the values that it changes."""
@@ -177,20 +166,16 @@ class Recorder(Listener):
         """The outcome with the reason why it was pruned, and with the parameters that an objective has asked for."""
         report = self._reports.get(outcome.trial.trial_id)
         if outcome.status == "pruned" and report:
-            epochs = report.epochs
-            done = (
-                f"{outcome.epochs} of {count_text(epochs, 'epoch')}"
-                if epochs
-                else count_text(outcome.epochs, "epoch")
-            )
-            by_itself = self._scheduler in (FIFO, PBT)  # which ends none, so an objective of Optuna's did
-            said = f"{'the objective pruned it' if by_itself else f'{self._scheduler} ended it'} after {done}"
+            done = count_text(report.epochs or outcome.epochs, "epoch")
+            done = f"{outcome.epochs} of {done}" if report.epochs else done
+            by_itself = self.scheduler in (FIFO, PBT)  # which ends none, so an objective of Optuna's did
+            said = f"{'the objective pruned it' if by_itself else f'{self.scheduler} ended it'} after {done}"
             outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
-        return replace(outcome, trial=self._objective.described(outcome.trial)) if self._objective else outcome
+        return replace(outcome, trial=self.objective.described(outcome.trial)) if self.objective else outcome
 
     def _say(self, faults: Sequence[str]) -> None:
         for fault in faults:
-            self._progress.note(fault)
+            self.progress.note(fault)
 
     def _times(self, trial_id: str) -> Times | None:
         """When the running attempt was placed, and now; never earlier, even if the system's clock is changed."""

@@ -145,6 +145,7 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
     Raises:
         InputError: the workload, data, configurations, objective or seed differ; the text says which.
     """
+    where = option("resume", folder)
     compared: list[tuple[str, object, object]] = [
         ("workload", study.workload, described.workload),
         ("seed", study.seed, described.seed),
@@ -157,17 +158,13 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
         compared.append(("further metrics", further[0], further[1]))
     for key, own, asked in compared:
         if own != asked:
-            raise InputError(
-                f"{option('resume', str(folder))}: its {key} is {own!r}, not {asked!r}; start a new study for that"
-            )
-    _check_seeds(study, described, folder)
+            raise InputError(f"{where}: its {key} is {own!r}, not {asked!r}; start a new study for that")
+    _check_seeds(study, described, where)
     if study.fingerprint != described.fingerprint:
-        raise InputError(f"{option('resume', str(folder))}: its data are different; give its own by {option('data')}")
+        raise InputError(f"{where}: its data are different; give its own by {option('data')}")
     if study.configurations != described.configurations and not _more_samples(study, described):
         differ = _differing(study.configurations, described.configurations)
-        raise InputError(
-            f"{option('resume', str(folder))}: its configurations are different{differ}; start a new study for these"
-        )
+        raise InputError(f"{where}: its configurations are different{differ}; start a new study for these")
 
 
 def _more_samples(study: StudyRecord, described: StudyRecord) -> bool:
@@ -190,15 +187,15 @@ def _differing(own: Sequence[Config], asked: Sequence[Config]) -> str:
     return f" (in {before['name']} {key} is {before.get(key)!r}, not {now.get(key)!r})"
 
 
-def _check_seeds(study: StudyRecord, described: StudyRecord, folder: str) -> None:
+def _check_seeds(study: StudyRecord, described: StudyRecord, where: str) -> None:
     """Refuses fewer seeds, and so many more that trial ids would change."""
     has, asked, configurations = study.seeds, described.seeds, len(described.configurations)
     if asked < has:
-        raise InputError(f"{option('resume', str(folder))}: it has {has} seeds; give {option('seeds', has)} or more")
+        raise InputError(f"{where}: it has {has} seeds; give {option('seeds', has)} or more")
     if asked > has and len(str(asked * configurations)) > max(3, len(str(has * configurations))):
         raise InputError(
-            f"{option('resume', str(folder))}: {option('seeds', asked)} makes {asked * configurations} trials, which "
-            "takes longer trial ids than it has; start a new study for that"
+            f"{where}: {option('seeds', asked)} makes {asked * configurations} trials, which takes longer trial ids "
+            "than it has; start a new study for that"
         )
 
 

@@ -32,10 +32,9 @@ def show_plan(console: Console, study: Study) -> None:
     bound = "in_process" if study.settings.in_process else "max_workers"
     lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, bound)]
     lines += left_out(study)
-    if study.requests and (line := mps_line(study.settings.mps, study.plan)):
-        lines.append(line)
-    if study.requests and (line := processes_line(study.plan, study.tasks, study.settings)):
-        lines.append(line)
+    if study.requests:
+        how = mps_line(study.settings.mps, study.plan), processes_line(study.plan, study.tasks, study.settings)
+        lines += filter(None, how)
     if study.left:
         name = study.settings.search_name or "Optuna"
         more = "more trials" if study.selected.is_endless else count_text(study.left, "more trial")

@@ -42,7 +42,6 @@ def run_program(
     store: ProgramCheckpoints,
     *,
     place: Placement | None = None,
-    threads: int = 1,
     stop_asked: Asked = lambda: False,
     prune_asked: Asked = lambda: False,
 ) -> Generator[EpochReport | Question | Fit, None, None]:
@@ -58,7 +57,7 @@ def run_program(
     session = _Session(trial, objective, store, progress, place)
     with phases() as enter:
         yield EpochReport(trial.trial_id, progress.epoch, trial.epochs)
-        program_thread().start(partial(session.run, program, data, threads))
+        program_thread().start(partial(session.run, program, data, place.threads if place else 1))
         enter("training")
         try:
             while (said := session.next()) is not None:
