@@ -182,10 +182,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start Ray come first, as they take the longest; of these, files and tests that can share one."""
     kinds: dict[Path, set[bool]] = {item.path: set() for item in items}
-    SHARING.update(item.path for item in items if shares_ray(item))
     for item in items:
         if item.get_closest_marker("ray"):
             kinds[item.path].add(shares_ray(item))
+    SHARING.update(file for file, kind in kinds.items() if True in kind)
     ranks = {file: (not kind, False in kind, True not in kind) for file, kind in kinds.items()}
     order = {file: number for number, file in enumerate(kinds)}
     items.sort(key=lambda item: (ranks[item.path], order[item.path], not shares_ray(item)))

@@ -11,8 +11,10 @@ Direction = Literal["minimize", "maximize"]
 DirectionWord = Literal["minimize", "maximize", "min", "max"]  # what a user may write
 
 DIRECTIONS: Mapping[object, Direction] = {
-    **{"minimize": "minimize", "min": "minimize"},
-    **{"maximize": "maximize", "max": "maximize"},
+    "minimize": "minimize",
+    "min": "minimize",
+    "maximize": "maximize",
+    "max": "maximize",
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,7 @@ class SageAgain(Again):
 
 def recording(monkeypatch: pytest.MonkeyPatch, recorder: CudaRecorder) -> None:
     """Lets the loop use CUDA graphs without CUDA."""
-    made = lambda *parts: GraphedSteps(*parts[:-1], recorder=recorder)  # noqa: E731  # the last are ranks: none
-    monkeypatch.setattr("tuner.training.loop.steps_of", made)
+    monkeypatch.setattr("tuner.training.loop.steps_of", partial(GraphedSteps, recorder=recorder))
 
 
 def train(workload: Workload, data: object = None, **values: Any) -> tuple[Fit, list[str]]:
