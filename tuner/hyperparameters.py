@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from tuner.trial import (
     ACCUMULATION,
-    AUTO,
     CHECKPOINTING,
     CUDA_GRAPHS,
     EVALUATION_PARTS,
@@ -18,6 +17,7 @@ from tuner.trial import (
     NODES,
     OFFLOADING,
     RANKS,
+    Auto,
     Config,
     ConfigValue,
 )
@@ -121,7 +121,7 @@ def declared(key: str, given: Declared) -> AnyHyperparameter:
 
 def is_auto(config: Config) -> bool:
     """Whether a configuration's batch size is ``AUTO``."""
-    return any(value == AUTO for key, value in config.items() if key != RANKS)
+    return any(isinstance(value, Auto) for key, value in config.items() if key != RANKS)
 
 
 def shrunk(config: Config) -> dict[str, ConfigValue]:
@@ -131,4 +131,4 @@ def shrunk(config: Config) -> dict[str, ConfigValue]:
 
 def with_batch(config: Config, batch_size: int) -> dict[str, ConfigValue]:
     """The configuration with this batch size instead of ``AUTO``."""
-    return {key: batch_size if value == AUTO and key != RANKS else value for key, value in config.items()}
+    return {key: batch_size if isinstance(value, Auto) and key != RANKS else value for key, value in config.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 LOOPBACK = "127.0.0.1"
 MB = 2**20
@@ -20,9 +20,9 @@ LARGEST_NUMBER = 1e300  # the largest number that a configuration may have
 MOST_SEED = 2**63 - 1  # the largest seed or epoch: files and generators have 63 bits for it
 MOST_GB = 1_000_000  # the upper bound of every option in GB
 
-ConfigValue = int | float | str
+ConfigValue: TypeAlias = Any  # see ``tuner.values``
 Config = Mapping[str, ConfigValue]  # the values of hyperparameters, by key
-Objects = Mapping[str, Mapping[str, object]]  # by key, what the texts of a configuration stand for
+Objects = Mapping[str, Mapping[str, object]]  # by key and by the key of a value, what has labels in configurations
 RunStatus = Literal["completed", "paused", "pruned", "out_of_memory", "diverged", "failed", "stalled", "interrupted"]
 Status = Literal[RunStatus, "too_large", "infeasible"]
 Phase = Literal["", "start", "first step", "training", "evaluation"]
@@ -34,7 +34,15 @@ SUCCESSFUL: tuple[Status, ...] = ("completed", "pruned", "too_large", "infeasibl
 KNOWN = ("estimated_gb", "inference_gb", "parameters", "step_seconds")  # what is known of a trial before it runs
 FRONT = "front"  # the column with a trial's front: 1 for trials that none is better than in everything
 LEARNED = "learned"  # the method of an estimate that is learned from the peaks of other trials of the study
-AUTO = "auto"  # a batch size that tuner chooses: the largest for which a trial fits into its memory share
+
+
+class Auto(str):
+    """A batch size or a number of ranks that tuner chooses, and not the same text of a user's own program."""
+
+    __slots__ = ()
+
+
+AUTO = Auto("auto")  # a batch size that tuner chooses: the largest for which a trial fits into its memory share
 UNNAMED = "default"  # the name of a configuration that sets nothing
 LARGEST_BATCH = 1_000_000_000
 MOST_RANKS = 64
@@ -93,6 +101,7 @@ class Configuration:
 
     name: str
     values: Config
+    workload: str = ""  # its name, in a list for several workloads
 
 
 class Shape(NamedTuple):

@@ -19,9 +19,9 @@ from tuner.records.row_queries import (
     parse_condition,
     parse_order,
     sort_rows,
-    to_value,
     varying,
 )
+from tuner.values import Label
 
 COLUMNS = [
     "study",
@@ -34,26 +34,6 @@ COLUMNS = [
     "config/hidden_dim",
     "config/epochs",
 ]
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("7", 7),
-        ("-7", -7),
-        ("1e-3", 0.001),
-        (".5", 0.5),
-        ("2.", 2.0),
-        ("nan", "nan"),
-        ("inf", "inf"),
-        ("1_000", "1_000"),
-        ("64x2", "64x2"),
-        ("9" * 5000, float("inf")),
-    ],
-)
-def test_a_text_is_a_number_where_it_is_written_as_one(text: str, value: object) -> None:
-    found = to_value(text)
-    assert (found, type(found)) == (value, type(value))
 
 
 @pytest.mark.parametrize(
@@ -86,6 +66,15 @@ def test_a_text_is_a_number_where_it_is_written_as_one(text: str, value: object)
         ('error!=""', {"error": "x"}, True),
         ('error!=""', {}, False),
         ('val_rmse<""', {"val_rmse": 1.0}, False),
+        ("hidden_dim=false", {"config/hidden_dim": False}, True),
+        ("hidden_dim=0", {"config/hidden_dim": False}, False),
+        ("hidden_dim!=True", {"config/hidden_dim": False}, True),
+        ("hidden_dim=none", {"config/hidden_dim": None}, True),
+        ('hidden_dim=""', {"config/hidden_dim": None}, False),
+        ('hidden_dim=""', {}, True),
+        ("hidden_dim=[64, 32]", {"config/hidden_dim": [64, 32]}, True),
+        ("hidden_dim<1", {"config/hidden_dim": False}, False),
+        ("hidden_dim=ReLU", {"config/hidden_dim": Label("ReLU")}, True),
     ],
 )
 def test_a_condition_compares_a_column_with_a_value(text: str, values: dict[str, Any], holds: bool) -> None:

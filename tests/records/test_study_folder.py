@@ -23,7 +23,7 @@ from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import StudyFolder, check_empty, check_unused
 from tuner.records.study_record import StudyRecord, Suggestion, read_study
-from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Status, Trial
+from tuner.trial import GB, Configuration, Device, MemoryEstimate, Outcome, Placement, Status, Trial
 
 ESTIMATE = MemoryEstimate("given", context_bytes=3 * GB // 2)
 OBJECTIVES = {"toy": Objective("val_loss")}
@@ -309,7 +309,7 @@ def test_a_folder_where_a_study_had_hardly_begun_counts_as_new(tmp_path: Path) -
 
 
 def suggestion(number: int) -> Suggestion:
-    return Suggestion(number=number, configuration={"name": f"suggestion-{number}", "width": number})
+    return Suggestion(number=number, configuration=Configuration(f"suggestion-{number}", {"width": number}))
 
 
 def test_what_is_suggested_is_appended_and_a_line_that_a_kill_cut_off_counts_for_nothing(tmp_path: Path) -> None:
@@ -324,7 +324,7 @@ def test_what_is_suggested_is_appended_and_a_line_that_a_kill_cut_off_counts_for
         folder.suggested(suggestion(3))
         folder.suggested(suggestion(4))
     assert (tmp_path / "study.json").read_bytes() == written
-    assert [one["width"] for one in read_study(tmp_path).configurations] == [1, 2, 3, 4]
+    assert [one.values["width"] for one in read_study(tmp_path).configurations] == [1, 2, 3, 4]
 
 
 def test_a_row_of_the_table_is_written_a_few_times_however_many_there_are(

@@ -26,7 +26,8 @@ from tuner.records.machine_log import read_machine
 from tuner.records.read_studies import read_studies
 from tuner.records.study_record import Count, Named, StudyRecord, Suggestion, read_study
 from tuner.search.configurations import configurations
-from tuner.trial import MOST_SEED, Device, EpochReport, MemoryEstimate, Outcome, Placement, Trial
+from tuner.trial import MOST_SEED, Configuration, Device, EpochReport, MemoryEstimate, Outcome, Placement, Trial
+from tuner.values import Label
 from tuner.workloads.session import to_numbers
 
 LARGEST = sys.float_info.max
@@ -67,7 +68,7 @@ SIZES = (0, 1, 2**30 + 1, 2**69)
 WHOLE = (0, 1, MOST_SEED)
 GIVEN: list[tuple[object, Sequence[object]]] = [
     (Amount, (0.0, 5e-324, 0.1, LARGEST_AMOUNT)),
-    (CheckedValue, (*FLOATS[:-2], 2**64 - 1, "a\0b", "", "é")),
+    (CheckedValue, (*FLOATS[:-2], 2**64 - 1, "a\0b", "", "é", None, True, [1, (2,)], {1: "a"}, Label("x"))),
     (Count, (1, 1_000_000)),
     (Name, ("a", "é", "a\nb", " ", "\U0001f600")),
     (Shown, ("", "a\0b", "é")),
@@ -87,7 +88,7 @@ def drawn(draw: random.Random, kind: Any) -> Any:
     if own := [values for known, values in GIVEN if known == kind]:
         return draw.choice(own[0])
     if kind == Named:
-        return {"name": "a", "lr": drawn(draw, CheckedValue)}
+        return Configuration("a", {"lr": drawn(draw, CheckedValue)})
     if kind == Names:
         return draw.choice(["a", ["é", "b"]])
     origin, inner = get_origin(kind), get_args(kind)
@@ -188,7 +189,7 @@ def test_what_a_search_suggests_comes_back(number: int, tmp_path: Path) -> None:
     draw, found = random.Random(5), []
     (tmp_path / "study.json").write_bytes(StudyRecord(workload="a").to_json())
     for position in range(1, number + 1):
-        given = {"name": draw.choice(TEXTS[4:]), **trial(draw).config}
+        given = Configuration(draw.choice(TEXTS[4:]), trial(draw).config)
         found.append(given)
         with (tmp_path / "suggestions.jsonl").open("ab") as file:
             file.write(Suggestion(number=position, configuration=given).to_line())

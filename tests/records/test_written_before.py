@@ -32,7 +32,8 @@ def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
     assert [attempt.to_line() for attempt in attempts] == [{**line, **later} for line in written]
     assert notes == []
     before, now = json.loads((WRITTEN / "study.json").read_bytes()), json.loads(read_study(WRITTEN).to_json())
-    assert now == {**before, "last_epoch": None, "calls": {}, "further": {}}
+    listed = [{"name": one.pop("name"), "values": one} for one in before["configurations"]]
+    assert now == {**before, "last_epoch": None, "calls": {}, "further": {}, "configurations": listed}
     assert len(read_epochs(WRITTEN / "epochs.jsonl")) == len((WRITTEN / "epochs.jsonl").read_text().splitlines())
 
 

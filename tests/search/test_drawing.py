@@ -83,7 +83,7 @@ def test_a_key_is_absent_where_its_conditions_do_not_hold() -> None:
     space = opened(CONDITIONAL)
     rows = grid(space, "f")
     assert rows[:2] == [{"kind": "adam"}, {"kind": "sgd", "momentum": 0.8}]
-    assert {"kind": "sgd", "momentum": 0.9, "nesterov": "False"} in rows
+    assert {"kind": "sgd", "momentum": 0.9, "nesterov": False} in rows
     assert len(rows) == size(space) == 1 + 4 + 3
     assert {*map(str, drawn(space, 200))} == {*map(str, rows)}, "random draws have the same configurations"
     with pytest.raises(InputError, match="num_samples=9: f has 8: give at most 8"):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tuner.errors import InputError
-from tuner.search.plain_values import has_objects, plain_configs, plain_points, plain_space, stored
+from tuner.search.plain_values import plain_configs, plain_space
 
 
 class Choice:
@@ -91,37 +91,14 @@ def test_numbers_of_numpy_are_pythons_and_other_choices_stay() -> None:
     import numpy as np
 
     shape = (3, 3)
-    space: Any = {"n": {"choice": np.array([1, 2])}, "s": {"choice": [shape, Choice]}, "x": np.float64(0.5)}
+    space: Any = {"n": {"choice": np.array([1, 2])}, "s": {"choice": [shape, Choice]}, "x": 0.5}
     plain: Any = plain_space(space)
     assert plain == {"n": {"choice": [1, 2]}, "s": {"choice": [shape, Choice]}, "x": 0.5}
     assert type(plain["n"]["choice"][0]) is int
-    assert plain_points([{"s": shape, "n": np.int64(2)}]) == [{"s": shape, "n": 2}]
 
 
-def test_what_json_cannot_hold_is_marked_in_a_record() -> None:
-    plain = {"act": {"choice": [None, Choice]}, "n": {"choice": [[1, 2], (1, 2)]}, "lr": {"uniform": [0, 1]}}
-    kept = stored(plain)
-    assert kept == {
-        "act": {"choice": [None, {"python object": "Choice"}]},
-        "n": {"choice": [[1, 2], {"python object": "(1, 2)"}]},
-        "lr": {"uniform": [0, 1]},
-    }
-    assert has_objects(kept)
-    assert not has_objects(stored({"n": {"choice": [None, True, [1, {"a": 2}]]}}))
-
-
-@pytest.mark.parametrize("value", [(1, 2), range(3)])
-def test_what_would_come_back_as_a_list_is_refused_in_a_configuration(value: object) -> None:
-    for config in ([{"a": value}], [{"a": [{"b": value}]}], {"grid": {"a": [value]}}):
-        with pytest.raises(InputError, match=f"is a {type(value).__name__}: give a list"):
-            plain_configs(config)  # type: ignore[arg-type]
-
-
-def test_arrays_and_tensors_are_no_values_of_a_configuration() -> None:
+def test_alternatives_of_a_grid_may_be_an_array_and_others_are_values() -> None:
     import numpy as np
-    import torch
 
-    for value, name in ((np.ones((2, 2)), "ndarray"), (torch.tensor(1.5), "Tensor")):
-        with pytest.raises(InputError, match=f"is a {name}: give a list or a number"):
-            plain_configs([{"a": value}])
-    assert plain_configs([{"a": np.float32(1.5)}]) == [{"a": 1.5}]
+    assert plain_configs({"grid": {"a": np.array([1, 2]), "b": (1, 2)}}) == {"grid": {"a": [1, 2], "b": [1, 2]}}
+    assert plain_configs([{"a": (1, 2)}, {"a": Choice}]) == [{"a": (1, 2)}, {"a": Choice}]

@@ -29,7 +29,8 @@ def parsed(space: Any) -> dict[str, Domain]:
         ({}, "f.yaml: 'space' must be a mapping"),
         ({"rate": 1}, r"unknown key 'rate' \(known are"),
         ({"lr": {"gauss": [0, 1]}}, r"lr: 'gauss' is no kind of domain: give a value or one of {choice: \[...\]}, "),
-        ({"lr": [0.1, 0.2]}, r"lr: \[0.1, 0.2\] is no domain: give a value or one of"),
+        ({"lr": [0.1, 0.2]}, r"lr = \[0.1, 0.2\] is not a number .*: for each of them give {choice: \[0.1, 0.2\]}"),
+        ({"lr": {"min": 0.1, "max": 0.2}}, r"another tool writes it: give {uniform: \[0.1, 0.2\]} or {loguniform"),
         ({"lr": {"choice": []}}, r"lr: choice \[\]: expected a list that is not empty"),
         ({"lr": {"choice": [0.1, 11]}}, r"lr = 11 is out of range \(allowed: a number from 0 to 10\)"),
         ({"lr": {"uniform": [0.5, 0.1]}}, r"lr: uniform \[0.5, 0.1\] must rise: its low end comes first"),
@@ -104,11 +105,15 @@ def square(x: float) -> float:
         ),
         ({"n": {"int": [0, 9], "step": 2.5}}, "has step 2.5: give a whole number above 0"),
         ({"n": {"choice": [1, 2], "step": 1}}, "n: a step belongs to a range"),
-        ({"m": {"sizes": [64, 32], "n": 2}}, r"m.sizes: \[64, 32\] is no domain: give a value or one of {choice"),
+        ({"m": {"n": {"values": [1, 2], "distribution": "categorical"}}}, r"give {choice: \[1, 2\]}"),
         (
-            {"n": {"choice": [None, "None"]}},
-            "n: two different choices are called 'None' in records: give one",
+            {"n": "interval(1, 8)"},
+            r"n: 'interval\(1, 8\)' is how another tool writes it: give {int: \[1, 8\]} or {logint",
         ),
+        ({"n": {"type": "float", "low": 0.1, "high": 1}}, r"give {uniform: \[0.1, 1\]}"),
+        ({"n": {"_type": "uniform", "_value": [0, 1]}}, r"is how another tool writes it: give {choice: \[0, 1\]}"),
+        ({3: {"int": [1, 2]}}, "3: a hyperparameter's name is a text"),
+        ({"a.b": 1, "a": {"b": 2}}, "a.b: it is there twice, as a dot names a group"),
         ({"n": {"choice": [lambda: 1, lambda: 2]}}, "two different choices are called '<lambda>'"),
         ({"n": 1, "n.m": 2}, "n: it is a value and, with n.m, a group: rename one of them"),
     ],
@@ -136,24 +141,31 @@ def test_a_condition_that_is_wrong_says_how(condition: Any, message: str) -> Non
         opened({**space, "b": {"int": [1, 2], "if": condition}})
 
 
-def test_choices_of_anything_are_texts_in_records_and_objects_in_the_function() -> None:
-    choices = [[64, 32], (3, 3), None, True, {"a": 1}, Random, square, "text", 2, 0.5]
+def test_choices_are_values_and_objects_are_labels_but_in_the_function() -> None:
+    choices = [[64, 32], (3, 3), None, True, 1, {"a": 1}, Random, square, ["x", square], "text", 0.5]
     domain = opened({"x": {"choice": choices}})["x"]
-    labels = ("[64, 32]", "(3, 3)", "None", "True", "{'a': 1}", "Random", "square", "text", 2, 0.5)
-    assert domain.values == labels
+    assert [repr(value) for value in domain.values[6:9]] == ["Random", "square", "['x', square]"]
+    assert list(map(repr, domain.values[:6])) == list(map(repr, choices[:6]))
     objects = objects_of({"x": domain})
-    received = [arguments({"x": text}, objects)["x"] for text in labels]
-    assert received == choices
+    received: list[Any] = [arguments({"x": value}, objects)["x"] for value in domain.values]
+    assert received == choices and list(map(type, received)) == list(map(type, choices))
     assert received[0] is not choices[0], "one trial must not change the list of another"
 
 
+def test_a_sampler_gets_choices_that_optuna_takes_and_gives_the_values() -> None:
+    domain = opened({"x": {"choice": [[64], None, 0.1, Random]}})["x"]
+    assert domain.categories == ("[64]", None, 0.1, "Random")
+    assert [domain.of_category(domain.category(value)) for value in domain.values] == list(domain.values)
+    assert opened({"x": {"choice": [True, 1, "1"]}})["x"].categories == ("true", "1", '"1"')
+
+
 def test_groups_are_flat_in_records_and_nested_in_the_function() -> None:
-    space = opened({"model": {"hidden": {"int": [1, 9]}, "head": {"bias": True}}, "step": 3})
-    assert list(space) == ["model.hidden", "model.head.bias", "step"]
-    config = {"model.hidden": 4, "model.head.bias": "True", "step": 3, "data.fixed": "a"}
+    space = opened({"model": {"hidden": {"int": [1, 9]}, "head": {"bias": True}}, "betas": [0.9, 0.999]})
+    assert list(space) == ["model.hidden", "model.head.bias", "betas"]
+    config = {"model.hidden": 4, "model.head.bias": True, "betas": [0.9, 0.999], "data.fixed": "a"}
     assert arguments(config, objects_of(space)) == {
         "model": {"hidden": 4, "head": {"bias": True}},
-        "step": 3,
+        "betas": [0.9, 0.999],
         "data": {"fixed": "a"},
     }
 
@@ -197,11 +209,19 @@ def test_a_point_outside_the_space_says_why(points: Any, message: str) -> None:
         parse_points(points, opened(space), "f")
 
 
-def test_what_texts_stand_for_in_a_list_of_configurations() -> None:
+def test_what_labels_stand_for_in_a_list_of_configurations() -> None:
     listed = [{"m": {"sizes": [1, 2]}, "act": square}, {"m": {"sizes": [3]}, "act": None, "n": 1}]
     objects = listed_objects(listed, "config")
     plain = [one.values for one in configurations(listed, None)]
-    assert plain == [{"m.sizes": "[1, 2]", "act": "square"}, {"m.sizes": "[3]", "act": "None", "n": 1}]
+    assert plain == [{"m.sizes": [1, 2], "act": "square"}, {"m.sizes": [3], "act": None, "n": 1}]
     assert [arguments(config, objects) for config in plain] == listed
-    with pytest.raises(InputError, match="config: a: two different choices are called 'None'"):
-        listed_objects([{"a": None}, {"a": "None"}], "config")
+    with pytest.raises(InputError, match="config: a: two different choices are called '<lambda>'"):
+        listed_objects([{"a": lambda: 1}, {"a": lambda: 2}], "config")
+
+
+def test_a_hyperparameter_may_be_called_as_a_column_of_a_list() -> None:
+    (one,) = configurations([{"name": "a", "config/name": "vgg", "config/workload": 3, "lr": 1}], None)
+    assert (one.name, one.values) == ("a", {"name": "vgg", "workload": 3, "lr": 1})
+    assert list(opened({"name": {"choice": ["vgg", "resnet"]}, "workload": 1})) == ["name", "workload"]
+    with pytest.raises(InputError, match="it is there twice, as a dot names a group"):
+        configurations([{"a.b": 1, "a": {"b": 2}}], None)

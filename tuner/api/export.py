@@ -23,6 +23,7 @@ from tuner.records.row_queries import varying
 from tuner.reporting.texts import count_text
 from tuner.spec.commands import ExportOptions
 from tuner.spec.options import public
+from tuner.values import encode
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -83,7 +84,7 @@ def export(options: ExportOptions) -> list[Exported]:
             own = sorted(view.of_workload(workload), key=attrgetter("trial_id"))
             varied = [key.removeprefix(CONFIG) for key in varying(own)]
             trials = frozen_trials(own, varied, objective, curves, study)
-            fixed = {key: value for row in own[:1] for key, value in row.config.items() if key not in varied}
+            fixed = {key: encode(value) for row in own[:1] for key, value in row.config.items() if key not in varied}
             about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data, "fixed": fixed}
             _create(storage, names[workload], objective, about, trials)
             counts = Counter(trial.state.name.lower() for trial in trials)

@@ -28,7 +28,8 @@ from tuner.study.prepare import Selected, Study, load, prepare
 from tuner.study.prerequisites import needed
 from tuner.study.searching import check_search, choose_searched, is_up_front, with_search
 from tuner.study.show_plan import left_out
-from tuner.trial import GB, Config, ConfigValue, Device, Request, Trial, title
+from tuner.trial import GB, Config, Device, Request, Trial, title
+from tuner.values import config_key
 from tuner.workloads.task import describe
 
 Seconds = Callable[[Request], float]
@@ -247,6 +248,6 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     return finished
 
 
-def _key(config: Config) -> tuple[tuple[str, ConfigValue], ...]:
+def _key(config: Config) -> str:
     """The part of a configuration that decides how long an epoch takes."""
-    return tuple(sorted((name, value) for name, value in config.items() if name not in ("epochs", "lr")))
+    return config_key(config, ("epochs", "lr"))

@@ -22,8 +22,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tuner.estimation import calibration
-from tuner.estimation.service import memory_key
+from tuner.estimation.service import WITHOUT_MEMORY
 from tuner.trial import MB, SUCCESSFUL, AttemptResult, EpochReport, MemoryEstimate, Request, Trial
+from tuner.values import config_key
 
 if TYPE_CHECKING:
     import numpy as np
@@ -167,7 +168,7 @@ def _variables(configs: Sequence[Values]) -> list[_Variable]:
     found = []
     for key in sorted({key for config in configs for key in config}):
         values = [config.get(key) for config in configs]
-        if all(value == values[0] for value in values):
+        if len(set(map(repr, values))) == 1:
             continue
         numbers = [number for value in values if (number := _number(value)) is not None]
         if len(numbers) < len(values):
@@ -182,7 +183,9 @@ def _number(value: object) -> float | None:
     """The value as a number, which is 0 for a missing one; None if it is something else."""
     if value is None:
         return 0.0
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 class LearnedFeedback:
@@ -254,7 +257,7 @@ class LearnedFeedback:
 
     def _least(self, trial: Trial) -> int:
         """The peak of the same configuration, for example with another seed, or more than it ran out with."""
-        key = repr(_values(trial))
+        key = config_key(_values(trial))
         if key in self._peaks:
             return math.ceil(self._peaks[key] * (1 + calibration.CALIBRATED_MARGIN))
         return math.ceil(self._limits.get(key, 0) * RAN_OUT)
@@ -296,7 +299,9 @@ class LearnedFeedback:
 
     def _key(self, trial: Trial) -> str:
         values = _values(trial)
-        key = repr(values) if values else trial.trial_id  # nothing is known of a trial whose values are chosen later
+        key = (
+            config_key(values) if values else trial.trial_id
+        )  # nothing is known of a trial whose values are chosen later
         self._values[key] = values
         return key
 
@@ -309,4 +314,5 @@ def _some(keys: Iterable[str]) -> list[str]:
 
 def _values(trial: Trial) -> Values:
     """The values that may decide a trial's memory."""
-    return dict(memory_key(trial.config))
+    known = {name: value for name, value in trial.config.items() if name not in WITHOUT_MEMORY}
+    return {name: str(value) if value is None else value for name, value in known.items()}  # None would be missing

@@ -24,6 +24,7 @@ from tuner.estimation.estimators import (
     with_nccl,
 )
 from tuner.trial import MAX_BATCH, RANKS, UNNAMED, Config, Configuration, Device, MemoryEstimate
+from tuner.values import config_key
 from tuner.workloads.base import Trainable, Workload
 from tuner.workloads.micro_batches import divided
 from tuner.workloads.protocols import training_samples
@@ -45,9 +46,9 @@ MOST_BEYOND = 2.0  # the factor by which activations may lie outside the range o
 WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)  # parameters that no allocation depends on
 
 
-def memory_key(config: Config) -> tuple[tuple[str, object], ...]:
+def memory_key(config: Config) -> str:
     """The parameters that decide a configuration's memory. Configurations with the same key share an estimate."""
-    return tuple((name, value) for name, value in config.items() if name not in WITHOUT_MEMORY)
+    return config_key(config, WITHOUT_MEMORY)
 
 
 class EstimatePair(NamedTuple):
@@ -80,7 +81,7 @@ class EstimationService:
         Raises:
             InputError: no method works for a configuration, or the calibration file is damaged.
         """
-        found: dict[tuple[tuple[str, object], ...], MemoryEstimate] = {}
+        found: dict[str, MemoryEstimate] = {}
         known: dict[str, list[Sample]] = {}  # by the method of the estimates
         number = len({memory_key(configuration.values) for configuration in configurations})
         for configuration in configurations:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from tuner.objective import Objective
 from tuner.records.checking import Amount, CheckedValue, Metric, Moment, Name, Shown, TrialId, Whole, checked, finite
 from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Outcome, Phase, ShortOf, Status
+from tuner.values import encode, label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +28,7 @@ FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsh
 Times = tuple[float, float]
 Value = ConfigValue | None
 Line = dict[str, Value]
+BLANK = ""  # what a table shows where a row has nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,18 +119,16 @@ class Attempt:
         """Whether its weights, if they were the best, could be written."""
         return not self.error.startswith(NOT_KEPT)
 
-    def value(self, column: str) -> Value:
-        """The value in a column of the table; None if it is blank."""
+    def value(self, column: str, missing: Value = None) -> Value:
+        """The value in a column of the table; ``missing`` if it is blank, as None may be a hyperparameter's value."""
         if column.startswith(CONFIG):
-            return self.config.get(column.removeprefix(CONFIG))
-        if column in FIXED or column == STUDY:
-            value = self._shown(column)
-            return None if value == "" else value
-        return self.metrics.get(column)
+            return self.config.get(column.removeprefix(CONFIG), missing)
+        value = self._shown(column) if column in FIXED or column == STUDY else self.metrics.get(column)
+        return missing if value is None or value == "" else value
 
     def number(self, column: str) -> float:
         """The number in a column of the table; infinity, which is worse than any other, if there is none."""
-        value = self.value(column)
+        value: object = self.value(column)
         return value if isinstance(value, (int, float)) else math.inf
 
     def loss(self, objective: Objective) -> float:
@@ -151,14 +151,18 @@ class Attempt:
         value: Value = getattr(self, name)
         return round(value, 4) if name in MEASURED and isinstance(value, float) else value
 
-    def to_line(self, *, exact: bool = False) -> Line:
-        """The row of the CSV; ``exact`` is the line of the journal, with measured memory that is not rounded."""
+    def to_line(self, *, exact: bool = False, cells: bool = False) -> Line:
+        """The row of a table, with values as they are; with ``cells`` that of the CSV, for people.
+
+        ``exact`` is the line of the journal, with measured memory that is not rounded.
+        """
         line: Line = {}
+        form = encode if exact else _cell if cells else lambda value: value
         for name in _LINE:
             if name == "metrics":
                 line.update(self.metrics)
             elif name == "config":
-                line.update({sys.intern(f"{CONFIG}{key}"): value for key, value in self.config.items()})
+                line.update({sys.intern(f"{CONFIG}{key}"): form(value) for key, value in self.config.items()})
             else:
                 line[name] = getattr(self, name) if exact else self._shown(name)
         return line
@@ -171,13 +175,13 @@ AFTER_METRICS = _NAMES[_NAMES.index("metrics") + 1 : _NAMES.index("limit_gb")]
 JOURNAL_ONLY = _NAMES[_NAMES.index("limit_gb") : _NAMES.index("config")]
 MEASURED = ("peak_memory_gb", "peak_ram_gb")
 FIXED = frozenset((*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY))
-# The columns of text. Hyperparameters are numbers or text.
+# The columns of text.
 _OF_TEXT = ("TrialId", "Name", "Shown", "Shown | None", "Status", "Lost", "Phase", "ShortOf", "str")
 TEXTS = tuple(column.name for column in fields(Attempt) if column.type in _OF_TEXT)
 
 
 def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:
-    """The attempt in a line of the journal or of a table; a hyperparameter that is None is missing.
+    """The attempt in a line of the journal or of a table.
 
     Raises:
         InputError: a value is missing or has a wrong type; the message begins with ``where``.
@@ -186,10 +190,10 @@ def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:
     for key, value in line.items():
         if key in FIXED:
             fixed[key] = value
-        elif not key.startswith(CONFIG):
-            metrics[sys.intern(key)] = value
-        elif value is not None:
+        elif key.startswith(CONFIG):
             config[sys.intern(key.removeprefix(CONFIG))] = value
+        else:
+            metrics[sys.intern(key)] = value
     return checked(Attempt, {**fixed, "metrics": metrics, "config": config}, where, _column)
 
 
@@ -246,9 +250,14 @@ def with_defaults(rows: Sequence[Attempt], defaults: Mapping[str, Mapping[str, C
     ]
 
 
+def _cell(value: ConfigValue) -> ConfigValue:
+    """A hyperparameter's value in the CSV: a number, or a text for people."""
+    return value if type(value) in (int, float, str) else label(value)
+
+
 def to_csv(rows: Sequence[Attempt]) -> str:
     """The rows as CSV text; missing values are blank."""
-    return write_rows([row.to_line() for row in rows], columns(rows))
+    return write_rows([row.to_line(cells=True) for row in rows], columns(rows))
 
 
 def write_rows(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> str:

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag,
 from tuner.errors import InputError
 from tuner.machine.regular_files import regular
 from tuner.trial import ConfigValue
+from tuner.values import decode
 
 Checked = TypeVar("Checked")
 LARGEST_AMOUNT = 1e12  # the largest number of seconds or GB that is accepted
@@ -38,15 +39,6 @@ def _metric(value: object) -> int | float | None:
     return None if value is None else _number(value)
 
 
-def _config_value(value: object) -> ConfigValue:
-    if isinstance(value, (str, bool)):
-        return str(_shown(value)) if isinstance(value, str) else value
-    try:
-        return _number(value)
-    except ValueError:
-        raise ValueError("expected a number or a text") from None
-
-
 def _form(value: object) -> str:
     return "[list]" if isinstance(value, list) else "[one]"
 
@@ -61,7 +53,7 @@ Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Amount = Annotated[float, Field(strict=True, ge=0, le=LARGEST_AMOUNT)]
 Moment = Annotated[float, Field(strict=True, ge=-6e10, le=2.5e11)]  # unix seconds, in the years that dates have
 Metric = Annotated[float | None, PlainValidator(_metric)]  # whole numbers stay whole
-CheckedValue = Annotated[ConfigValue, PlainValidator(_config_value)]
+CheckedValue = Annotated[ConfigValue, PlainValidator(decode)]
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:

@@ -13,6 +13,7 @@ from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, 
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import Scale, StudyRecord
 from tuner.trial import ConfigValue
+from tuner.values import categories, value_key
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -61,9 +62,15 @@ def frozen_trials(
     id and epoch.
     """
     known = {name: domain for name, domain in distributions(rows, study.scales).items() if name in varied}
-    begun = _moment(study.started)
+    begun, places = _moment(study.started), dict[str, Mapping[str, object]]()
+    for name, domain in known.items():
+        tried = [row.config[name] for row in rows if name in row.config]
+        places[name] = (
+            categories(tried) if hasattr(domain, "choices") else {value_key(one): _exact(one) for one in tried}
+        )
     return [
-        _trial(number, row, objective, curves.get(row.trial_id, {}), known, begun) for number, row in enumerate(rows)
+        _trial(number, row, objective, curves.get(row.trial_id, {}), known, begun, places)
+        for number, row in enumerate(rows)
     ]
 
 
@@ -74,11 +81,15 @@ def _trial(
     curve: Mapping[int, EpochLine],
     known: Mapping[str, BaseDistribution],
     begun: datetime,
+    places: Mapping[str, Mapping[str, object]],
 ) -> FrozenTrial:
-    """A row as Optuna's trial; one that never started began and ended when the study began."""
+    """A row as Optuna's trial; one that never started began and ended when the study began.
+
+    ``places`` has what Optuna has in the place of each value, by hyperparameter and by the value's key.
+    """
     from optuna.trial import FrozenTrial, TrialState
 
-    params = {name: _exact(value) for name, value in row.config.items() if name in known}
+    params = {name: places[name][value_key(value)] for name, value in row.config.items() if name in known}
     values = {epoch: line.metrics.get(objective.metric) for epoch, line in curve.items()}
     found_values = [value for one in objective.all if (value := row.metrics.get(one.metric)) is not None]
     whole = len(found_values) == len(objective.all)
@@ -116,7 +127,8 @@ def _distribution(values: Sequence[ConfigValue], scale: Scale | None) -> BaseDis
 
     numbers = [value for value in values if is_number(value)]
     if len(numbers) < len(values):
-        return CategoricalDistribution(sorted(set(values), key=lambda value: (type(value).__name__, value)))
+        found = categories(values).values()
+        return CategoricalDistribution(sorted(found, key=lambda own: (type(own).__name__, own)))
     low, high = min(numbers), max(numbers)
     log = low > 0 and (high >= LOG_SPAN * low if scale is None else scale == "log")
     if all(isinstance(_exact(value), int) for value in numbers):
@@ -125,10 +137,10 @@ def _distribution(values: Sequence[ConfigValue], scale: Scale | None) -> BaseDis
 
 
 def _exact(value: ConfigValue) -> ConfigValue:
-    """A value as Optuna can have it."""
+    """A number as Optuna can have it."""
     return float(value) if isinstance(value, int) and abs(value) > MOST_EXACT else value
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a finite number."""
+    """Whether it is a finite number, and no bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

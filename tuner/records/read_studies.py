@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import csv
-import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tuner.objective import Objective
 from tuner.records.attempts import (
     AFTER_METRICS,
     BEFORE_METRICS,
+    CONFIG,
     STUDY,
     TEXTS,
     Attempt,
@@ -26,9 +26,9 @@ from tuner.records.checking import collecting_later
 from tuner.records.files import ATTEMPTS, RESULTS
 from tuner.records.files import STUDY as STUDY_FILE
 from tuner.records.journal import read_attempts
-from tuner.records.row_queries import to_value
+from tuner.records.row_queries import is_number
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
-from tuner.trial import ConfigValue
+from tuner.values import parse
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.objectives import is_score
@@ -227,11 +227,20 @@ def _read_table(path: Path) -> list[RecordedStudy]:
             if not columns:
                 raise InputError(f"{path}: it is empty; give the {RESULTS} of a study, or its folder")
             _check_columns(columns, path)
-            rows = [_parse(line, columns, f"{path}, line {lines.line_num}") for line in lines if line]
+            found = [(f"{path}, line {lines.line_num}", line) for line in lines if line]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: is not CSV text in UTF-8: {error}") from error
+    cells = [_cells(line, columns, where) for where, line in found]
+    numbers = {column: _numbers({line[column] for line in cells if column in line}, column) for column in columns}
+    rows = [
+        replace(
+            parse_attempt({column: numbers[column].get(text, text) for column, text in line.items()}, where),
+            study=line.get(STUDY, ""),
+        )
+        for line, (where, _) in zip(cells, found, strict=True)
+    ]
     own = path.resolve().parent.name if path.name == RESULTS else path.stem
     by_name: dict[str, list[Attempt]] = {own: []} if not rows else {}
     for row in rows:
@@ -239,22 +248,22 @@ def _read_table(path: Path) -> list[RecordedStudy]:
     return [RecordedStudy(path, name, found) for name, found in by_name.items()]
 
 
-def _parse(line: Sequence[str], columns: Sequence[str], where: str) -> Attempt:
+def _cells(line: Sequence[str], columns: Sequence[str], where: str) -> dict[str, str]:
+    """The texts of a line that are not blank, by column."""
     if len(line) != len(columns):
         raise InputError(f"{where}: has {len(line)} fields, but there are {len(columns)} columns")
-    values = {
-        column: text if column in TEXTS else _value(text)  # a name may look like a number
-        for column, text in zip(columns, map(as_given, line), strict=True)
-        if text
-    }
-    study = str(values.pop(STUDY, ""))
-    return replace(parse_attempt(values, where), study=study)
+    return {column: text for column, text in zip(columns, map(as_given, line), strict=True) if text}
 
 
-def _value(text: str) -> ConfigValue:
-    """A text that looks like a number that is too large for one stays a text."""
-    value = to_value(text)
-    return text if value in (math.inf, -math.inf) else value
+def _numbers(texts: Collection[str], column: str) -> dict[str, object]:
+    """The numbers that a column's texts stand for.
+
+    A table does not say the types of hyperparameters. They are numbers where all are, as Python writes them: ``007``
+    is a text, and so are ``True`` and ``None``.
+    """
+    found: dict[str, object] = {text: number for text in texts if is_number(number := parse(text))}
+    typed = all(text in found and str(found[text]) == text for text in texts)
+    return found if column not in TEXTS and (typed or not column.startswith(CONFIG)) else {}
 
 
 def _check_columns(columns: Iterable[str], path: Path) -> None:

@@ -10,6 +10,7 @@ fixed column is meant. A value may have quotes, and nothing in it is ever execut
 
 - A number is compared with a value that is a number, and a text with the value as it was typed. A number and a text
   are unequal, and neither is less than the other. If a column has only numbers, a text is refused as a value.
+- Anything else, such as a bool, None or a list, equals the value that means it (``false``, ``none``, ``[64, 32]``).
 - ``~`` holds if the text, or the number as it is printed, contains the value. Case is ignored.
 - A missing value is unequal to every value, and no other operator holds for it. The value "" means missing:
   ``error!=""`` selects the rows that have an error.
@@ -21,12 +22,13 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.objective import Objective
-from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, STUDY, Attempt
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, BLANK, CONFIG, STUDY, Attempt
 from tuner.trial import FRONT, ConfigValue
+from tuner.values import label, parse, value_key
 
 # Short names of columns in the table; conditions and options accept them, too.
 SHORT = {"duration_s": "seconds", "estimated_memory_gb": "estimated_gb", "peak_memory_gb": "peak_gb"}
@@ -35,8 +37,6 @@ EXAMPLE = 'such as "hidden_dim>=64" or "error~memory"'
 _CONDITION = re.compile(
     r"\s*([^=!<>~]+?)\s*(==|!=|<=|>=|=|<|>|~)\s*(\"[^\"]*\"|'[^']*'|[^=!<>~\"'\s].*?)\s*", re.DOTALL
 )
-_WHOLE = re.compile(r"[+-]?\d{1,300}")  # longer numbers are read as decimal
-_DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -57,16 +57,21 @@ class Condition:
 
     def holds(self, row: Attempt) -> bool:
         """Whether a row meets the condition."""
-        actual = row.value(self.column)
-        if actual is None or not self.value:
-            same = actual is None and not self.value
+        actual: Any = row.value(self.column, BLANK)
+        if actual == BLANK or not self.value:
+            same = actual == BLANK and not self.value
             return {"=": same, "!=": not same}.get(self.operator, False)
         if self.operator == "~":
-            return self.value.casefold() in str(actual).casefold()
-        value = self.value if isinstance(actual, str) else to_value(self.value)
-        if isinstance(actual, str) != isinstance(value, str):
+            return self.value.casefold() in label(actual).casefold()
+        if not isinstance(actual, str) and not is_number(actual):
+            same = (
+                value_key(parse(self.value)) == value_key(actual) or self.value.casefold() == label(actual).casefold()
+            )
+            return {"=": same, "!=": not same}.get(self.operator, False)
+        value = self.value if isinstance(actual, str) else parse(self.value)
+        if isinstance(actual, str) == is_number(value):
             return self.operator == "!="
-        return _COMPARE[self.operator](actual, value)
+        return bool(_COMPARE[self.operator](actual, value))
 
 
 @dataclass(frozen=True)
@@ -77,11 +82,9 @@ class Order:
     descending: bool = False  # largest first; missing values come last in any case
 
 
-def to_value(text: str) -> int | float | str:
-    """A text as a whole or decimal number, or itself if it is neither; "nan", "inf" and "1_000" are texts."""
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    return float(text) if _DECIMAL.fullmatch(text) else text
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number, and no bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def parse_condition(text: str, columns: Sequence[str]) -> Condition:
@@ -102,10 +105,10 @@ def parse_condition(text: str, columns: Sequence[str]) -> Condition:
 
 def check_number(condition: Condition, rows: Sequence[Attempt], text: str) -> None:
     """Refuses to compare a column of numbers with a text; ``text`` is the whole condition as it was typed."""
-    if condition.operator == "~" or not condition.value or not isinstance(to_value(condition.value), str):
+    if condition.operator == "~" or not condition.value or is_number(parse(condition.value)):
         return
-    values = [value for row in rows if (value := row.value(condition.column)) is not None]
-    if values and not any(isinstance(value, str) for value in values):
+    values = [value for row in rows if (value := row.value(condition.column, BLANK)) != BLANK]
+    if values and all(map(is_number, values)):
         raise ParameterError(
             "where", text, f"{condition.column} holds numbers, and {condition.value!r} is not a number"
         )
@@ -156,13 +159,14 @@ def head(column: str, columns: Sequence[str]) -> str:
 def sort_rows(rows: Sequence[Attempt], orders: Sequence[Order]) -> list[Attempt]:
     """The rows sorted by the first column, then by the second, and so on; the sort is stable.
 
-    Numbers come before texts, and missing values last.
+    Numbers come before texts and all else, and missing values last.
     """
     result = list(rows)
     for order in reversed(orders):
-        present = [(value, row) for row in result if (value := row.value(order.column)) is not None]
-        present.sort(key=lambda pair: _rank(pair[0]), reverse=order.descending)
-        result = [row for _, row in present] + [row for row in result if row.value(order.column) is None]
+        blank = [row for row in result if row.value(order.column, BLANK) == BLANK]
+        present = [row for row in result if row.value(order.column, BLANK) != BLANK]
+        present.sort(key=lambda row: _rank(row.value(order.column)), reverse=order.descending)
+        result = present + blank
     return result
 
 
@@ -182,8 +186,7 @@ def metric_columns(rows: Sequence[Attempt], objective: Objective, headline: Sequ
 def varying(rows: Sequence[Attempt]) -> list[str]:
     """The columns of the hyperparameters that have more than one value."""
     keys = dict.fromkeys(f"{CONFIG}{key}" for row in rows for key in row.config)
-    first = {key: repr(rows[0].value(key)) for key in keys}
-    return [key for key in keys if any(repr(row.value(key)) != first[key] for row in rows)]
+    return [key for key in keys if _differs(rows, key)]
 
 
 def default_columns(
@@ -214,8 +217,9 @@ def _resolve(name: str, columns: Sequence[str]) -> str | None:
 
 
 def _differs(rows: Sequence[Attempt], column: str) -> bool:
-    return any(row.value(column) != rows[0].value(column) for row in rows)
+    first = repr(rows[0].value(column, BLANK))  # ``True`` and ``1`` differ, too
+    return any(repr(row.value(column, BLANK)) != first for row in rows)
 
 
-def _rank(value: ConfigValue) -> tuple[bool, ConfigValue]:
-    return isinstance(value, str), value
+def _rank(value: ConfigValue) -> tuple[int, Any]:
+    return (0, value) if is_number(value) else (1, label(value))

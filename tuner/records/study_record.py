@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field, PlainValidator
 
 from tuner.errors import InputError
 from tuner.machine.regular_files import MOST_BYTES, regular
 from tuner.objective import Direction, Objective
 from tuner.records.checking import (
     Amount,
-    CheckedValue,
     Name,
     Names,
     Shown,
@@ -25,20 +24,30 @@ from tuner.records.checking import (
     readable_lines,
 )
 from tuner.records.files import STUDY, SUGGESTIONS
-from tuner.trial import ConfigValue, Device
+from tuner.trial import Configuration, Device
+from tuner.values import decode, encode
 
 OPTUNA_CALL = "tuner.optuna.optimize()"  # the command of a user's Optuna study
 RESTORE = "restore it from a copy, or start a new study"
 
 
-def _named(values: Mapping[str, ConfigValue]) -> Mapping[str, ConfigValue]:
-    if not isinstance(values.get("name"), str):
+def _configuration(content: object) -> Configuration:
+    """The configuration that ``to_content`` wrote, or an earlier version: with all values beside its name."""
+    if not isinstance(content, Mapping) or not isinstance(content.get("name"), str):
         raise ValueError("expected a configuration with a name")
-    return values
+    others = {key: decode(value) for key, value in content.items() if key not in ("name", "workload")}
+    own = others["values"] if isinstance(others.get("values"), dict) else others
+    return Configuration(content["name"], own, str(content.get("workload", "")))
+
+
+def to_content(one: Configuration) -> dict[str, object]:
+    """A configuration as files have it."""
+    values = {key: encode(value) for key, value in one.values.items()}
+    return {**({"workload": one.workload} if one.workload else {}), "name": one.name, "values": values}
 
 
 Scale = Literal["linear", "log"]  # of a range in a search space
-Named = Annotated[Mapping[str, CheckedValue], AfterValidator(_named)]
+Named = Annotated[Configuration, PlainValidator(_configuration)]
 Count = Annotated[Whole, Field(ge=1, le=1_000_000)]
 
 
@@ -76,7 +85,6 @@ class StudyRecord:
     seeds: Count = 1
     split_seed: Whole | None = None
     fingerprint: Names | None = None  # of the data and their split; a list if there are several workloads
-    # With names, and with workloads if there are several.
     configurations: Sequence[Named] = field(default_factory=list)
     auto_batch: Mapping[TrialId, Whole] = field(default_factory=dict)  # chosen batch sizes by trial id
     # The user's own workloads: ``module:Class`` by name, None for an object without a module.
@@ -139,7 +147,11 @@ class StudyRecord:
 
     def to_json(self) -> bytes:
         """The content of ``study.json``."""
-        return (json.dumps(asdict(self), indent=2) + "\n").encode()
+        content = {
+            **asdict(replace(self, configurations=[])),
+            "configurations": [*map(to_content, self.configurations)],
+        }
+        return (json.dumps(content, indent=2) + "\n").encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +163,8 @@ class Suggestion:
 
     def to_line(self) -> bytes:
         """Its line in ``suggestions.jsonl``."""
-        return (json.dumps({"number": self.number, "configuration": dict(self.configuration)}) + "\n").encode()
+        line = {"number": self.number, "configuration": to_content(self.configuration)}
+        return (json.dumps(line) + "\n").encode()
 
 
 UNKNOWN = StudyRecord(workload=[])  # a new study, or one without ``study.json``

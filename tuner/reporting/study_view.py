@@ -59,7 +59,7 @@ class StudyView:
         """The name of each trial, by trial id."""
         several, seeds, first = len(self.objectives) > 1, self.record.seeds, self.record.seed or 0
         planned = [
-            title("", str(configuration["name"]), several=False, seed=seed if seeds > 1 else None)
+            title("", configuration.name, several=False, seed=seed if seeds > 1 else None)
             for seed in range(first, first + seeds)
             for configuration in self.record.configurations
         ]

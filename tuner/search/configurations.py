@@ -3,8 +3,9 @@
 A file has ``configurations:`` (a list of mappings, each with an optional ``name``), ``grid:`` (a mapping from
 hyperparameter to a list of values, all combinations of which are tried) or ``space:`` (see ``tuner.search.spaces``),
 and optionally ``defaults:`` for all of them; beside a grid or a space, ``points:`` lists what a search tries first.
-It is YAML, TOML or JSON; Python may give the same content as a mapping, or the list alone. The key ``workload``
-beside hyperparameters names the workload of a configuration.
+It is YAML, TOML or JSON; Python may give the same content as a mapping, or the list alone. In the list the keys
+``name`` and ``workload`` name a configuration and what it trains; ``config/name`` is a hyperparameter of that name,
+as in ``results.csv``. The keys of a grid and of a space are hyperparameters, whatever they are called.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from pathlib import Path
 
 from tuner.errors import InputError, ParameterError, did_you_mean, is_writable, option
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
-from tuner.search.domains import flat, to_plain
+from tuner.search.domains import flat
 from tuner.search.parsing import parse_file
 from tuner.trial import AUTO, LARGEST_NUMBER, MOST_NAME, MOST_TRIALS, UNNAMED, Configuration, ConfigValue
+from tuner.values import config_key, label, plain
 
 Schema = Mapping[str, AnyHyperparameter] | None  # None accepts any value of any key
+CONFIG = "config/"  # may stand before a hyperparameter's key in a list, as it does in the CSV
+COLUMNS = ("name", "workload")  # the keys of a list that are no hyperparameters
 Finish = Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]
 Configs = str | Path | Sequence[Mapping[str, object]] | Mapping[str, object]  # a file, its content, or the list alone
 ENTRIES = ("configurations", "grid", "space")
@@ -75,7 +79,8 @@ def read_configs(config: Configs) -> tuple[object, Mapping[str, object]]:
         return content["configurations"], defaults
     columns = _columns(content["grid"], source_name(config))
     check_grid(math.prod(len(values) for values in columns.values()), source_name(config))
-    return [dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values())], defaults
+    rows = (dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values()))
+    return [Configuration(name_of(row), row) for row in rows], defaults
 
 
 def has_space(config: Configs) -> bool:
@@ -160,30 +165,45 @@ def configurations(
     entries = list(listed)
     if not entries:
         raise InputError(f"{source}: the list of configurations is empty; give at least one")
-    common = flat(defaults or {}) if schema is None else defaults or {}
-    wrong: list[str] = [f"defaults: {fault}" for fault in faults(common, schema)]
+    common, wrong = _values(defaults or {}, schema)
+    wrong = [f"defaults: {fault}" for fault in wrong]
     found = []
     for number, entry in enumerate(entries, 1):
-        if not isinstance(entry, Mapping):
+        if not isinstance(entry, (Mapping, Configuration)):
             wrong.append(f"configuration {number}: expected a mapping, not {_shown(entry)}")
             continue
-        given = {key: value for key, value in entry.items() if key != "name"}
-        given = flat(given) if schema is None else given
-        name = name_of(entry)
-        if len(name) > MOST_NAME:
-            wrong.append(f"{name:.30}…: a name of {len(name)} characters: give one of at most {MOST_NAME}")
+        one = entry if isinstance(entry, Configuration) else to_entry(entry)
+        if len(one.name) > MOST_NAME:
+            wrong.append(f"{one.name:.30}…: a name of {len(one.name)} characters: give one of at most {MOST_NAME}")
             continue
-        named = {"name": name} if entry.get("name") else {}
-        wrong += [f"{name}: {fault}" for fault in [*_unwritable(named), *faults(given, schema)]]
-        found.append((name, {**common, **given}))
+        given, faulty = _values(one.values, schema, groups=one is not entry)
+        wrong += [f"{one.name}: {fault}" for fault in [*_unwritable({"name": one.name}), *faulty]]
+        found.append((one.name, {**common, **given}))
     repeated = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
     for name in repeated:
-        first, *others = (values for other, values in found if other == name)
+        first, *others = (config_key(values) for other, values in found if other == name)
         equal = "configuration is there more than once: leave one out, or give seeds"
         wrong.append(f"{name}: this {equal if first in others else 'name is used more than once'}")
     if wrong:
         raise InputError(f"{source}: " + "; ".join(dict.fromkeys(wrong)))
     return [_finished(name, complete(values, schema), finish, source) for name, values in found]
+
+
+def to_entry(entry: Mapping[str, object]) -> Configuration:
+    """An entry of a user's list, whose name and workload are further keys."""
+    named = {key: value for key, value in entry.items() if key not in COLUMNS}
+    values = {key.removeprefix(CONFIG) if isinstance(key, str) else key: value for key, value in named.items()}
+    own = entry.get("workload")
+    return Configuration(str(entry.get("name") or name_of(named)), values, "" if own is None else str(own))
+
+
+def _values(
+    given: Mapping[str, object], schema: Schema, *, groups: bool = True
+) -> tuple[dict[str, ConfigValue], list[str]]:
+    """Hyperparameters as configurations have them, and their faults. Without a schema there may be ``groups``."""
+    listed = list(flat(given)) if schema is None and groups else list(given.items())
+    values = {key: plain(value) for key, value in listed}
+    return values, [*ambiguous([key for key, _ in listed]), *faults(values, schema)]
 
 
 def _finished(name: str, values: dict[str, ConfigValue], finish: Finish, source: str) -> Configuration:
@@ -193,24 +213,18 @@ def _finished(name: str, values: dict[str, ConfigValue], finish: Finish, source:
         raise InputError(f"{source}: {name}: {error.text}") from error
 
 
-def name_of(entry: Mapping[str, object]) -> str:
-    """An entry's ``name``, or its values, such as ``hidden_dim=64,lr=0.001``."""
-    given = {key: value for key, value in entry.items() if key != "name"}
-    if entry.get("name"):
-        return str(entry["name"])
-    made = ",".join(f"{key}={value}" for key, value in given.items())
+def name_of(values: Mapping[str, object]) -> str:
+    """The name that values make, such as ``hidden_dim=64,lr=0.001``."""
+    made = ",".join(f"{key}={label(value)}" for key, value in values.items())
     if len(made) > MOST_NAME:  # different ones stay different
         made = f"{made[: MOST_NAME - 9]}…{hashlib.blake2b(made.encode(errors='replace'), digest_size=4).hexdigest()}"
     return made or UNNAMED
 
 
 def complete(values: Mapping[str, object], schema: Schema) -> dict[str, ConfigValue]:
-    """Adds the schema's defaults in its order, and converts each value but ``AUTO`` to its default's type.
-
-    Without a schema values are numbers and texts as in records, and the keys of groups are as there.
-    """
+    """Adds the schema's defaults in its order, and converts each value but ``AUTO`` to its default's type."""
     if schema is None:
-        return {key: to_plain(value) for key, value in values.items()}
+        return dict(values)
     filled = {key: _typed(values.get(key, spec.default), spec) for key, spec in schema.items()}
     return {key: value for key, value in filled.items() if not schema[key].optional or value != schema[key].default}
 
@@ -266,12 +280,25 @@ def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
     return faults
 
 
+def ambiguous(keys: Sequence[object]) -> list[str]:
+    """The faults of keys that cannot stand side by side in one configuration. A dot in a key names a group."""
+    texts, found = [key for key in keys if isinstance(key, str)], list[str]()
+    found += [f"{key!r:.60}: a hyperparameter's name is a text" for key in keys if not isinstance(key, str)]
+    found += [f"{key}: it is there twice, as a dot names a group" for key in texts if texts.count(key) > 1]
+    inner = {key: next((other for other in texts if other.startswith(f"{key}.")), None) for key in texts}
+    return found + [
+        f"{key}: it is a value and, with {other}, a group: rename one of them"
+        for key, other in inner.items()
+        if other
+    ]
+
+
 def _unwritable(values: Mapping[str, object]) -> list[str]:
     """The faults of keys and texts that records cannot hold, and of keys that would not stay on a line."""
     unwritable = [
         f"{key!r:.60} = {_shown(value)} has a character 0 or bytes that are not UTF-8: rename it"
         for key, value in values.items()
-        if not is_writable(f"{key} {to_plain(value)}")
+        if not is_writable(f"{key} {value if isinstance(value, str) else label(value)}")
     ]
     lines = [f"{key!r:.60} has a control character: rename it" for key in values if not str(key).isprintable()]
     return unwritable or lines
@@ -282,7 +309,7 @@ def _typed(value: object, spec: AnyHyperparameter) -> ConfigValue:
         return ",".join(map(str, value))
     assert isinstance(value, (int, float, str))
     auto = isinstance(spec, Hyperparameter) and spec.auto and value == AUTO
-    return value if auto else type(spec.default)(value)
+    return AUTO if auto else type(spec.default)(value)
 
 
 def _problem(value: object, spec: AnyHyperparameter) -> str:

@@ -1,20 +1,16 @@
-"""The values that a hyperparameter may have in a search, and how records write them.
-
-Records have numbers and texts. Any other choice (None, a list, a class) is a text there, its label; a domain keeps
-the objects beside their labels.
-"""
+"""The values that a hyperparameter may have in a search."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeGuard, get_args
 
-from tuner.errors import one_line
-from tuner.trial import AUTO, LARGEST_NUMBER, ConfigValue, Objects
+from tuner.trial import LARGEST_NUMBER, ConfigValue, Objects
+from tuner.values import categories, label, plain, value_key
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -34,13 +30,13 @@ class Domain:
     values: tuple[ConfigValue, ...]  # the list, or both ends of the range
     step: float | None = None  # the distance of a range's values, counted from its low end
     conditions: Mapping[str, tuple[ConfigValue, ...]] = field(default_factory=dict)  # by key, values that it needs
-    objects: Mapping[str, object] = field(default_factory=dict)  # by label, what the user gave
+    objects: Mapping[str, object] = field(default_factory=dict)  # by a value's key, what the user gave
     crossed: bool = False  # all values of a choice are combined with those of other such choices, as Tune does it
 
     def __str__(self) -> str:
         """The domain as a file has it."""
         step = f" with step {self.step:g}" if self.step else ""
-        return f"{self.kind} [{', '.join(map(str, self.values))}]{step}"
+        return f"{self.kind} [{', '.join(map(label, self.values))}]{step}"
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -57,7 +53,7 @@ class Domain:
     def count(self) -> float:
         """The number of its values; infinite for a range of numbers without a step."""
         if self.kind == "choice":
-            return len(set(self.values))  # a repeated value is drawn more often
+            return len(set(map(value_key, self.values)))  # a repeated value is drawn more often
         low, high = self.ends
         step = self.step or (1 if self.kind in WHOLE else None)
         return math.inf if step is None else min((_exact(high) - _exact(low)) // _exact(step) + 1, ENDLESS)
@@ -74,47 +70,67 @@ class Domain:
 
     def applies(self, values: Mapping[str, ConfigValue]) -> bool:
         """Whether its conditions hold where the keys before it have these values."""
-        return all(values.get(key) in allowed for key, allowed in self.conditions.items())
+        keys = {name: value_key(values[name]) for name in self.conditions if name in values}
+        return all(keys.get(name, "") in map(value_key, allowed) for name, allowed in self.conditions.items())
 
-    def suggested(self, trial: Trial, key: str) -> ConfigValue:
+    @cached_property
+    def categories(self) -> tuple[ConfigValue, ...]:
+        """What Optuna has in the place of each value of a choice."""
+        found = categories(self.values)
+        return tuple(found[value_key(value)] for value in self.values)
+
+    def category(self, value: ConfigValue) -> ConfigValue:
+        """What Optuna has in the place of a value."""
+        return _same(value, self.values, self.categories) if self.kind == "choice" else value
+
+    def of_category(self, category: ConfigValue) -> ConfigValue:
+        """The value in whose place Optuna has this."""
+        return _same(category, self.categories, self.values) if self.kind == "choice" else category
+
+    def suggested(self, trial: Trial, name: str) -> ConfigValue:
         """A value that Optuna suggests. It knows no steps of logarithms, so these are rounded here."""
         if self.is_constant:
             return self.values[0]
         if self.kind == "choice":
-            chosen: ConfigValue = trial.suggest_categorical(key, self.values)
-            return chosen
+            return self.of_category(trial.suggest_categorical(name, self.categories))
         low, high = self.ends
         log, step = self.scale == "log", None if self.scale == "log" else self.step
         if step is not None:
             high = float(self.nearest(high))  # the last step, which may end before the range does
         if self.kind in WHOLE:
-            return self.nearest(trial.suggest_int(key, int(low), int(high), log=log, step=int(step or 1)))
-        return self.nearest(trial.suggest_float(key, low, high, log=log, step=step))
+            return self.nearest(trial.suggest_int(name, int(low), int(high), log=log, step=int(step or 1)))
+        return self.nearest(trial.suggest_float(name, low, high, log=log, step=step))
 
     def nearest(self, value: ConfigValue) -> ConfigValue:
         """The value itself, or the nearest one of a range with a step."""
-        if self.step is None or isinstance(value, str):
+        if self.step is None:
             return value
         place = round((value - self.ends[0]) / self.step)
         return self._at(min(max(place, 0), int(self.count) - 1))
 
-    def taken(self, value: object) -> ConfigValue | None:
-        """A value that the user gave as this domain has it; None if it is outside."""
+    def taken(self, value: object) -> tuple[ConfigValue, ...]:
+        """A value that the user gave as this domain has it; empty if it is outside."""
         if self.kind == "choice":
-            plain = to_plain(value)
-            plain = int(plain == "True") if isinstance(value, bool) and plain not in self.values else plain
-            return next((known for known in self.values if known == plain), None)
+            asked = plain(value)
+            same = [known for known in self.values if value_key(known) == value_key(asked)]
+            return tuple((same or [known for known in self.values if known == asked])[:1])
         low, high = self.ends
         if not is_number(value, self.kind in WHOLE) or not low <= value <= high:
-            return None
+            return ()
         typed = int(value) if self.kind in WHOLE else float(value)
         found = self.nearest(typed)
-        return found if isinstance(found, str) or math.isclose(found, typed, rel_tol=1e-9, abs_tol=1e-12) else None
+        return (found,) if math.isclose(found, typed, rel_tol=1e-9, abs_tol=1e-12) else ()
 
     def _at(self, place: int) -> ConfigValue:
         """The value after this many steps, as people write it: 0.3 and not 0.30000000000000004."""
         value = _exact(self.ends[0]) + place * _exact(self.step or 1)
         return int(value) if self.kind in WHOLE else float(value)
+
+
+def _same(value: ConfigValue, among: Sequence[ConfigValue], others: Sequence[ConfigValue]) -> ConfigValue:
+    """What others have in the place of a value; the value itself if it is not there."""
+    same = value_key(value)
+    return next((other for known, other in zip(among, others, strict=True) if value_key(known) == same), value)
 
 
 Space = Mapping[str, Domain]  # by key; a key stands behind those that its conditions name
@@ -129,6 +145,11 @@ def suggested(trial: Trial, space: Space) -> dict[str, ConfigValue]:
     return values
 
 
+def in_optuna(space: Space, values: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
+    """The values of a space's keys as Optuna has them, to be enqueued."""
+    return {name: space[name].category(value) for name, value in values.items() if name in space}
+
+
 def size(space: Space) -> float:
     """The number of configurations in a space; infinite if a domain is a range of numbers without a step."""
     return _count(list(space), space, {})
@@ -138,12 +159,12 @@ def _count(keys: Sequence[str], space: Space, values: Mapping[str, ConfigValue])
     """The number of configurations of these keys. ``values`` are of those before them that conditions name."""
     if not keys:
         return 1
-    key, *rest = keys
-    domain = space[key]
+    name, *rest = keys
+    domain = space[name]
     if not domain.applies(values):
         return _count(rest, space, values)
-    named = {value for other in space.values() for value in other.conditions.get(key, ())}
-    counts = [_count(rest, space, {**values, key: value}) for value in named]
+    named = {value_key(value): value for other in space.values() for value in other.conditions.get(name, ())}
+    counts = [_count(rest, space, {**values, name: value}) for value in named.values()]
     others = domain.count - len(named)
     return math.fsum([*counts, others * _count(rest, space, values) if others else 0])
 
@@ -159,45 +180,24 @@ def is_number(value: object, whole: bool = False) -> TypeGuard[float]:
     return not whole or value == int(value)
 
 
-def to_plain(value: object) -> ConfigValue:
-    """A value as records have it: a number or a text; the label of anything else.
+def flat(values: Mapping[str, object], group: str = "") -> Iterator[tuple[str, object]]:
+    """The values of groups with keys such as ``model.hidden``.
 
-    The text ``AUTO`` has a label, too, as it is a batch size that tuner chooses only for a workload.
+    A mapping with other keys than names is a value: as a group it would come back with another shape.
     """
-    if (type(value) is str and value != AUTO) or (type(value) in (int, float) and is_number(value)):
-        return value
-    return label(value)
-
-
-def label(value: object) -> str:
-    """What records call a value: a class or a function by its name, anything else as Python writes it."""
-    if isinstance(value, (list, tuple)):
-        inner = ", ".join(label(inside) for inside in value)
-        comma = "," if len(value) == 1 else ""
-        return f"[{inner}]" if isinstance(value, list) else f"({inner}{comma})"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {label(inside)}" for key, inside in value.items()) + "}"
-    name = getattr(value, "__name__", None)
-    return name if isinstance(name, str) else re.sub(" at 0x[0-9a-fA-F]+", "", one_line(repr(value)))
-
-
-def flat(values: Mapping[str, object], group: str = "") -> dict[str, object]:
-    """The values of groups by keys such as ``model.hidden``.
-
-    A mapping with a dot in a key is a value: as a group it would come back with another shape.
-    """
-    found: dict[str, object] = {}
     for name, value in values.items():
-        is_group = isinstance(value, Mapping) and value and all(_names_part(key) for key in value)
-        found |= flat(value, f"{group}{name}.") if is_group else {f"{group}{name}": value}  # type: ignore[arg-type]
-    return found
+        if is_group(value):
+            yield from flat(value, f"{group}{name}.")
+        else:
+            yield f"{group}{name}" if group else name, value
 
 
-def _names_part(key: object) -> bool:
-    """Whether a key of a mapping can be a part of a key such as ``model.hidden``."""
-    return isinstance(key, str) and "." not in key
+def is_group(value: object) -> TypeGuard[Mapping[str, object]]:
+    """Whether it is a mapping whose keys can be parts of a key such as ``model.hidden``."""
+    named = isinstance(value, Mapping) and all(isinstance(name, str) and "." not in name for name in value)
+    return named and bool(value)
 
 
 def objects_of(space: Space) -> Objects:
-    """By key, what the labels of a space stand for: what ``tuner.trial.arguments`` needs."""
+    """By key, what the labels of a space stand for."""
     return {key: domain.objects for key, domain in space.items() if domain.objects}

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from tuner.errors import InputError, ParameterError, option
 from tuner.search.configurations import check_grid
-from tuner.search.domains import Space, size, suggested
+from tuner.search.domains import Space, in_optuna, size, suggested
 from tuner.trial import ConfigValue
+from tuner.values import config_key
 
 Values = dict[str, ConfigValue]
 MAX_REJECTED_DRAWS = 1000  # in a row
@@ -23,11 +24,9 @@ def grid(space: Space, source: str, points: Sequence[Mapping[str, ConfigValue]] 
     if ranges := [key for key, domain in space.items() if domain.count == math.inf]:
         raise without_grid(ranges, source)
     check_grid(size(space), source)
-    first: list[Values] = []
-    for row in itertools.islice(draws(space, seed, points), len(points)):
-        if row not in first:
-            first.append(row)
-    return [*first, *(row for row in _product(space) if row not in first)]
+    completed = itertools.islice(draws(space, seed, points), len(points))
+    first = {config_key(row): row for row in completed}
+    return [*first.values(), *(row for row in _product(space) if not first or config_key(row) not in first)]
 
 
 def without_grid(ranges: Sequence[str], source: str) -> InputError:
@@ -56,7 +55,7 @@ def draws(space: Space, seed: int, points: Sequence[Mapping[str, ConfigValue]] =
     for point in itertools.chain(points, itertools.cycle(crossed(space))):
         study = new_study(sampler)  # one for each draw, as asking takes longer the more trials a study has
         if point:
-            study.enqueue_trial(dict(point))
+            study.enqueue_trial(in_optuna(space, point))
         yield suggested(study.ask(), space)
 
 

@@ -12,7 +12,7 @@ from optuna.samplers import BaseSampler, BruteForceSampler, GPSampler, RandomSam
 from optuna.trial import FrozenTrial, TrialState
 
 from tuner.objective import Direction
-from tuner.search.domains import Space, size, suggested
+from tuner.search.domains import Space, in_optuna, size, suggested
 from tuner.search.searchers import State
 from tuner.trial import ConfigValue
 
@@ -48,7 +48,7 @@ class OptunaTrials:
         if self.study._stop_flag or len(self.study.get_trials(deepcopy=False)) >= self._most:
             return None
         if self._points:
-            self.study.enqueue_trial(self._points.pop(0))
+            self.study.enqueue_trial(in_optuna(self._space, self._points.pop(0)))
         return self._asked(trial_id)
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
@@ -56,7 +56,7 @@ class OptunaTrials:
         sampler = self.study.sampler
         if isinstance(sampler, GPSampler):  # it would fit a model for values that are known
             self.study.sampler = RandomSampler()
-        self.study.enqueue_trial({key: values[key] for key in self._space if key in values})
+        self.study.enqueue_trial(in_optuna(self._space, values))
         self._asked(trial_id)
         self.study.sampler = sampler
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 16 * 2**20
 MOST_VALUES = 1_000_000  # aliases of aliases can stand for more values than fit into memory
-MERGE = "tag:yaml.org,2002:merge"
+MERGE, TEXT, FLOAT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str", "tag:yaml.org,2002:float"
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 
 
 def parse_file(path: Path, what: str = "configuration file") -> object:
@@ -28,8 +30,7 @@ def parse_file(path: Path, what: str = "configuration file") -> object:
         raise InputError(f"cannot read the {what} {path}: {_reason(error)}") from error
     try:
         if path.suffix in (".yaml", ".yml"):
-            # YAML 1.1 reads 1e-3 as a string, but learning rates are often written in this form.
-            return _numbers(_yaml(text))
+            return _yaml(text)
         if path.suffix == ".toml":
             import tomllib
 
@@ -53,9 +54,22 @@ def _yaml(text: str) -> object:
             return None
         if _values(root, {}) > MOST_VALUES:
             raise ValueError(f"with its aliases it has more than {MOST_VALUES:,} values; write out those that count")
+        _read_numbers(root)
         return _bounded(loader.construct_document(root))
     finally:
         loader.dispose()
+
+
+def _read_numbers(node: Node, name: object = "") -> None:
+    """Marks plain texts such as ``1e-3`` as numbers, which YAML 1.1 reads as texts; names stay as they are."""
+    if isinstance(node.value, list):
+        for part in node.value:
+            for inner in part[1:] if isinstance(part, tuple) else [part]:
+                _read_numbers(inner, part[0].value if isinstance(part, tuple) else "")
+    elif (
+        node.tag == TEXT and getattr(node, "style", None) is None and name != "name" and NUMBER.fullmatch(node.value)
+    ):
+        node.tag = FLOAT
 
 
 def _values(node: Node, known: dict[int, float]) -> float:
@@ -96,20 +110,6 @@ def _bounded(content: object) -> object:
         digits = int(content.bit_length() * math.log10(2)) + 1
         raise ValueError(f"a number of about {digits} digits is too large; give at most {LARGEST_NUMBER:g}")
     return content
-
-
-def _numbers(value: object) -> object:
-    """Turns strings such as ``1e-3`` into floats, in lists and mappings, too; names stay as they are."""
-    if isinstance(value, dict):
-        return {key: item if key == "name" else _numbers(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_numbers(item) for item in value]
-    if isinstance(value, str) and value[:1] in "+-.0123456789":
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
 
 
 def _reason(error: Exception) -> str:

@@ -1,7 +1,6 @@
-"""Turns a space or configurations from Python into the values of a file, and those into what ``study.json`` can keep.
+"""Turns a space or configurations from Python into the form of a file.
 
-Domains of Ray Tune and distributions of Optuna become mappings, and numpy's numbers Python's. Choices may be any
-objects; ``study.json`` has a mark in the place of what JSON cannot hold.
+Domains of Ray Tune and distributions of Optuna become mappings. Values may be any objects.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from pathlib import Path
 from types import LambdaType
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError, one_line
+from tuner.errors import InputError
 from tuner.search.configurations import Configs
-from tuner.search.domains import KINDS, is_number, label
+from tuner.search.domains import KINDS, is_group
+from tuner.values import label
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from ray.tune.search.sample import Domain
 
 KNOWN = "tune.choice, uniform, loguniform, randint, lograndint, their quantized kinds or grid_search"
-OBJECT = "python object"  # the key of a mark
 TUNE_KINDS = {  # by the classes of a domain and of its sampler
     ("Float", "_Uniform"): "uniform",
     ("Float", "_LogUniform"): "loguniform",
@@ -36,14 +35,13 @@ def plain_configs(config: Configs) -> Configs:
     if isinstance(config, (str, Path)):
         return str(config)
     if isinstance(config, Mapping):
-        return {str(key): _part(key, value) for key, value in config.items()}
+        return {key: _part(key, value) for key, value in config.items()}
     if not isinstance(config, Sequence) or not all(isinstance(entry, Mapping) for entry in config):
         raise InputError(
             "config: expected a file's path, a list of mappings, or a mapping as a file holds one, not "
             f"{config!r:.60}"
         )
-    listed: Any = [_value(entry) for entry in config]
-    return listed  # type: ignore[no-any-return]
+    return config
 
 
 def _part(key: object, value: object) -> object:
@@ -51,15 +49,8 @@ def _part(key: object, value: object) -> object:
     if key == "space":
         return plain_space(value)
     if key == "grid" and isinstance(value, Mapping):
-        return {str(name): _value(_list(alternatives) or alternatives) for name, alternatives in value.items()}
-    return _value(value)
-
-
-def plain_points(points: object) -> object:
-    """The points as mappings of values."""
-    if isinstance(points, Mapping):
-        return {str(key): plain_points(value) for key, value in points.items()}
-    return [plain_points(point) for point in points] if isinstance(points, list) else _scalar(points)
+        return {name: _list(alternatives) or alternatives for name, alternatives in value.items()}
+    return value
 
 
 def plain_space(space: object) -> object:
@@ -71,40 +62,7 @@ def plain_space(space: object) -> object:
         return str(space)
     if not isinstance(space, Mapping):
         raise InputError(f"space: must be a mapping from hyperparameter to a value or a range, not {space!r:.60}")
-    return {str(key): _plain(str(key), value) for key, value in space.items()}
-
-
-def stored(value: object) -> object:
-    """A value as JSON can hold it: a mark, with its label, in the place of an object."""
-    if value is None or isinstance(value, (bool, str)) or is_number(value):
-        return value
-    if isinstance(value, list):
-        return [stored(inner) for inner in value]
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {key: stored(inner) for key, inner in value.items()}
-    return {OBJECT: label(value)}
-
-
-def has_objects(kept: object) -> bool:
-    """Whether something that ``study.json`` kept has marks, so that only Python can give it again."""
-    inner = kept.values() if isinstance(kept, Mapping) else kept if isinstance(kept, list) else ()
-    return (isinstance(kept, Mapping) and OBJECT in kept) or any(map(has_objects, inner))
-
-
-def _value(value: object) -> object:
-    """A value of a configuration, in which numpy's numbers are Python's.
-
-    Raises:
-        InputError: it is a sequence or an array that ``study.json`` could only keep as a list.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): _value(inner) for key, inner in value.items()}
-    value = _scalar(value)
-    if isinstance(value, list):
-        return [_value(inner) for inner in value]
-    if _list(value) is not None:
-        raise InputError(f"config: {one_line(repr(value), 60)} is a {type(value).__name__}: give a list or a number")
-    return value
+    return {key: _plain(str(key), value) for key, value in space.items()}
 
 
 def _scalar(value: Any) -> Any:
@@ -122,16 +80,15 @@ def _list(value: object) -> list[object] | None:
 
 def _plain(key: str, value: object) -> object:
     """A domain, a group or a single value of a space."""
-    if isinstance(value, Mapping):
-        return {str(name): _inner(key, str(name), inner) for name, inner in value.items()}
+    if is_group(value):
+        return {name: _inner(key, name, inner) for name, inner in value.items()}
     if type(value).__module__.startswith("ray.tune"):
         return _of_tune(key, value)
     if type(value).__module__.startswith("optuna.distributions"):
         return _of_optuna(key, value)
     if hasattr(value, "rvs") or (isinstance(value, LambdaType) and value.__name__ == "<lambda>"):
         raise InputError(f"space: {key}: {label(value)} is no domain: use {', '.join(KINDS)} or {KNOWN}")
-    value = _scalar(value)
-    return value if (listed := _list(value)) is None else listed
+    return value
 
 
 def _inner(key: str, name: str, value: object) -> object:

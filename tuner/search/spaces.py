@@ -16,18 +16,25 @@ A range includes both ends. Records have ``model.num_layers`` for a key of a gro
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from tuner.errors import InputError, did_you_mean
-from tuner.search.configurations import Schema, faults
-from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, flat, is_number, to_plain
-from tuner.trial import AUTO, ConfigValue, Objects
+from tuner.search.configurations import Schema, ambiguous, faults, to_entry
+from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, flat, is_group, is_number
+from tuner.trial import AUTO, Configuration, ConfigValue, Objects
+from tuner.values import encode, has_objects, label, parse, plain, value_key
 
 CONDITION, STEP = "if", "step"
 MOST_STEPS = 1e15  # numbers of more digits are not apart
-SAME_IF_EQUAL = (str, int, float, bool, type(None), list, tuple, dict)
+# How other tools write a range or choices: as keys of a mapping, or as a text.
+RANGES = ("interval", "range", "randint", "quniform", "log_uniform", "linspace", "logspace", "bounds")
+CHOICES = ("value", "values", "_value", "choices", "options", "categorical")
+TYPES = ("distribution", "_type", "feasibleSpace", "parameter_type")
+ENDS = (("min", "max"), ("low", "high"), ("lower", "upper"))
+CALL = re.compile(rf"\s*({'|'.join((*RANGES, *KINDS, 'tag', 'shuffle', 'sort'))})\s*\((.*)\)\s*", re.DOTALL)
 
 
 def parse_space(given: object, schema: Schema, source: str) -> dict[str, Domain]:
@@ -39,7 +46,7 @@ def parse_space(given: object, schema: Schema, source: str) -> dict[str, Domain]
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{source}: 'space' must be a mapping from hyperparameter to a value or a range")
     entries = list(_entries(given))
-    found = _ambiguous([key for key, _ in entries])
+    found = ambiguous([key for key, _ in entries])
     forms, space = {key: _Form.of(value) for key, value in entries}, {}
     for key, form in forms.items():
         wrong = _wrong(key, form, schema)
@@ -72,15 +79,14 @@ def parse_points(given: object, space: Space, source: str) -> list[dict[str, Con
         for key, value in _located(entry, space):
             if key not in space:
                 raise InputError(f"{where}: {_unknown(key, space)}")
-            taken = space[key].taken(value)
-            if taken is None:
+            if not (taken := space[key].taken(value)):
                 raise InputError(f"{where}: {key} = {value!r} is outside the space ({space[key]})")
-            point[key] = taken
+            point[key] = taken[0]
         known: dict[str, ConfigValue] = {}
         for key, domain in space.items():
             if key in point and not domain.applies(known):
                 wanted = " and ".join(
-                    f"{other} = {' or '.join(map(str, values))}" for other, values in domain.conditions.items()
+                    f"{other} = {' or '.join(map(label, values))}" for other, values in domain.conditions.items()
                 )
                 raise InputError(f"{where}: {key} needs {wanted}: give that as well, or leave {key} out")
             if key in point or (domain.is_constant and domain.applies(known)):
@@ -91,16 +97,17 @@ def parse_points(given: object, space: Space, source: str) -> list[dict[str, Con
     return points
 
 
-def listed_objects(listed: Iterable[Mapping[str, object]], source: str) -> Objects:
-    """What texts stand for in configurations without a schema; see ``tuner.trial.arguments``.
+def listed_objects(listed: Iterable[Mapping[str, object] | Configuration], source: str) -> Objects:
+    """What labels stand for in configurations without a schema; see ``tuner.values``.
 
     Two objects of one name under one key raise ``InputError``.
     """
     columns: dict[str, list[object]] = {}
     for entry in listed:
-        for key, value in flat(entry).items():
+        own = entry.values.items() if isinstance(entry, Configuration) else flat(to_entry(entry).values)
+        for key, value in own:
             columns.setdefault(key, []).append(value)
-    if found := [f"{key}: {fault}" for key, values in columns.items() if (fault := _same_labels(values, None))]:
+    if found := [f"{key}: {fault}" for key, values in columns.items() if (fault := _same_labels(values))]:
         raise InputError(f"{source}: " + "; ".join(found))
     return {key: _objects(values) for key, values in columns.items()}
 
@@ -110,8 +117,11 @@ def flat_keys(given: Mapping[str, object]) -> list[str]:
     return [key for key, _ in _entries(given)]
 
 
-def merged(*spaces: Mapping[str, object]) -> dict[str, object]:
-    """Spaces as one; of a key in several of them the last one counts."""
+def merged(source: str, *spaces: Mapping[str, object]) -> dict[str, object]:
+    """Spaces as one; of a key in several of them the last one counts. One that is twice in one is refused."""
+    for space in spaces:
+        if found := ambiguous([key for key, _ in _entries(space)]):
+            raise InputError(f"{source}: " + "; ".join(dict.fromkeys(found)))
     return {key: value for space in spaces for key, value in _entries(space)}
 
 
@@ -135,8 +145,8 @@ class _Form:
     @classmethod
     def of(cls, value: object) -> _Form:
         """A single value is a list of one."""
-        if not isinstance(value, Mapping):
-            return cls("", value, value) if isinstance(value, (list, tuple)) else cls("choice", [value], value)
+        if not (isinstance(value, Mapping) and _is_domain(value)):
+            return cls("choice", [value], value)
         others = [str(key) for key in value if key not in (CONDITION, STEP)]
         kinds = [key for key in others if key in KINDS] or others[:1]
         unknown = tuple(key for key in others if key not in kinds[:1])
@@ -147,36 +157,53 @@ class _Form:
 def _entries(given: Mapping[str, object], group: str = "", condition: object = None) -> Iterator[tuple[str, object]]:
     """Each hyperparameter and what was written for it, with the conditions of its groups."""
     for name, value in given.items():
-        key = f"{group}{name}"
-        if isinstance(value, Mapping) and not _is_domain(value):
+        key = f"{group}{name}" if group else name
+        if is_group(value) and not _is_domain(value):
             inner = {name: inside for name, inside in value.items() if name != CONDITION}
             yield from _entries(inner, f"{key}.", _both(condition, value.get(CONDITION)))
-        elif condition is None or isinstance(value, (list, tuple)):
+        elif condition is None:
             yield key, value
         else:
-            form = value if isinstance(value, Mapping) else {"choice": [value]}
+            form = value if isinstance(value, Mapping) and _is_domain(value) else {"choice": [value]}
             yield key, {**form, CONDITION: _both(condition, form.get(CONDITION))}
 
 
 def _is_domain(value: Mapping[str, object]) -> bool:
-    """Whether a mapping is meant as a domain, and not as a group of hyperparameters."""
-    others = [inside for key, inside in value.items() if key not in (CONDITION, STEP)]
+    """Whether a mapping is meant as a domain, also a misspelt one or one of another tool, and not as a group."""
+    others = [inside for name, inside in value.items() if name not in (CONDITION, STEP)]
     misspelt = len(others) == 1 and isinstance(others[0], (list, tuple))
-    return misspelt or any(kind in value for kind in KINDS) or not (others or STEP in value)
+    alone = bool(value) and not others and STEP not in value
+    return misspelt or alone or any(kind in value for kind in KINDS) or bool(_of_another_tool(value))
+
+
+def _of_another_tool(value: object) -> str:
+    """The domain of ours that says what another tool's says; empty if it is of none."""
+    if isinstance(value, str):
+        found = CALL.fullmatch(value)
+        inner = [parse(part.strip()) for part in found[2].split(",")] if found else []
+        return _ours(inner, choice=found[1] == "choice") if found else ""
+    if not isinstance(value, Mapping):
+        return ""
+    for ends in ENDS:
+        if set(ends) <= set(value) and not any(isinstance(value[end], Mapping) for end in ends):
+            return _ours([value[end] for end in ends])
+    for name in (*RANGES, *CHOICES):
+        if isinstance(listed := value.get(name), (list, tuple)):
+            return _ours(listed, choice=name in CHOICES)
+    foreign = [name for name in (*CHOICES, *TYPES) if name in value and not isinstance(value[name], Mapping)]
+    return _ours([], choice=True) if foreign else ""
+
+
+def _ours(values: Sequence[object], *, choice: bool = False) -> str:
+    """How our files write choices, or a range with these ends."""
+    if choice or len(values) != 2 or not all(map(is_number, values)):
+        return f"{{choice: {label(list(values)) if choice and values else '[...]'}}}"
+    kinds = ("int", "logint") if all(isinstance(end, int) for end in values) else ("uniform", "loguniform")
+    return " or ".join(f"{{{kind}: {label(list(values))}}}" for kind in kinds)
 
 
 def _both(first: object, second: object) -> object:
     return {**first, **second} if isinstance(first, Mapping) and isinstance(second, Mapping) else second or first
-
-
-def _ambiguous(keys: Sequence[str]) -> list[str]:
-    """The faults of keys that cannot stand side by side in one configuration."""
-    inner = {key: next((other for other in keys if other.startswith(f"{key}.")), None) for key in keys}
-    return [
-        f"{key}: it is a value and, with {other}, a group: rename one of them"
-        for key, other in inner.items()
-        if other
-    ]
 
 
 def _located(given: Mapping[str, object], keys: Collection[str], group: str = "") -> Iterator[tuple[str, object]]:
@@ -213,7 +240,7 @@ def _conditions(key: str, given: object, space: Space) -> tuple[dict[str, tuple[
             found.append(f"{key}: {CONDITION}: {why}")
             continue
         domain = space[other]
-        alone = domain.taken(value) is not None or not isinstance(value, (list, tuple))
+        alone = domain.taken(value) or not isinstance(value, (list, tuple))
         asked = [value] if alone else list(value)  # type: ignore[call-overload]
         taken = [domain.taken(wanted) for wanted in asked]
         if domain.count == float("inf"):
@@ -221,11 +248,11 @@ def _conditions(key: str, given: object, space: Space) -> tuple[dict[str, tuple[
         found += [
             f"{key}: {CONDITION}: {other} = {wanted!r} is outside the space ({domain})"
             for wanted, value in zip(asked, taken, strict=True)
-            if value is None
+            if not value
         ]
         if not asked:
             found.append(f"{key}: {CONDITION}: {other}: the list is empty")
-        conditions[other] = tuple(found for found in taken if found is not None)
+        conditions[other] = tuple(value for values in taken for value in values)
     return conditions, found
 
 
@@ -247,6 +274,9 @@ def _wrong(key: str, form: _Form, schema: Schema) -> list[str]:
     if schema is not None and key not in schema:
         return faults({key: None}, schema)
     kind, values = form.kind, form.values
+    is_ours = isinstance(form.given, Mapping) and any(known in form.given for known in KINDS)
+    if not is_ours and (ours := _of_another_tool(form.given)):
+        return [f"{key}: {form.given!r:.60} is how another tool writes it: give {ours}"]
     if kind not in KINDS:
         shown = f"{kind!r} is no kind of domain" if kind else f"{form.given!r} is no domain"
         remedy = f"give a value or one of {', '.join(f'{{{known}: [...]}}' for known in KINDS)}"
@@ -260,12 +290,14 @@ def _wrong(key: str, form: _Form, schema: Schema) -> list[str]:
     if kind == CROSSED and form.condition is not None:
         return [f"{key}: {kind} has no condition, as all combinations are tried: give {{choice: [...]}}"]
     if kind in ("choice", CROSSED):
-        fault = "a step belongs to a range" if form.step is not None else _same_labels(values, schema)
+        fault = "a step belongs to a range" if form.step is not None else "" if schema else _same_labels(values)
         found = [f"{key}: {fault}"] if fault else []
     else:
         problem = _wrong_range(kind, values, default) or _wrong_step(kind, values, form.step)
         found = [f"{key}: {kind} {list(values)!r} {problem}"] if problem else []
-    return found or [fault for value in values for fault in faults({key: value}, schema)]
+    found += [fault for value in values for fault in faults({key: value}, schema)] if not found else []
+    several = f": for each of them give {{choice: {form.given!r}}}" if isinstance(form.given, list) else ""
+    return [f"{fault}{several}" for fault in found]
 
 
 def _wrong_range(kind: str, ends: Sequence[object], default: ConfigValue | None) -> str:
@@ -292,16 +324,14 @@ def _wrong_step(kind: str, ends: Sequence[object], step: object) -> str:
     return f"has step {step!r}: give {'a whole number' if kind in WHOLE else 'a number'} above 0, within its range"
 
 
-def _same_labels(values: Sequence[object], schema: Schema) -> str:
-    """The fault of choices that records would call the same, or an empty text."""
-    if schema is not None:
-        return ""
+def _same_labels(values: Sequence[object]) -> str:
+    """The fault of different objects that records would call the same, or an empty text."""
     seen: dict[str, object] = {}
     for value in values:
-        name = to_plain(value)
-        other = seen.setdefault(name, value) if isinstance(name, str) else value
-        if other is not value and not (type(other) is type(value) in SAME_IF_EQUAL and other == value):
-            return f"two different choices are called {name!r} in records: give one of them another name"
+        name = value_key(value)
+        if has_objects(encode(value)) and seen.setdefault(name, value) is not value:
+            called = label(plain(value))
+            return f"two different choices are called {called!r} in records: give one of them another name"
     return ""
 
 
@@ -316,14 +346,13 @@ def _domain(form: _Form, own: type[int] | type[float] | type[str] | None) -> Dom
 
 
 def _objects(values: Iterable[object]) -> dict[str, object]:
-    return {str(plain): value for value in values if (plain := to_plain(value)) is not value}
+    return {value_key(value): value for value in values if has_objects(encode(value))}
 
 
-def _typed(value: object, kind: str, own: type[int] | type[float] | type[str] | None) -> ConfigValue:
+def _typed(value: Any, kind: str, own: type[int] | type[float] | type[str] | None) -> ConfigValue:
     """A value as in configurations; the ends of a range of whole numbers stay whole."""
-    if kind not in WHOLE and own is not None and value == AUTO:
-        return AUTO
-    if kind not in WHOLE and own is None:
-        return to_plain(value)
-    assert isinstance(value, (int, float, str))
-    return int(value) if kind in WHOLE or own is None else own(value)
+    if kind in WHOLE:
+        return int(value)
+    if own is None:
+        return plain(value)
+    return AUTO if value == AUTO else own(value)

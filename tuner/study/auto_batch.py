@@ -181,7 +181,7 @@ def _batches(
     batches = []
     for trial in trials:
         task = tasks[trial.workload]
-        same = (trial.workload, trial.config.get(MAX_BATCH), *memory_key(trial.config))
+        same = (trial.workload, trial.config.get(MAX_BATCH), memory_key(trial.config))
         if same not in known:
             known[same] = _largest(task, trial, devices, share, settings, several=len(tasks) > 1)
         micro = known[same]

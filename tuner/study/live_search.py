@@ -57,10 +57,10 @@ class Searching:
         self._whole = whole_of(self.devices, self.settings)
         self._requests: list[Request] = []  # of all trials so far
         self._raw: dict[str, MemoryEstimate] = {}  # theirs
-        self._alike: dict[tuple[tuple[str, object], ...], Request] = {}  # the first of each ``memory_key``
+        self._alike: dict[str, Request] = {}  # the first of each ``memory_key``
         self._fault = ""  # why the last suggestion could not be used; empty if it could
         self._infeasible = 0  # suggestions that break a constraint
-        self._refused: dict[tuple[object, ...], str] = {}  # why there is no estimate, by ``memory_key``
+        self._refused: dict[str, str] = {}  # why there is no estimate, by ``memory_key``
         self._least = 0  # the smallest need so far
         self._new = ""  # the last suggestion, until it is known whether a device has room for it
 
@@ -231,6 +231,6 @@ def to_configuration(workload: Trainable, values: Mapping[str, object], name: st
     Raises:
         InputError: the workload does not allow them, they do not go together, or something must be trained first.
     """
-    (found,) = configurations_of(workload, [{"name": name, **values}], "a suggestion")
+    (found,) = configurations_of(workload, [Configuration(name, values)], "a suggestion")
     Selection(workload, lambda: None, [found])
     return found

@@ -19,6 +19,7 @@ from tuner.spec.groups import DEFAULT_DATA
 from tuner.study.resume import fingerprint
 from tuner.study.selection import chosen_before, source_of
 from tuner.study.stored_options import CALL
+from tuner.trial import Configuration
 from tuner.workloads.base import Trainable
 from tuner.workloads.lookup import WAS_OBJECT, classes_of, find_workload
 from tuner.workloads.task import Selection, on_all_data
@@ -69,7 +70,7 @@ class PastTrial:
             InputError: this version does not know the workload or a hyperparameter any more.
         """
         (chosen,) = chosen_before(
-            [{**self.row.config, "name": self.row.name}],
+            [Configuration(self.row.name, self.row.config)],
             [self.row.workload],
             source or self.source,
             self.study.data_seed,

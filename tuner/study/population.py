@@ -51,7 +51,7 @@ class Population:
         self._devices = devices
         self._settings = settings
         self._packing = packing
-        self._alike: dict[tuple[tuple[str, object], ...], Estimates] = {}  # by ``memory_key``
+        self._alike: dict[str, Estimates] = {}  # by ``memory_key``
         self._options = make_population(settings.scheduler_options)
         self._options.keys(space, {})  # says if one is missing
         self._members: dict[int, dict[str, Member]] = {}  # by epochs and trial id

@@ -20,7 +20,7 @@ from tuner.records.study_record import Suggestion
 from tuner.reporting.progress import StudyProgress
 from tuner.reporting.texts import count_text
 from tuner.search.optuna_names import FIFO, PBT
-from tuner.trial import EpochReport, Outcome, Placement, Question, Request, Trial
+from tuner.trial import Configuration, EpochReport, Outcome, Placement, Question, Request, Trial
 from tuner.workloads.written_files import WrittenFiles, Wrote
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Recorder(Listener):
         for request in event.requests:
             self._unfinished[request.trial.trial_id] = request
             self.known += 1
-            configuration = {"name": request.trial.name, **request.trial.config}
+            configuration = Configuration(request.trial.name, request.trial.config)
             self.folder.suggested(Suggestion(number=self.known, configuration=configuration))
 
     def _started(self, placement: Placement) -> None:

@@ -16,6 +16,7 @@ from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments, in_terminal
 from tuner.study.stored_options import from_stored, functions_of
 from tuner.trial import RANKS
+from tuner.values import to_text
 from tuner.workloads.command import Command, script_in
 from tuner.workloads.command_line import SCRIPT, How
 from tuner.workloads.program import arguments as arguments_of
@@ -103,4 +104,5 @@ def load_best_call(folder: Path, workload: str = "") -> str:
 
 def values_again(row: Attempt) -> str:
     """A configuration's values as options of ``tuner run``, if nothing else is known of its study."""
-    return " ".join(in_terminal("overrides", shlex.quote(f"{key}={value}")) for key, value in row.config.items())
+    values = (f"{key}={to_text(value)}" for key, value in row.config.items())
+    return " ".join(in_terminal("overrides", shlex.quote(text)) for text in values)

@@ -21,7 +21,8 @@ from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import StudyRecord
 from tuner.spec.settings import Settings
-from tuner.trial import AUTO, GB, RANKS, Config, EpochReport, Trial
+from tuner.trial import AUTO, GB, RANKS, Configuration, EpochReport, Trial
+from tuner.values import config_key, value_key
 from tuner.workloads.task import Tasks
 
 
@@ -91,10 +92,10 @@ def description(tasks: Tasks, trials: Sequence[Trial], settings: Settings) -> St
     )
 
 
-def listed(trials: Sequence[Trial], *, several: bool) -> list[Config]:
-    """The configurations of a study's trials, with the key ``workload`` if there are several workloads."""
+def listed(trials: Sequence[Trial], *, several: bool) -> list[Configuration]:
+    """The configurations of a study's trials, with their workload if there are several."""
     return [
-        {**({"workload": trial.workload} if several else {}), "name": trial.name, **trial.config}
+        Configuration(trial.name, trial.config, trial.workload if several else "")
         for trial in trials
         if trial.seed == trials[0].seed  # those of the first seed come first
     ]
@@ -106,7 +107,7 @@ def with_batches_of(study: StudyRecord, trials: Sequence[Trial]) -> list[Trial]:
     They belong to a configuration, so trials of further seeds have the same.
     """
     batches = _batches(study, trials)
-    ranks = {(one.get("workload", study.workload), one["name"]): one.get(RANKS, AUTO) for one in study.configurations}
+    ranks = {(one.workload or study.workload, one.name): one.values.get(RANKS, AUTO) for one in study.configurations}
 
     def known(trial: Trial) -> Trial:
         config, key = dict(trial.config), (trial.workload, trial.name)
@@ -162,7 +163,7 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
     _check_seeds(study, described, where)
     if study.fingerprint != described.fingerprint:
         raise InputError(f"{where}: its data are different; give its own by {option('data')}")
-    if study.configurations != described.configurations and not _more_samples(study, described):
+    if not _same(study.configurations, described.configurations) and not _more_samples(study, described):
         differ = _differing(study.configurations, described.configurations)
         raise InputError(f"{where}: its configurations are different{differ}; start a new study for these")
 
@@ -173,18 +174,27 @@ def _more_samples(study: StudyRecord, described: StudyRecord) -> bool:
     alone = len(described.workloads) == described.seeds == 1 and not study.auto_batch
     same_ids = len(str(len(asked))) <= max(3, len(str(len(own))))
     grows = study.used.get("search") == "random"
-    return grows and alone and same_ids and bool(asked[: len(own)] == own)
+    return grows and alone and same_ids and _same(asked[: len(own)], own)
 
 
-def _differing(own: Sequence[Config], asked: Sequence[Config]) -> str:
+def _same(own: Sequence[Configuration], asked: Sequence[Configuration]) -> bool:
+    return list(map(_key, own)) == list(map(_key, asked))
+
+
+def _key(one: Configuration) -> tuple[str, str, str]:
+    return one.workload, one.name, config_key(one.values)
+
+
+def _differing(own: Sequence[Configuration], asked: Sequence[Configuration]) -> str:
     """How two lists of configurations differ, in a few words."""
     if len(own) != len(asked):
         return f" (it has {len(own)}, not {len(asked)})"
-    before, now = next((before, now) for before, now in zip(own, asked, strict=True) if before != now)
-    if before["name"] != now["name"]:
-        return f" (it has {before['name']}, not {now['name']})"
-    key = next(key for key in {**before, **now} if before.get(key, ...) != now.get(key, ...))
-    return f" (in {before['name']} {key} is {before.get(key)!r}, not {now.get(key)!r})"
+    before, now = next((before, now) for before, now in zip(own, asked, strict=True) if _key(before) != _key(now))
+    if before.name != now.name:
+        return f" (it has {before.name}, not {now.name})"
+    values = {key: (before.values.get(key), now.values.get(key)) for key in {**before.values, **now.values}}
+    key, pair = next((key, pair) for key, pair in values.items() if value_key(pair[0]) != value_key(pair[1]))
+    return f" (in {before.name} {key} is {pair[0]!r}, not {pair[1]!r})"
 
 
 def _check_seeds(study: StudyRecord, described: StudyRecord, where: str) -> None:

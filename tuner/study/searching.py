@@ -32,7 +32,8 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import Search, to_configuration
 from tuner.study.selection import choose, configurations_of, label_of, parse_override
 from tuner.study.stored_options import to_stored
-from tuner.trial import AUTO, Configuration, ConfigValue
+from tuner.trial import AUTO, UNNAMED, Configuration, ConfigValue
+from tuner.values import config_key
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.lookup import Finder, as_list
@@ -128,7 +129,7 @@ def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelection
         raise ParameterError("num_samples", settings.num_samples, rule)
     objective = objective_of(workload, settings.metric, settings.direction)
     live = Search(workload, _searcher(settings, one, objective, before), one.fixed)
-    tried = configurations_of(workload, before or [_of_data(one)], "study.json")
+    tried = configurations_of(workload, before or [Configuration(UNNAMED, _of_data(one))], "study.json")
     asked = settings.changed(overrides=())
     selections, _ = choose(asked, settings.data_seed, workload=[workload], found={workload.name: tried})
     selections = selections if before else [replace(selection, configurations=[]) for selection in selections]
@@ -136,13 +137,13 @@ def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelection
 
 
 def _searcher(
-    settings: Settings, one: SearchedSpace, objective: Objective, before: Sequence[Mapping[str, ConfigValue]]
+    settings: Settings, one: SearchedSpace, objective: Objective, before: Sequence[Configuration]
 ) -> Searcher:
     """What suggests values: a sampler of Optuna, with the pruner in the same Optuna study, or a searcher of Tune."""
     from tuner.search.optuna_trials import OptunaTrials, new_study
 
     search, space = settings.search, one.space
-    points = [point for point in one.points if not any(point.items() <= tried.items() for tried in before)]
+    points = [point for point in one.points if not any(point.items() <= tried.values.items() for tried in before)]
     if is_of_tune(search):
         return RaySearcher(search, space, objective, points)
     if not space:
@@ -251,28 +252,27 @@ def _check_population(settings: Settings) -> None:
 def _grid(settings: Settings, one: SearchedSpace) -> list[Configuration]:
     rows = grid(one.space, one.source, one.points, settings.seed)
     entries = [
-        {**one.fixed, **row, "name": name_of({key: row[key] for key in row if key in one.named})} for row in rows
+        Configuration(name_of({key: row[key] for key in row if key in one.named}), {**one.fixed, **row})
+        for row in rows
     ]
     return configurations_of(one.workload, entries, one.source)
 
 
-def _random(
-    settings: Settings, one: SearchedSpace, before: Sequence[Mapping[str, ConfigValue]]
-) -> list[Configuration]:
+def _random(settings: Settings, one: SearchedSpace, before: Sequence[Configuration]) -> list[Configuration]:
     """Different random configurations, which go together; more samples keep the first ones.
 
     A study that is resumed keeps its own, also those that an earlier version drew in another way.
     """
     number = check_number(one.space, settings.num_samples or 0, one.source, one.points)
     found = configurations_of(one.workload, before, "study.json") if before else []
-    known = {frozenset(tried.values.items()) for tried in found}
+    known = {config_key(tried.values) for tried in found}
     drawn = draws(one.space, settings.seed, one.points)
     rejected, reason = 0, ""
     while len(found) < number:
         try:
             # The names are not padded: with more samples the first are called as before.
             made = to_configuration(one.workload, {**one.fixed, **next(drawn)}, f"sample-{len(found) + 1}")
-            reason = "all were drawn already" if frozenset(made.values.items()) in known else ""
+            reason = "all were drawn already" if config_key(made.values) in known else ""
         except InputError as error:
             reason = error.text
         rejected = rejected + 1 if reason else 0
@@ -281,7 +281,7 @@ def _random(
             raise ParameterError("num_samples", number, f"{rule}; reason of the last: {reason}")
         if not reason:
             found.append(made)
-            known.add(frozenset(made.values.items()))
+            known.add(config_key(made.values))
     return found
 
 
@@ -316,8 +316,8 @@ def searched_spaces(
     else:
         given = [read_space(_mode_file(find(name), settings.mode)) for name in names or [DEFAULT_WORKLOAD]]
     raw = given[0].space if isinstance(given[0].space, Mapping) else {}
-    named = {**given[0].defaults, **raw}.get("workload", DEFAULT_WORKLOAD)
-    return [_searched(settings, find(name), own) for name, own in zip(names or [str(named)], given, strict=True)]
+    named = names or [str({**given[0].defaults, **raw}.get("workload", DEFAULT_WORKLOAD))]
+    return [_searched(settings, find(name), own) for name, own in zip(named, given, strict=True)]
 
 
 def _searched(settings: Settings, workload: Trainable, given: GivenSpace) -> SearchedSpace:
@@ -328,16 +328,17 @@ def _searched(settings: Settings, workload: Trainable, given: GivenSpace) -> Sea
     source, own = given.source, _fixed(settings)
     if not isinstance(given.space, Mapping) or not given.space:
         parse_space(given.space, workload.schema, source)
+    schema = workload.schema  # without one, all keys are the program's
     defaults, space = (
-        {key: value for key, value in values.items() if key != "workload"}
+        {key: value for key, value in values.items() if schema is None or key != "workload"}
         for values in (given.defaults, cast("Mapping[str, object]", given.space))
     )
-    parsed = parse_space(merged(defaults, space, own), workload.schema, source)
+    parsed = parse_space(merged(source, defaults, space, own), schema, source)
     if settings.points is not None and given.points is not None:
         raise InputError(f"{option('points')}: {source} has points, too: leave one of them out")
     listed = given.points if settings.points is None else settings.points
     points = [] if listed is None else parse_points(listed, parsed, source)
-    fixed = {} if workload.schema is None else {**defaults, **own}
+    fixed = {} if schema is None else {**defaults, **own}
     return SearchedSpace(workload, parsed, fixed, source, points, set(flat_keys(space)) - set(own))
 
 

@@ -33,7 +33,7 @@ from tuner.study.searching import (
 )
 from tuner.study.selection import chosen_before
 from tuner.study.stored_options import CALL, is_object, is_source, plainly, resumed, to_stored
-from tuner.trial import Objects
+from tuner.trial import Configuration, Objects
 from tuner.workloads.command_line import CommandLine, How
 from tuner.workloads.function import Function
 from tuner.workloads.lookup import specs_of
@@ -77,7 +77,7 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
 
 
 def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[SearchedSpace]) -> Selection:
-    """The selection whose program knows the objects that the texts of its configurations stand for.
+    """The selection whose program knows the objects that labels of its configurations stand for.
 
     Raises:
         InputError: a script's arguments do not go with the configurations.
@@ -104,7 +104,7 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
         objects, keys = objects_of(searched.space), dict.fromkeys(searched.space)
     elif settings.config is not None:
         listed, defaults = read_configs(settings.config)
-        entries = [defaults, *cast("list[Mapping[str, object]]", listed)]
+        entries = [defaults, *cast("list[Mapping[str, object] | Configuration]", listed)]
         objects = listed_objects(entries, source_name(settings.config))
     if isinstance(program, CommandLine):
         if settings.in_process:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError, ParameterError, both_given, option
-from tuner.search.configurations import Configs, Schema, configurations, mode_file, read_configs, select, source_name
+from tuner.search.configurations import (
+    Configs,
+    Schema,
+    configurations,
+    mode_file,
+    name_of,
+    read_configs,
+    select,
+    source_name,
+)
 from tuner.search.plain_values import plain_configs
 from tuner.spec.groups import DEFAULT_DATA, DEFAULT_MODE, SelectionOptions
-from tuner.trial import Configuration, ConfigValue
+from tuner.trial import UNNAMED, Configuration, ConfigValue
+from tuner.values import parse
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.contract import load_data
@@ -65,7 +76,7 @@ def label_of(config: Configs | None) -> str:
 
 
 def chosen_before(
-    listed: Sequence[Mapping[str, object]],
+    listed: Sequence[Configuration],
     names: Sequence[str],
     data: str | Mapping[str, str],
     seed: int,
@@ -81,7 +92,7 @@ def chosen_before(
     find = Finder(classes)
     for workload in as_list(given):
         find(workload)
-    found = _by_workload(listed, names, {}, find, source="study.json")
+    found = _by_workload(list(listed), names, {}, find, source="study.json")
     if isinstance(data, Mapping):  # of it, what no trial needs was left out when the study was begun, too
         data = {name: source for name, source in data.items() if {name} & {*found, *map(classes.get, found)}}
     return _choices(found, _sources(data, found, find), seed, skip_bad, find)
@@ -142,8 +153,14 @@ def _by_workload(
     listed: object, names: Sequence[str], defaults: Mapping[str, object], find: Finder, *, source: str
 ) -> dict[str, list[Configuration]]:
     """The configurations of each of ``names``; without any, of each workload that the list or its defaults name."""
-    entries = listed if isinstance(listed, list) else []
-    whose = [_key(entry, defaults.get("workload"), find, source) for entry in entries]
+    programs = bool(names) and all(find(name).schema is None for name in names)
+    entries = [_entry(entry, programs=programs) for entry in listed] if isinstance(listed, list) else []
+    default = defaults.get("workload")
+    if programs and entries and all(isinstance(entry, Configuration) for entry in listed):  # type: ignore[attr-defined]
+        default = None  # of a grid, whose keys are all the program's
+    else:
+        defaults = {key: defaults[key] for key in defaults if key != "workload"}
+    whose = [_key(entry, default, find, source) for entry in entries]
     if not names:
         whose = [own or DEFAULT_WORKLOAD for own in whose]
         names = list(dict.fromkeys(filter(None, whose))) or [DEFAULT_WORKLOAD]
@@ -151,26 +168,27 @@ def _by_workload(
     schemas = {name: workload.schema for name, workload in named.items()}
     found = {}
     for name in names:
-        mine = [_without_key(entry) for entry, own in zip(entries, whose, strict=True) if own in (None, name)]
+        mine = [entry for entry, own in zip(entries, whose, strict=True) if own in (None, name)]
         if entries and not mine:
             raise InputError(f"{source}: no configuration is of workload {name!r}")
-        common = _of_schema(
-            {key: defaults[key] for key in defaults if key != "workload"}, schemas[name], schemas.values()
-        )
+        common = _of_schema(defaults, schemas[name], schemas.values())
         found[name] = configurations_of(named[name], mine if entries else listed, source, common)
     return found
+
+
+def _entry(entry: object, *, programs: bool) -> object:
+    """An entry of a list, without the key ``workload`` that a grid of workloads may have. Programs have any keys."""
+    if not isinstance(entry, Configuration) or programs or "workload" not in entry.values:
+        return entry
+    values = {key: value for key, value in entry.values.items() if key != "workload"}
+    return Configuration(name_of(values), values, str(entry.values["workload"]))
 
 
 def _key(entry: object, default: object, find: Finder, source: str) -> str | None:
     """The name of the workload that an entry is of, if it says so."""
     own = entry.get("workload", default) if isinstance(entry, Mapping) else default
+    own = entry.workload or default if isinstance(entry, Configuration) else own
     return None if own is None else _workload(str(own), find, source).name
-
-
-def _without_key(entry: object) -> object:
-    if not isinstance(entry, Mapping):
-        return entry  # ``configurations`` tells what is wrong with it
-    return {name: value for name, value in entry.items() if name != "workload"}
 
 
 def _workload(name: str, find: Finder, source: str) -> Trainable:
@@ -200,26 +218,19 @@ def _overridden(
     replaced = {}
     for name, listed in found.items():
         values = _of_schema(given, schemas[name], schemas.values())
-        configurations([values], schemas[name], source=option("overrides"))  # a fault is told once, not for each
-        entries = [{**configuration.values, **values, "name": configuration.name} for configuration in listed]
+        once = [Configuration(UNNAMED, values)]  # a fault is told once, not for each
+        configurations(once, schemas[name], source=option("overrides"))
+        entries = [replace(one, values={**one.values, **values}) for one in listed]
         replaced[name] = configurations_of(find(name), entries, option("overrides")) if values else listed
     return replaced
 
 
 def parse_override(text: str) -> tuple[str, ConfigValue]:
-    """The hyperparameter and the value that a text of ``overrides`` names."""
+    """The hyperparameter and the value that a text of ``overrides`` names; see ``tuner.values.parse``."""
     key, equals, value = text.partition("=")
     if not equals:
         raise ParameterError("overrides", text, "expected KEY=VALUE")
-    if value in ("true", "false"):
-        return key, value == "true"
-    try:
-        return key, int(value)
-    except ValueError:
-        try:
-            return key, float(value)
-        except ValueError:
-            return key, value
+    return key, parse(value)
 
 
 def _sources(data: Any, names: Collection[str], find: Finder) -> dict[str, Any]:

@@ -8,8 +8,9 @@ from tuner.errors import ParameterError
 from tuner.records.study_record import OPTUNA_CALL, StudyRecord
 from tuner.search.configurations import space_content
 from tuner.search.optuna_names import SCHEDULERS, SEARCHES, canonical
-from tuner.search.plain_values import has_objects, plain_configs, plain_points, plain_space, stored
+from tuner.search.plain_values import plain_configs, plain_space
 from tuner.spec.settings import Settings
+from tuner.values import decode, encode, has_objects
 from tuner.workloads.lookup import WorkloadLike, as_list, find_workload, texts_of
 
 CALL = "tuner.run()"  # in ``study.json``, for a study that no command can start
@@ -20,8 +21,8 @@ MEMORY = ("auto_memory", "model_memory_gb", "memory_gb")  # of which one is give
 
 
 def plainly(settings: Settings) -> Settings:
-    """The settings with configurations, space and points in the form that a file has."""
-    forms = {"config": plain_configs, "space": plain_space, "points": plain_points}
+    """The settings with configurations and space in the form that a file has."""
+    forms = {"config": plain_configs, "space": plain_space}
     given = {name: value for name in forms if (value := getattr(settings, name)) is not None}
     return settings.changed(**{name: forms[name](value) for name, value in given.items()}) if given else settings
 
@@ -39,7 +40,7 @@ def to_stored(settings: Settings) -> dict[str, object]:
     }
     if not is_source(settings.data):
         values["data"] = type(settings.data)  # data may be large, and their digest is kept
-    marked = {name: stored(values[name]) for name in OBJECTS}
+    marked = {name: encode(values[name]) for name in OBJECTS}
     named = {"search": settings.search_name, "scheduler": settings.scheduler_name}
     return {**values, **marked, **named, "workload": texts_of(settings.workload)}
 
@@ -48,6 +49,7 @@ def from_stored(stored: Mapping[str, object]) -> Settings:
     """The options of a study, without functions and data, which only Python can give again."""
     left_out = {*functions_of(stored), "auto_memory"}  # which follows from what is given
     known = {name: value for name, value in stored.items() if name in Settings.model_fields and name not in left_out}
+    known |= {name: decode(known[name]) for name in OBJECTS if name in known}
     return Settings.of({name: value for name, value in known.items() if value != Settings.default(name)})
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 from tuner.trial import PLACING, Config, Objects
+from tuner.values import value_key
 from tuner.workloads.base import Trainable
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ class Program(Trainable):
     """A training that tuner does not look into: it is called with a configuration, and reports.
 
     Attributes:
-        objects: what texts of configurations stand for; see ``arguments``.
+        objects: what labels of configurations stand for; see ``tuner.values``.
     """
 
     objects: Objects = MappingProxyType({})
@@ -29,7 +30,7 @@ class Program(Trainable):
         """None: a program takes any keys."""
 
     def with_objects(self, objects: Objects) -> Self:
-        """The same program, for which texts of configurations stand for these objects."""
+        """The same program, for which labels of configurations stand for these objects."""
         program = copy.copy(self)
         program.objects = objects
         return program
@@ -61,16 +62,20 @@ class Program(Trainable):
 
 
 def values_of(config: Config, objects: Objects) -> dict[str, object]:
-    """A configuration with the objects that its texts stand for, without the number of its ranks.
+    """A configuration with the objects that its labels stand for, without the number of its ranks.
 
     Lists and dicts are copies, so that a trial cannot change those of the next one.
     """
-    given = {
-        key: objects.get(key, {}).get(value, value) if isinstance(value, str) else value
-        for key, value in config.items()
-        if key not in PLACING
+    given = {key: given_value(key, value, objects) for key, value in config.items() if key not in PLACING}
+    return {
+        key: copy.deepcopy(value) if isinstance(value, (list, dict, tuple)) else value for key, value in given.items()
     }
-    return {key: copy.deepcopy(value) if isinstance(value, (list, dict)) else value for key, value in given.items()}
+
+
+def given_value(name: str, value: Any, objects: Objects) -> Any:
+    """The value of a hyperparameter as the user gave it: the object itself in the place of its label."""
+    known = objects.get(name)
+    return known.get(value_key(value), value) if known else value
 
 
 def arguments(config: Config, objects: Objects) -> dict[str, object]:
