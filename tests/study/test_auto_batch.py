@@ -238,7 +238,7 @@ def test_a_study_that_is_gone_on_with_knows_its_batches_and_searches_none(
     first = study(tmp_path / "out", auto)
     written = json.loads((tmp_path / "out" / "study.json").read_text())
     batch = written["auto_batch"]["t001"]
-    assert written["configurations"][0]["batch_size"] == first.rows[0]["config/batch_size"] == batch
+    assert written["configurations"][0]["values"]["batch_size"] == first.rows[0]["config/batch_size"] == batch
     assert f"{batch}" in (tmp_path / "out" / "results.csv").read_text()
     monkeypatch.setattr("tuner.study.auto_batch.Predictor", None)
     resumed = {"output": None, "resume": str(tmp_path / "out")}

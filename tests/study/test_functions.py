@@ -41,7 +41,7 @@ def test_a_function_is_tuned_and_the_best_is_given_with_its_objects(tmp_path: Pa
     assert result.best_value == max(row.metrics["score"] for row in result.trials)
     assert set(result.best_config) == {"x", "kind"} and result.best_config["kind"] in (None, [1, 2])
     assert result.trials[0].metrics["best_epoch"] == 4
-    assert {row.config["kind"] for row in result.trials} <= {"None", "[1, 2]"}
+    assert {repr(row.config["kind"]) for row in result.trials} <= {"None", "[1, 2]"}
 
 
 def test_asha_stops_functions_whose_epochs_are_not_known_before(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from tuner.records.study_record import UNKNOWN, StudyRecord
 from tuner.spec.settings import Settings
 from tuner.study.searching import choose_searched, same_selection, with_search
 from tuner.study.stored_options import CALL, needs_objects, plainly, resumed, to_stored
+from tuner.trial import Configuration
 
 
 class Opened(Toy):
@@ -65,8 +66,8 @@ def test_a_trainable_without_a_schema_lacks_it_there() -> None:
     settings = Settings(workload=Opened(), space={**CONDITIONAL, "m": {"act": {"choice": [None]}}}, search="grid")
     (choice,), *_ = choose_searched(settings, UNKNOWN)
     assert [dict(one.values) for one in choice.configurations][:2] == [
-        {"fault": 0, "m.act": "None"},
-        {"fault": 4, "weight_decay": 0.1, "m.act": "None"},
+        {"fault": 0, "m.act": None},
+        {"fault": 4, "weight_decay": 0.1, "m.act": None},
     ]
 
 
@@ -97,7 +98,7 @@ def test_a_file_of_a_space_is_what_its_content_is(tmp_path: Path, bare: bool) ->
 def test_points_are_tried_first_also_by_a_search_that_goes_on() -> None:
     space, points = {"lr": {"uniform": [0.1, 0.2]}}, [{"lr": 0.15}, {"lr": 0.125}]
     settings = Settings(workload=Toy(), space=space, points=points, search="optuna", num_samples=3)
-    for before, expected in (([], [0.15, 0.125]), ([{"name": "suggestion-1", "lr": 0.15}], [0.125])):
+    for before, expected in (([], [0.15, 0.125]), ([Configuration("suggestion-1", {"lr": 0.15})], [0.125])):
         _, _, live, _ = choose_searched(settings, StudyRecord(workload="toy", configurations=before))
         asked = [live.searcher.ask(f"t{number}") or {} for number in range(2)] if live else []
         assert [values["lr"] for values in asked][: len(expected)] == expected

@@ -120,8 +120,8 @@ def test_suggestions_run_until_there_are_so_many_and_their_ends_are_told(tmp_pat
     }
     assert {row["status"] for row in rows.values()} == {"completed", "diverged"}
     known = read_study(tmp_path / "out").configurations
-    assert [config["lr"] for config in known] == [rows[key]["config/lr"] for key in sorted(rows)]
-    assert known[0]["name"] == "suggestion-1"
+    assert [one.values["lr"] for one in known] == [rows[key]["config/lr"] for key in sorted(rows)]
+    assert known[0].name == "suggestion-1"
 
 
 def test_a_search_that_was_broken_off_goes_on_with_what_it_had(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_search_that_was_broken_off_goes_on_with_what_it_had(tmp_path: Path) -
     assert {row["status"] for row in result.rows} == {"completed"}
     assert {row["attempts"] for row in result.rows} == {1, 2}, "of the seventh the first was interrupted"
     lrs = {row["trial_id"]: row["config/lr"] for row in result.rows}
-    assert [lrs[f"t{number:03d}"] for number in range(1, 8)] == [config["lr"] for config in before]
+    assert [lrs[f"t{number:03d}"] for number in range(1, 8)] == [one.values["lr"] for one in before]
     assert (len(read_study(folder).configurations), read_study(folder).settings["num_samples"]) == (12, 12)
 
 

@@ -236,7 +236,9 @@ def _read_table(path: Path) -> list[RecordedStudy]:
     numbers = {column: _numbers({line[column] for line in cells if column in line}, column) for column in columns}
     rows = [
         replace(
-            parse_attempt({column: numbers[column].get(text, text) for column, text in line.items()}, where),
+            parse_attempt(
+                {column: numbers[column].get(text, text) for column, text in line.items() if column != STUDY}, where
+            ),
             study=line.get(STUDY, ""),
         )
         for line, (where, _) in zip(cells, found, strict=True)
