@@ -234,15 +234,11 @@ def _read_table(path: Path) -> list[RecordedStudy]:
         raise InputError(f"{path}: is not CSV text in UTF-8: {error}") from error
     cells = [_cells(line, columns, where) for where, line in found]
     numbers = {column: _numbers({line[column] for line in cells if column in line}, column) for column in columns}
-    rows = [
-        replace(
-            parse_attempt(
-                {column: numbers[column].get(text, text) for column, text in line.items() if column != STUDY}, where
-            ),
-            study=line.get(STUDY, ""),
-        )
-        for line, (where, _) in zip(cells, found, strict=True)
-    ]
+    rows = []
+    for line, (where, _) in zip(cells, found, strict=True):
+        study = line.pop(STUDY, "")
+        values = {column: numbers[column].get(text, text) for column, text in line.items()}
+        rows.append(replace(parse_attempt(values, where), study=study))
     own = path.resolve().parent.name if path.name == RESULTS else path.stem
     by_name: dict[str, list[Attempt]] = {own: []} if not rows else {}
     for row in rows:
