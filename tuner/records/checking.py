@@ -19,7 +19,9 @@ from tuner.machine.regular_files import regular
 from tuner.trial import ConfigValue
 
 Checked = TypeVar("Checked")
+Value = TypeVar("Value")
 LARGEST_AMOUNT = 1e12  # the largest number of seconds or GB that is accepted
+INFINITE = ("inf", "-inf")  # metrics that JSON has no numbers for
 _ADAPTERS: dict[type, TypeAdapter[object]] = {}  # made on first use
 
 
@@ -35,7 +37,8 @@ def _number(value: object) -> int | float:
 
 
 def _metric(value: object) -> int | float | None:
-    return None if value is None else _number(value)
+    number = float(value) if value in INFINITE else value
+    return number if number in (None, math.inf, -math.inf) else _number(number)
 
 
 def _config_value(value: object) -> ConfigValue:
@@ -64,9 +67,14 @@ Metric = Annotated[float | None, PlainValidator(_metric)]  # whole numbers stay 
 CheckedValue = Annotated[ConfigValue, PlainValidator(_config_value)]
 
 
-def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Metrics as they are recorded: the exact values, and None for one that is not finite."""
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+def recorded(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Metrics as they are recorded: the exact values, and None for one that is no number."""
+    return {name: None if math.isnan(value) else value for name, value in metrics.items()}
+
+
+def in_json(metrics: Mapping[str, Value]) -> dict[str, Value | str]:
+    """Recorded metrics as JSON can have them: an infinite one is a text, which ``Metric`` turns back."""
+    return {name: str(value) if value in (math.inf, -math.inf) else value for name, value in metrics.items()}
 
 
 def dotted(path: Sequence[int | str]) -> str:

@@ -84,7 +84,7 @@ def run_program(
         if not session.reports and objective.metric not in final:
             raise WorkloadError(f"{program.name} ended without a report: {program.remedy(objective.metric)}")
         if not is_finite(final.get(objective.metric)):
-            raise Diverged(never_finite(objective.metric))
+            raise Diverged(never_finite(objective.metric), final)
         check_reported(objective, final, program.name)
         kept = store.best(progress)
         if isinstance(kept, Path):
