@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
         *("spec", "study", "workloads"),
     },
     "lightning": {"api", "workloads"},
-    "optuna": {"records", "spec", "study", "workloads"},
+    "optuna": {"decisions", "records", "spec", "study", "workloads"},
     "transformers": {"api", "workloads"},
     "cli": {"api", "health", "records", "reporting", "search", "sizing", "spec", "study", "workloads"},
     "__main__": {"cli", "machine"},

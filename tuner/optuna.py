@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import optuna
 
+from tuner.decisions.packing import Plan
 from tuner.errors import ParameterError, WorkloadError, both_given, option
 from tuner.objective import Direction, Objective
 from tuner.records.study_record import OPTUNA_CALL, UNKNOWN, StudyRecord, read_study
@@ -36,7 +37,7 @@ def optimize(options: OptunaOptions) -> StudyResult:
 
     It does what ``study.optimize`` does with the same arguments, with any storage, sampler and pruner. The study then
     has its trials and ``best_params`` as usual. A trial that runs out of memory is tried again with more, with the
-    same suggestions and as the same trial of the study.
+    same suggestions and as the same trial of the study. With ``n_trials=0`` or less nothing runs or is written.
 
     Returns:
         What tuner has recorded of the trials.
@@ -57,11 +58,15 @@ def optimize(options: OptunaOptions) -> StudyResult:
     objective = OptunaObjective(options.objective, names, catch)
     callbacks = _tuple("callbacks", options.callbacks or (), "functions of a study and a trial", callable)
     settings, record = _settings(options)
+    if options.n_trials is not None and options.n_trials <= 0:  # what is left of trials that were all done before
+        nothing = Plan((), 0, (), "uniform", 0, (), (), (), threads=1, bound="max_workers")
+        name = objective.name
+        return StudyResult(nothing, {}, workloads={name: objective}, objectives={name: compared_by})
     if settings.resume and study.get_trials(deepcopy=False):
         study.sampler.reseed_rng()  # a new sampler with the same seed would repeat its suggestions
     most = options.n_trials or 10 ** max(3, len(str(settings.num_samples))) - 1  # more would have longer ids
     before = configurations_of(objective, record.configurations, "study.json") if record.configurations else []
-    with closing(ObjectiveTrials(study, objective, callbacks, options.timeout)) as trials:
+    with closing(ObjectiveTrials(study, objective, callbacks, options.timeout, record.id)) as trials:
         selected = Selected(
             [Selection(objective, lambda: None, before, compared_by)],
             settings,
@@ -83,7 +88,7 @@ def _settings(options: OptunaOptions) -> tuple[Settings, StudyRecord]:
     """The study's settings, in which ``num_samples`` says how long trial ids are; and what a resumed study was."""
     given = {"fail_fast": options.fail_fast, **options.given()}
     given.pop("callbacks", None)  # they take other arguments
-    settings, record, number = Settings.of(given), UNKNOWN, options.n_trials
+    settings, record, number = Settings.of(given), UNKNOWN, max(0, options.n_trials or 0)
     if options.n_jobs is not None:
         if options.max_workers is not None:
             raise both_given("n_jobs", "max_workers")
@@ -97,7 +102,7 @@ def _settings(options: OptunaOptions) -> tuple[Settings, StudyRecord]:
     if number and not has <= number < 10 ** max(3, len(str(known))):
         rule = f"{folder} has {has} already, and ids of {max(3, len(str(known)))} digits"
         raise ParameterError("n_trials", number, rule, "give no fewer, or start a new study")
-    return settings.changed(num_samples=max(known, number or 0)), record
+    return settings.changed(num_samples=max(known, number)), record
 
 
 def _is_error(value: object) -> bool:

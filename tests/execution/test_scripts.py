@@ -312,7 +312,23 @@ def test_metrics_are_read_from_files_in_the_trials_folder(tmp_path: Path, body: 
     (tmp_path / "train.py").write_text(SAYS + body)
     words = [str(tmp_path / "train.py"), "--lr", "{lr}"]
     ended, reports = outcome_of_words(tmp_path, words, how=How(metrics_file=file))
-    assert (ended.status, ended.metrics, len(reports)) == ("completed", {"loss": 0.25, "best_epoch": 2}, 3)
+    more = {"train": 3.5} if ".csv" in file else {}
+    assert (ended.status, ended.metrics, len(reports)) == ("completed", {"loss": 0.25, "best_epoch": 2, **more}, 3)
+
+
+@pytest.mark.parametrize("start", [[], [sys.executable]])
+def test_the_last_report_of_a_script_that_fails_is_kept(tmp_path: Path, start: list[str]) -> None:
+    body = "print(json.dumps({'epoch': 1, 'loss': lr}), flush=True)\nprint(json.dumps({'epoch': 1, 'acc': 1}))\n"
+    (tmp_path / "train.py").write_text(SAYS + body + "raise ValueError('no data')\n")
+    ended, reports = outcome_of_words(tmp_path, [*start, str(tmp_path / "train.py"), "--lr", "{lr}"])
+    assert (ended.status, reports[-1].epoch, reports[-1].metrics) == ("failed", 1, {"loss": 0.5, "acc": 1.0})
+
+
+def test_a_report_that_waits_is_seen_while_its_script_computes(tmp_path: Path) -> None:
+    body = "import time\nprint(json.dumps({'epoch': 1, 'loss': lr}))\nfrom tuner.workloads.session import current\n"
+    body += "while not current().reports:\n    time.sleep(0.1)\nprint('seen')\n"
+    ended, _ = outcome_of(tmp_path, body)
+    assert ended.status == "completed" and "seen" in (tmp_path / "logs" / "t001.log").read_text()
 
 
 def test_a_file_with_metrics_that_is_not_there_is_told(tmp_path: Path) -> None:

@@ -173,3 +173,11 @@ def test_without_lightning_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "pytorch_lightning", None)
     with pytest.raises(ImportError, match=r"lightning is not installed: .*\[lightning\]'$"):
         run_path(FILE_OF_CALLBACK)
+
+
+def test_epochs_of_two_trainings_in_a_trial_follow_each_other() -> None:
+    def twice(config: dict[str, Any]) -> None:
+        for _ in range(2):
+            given().trained(config["lr"], given().ReportCallback(), epochs=2)
+
+    assert [told.epoch for told in reports(events(twice))] == [1, 2, 3, 4]

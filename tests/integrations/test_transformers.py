@@ -146,3 +146,9 @@ def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"transformers is not installed: .*\[transformers\]'$"):
         run_path(str(Path(tuner.__file__).with_name("transformers.py")))
+
+
+def test_an_epoch_that_max_steps_cuts_off_counts_as_one(tmp_path: Path) -> None:
+    cut = {"max_steps": 9, "save_strategy": "no", "eval_strategy": "epoch"}
+    said = events(lambda: trainer_of(tmp_path, report_callback({"eval_accuracy": "eval_loss"}), **cut).train())
+    assert [told.epoch for told in reports(said)] == [1, 2, 3]

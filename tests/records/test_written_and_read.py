@@ -172,7 +172,7 @@ def test_reports_of_epochs_come_back(number: int, tmp_path: Path, monkeypatch: p
     log.flush()
     lines = read_epochs(tmp_path / "epochs.jsonl")
     assert [(line.epoch, [repr(value) for value in line.metrics.values()]) for line in lines] == [
-        (report.epoch, [repr(value if math.isfinite(value) else None) for value in report.metrics.values()])
+        (report.epoch, [repr(None if math.isnan(value) else value) for value in report.metrics.values()])
         for report in reports
     ]
 

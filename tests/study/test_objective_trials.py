@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -138,6 +139,26 @@ def test_several_directions_and_failures_are_told(tmp_path: Path) -> None:
         tuner.optuna.optimize("study", two, 3, **CALL)
 
 
+def test_infinite_values_are_told_and_kept_as_what_they_are(tmp_path: Path) -> None:
+    def penalised(trial: Any) -> tuple[float, float]:
+        x = trial.suggest_float("x", 0, 1)
+        return (math.inf, x) if trial.number == 0 else (x, -math.inf) if trial.number == 1 else (x, math.nan)
+
+    study = optuna.create_study(directions=["minimize", "minimize"])
+    result = tuner.optuna.optimize(study, penalised, 3, output=tmp_path / "out", **CALL)
+    assert [trial.state for trial in study.trials] == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.FAIL]
+    assert (study.trials[0].values[0], study.trials[1].values[1]) == (math.inf, -math.inf)
+    assert result.folder is not None
+    rows = {row.trial_id: row.metrics for row in read_attempts(result.folder / "attempts.jsonl")[0]}
+    assert (rows["t001"]["value_0"], rows["t002"]["value_1"]) == (math.inf, -math.inf)
+    assert "Infinity" not in (result.folder / "attempts.jsonl").read_text()
+    frame = tuner.results(result.folder).set_index("trial_id")
+    assert (frame["value_0"]["t001"], frame["value_1"]["t002"]) == (math.inf, -math.inf)
+    tuner.export(result.folder, optuna=f"sqlite:///{tmp_path}/a.db", study_name="mine")
+    exported = optuna.load_study(study_name="mine", storage=f"sqlite:///{tmp_path}/a.db").trials
+    assert [trial.values for trial in exported][:2] == [trial.values for trial in study.trials][:2]
+
+
 def test_a_study_that_was_killed_goes_on_with_the_trial_that_it_had_begun(tmp_path: Path) -> None:
     optuna.create_study(study_name="mine", storage=f"sqlite:///{tmp_path}/mine.db")
     (tmp_path / "mine.py").write_text(SCRIPT)
@@ -200,14 +221,17 @@ def test_what_was_recorded_before_a_kill_is_told_to_the_study(tmp_path: Path) ->
         before = ObjectiveTrials(study, objective)
         before.begin(tmp_path, {})
         before.answer(Question("t001", Call("suggest_float", ("x", 0, 1))))
-        ObjectiveTrials(study, objective).begin(tmp_path, {"t001": attempt(status=state, **metrics)})
+        ObjectiveTrials(study, objective, study_id=before.id).begin(
+            tmp_path, {"t001": attempt(status=state, **metrics)}
+        )
         (trial,) = study.trials
         assert trial.value == metrics.get("value")
         return trial.state
 
     objective = OptunaObjective(conditional)
     assert told("completed", {"value": 0.25}) is TrialState.COMPLETE
-    assert told("failed", {}) is TrialState.FAIL
+    assert told("diverged", {"value": math.inf}) is TrialState.COMPLETE
+    assert told("diverged", {}) is told("failed", {}) is TrialState.FAIL
 
 
 def test_a_trial_says_whose_it_is_from_its_first_moment_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,12 +243,44 @@ def test_a_trial_says_whose_it_is_from_its_first_moment_on(tmp_path: Path, monke
 
     def creating(*given: Any) -> int:
         number = create(*given)
-        made.append(storage.get_trial(number).user_attrs)
+        made.append(storage.get_trial(number).system_attrs)
         return number
 
     monkeypatch.setattr(storage, "create_new_trial", creating)
     trials = ObjectiveTrials(study, OptunaObjective(conditional))
     trials.begin(tmp_path, {})
     asked = [trials.answer(Question(name, Call("suggest_float", ("x", 0, 2)))) for name in ("t001", "t002")]
-    assert asked[0] == 1 and made == [{"tuner": f"{tmp_path}/t002"}]
-    assert [trial.user_attrs["tuner"] for trial in study.trials] == [f"{tmp_path}/t001", f"{tmp_path}/t002"]
+    assert asked[0] == 1 and made == [{"tuner": f"{trials.id}/t002"}]
+    assert [trial.system_attrs["tuner"] for trial in study.trials] == [f"{trials.id}/t001", f"{trials.id}/t002"]
+    assert not any(trial.user_attrs for trial in study.trials), "those are the user's"
+    again = ObjectiveTrials(study, OptunaObjective(conditional), study_id=trials.id)
+    again.begin(tmp_path / "moved", {})
+    assert again.answer(Question("t002", Call("number"))) == 1
+
+
+def test_a_trial_that_an_earlier_version_left_unfinished_is_found_by_its_folder(tmp_path: Path) -> None:
+    study = optuna.create_study()
+    study.ask(), study.ask().set_user_attr("tuner", f"{tmp_path}/t001")
+    trials = ObjectiveTrials(study, OptunaObjective(conditional))
+    trials.begin(tmp_path, {})
+    assert trials.answer(Question("t001", Call("number"))) == 1
+
+
+@pytest.mark.parametrize("number", [0, -3])
+def test_no_trials_are_no_mistake_and_leave_no_folder(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    study = optuna.create_study()
+    result = tuner.optuna.optimize(study, conditional, number, **CALL)
+    assert (len(result.trials), result.folder, study.trials, list(tmp_path.iterdir())) == (0, None, [], [])
+    assert tuner.optuna.optimize(study, conditional, 1, output="out", **CALL).trials
+    assert not tuner.optuna.optimize(study, conditional, number, resume="out").trials and len(study.trials) == 1
+
+
+def test_parameters_keep_their_types_in_rows(tmp_path: Path) -> None:
+    def chosen(trial: Any) -> float:
+        return float(trial.suggest_categorical("flag", [True]) + trial.suggest_categorical("n", [2]))
+
+    (row,) = tuner.optuna.optimize(optuna.create_study(), chosen, 1, output=tmp_path / "out", **CALL).trials
+    assert row.config["flag"] is True and row.config["n"] == 2

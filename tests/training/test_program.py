@@ -56,6 +56,49 @@ def test_the_best_report_counts_and_epochs_count_from_one(tmp_path: Path) -> Non
     assert sorted(path.name for path in (tmp_path / "t001").iterdir()) == ["2", "3"]  # the best and the last
 
 
+@pytest.mark.parametrize(
+    ("given", "counted"),
+    [
+        ([1, 2, 1, 2], [1, 2, 3, 4]),  # two trainings
+        ([0, 0, 0, 1, 1], [1, 2, 3, 4, 5]),  # several reports of an epoch
+        ([2, 4, None, 2, 4], [2, 4, 5, 6, 8]),
+    ],
+)
+def test_the_epochs_of_an_attempt_increase(given: list[int | None], counted: list[int]) -> None:
+    def train(config: dict[str, Any]) -> None:
+        for number, epoch in enumerate(given):
+            tuner.report(accuracy=number, epoch=epoch)
+
+    said = [one.epoch for one in events(train) if isinstance(one, EpochReport)]
+    assert said == [0, *counted]
+
+
+def test_an_attempt_begins_at_the_epoch_of_its_checkpoint(tmp_path: Path) -> None:
+    def train(config: dict[str, Any], epochs: list[int], checkpoint: Any = None) -> None:
+        for number, epoch in enumerate(epochs):
+            tuner.report(accuracy=number, epoch=epoch, checkpoint=checkpoint)
+
+    def counted(*epochs: int, checkpoint: Any = None) -> list[int]:
+        said = events(lambda config: train(config, [*epochs], checkpoint), tmp_path)
+        return [one.epoch for one in said if isinstance(one, EpochReport)][1:]
+
+    assert counted(1, 2, 3, 1, checkpoint={"x": 1}) == [1, 2, 3, 4]
+    assert counted(2, 3) == [5, 6]
+    assert counted(1) == [4], "the epoch after the one that was the last of the first training"
+
+
+def test_an_epoch_that_is_told_twice_has_the_metrics_of_both() -> None:
+    def train(config: dict[str, Any]) -> None:
+        for epoch in (1, 2):
+            tuner.report(accuracy=epoch, epoch=epoch)
+            tuner.report(accuracy=epoch, epoch=epoch, f1=epoch)
+            tuner.report(accuracy=epoch, epoch=epoch)
+
+    *_, last, fit = events(train)
+    assert isinstance(last, EpochReport) and (last.epoch, last.metrics) == (2, {"accuracy": 2, "f1": 2})
+    assert isinstance(fit, Fit) and fit.metrics == {"accuracy": 2, "f1": 2, "best_epoch": 2}
+
+
 def test_a_retry_has_the_last_checkpoint_and_goes_on_counting(tmp_path: Path) -> None:
     events(rising, tmp_path)
     found: list[Any] = []
@@ -269,7 +312,7 @@ def test_no_metric_can_be_called_like_another_column() -> None:
 def test_what_a_function_returns_beside_its_reports_is_kept() -> None:
     def train(config: dict[str, Any]) -> dict[str, Any]:
         tuner.report(accuracy=0.5)
-        return {"test_accuracy": 0.25, "history": [1, 2]}
+        return {"test_accuracy": np.float32(0.25), "history": [1, 2]}
 
     fit = events(train)[-1]
     assert isinstance(fit, Fit) and fit.metrics == {"accuracy": 0.5, "best_epoch": 1, "test_accuracy": 0.25}

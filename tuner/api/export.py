@@ -181,11 +181,10 @@ def _add_trials(storage: Any, study_id: int, trials: Sequence[FrozenTrial]) -> N
 
 
 def _rows(trials: Sequence[FrozenTrial], ids: Mapping[int, int]) -> dict[Any, list[dict[str, object]]]:
-    """The rows of trials in the tables of values, parameters, attributes and epochs; all values are finite."""
+    """The rows of trials in the tables of values, parameters, attributes and epochs."""
     from optuna.distributions import distribution_to_json
     from optuna.storages._rdb import models
 
-    finite = models.TrialValueModel.TrialValueType.FINITE
     finite_step = models.TrialIntermediateValueModel.TrialIntermediateValueType.FINITE
     domains = {name: domain for trial in trials for name, domain in trial.distributions.items()}
     texts = {name: distribution_to_json(domain) for name, domain in domains.items()}
@@ -193,7 +192,8 @@ def _rows(trials: Sequence[FrozenTrial], ids: Mapping[int, int]) -> dict[Any, li
     for trial in trials:
         of = {"trial_id": ids[trial.number]}
         for place, value in enumerate(trial.values or ()):
-            rows[models.TrialValueModel].append({**of, "objective": place, "value": value, "value_type": finite})
+            stored, kind = models.TrialValueModel.value_to_stored_repr(value)
+            rows[models.TrialValueModel].append({**of, "objective": place, "value": stored, "value_type": kind})
         for name, value in trial.params.items():
             param = {"param_name": name, "param_value": domains[name].to_internal_repr(value)}
             rows[models.TrialParamModel].append({**of, **param, "distribution_json": texts[name]})

@@ -70,7 +70,7 @@ class Enough:
     def _improving(self, ended: Ended) -> None:
         objective, target = self._objectives[ended.trial.workload], self._limits.target
         values = [ended.metrics.get(one.metric) for one in objective.all]
-        known = [value for value in values if value is not None and not math.isnan(value)]
+        known = [value for value in values if value is not None and math.isfinite(value)]
         front = self._fronts.setdefault(ended.trial.workload, [])
         self._since += any(self._fronts.values())
         if ended.result.status != "completed" or len(known) < len(values):

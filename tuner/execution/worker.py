@@ -266,7 +266,7 @@ class _TrialExecution:
         own = LOADER_KILLED if loader_killed else own or _one_line(error)
         hint = f"; {SHARED} may be full: {MORE_SHARED}" if lacks_shared_memory(error) else ""
         self.error, self.traceback = own + hint, traceback_of(error)
-        self.metrics, self.weights = {}, b""
+        self.metrics, self.weights = error.metrics if isinstance(error, Diverged) else {}, b""
 
 
 def _training(

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Literal, Self
 
 from tuner.objective import Objective
-from tuner.records.checking import Amount, CheckedValue, Metric, Moment, Name, Shown, TrialId, Whole, checked, finite
+from tuner.records import checking
+from tuner.records.checking import Amount, CheckedValue, Metric, Moment, Name, Shown, TrialId, Whole, checked
 from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Outcome, Phase, ShortOf, Status
 from tuner.values import encode, label
 
@@ -78,7 +79,7 @@ class Attempt:
             seed=trial.seed,
             status=outcome.status,
             attempts=trial.attempt if placement else trial.attempt - 1,
-            metrics=finite(outcome.metrics),
+            metrics=checking.recorded(outcome.metrics),
             epochs=outcome.epochs,
             duration_s=round(outcome.seconds, 3),
             device=placement.label if placement else None,
@@ -134,10 +135,10 @@ class Attempt:
     def loss(self, objective: Objective) -> float:
         """Its value of the compared metric, negated if that is maximised: the less, the better.
 
-        Without a value it is infinity, which is worse than any other.
+        Without a finite value it is infinity, which is worse than any other.
         """
-        value = self.value(objective.metric)
-        return objective.loss(value) if isinstance(value, (int, float)) else math.inf
+        value = self.number(objective.metric)
+        return objective.loss(value) if math.isfinite(value) else math.inf
 
     def losses(self, objective: Objective) -> tuple[float, ...]:
         """The same for each of several objectives: of trials, the first in this order is on the first front.
@@ -160,7 +161,7 @@ class Attempt:
         form = encode if exact else _cell if cells else lambda value: value
         for name in _LINE:
             if name == "metrics":
-                line.update(self.metrics)
+                line.update(checking.in_json(self.metrics) if exact else self.metrics)
             elif name == "config":
                 line.update({sys.intern(f"{CONFIG}{key}"): form(value) for key, value in self.config.items()})
             else:

@@ -20,7 +20,9 @@ from tuner.trial import ConfigValue
 from tuner.values import decode
 
 Checked = TypeVar("Checked")
+Value = TypeVar("Value")
 LARGEST_AMOUNT = 1e12  # the largest number of seconds or GB that is accepted
+INFINITE = ("inf", "-inf")  # metrics that JSON has no numbers for
 _ADAPTERS: dict[type, TypeAdapter[object]] = {}  # made on first use
 
 
@@ -36,7 +38,8 @@ def _number(value: object) -> int | float:
 
 
 def _metric(value: object) -> int | float | None:
-    return None if value is None else _number(value)
+    number = float(value) if value in INFINITE else value
+    return number if number in (None, math.inf, -math.inf) else _number(number)
 
 
 def _form(value: object) -> str:
@@ -56,9 +59,14 @@ Metric = Annotated[float | None, PlainValidator(_metric)]  # whole numbers stay 
 CheckedValue = Annotated[ConfigValue, PlainValidator(decode)]
 
 
-def finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Metrics as they are recorded: the exact values, and None for one that is not finite."""
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+def recorded(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Metrics as they are recorded: the exact values, and None for one that is no number."""
+    return {name: None if math.isnan(value) else value for name, value in metrics.items()}
+
+
+def in_json(metrics: Mapping[str, Value]) -> dict[str, Value | str]:
+    """Recorded metrics as JSON can have them: an infinite one is a text, which ``Metric`` turns back."""
+    return {name: str(value) if value in (math.inf, -math.inf) else value for name, value in metrics.items()}
 
 
 def dotted(path: Sequence[int | str]) -> str:

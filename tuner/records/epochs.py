@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.machine.atomic_files import not_following
-from tuner.records.checking import Amount, Metric, Moment, TrialId, Whole, finite, readable_lines
+from tuner.records.checking import Amount, Metric, Moment, TrialId, Whole, in_json, readable_lines, recorded
 from tuner.trial import GB, EpochReport
 
 FLUSH_SECONDS = 1.0
@@ -29,7 +29,7 @@ class EpochLine:
     attempt: Whole  # the number of the trial's attempt, from 1
     epoch: Whole  # counts from 1; 0 for the beginning of training
     at: Moment  # the time in unix seconds
-    metrics: Mapping[str, Metric]  # by name; None for a metric that was not finite
+    metrics: Mapping[str, Metric]  # by name; None for a metric that was no number
     memory_gb: Amount | None = None  # the peak of its process on its device so far; None if unknown
     host_peak_gb: Amount | None = None  # beside a GPU, its peak in its host's RAM so far; None if unknown
 
@@ -51,7 +51,7 @@ class EpochLog:
             "attempt": attempt,
             "epoch": report.epoch,
             "at": round(time.time(), 3),
-            "metrics": finite(report.metrics),
+            "metrics": in_json(recorded(report.metrics)),
         }
         if report.memory_bytes is not None:
             line["memory_gb"] = report.memory_bytes / GB

@@ -93,8 +93,8 @@ def _trial(
     values = {epoch: line.metrics.get(objective.metric) for epoch, line in curve.items()}
     found_values = [value for one in objective.all if (value := row.metrics.get(one.metric)) is not None]
     whole = len(found_values) == len(objective.all)
-    states = {"pruned": TrialState.PRUNED} | ({"completed": TrialState.COMPLETE} if whole else {})
-    state = states.get(row.status, TrialState.FAIL)
+    whether = TrialState.COMPLETE if whole else TrialState.FAIL  # also with an infinite value, as Optuna has it
+    state = {"pruned": TrialState.PRUNED, "completed": whether, "diverged": whether}.get(row.status, TrialState.FAIL)
     ended = begun if row.ended_at is None else datetime.fromtimestamp(row.ended_at)
     names = (*BEFORE_METRICS, *row.metrics, *AFTER_METRICS, *JOURNAL_ONLY)
     attributes = {name: found for name in names if (found := row.value(name)) is not None}

@@ -104,6 +104,7 @@ class StudyRecord:
     versions: Mapping[str, str] = field(default_factory=dict)
     revision: str = ""  # git's, of the folder that the study was started in, with "+" if files were changed
     started: str = ""
+    id: str = ""  # by which a user's Optuna study knows its trials
     command: Shown = "a Python program"  # the user's command
     options: Mapping[str, object] | None = None  # those that repeat the study; None if only the same call does
 

@@ -211,7 +211,7 @@ class OptunaOptions(StudyOptions, Records):
 
     study: Any = required("The optuna.Study.")
     objective: Any = required("A function of an optuna.Trial that returns a value, or one for each direction.")
-    n_trials: int | None = field(None, "The number of trials, with those of a study that is resumed.", ge=1)
+    n_trials: int | None = field(None, "The number of trials, with those of a study that is resumed; 0 runs none.")
     timeout: float | None = field(None, "The seconds after which no trial begins; those that run go on.", ge=0)
     n_jobs: int | None = field(None, f"Optuna's name of {option('max_workers')}; -1 is as many as fit.", ge=-1)
     catch: Any = field(None, "The exceptions that do not end the study. By default none does.")

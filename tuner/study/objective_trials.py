@@ -10,7 +10,9 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from threading import Event, Thread
+from types import NoneType
 from typing import Any
 
 import optuna
@@ -30,8 +32,9 @@ from tuner.search.searchers import State as Ending
 from tuner.trial import ConfigValue, Question, Status, Trial
 from tuner.workloads.optuna_objective import Call, OptunaObjective, Uncaught
 
-OWNER = "tuner"  # the user attribute that says which of our trials an unfinished one is
-STATES: Mapping[Status, Ending] = {"completed": "completed", "pruned": "pruned"}
+OWNER = "tuner"  # the system attribute that says which of our trials an unfinished one is: STUDY/TRIAL
+# An infinite value, which Optuna takes, is none that tuner compares.
+STATES: Mapping[Status, Ending] = {"completed": "completed", "diverged": "completed", "pruned": "pruned"}
 Callback = Callable[[optuna.Study, FrozenTrial], None]
 
 
@@ -44,26 +47,30 @@ class ObjectiveTrials(OptunaTrials):
         objective: OptunaObjective,
         callbacks: Sequence[Callback] = (),
         timeout: float | None = None,
+        study_id: str = "",
     ) -> None:
-        """Takes what is called after each trial, and the seconds after which no more begin."""
+        """Takes what is called after each trial, the seconds after which no more begin, and a resumed study's id."""
         super().__init__(study)
+        self.id = study_id or token_hex(8)
         self._callbacks = callbacks
         self._timeout, self._until = timeout, math.inf
         self._uncaught: dict[str, str] = {}  # what trials raised that is to end the study, by id
         self.fault = ""  # the first of these
         self._values = objective.values
         self._heartbeats: dict[str, Event] = {}  # by trial id; set to end one
-        self._folder = ""
+        self._begun = False  # whether it has a folder
 
     def begin(self, folder: Path, ended: HashTrieMap[str, events.Ended]) -> None:
         """Takes up again the trials that a process left unfinished in this folder.
 
         Of some it had recorded the end, but was killed before it told the study: these are given, by trial id.
         """
-        self._folder = str(folder.resolve())
+        self._begun = True
         for frozen in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            where, _, trial_id = str(frozen.user_attrs.get(OWNER, "")).rpartition("/")
-            if where == self._folder:
+            # Earlier versions had the folder in a user attribute.
+            owner = frozen.system_attrs.get(OWNER) or frozen.user_attrs.get(OWNER, "")
+            where, _, trial_id = str(owner).rpartition("/")
+            if where in (self.id, str(folder.resolve())):
                 self._keep(trial_id, optuna.Trial(self.study, frozen._trial_id))
         for trial_id in list(self._trials):
             if known := ended.get(trial_id):
@@ -117,7 +124,7 @@ class ObjectiveTrials(OptunaTrials):
         """The trial with its number and the parameters that were suggested to it, for its row."""
         if (asked := self._trials.get(trial.trial_id)) is None:
             return trial
-        kinds, params = (int, float, str), asked.params.items()
+        kinds, params = (NoneType, bool, int, float, str), asked.params.items()
         plain = {name: value if type(value) in kinds else str(value) for name, value in params}
         return replace(trial, name=named(asked.number), config={**trial.config, **plain})
 
@@ -144,7 +151,7 @@ class ObjectiveTrials(OptunaTrials):
         """
         if self.ended_by:
             return None
-        if self._folder:
+        if self._begun:
             return {"name": named(self._trial(trial_id).number)}
         trials = self.study.get_trials(deepcopy=False)
         return {"name": named(next((one.number for one in trials if one.state is TrialState.WAITING), len(trials)))}
@@ -169,7 +176,7 @@ class ObjectiveTrials(OptunaTrials):
         if trial_id not in self._trials:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)
-                self._keep(trial_id, self._ask(f"{self._folder}/{trial_id}"))
+                self._keep(trial_id, self._ask(f"{self.id}/{trial_id}"))
         return self._trials[trial_id]
 
     def _ask(self, owner: str) -> optuna.Trial:
@@ -182,10 +189,10 @@ class ObjectiveTrials(OptunaTrials):
             fail_stale_trials(study)
         if study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):  # the user has enqueued one
             trial = study.ask()
-            trial.set_user_attr(OWNER, owner)
+            study._storage.set_trial_system_attr(trial._trial_id, OWNER, owner)
             return trial
         study._thread_local.cached_all_trials = None  # as ``study.ask`` does
-        made = optuna.trial.create_trial(state=TrialState.RUNNING, user_attrs={OWNER: owner})
+        made = optuna.trial.create_trial(state=TrialState.RUNNING, system_attrs={OWNER: owner})
         return optuna.Trial(study, study._storage.create_new_trial(study._study_id, made))
 
     def _keep(self, trial_id: str, trial: optuna.Trial) -> None:

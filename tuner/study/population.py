@@ -78,7 +78,7 @@ class Population:
         """Remembers how far each member is."""
         if isinstance(event, Ended) and event.result.status == "paused":
             value = event.metrics.get(self._objective.metric)
-            loss = math.inf if value is None or math.isnan(value) else self._objective.loss(value)
+            loss = math.inf if value is None or not math.isfinite(value) else self._objective.loss(value)
             members = self._members.setdefault(event.epochs, {})
             members[event.trial.trial_id] = Member(event.trial, loss, event.epochs)
 

@@ -81,7 +81,8 @@ def to_record(study: Study) -> StudyRecord:
     if (shares := _first_shares_gb(study, record.plan)) != list(record.plan.first_shares_gb):
         record = replace(record, plan=replace(record.plan, first_shares_gb=shares))
     if study.selected.search or len(configurations) > len(record.configurations):
-        grown = replace(record, configurations=configurations)
+        study_id = study.selected.optuna.id if study.selected.optuna else record.id
+        grown = replace(record, configurations=configurations, id=study_id)
         return with_option(grown, "num_samples", study.settings.num_samples)
     if study.settings.seeds > record.seeds:
         return with_more_seeds(record, study.trials, study.settings.seeds)
@@ -116,6 +117,7 @@ def _new(study: Study) -> StudyRecord:
         versions=versions(),
         revision=git_revision(Path.cwd()),
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        id=study.selected.optuna.id if study.selected.optuna else "",
         command=study.selected.command,
         options=study.selected.options,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tuner.errors import TunerError
@@ -12,7 +13,14 @@ from tuner.trial import Phase
 
 
 class Diverged(TunerError):
-    """The training loss is not finite or has exploded, or the metric was never a number."""
+    """The training loss is not finite or has exploded, or the metric was never a finite number.
+
+    ``metrics`` are those that the program returned all the same.
+    """
+
+    def __init__(self, message: str, metrics: Mapping[str, float] = MappingProxyType({})) -> None:
+        super().__init__(message)
+        self.metrics = dict(metrics)
 
 
 class Pruned(TunerError):

@@ -84,7 +84,7 @@ def run_program(
         if not session.reports and objective.metric not in final:
             raise WorkloadError(f"{program.name} ended without a report: {program.remedy(objective.metric)}")
         if not is_finite(final.get(objective.metric)):
-            raise Diverged(never_finite(objective.metric))
+            raise Diverged(never_finite(objective.metric), final)
         check_reported(objective, final, program.name)
         kept = store.best(progress)
         if isinstance(kept, Path):
@@ -118,6 +118,8 @@ class _Session:
         self._ending = False
         self._ended = threading.Event()
         self.reports = 0
+        self._given: int | None = None  # the last report's epoch as the program counts
+        self._numbers: Mapping[str, float] = {}  # its metrics
         self.saved = False  # whether the last report came with a checkpoint
         self.final: Mapping[str, float] | None = None
 
@@ -131,15 +133,17 @@ class _Session:
             return
         numbers = to_numbers(metrics, self.metric)
         progress, metric = self._progress, self.metric
-        progress.epoch = self._counted(epoch)
-        best = progress.best.get(metric, self._objective.worst)
-        # An objective of Optuna's may say the same by trial.report, which takes no checkpoint.
-        again = (numbers[metric], progress.epoch) == (best, progress.best.get("best_epoch"))
-        better = (again and checkpoint is not None) or self._objective.better(numbers[metric], best)
-        is_best = is_finite(numbers[metric]) and better
-        if is_best:
-            progress.best, progress.best_checkpoint = {**numbers, "best_epoch": progress.epoch}, None
-            self._store.best_fault = ""  # an earlier best is missed no more
+        # An epoch may be told twice, with different parts: Optuna's trial.report takes no checkpoint.
+        again = epoch is not None and (epoch, numbers[metric]) == (self._given, self._numbers.get(metric))
+        progress.epoch = progress.epoch if again else self._counted(epoch)
+        numbers = {**(self._numbers if again else {}), **numbers}
+        self._given, self._numbers = epoch, numbers
+        more = again and progress.best.get("best_epoch") == progress.epoch
+        better = more or self._objective.better(numbers[metric], progress.best.get(metric, self._objective.worst))
+        if is_best := is_finite(numbers[metric]) and better:
+            progress.best = {**numbers, "best_epoch": progress.epoch}
+        if is_best and not more:
+            progress.best_checkpoint, self._store.best_fault = None, ""  # an earlier best is missed no more
         self.saved = checkpoint is not None
         if checkpoint is not None:
             self._store.save(checkpoint, progress, is_best=is_best)  # type: ignore[arg-type]
@@ -234,14 +238,21 @@ class _Session:
             raise TrialEnd
 
     def _counted(self, epoch: int | None) -> int:
-        """A report's epoch, counted from 1: the program's own, or the number of its reports."""
+        """A report's epoch, counted from 1: the program's own, or the number of its reports.
+
+        Epochs of an attempt increase. Where a program's own do not, as in a second training or with several reports
+        of an epoch, this one and those after it continue from the last.
+        """
+        progress = self._progress
         if epoch is None:
-            return self._progress.epoch + 1
+            return progress.epoch + 1
         if not hasattr(epoch, "__index__") or (epoch := operator.index(epoch)) < 0:
             raise WorkloadError(f"tuner.report: epoch is {epoch!r}: expected a whole number")
         if epoch == 0:
-            self._progress.offset = 1
-        if (counted := epoch + self._progress.offset) > MOST_SEED:
+            progress.offset = 1
+        if self.reports:
+            progress.offset += max(0, progress.epoch + 1 - (epoch + progress.offset))
+        if (counted := epoch + progress.offset) > MOST_SEED:
             raise WorkloadError(f"tuner.report: epoch is {epoch}: give at most {MOST_SEED - 1}")
         return counted
 

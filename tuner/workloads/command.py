@@ -14,7 +14,7 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from tuner.errors import InputError, one_line
+from tuner.errors import InputError, WorkloadError, one_line
 from tuner.machine.network import free_port
 from tuner.machine.process_trees import adopt_descendants, end_descendants
 from tuner.trial import Config
@@ -75,6 +75,8 @@ class Command(CommandLine):
             output.flush()
         finally:
             _end(process)
+        with suppress(*[WorkloadError] * bool(process.returncode)):
+            reports.rest()
         if process.returncode:
             raise failure(process.returncode)
         reports.end()

@@ -69,7 +69,7 @@ class Function(Program):
             return None
         if not isinstance(returned, Mapping):
             return None
-        return {name: value for name, value in returned.items() if type(value) in (int, float)}
+        return {name: value for name, value in returned.items() if is_number(value)}
 
 
 def _of_optuna(name: str) -> str:

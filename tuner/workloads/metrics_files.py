@@ -5,19 +5,19 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import WorkloadError, option
 from tuner.machine.regular_files import regular
+from tuner.workloads.assembly import Assembly, Row, place_of
 
 if TYPE_CHECKING:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 MOST_BYTES = 2**26  # of a file, which is read again as it grows
 KINDS = "expected a name that ends with .csv or .jsonl, or TensorBoard's event files or their folder"
-
-Row = dict[str, object]
 
 
 class MetricsFiles:
@@ -29,40 +29,55 @@ class MetricsFiles:
         self._earlier: set[Path] = set()  # files of an earlier attempt, which this one may write anew
         self._read: dict[Path, int] = {}  # how many rows of each were read
         self._events: dict[Path, EventFileLoader] = {}
-        self._latest: Row = {}  # what those had, by tag
+        self._reports: Assembly | None = None
         for _ in self.new(""):  # of an earlier attempt
             pass
         self._earlier = set(self._read)
+        self._reports = None
 
     def new(self, metric: str, *, last: bool = False) -> Iterator[Row]:
-        """The rows that were written since the last call: numbers and texts, by name. The ``last`` may lack its end.
+        """The reports that have ended since the last call: numbers and texts, by name. The ``last`` may lack its end.
 
         Raises ``WorkloadError`` for a file that cannot be read.
         """
+        made = self._reports = self._reports or Assembly(metric)
+        events: list[tuple[float, int, Row, str]] = []
+        tables: list[tuple[Row, str]] = []
         for path in self._files():
             if "tfevents" in path.name:
-                yield from self._scalars(path, metric)
-                continue
-            try:
-                text = regular(path, MOST_BYTES).read_text(errors="replace")
-            except FileNotFoundError:  # it is written anew
-                continue
-            except OSError as error:
-                raise WorkloadError(f"{path} cannot be read: {error.strerror}") from error
-            complete = (text if last else text[: text.rfind("\n") + 1]).split("\n")
-            rows = _table(complete) if path.suffix == ".csv" else _lines(complete)
-            known = self._read.get(path, 0)
-            if path in self._earlier and len(rows) < known:
-                self._earlier.remove(path)
-                known = 0
-            self._read[path] = max(known, len(rows))
-            yield from rows[known:]
+                events += self._scalars(path, metric)
+            else:
+                tables += ((row, str(path)) for row in self._rows(path, last=last))
+        made.keeps = bool(self._events)
+        for _, step, row, writer in sorted(events, key=itemgetter(0)):  # as they were written, by several writers
+            yield from made.add(row, writer, step)
+        if len({writer for _, writer in tables}) > 1:
+            tables.sort(key=lambda one: place_of(one[0]) or 0.0)
+        for row, writer in tables:
+            yield from made.add(row, writer)
+        yield from made.ended(last=last)
 
     def missing(self) -> str:
         """That no file was there, if that is so."""
         if self._read or self._events:
             return ""
         return f"no file matches {self._pattern} in {self._folder}"
+
+    def _rows(self, path: Path, *, last: bool) -> list[Row]:
+        try:
+            text = regular(path, MOST_BYTES).read_text(errors="replace")
+        except FileNotFoundError:  # it is written anew
+            return []
+        except OSError as error:
+            raise WorkloadError(f"{path} cannot be read: {error.strerror}") from error
+        complete = (text if last else text[: text.rfind("\n") + 1]).split("\n")
+        rows = _table(complete) if path.suffix == ".csv" else _lines(complete)
+        known = self._read.get(path, 0)
+        if path in self._earlier and len(rows) < known:
+            self._earlier.remove(path)
+            known = 0
+        self._read[path] = max(known, len(rows))
+        return rows[known:]
 
     def _files(self) -> Iterator[Path]:
         whole = self._folder.resolve()
@@ -78,8 +93,11 @@ class MetricsFiles:
                     f"{option('metrics_file', self._pattern)}: {path.name} has no known format: {KINDS}"
                 )
 
-    def _scalars(self, path: Path, metric: str) -> Iterator[Row]:
-        """What an event file has at each value of the metric, with the latest values of the other tags."""
+    def _scalars(self, path: Path, metric: str) -> Iterator[tuple[float, int, Row, str]]:
+        """What was added to an event file: each value with its time, its step, and its writer.
+
+        A tag's name is its own, or with its folder's, as ``val/loss``, if that is how the metric is called.
+        """
         try:
             from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
             from tensorboard.util.tensor_util import make_ndarray
@@ -92,11 +110,10 @@ class MetricsFiles:
             self._events[path] = EventFileLoader(str(regular(path)))
         for event in self._events[path].Load():
             for value in event.summary.value:
-                found = make_ndarray(value.tensor)
+                found, longer = make_ndarray(value.tensor), f"{path.parent.name}/{value.tag}"
                 if found.size == 1 and found.dtype.kind in "fiu":
-                    self._latest[value.tag] = found.item()
-                    if value.tag == metric:
-                        yield dict(self._latest)
+                    name = longer if longer == metric else value.tag
+                    yield event.wall_time, event.step, {name: found.item()}, str(path)
 
 
 def number(text: str) -> object:

@@ -10,10 +10,12 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import MissingMetric, WorkloadError, one_line, option
+from tuner.workloads.assembly import Assembly, Row
 from tuner.workloads.metrics_files import MetricsFiles, number
 from tuner.workloads.session import Session
 
@@ -41,7 +43,7 @@ class Reports:
         self._metric = session.metric
         self._pattern = pattern
         self._files = files
-        self.has_files = files is not None
+        self._made = Assembly(session.metric)
         self._next_look = 0.0
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -57,15 +59,18 @@ class Reports:
             *lines, self._line = (self._line + text).split("\n")
             for line in lines:
                 self._read(line.strip())
-            if self._files and time.monotonic() >= self._next_look:
-                for row in self._files.new(self._metric, last=last):
-                    self._take(row)
+            self._report(self._made.ended(last=last))
+            if self._files and (last or time.monotonic() >= self._next_look):
+                self._report(self._files.new(self._metric, last=last))
                 self._next_look = time.monotonic() + LOOK_SECONDS
 
-    def end(self) -> None:
-        """Reads what is left; raises ``WorkloadError`` if all that was reported is damaged."""
-        self._next_look = 0.0
+    def rest(self) -> None:
+        """Reports what is left, also of a program that has failed."""
         self.feed("\n", last=True)
+
+    def end(self) -> None:
+        """Reports what is left; raises ``WorkloadError`` if all that was reported is damaged."""
+        self.rest()
         if self._session.reports:
             return
         if self._others:
@@ -98,15 +103,18 @@ class Reports:
             named = matches[-1].groupdict() or {self._metric: matches[-1][1]}
             self._take({name: number(text) for name, text in named.items() if text is not None})
 
-    def _take(self, said: dict[str, object]) -> None:
+    def _take(self, said: Row) -> None:
         if self._metric not in said:
             self._others |= dict.fromkeys(said)
-            return
-        epoch = said.pop("epoch", None)
-        kept = {
-            name: value for name, value in said.items() if isinstance(value, (int, float)) or name == self._metric
-        }
-        self._session.report(kept, epoch if isinstance(epoch, int) else None)
+        self._report(self._made.add(said))
+
+    def _report(self, rows: Iterator[Row]) -> None:
+        for said in rows:
+            epoch = said.pop("epoch", None)
+            kept = {
+                name: value for name, value in said.items() if isinstance(value, (int, float)) or name == self._metric
+            }
+            self._session.report(kept, epoch if isinstance(epoch, int) else None)
 
 
 class Output(io.TextIOWrapper):

@@ -64,16 +64,14 @@ class Script(CommandLine):
                     raise failure(ended.code)  # noqa: B904
             finally:
                 atexit._run_exitfuncs()  # as the interpreter would, but this process ends without
-            output.flush()
+                output.flush()
+                reports.rest()
             reports.end()
 
 
 @contextmanager
 def _looking(reports: Reports) -> Iterator[None]:
-    """Looks into files from a thread while the block runs. What that raises interrupts the block, and is raised."""
-    if not reports.has_files:
-        yield
-        return
+    """Looks for reports from a thread while the block runs. What that raises interrupts the block, and is raised."""
     raised: list[BaseException] = []
     done = threading.Event()
 

@@ -91,7 +91,7 @@ class Drawn:
 def drawn(study: StudyView, workload: str) -> Drawn:
     """A workload's trials for the functions of this module."""
     objective, rows = study.objectives[workload], study.of_workload(workload)
-    rows = [row for row in rows if row.status in DRAWN and row.value(objective.metric) is not None]
+    rows = [row for row in rows if row.status in DRAWN and math.isfinite(row.number(objective.metric))]
     completed = [row for row in rows if row.status == "completed"]
     keys = [plain(key.removeprefix(CONFIG)) for key in varying(completed)]
     record = replace(study.record, scales={plain(key): scale for key, scale in study.record.scales.items()})
