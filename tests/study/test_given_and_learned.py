@@ -166,7 +166,7 @@ def test_a_study_of_a_function_learns_as_it_runs_and_as_it_is_resumed(
     folder = tmp_path / "study"
     view = read_study_view(folder, read_study(folder).objectives, lambda _: "")
     said = capsys.readouterr().out.partition("estimates: ")[2].partition("\n")[0]
-    assert view.record.plan.first_shares_gb
+    assert view.record.plan.first_shares
     assert said in estimate_against_peak(view).caption, "the terminal and the page count the same trials"
     assert [row.status for row in run(resume=str(folder)).trials] == ["completed"] * len(SIZES)
 

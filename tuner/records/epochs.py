@@ -13,9 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import model_validator
+
 from tuner.machine.atomic_files import not_following
-from tuner.records.checking import Amount, Metric, Moment, TrialId, Whole, finite, readable_lines
-from tuner.trial import GB, EpochReport
+from tuner.records.checking import Metric, Moment, Size, TrialId, Whole, finite, readable_lines, sizes_in_bytes
+from tuner.trial import EpochReport
 
 FLUSH_SECONDS = 1.0
 MOST_BYTES = 2**30
@@ -30,8 +32,13 @@ class EpochLine:
     epoch: Whole  # counts from 1; 0 for the beginning of training
     at: Moment  # the time in unix seconds
     metrics: Mapping[str, Metric]  # by name; None for a metric that was not finite
-    memory_gb: Amount | None = None  # the peak of its process on its device so far; None if unknown
-    host_peak_gb: Amount | None = None  # beside a GPU, its peak in its host's RAM so far; None if unknown
+    memory_bytes: Size | None = None  # the peak of its process on its device so far; None if unknown
+    host_peak_bytes: Size | None = None  # beside a GPU, its peak in its host's RAM so far; None if unknown
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older(cls, values: object) -> object:
+        return sizes_in_bytes(values, {"memory_gb": "memory_bytes", "host_peak_gb": "host_peak_bytes"})
 
 
 class EpochLog:
@@ -54,9 +61,9 @@ class EpochLog:
             "metrics": finite(report.metrics),
         }
         if report.memory_bytes is not None:
-            line["memory_gb"] = report.memory_bytes / GB
+            line["memory_bytes"] = report.memory_bytes
         if report.host_peak_bytes is not None:
-            line["host_peak_gb"] = report.host_peak_bytes / GB
+            line["host_peak_bytes"] = report.host_peak_bytes
         self._lines.append(json.dumps(line))
         if time.monotonic() >= self._flushed + FLUSH_SECONDS:
             self.flush()
