@@ -201,6 +201,11 @@ class MemoryEstimate:
         return self.method == LEARNED
 
     @property
+    def is_first_share(self) -> bool:
+        """Whether nothing is learned yet, so that it is a share to begin with: what is learned has a margin."""
+        return self.is_learned and not self.margin
+
+    @property
     def total_bytes(self) -> int:
         """The sum of all parts: the memory of the trial's process on its device."""
         return sum(self.parts().values())

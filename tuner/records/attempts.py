@@ -185,7 +185,8 @@ class Attempt:
             return ", ".join("?" if peak is None else f"{peak / GB:.4f}" for peak in value)
         if name not in IN_GB or value is None:
             return cast("Value", value)
-        return value / GB if name in JOURNAL_ONLY else round(value / GB, 4)
+        gb: float = value / GB
+        return gb if name in JOURNAL_ONLY else round(gb, 4)
 
     def to_line(self, *, exact: bool = False) -> Line:
         """The row of the CSV; ``exact`` is the line of the journal, with memory in bytes."""
