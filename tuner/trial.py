@@ -325,6 +325,7 @@ class EpochReport:
     seconds: float | None = None  # the time since training went on after the report before; None if unknown
     # The part of a CPU core that the trial kept busy in that time; None on the CPU, or if unknown.
     core_share: float | None = None
+    again: bool = False  # whether it is from before the checkpoint with which the trial goes on
 
 
 @dataclass(frozen=True)

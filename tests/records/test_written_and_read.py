@@ -174,7 +174,7 @@ def test_reports_of_epochs_come_back(number: int, tmp_path: Path, monkeypatch: p
     for report in reports:
         monkeypatch.setattr("tuner.records.epochs.time.time", lambda: draw.choice(TIMES))
         log.add(report, 1)
-    log.flush()
+    log.close()
     lines = read_epochs(tmp_path / "epochs.jsonl")
     assert [(line.epoch, [repr(value) for value in line.metrics.values()]) for line in lines] == [
         (report.epoch, [repr(value if math.isfinite(value) else None) for value in report.metrics.values()])

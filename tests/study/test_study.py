@@ -282,7 +282,7 @@ def test_a_row_says_that_an_ending_study_could_not_write_its_trials_checkpoint(t
         study(tmp_path / "out", {"name": "a"}, {"name": "b"}, executor=Full, max_workers=1)
     row = journal(tmp_path / "out")[1]
     assert row["error"] == "interrupted while it ran; checkpoint not written: Is a directory"
-    assert row["peak_memory_gb"] > 0
+    assert row["peak_bytes"] > 0
 
 
 def test_a_study_whose_trials_cannot_be_asked_for_checkpoints_ends_in_order_and_says_so(

@@ -145,6 +145,12 @@ class Attempt:
         return None if self.limit_bytes is None else self.limit_bytes / GB
 
     @property
+    def own_seconds(self) -> float:
+        """From its start to its end, without the training before a checkpoint with which it went on."""
+        known = self.started_at is not None and self.ended_at is not None
+        return self.ended_at - self.started_at if known else self.duration_s  # type: ignore[operator]
+
+    @property
     def weights_kept(self) -> bool:
         """Whether its weights, if they were the best, could be written."""
         return not self.error.startswith(NOT_KEPT)

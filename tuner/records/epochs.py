@@ -1,12 +1,14 @@
 """The reports of trials after their epochs, in ``epochs.jsonl``: for learning curves, and for resumed studies.
 
-Lines are buffered for up to a second and not synced to the disk. Without the file, curves are missing, and a resumed
-study's pruner and search know the ends of trials alone.
+Each line is written at once and not synced to the disk. Without the file, curves are missing, and a resumed study's
+pruner and search know the ends of trials alone.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -19,7 +21,6 @@ from tuner.machine.atomic_files import not_following
 from tuner.records.checking import Metric, Moment, Size, TrialId, Whole, finite, readable_lines, sizes_in_bytes
 from tuner.trial import EpochReport
 
-FLUSH_SECONDS = 1.0
 MOST_BYTES = 2**30
 
 
@@ -47,12 +48,11 @@ class EpochLog:
     def __init__(self, path: Path) -> None:
         """Writes nothing yet. The lines of an existing file are kept."""
         self._path = path
-        self._lines: list[str] = []
-        self._flushed = time.monotonic()
-        self._appends = False  # whether the last line is its own
+        self._file: io.FileIO | None = None
+        self._is_cut = False  # whether the last line is incomplete
 
     def add(self, report: EpochReport, attempt: int) -> None:
-        """Adds the report of a trial's attempt."""
+        """Writes the report of a trial's attempt at once; if that fails, it is lost."""
         line = {
             "trial_id": report.trial_id,
             "attempt": attempt,
@@ -64,22 +64,26 @@ class EpochLog:
             line["memory_bytes"] = report.memory_bytes
         if report.host_peak_bytes is not None:
             line["host_peak_bytes"] = report.host_peak_bytes
-        self._lines.append(json.dumps(line))
-        if time.monotonic() >= self._flushed + FLUSH_SECONDS:
-            self.flush()
+        text = json.dumps(line).encode() + b"\n"
+        with suppress(OSError):
+            if self._file is None or not os.fstat(self._file.fileno()).st_nlink:  # a trial may have removed it
+                self.close()
+                self._file = self._opened()
+            text = b"\n" * self._is_cut + text
+            self._is_cut = self._file.write(text) != len(text)
 
-    def flush(self) -> None:
-        """Writes the buffered lines; if that fails, they are lost."""
-        self._flushed = time.monotonic()
-        if not self._lines:
-            return
-        text = "".join(f"{line}\n" for line in self._lines)
-        self._lines.clear()
-        with suppress(OSError), open(self._path, "ab", opener=not_following) as file:
-            if file.tell() and not self._appends:  # a kill may have left an incomplete line
-                text = "\n" + text
-            self._appends = True
-            file.write(text.encode())
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> io.FileIO:
+        file = open(self._path, "a+b", buffering=0, opener=not_following)  # noqa: SIM115
+        if size := file.seek(0, os.SEEK_END):  # a kill may have left an incomplete line
+            file.seek(size - 1)
+            self._is_cut = file.read(1) != b"\n"
+        return file
 
 
 def read_epochs(path: Path) -> list[EpochLine]:
