@@ -210,6 +210,11 @@ class MemoryEstimate:
         return self.method == LEARNED
 
     @property
+    def is_first_share(self) -> bool:
+        """Whether nothing is learned yet, so that it is a share to begin with: what is learned has a margin."""
+        return self.is_learned and not self.margin
+
+    @property
     def total_bytes(self) -> int:
         """The sum of all parts: the memory of the trial's process on its device."""
         return sum(self.parts().values())
@@ -329,6 +334,7 @@ class EpochReport:
     seconds: float | None = None  # the time since training went on after the report before; None if unknown
     # The part of a CPU core that the trial kept busy in that time; None on the CPU, or if unknown.
     core_share: float | None = None
+    again: bool = False  # whether it is from before the checkpoint with which the trial goes on
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,8 @@ def _check(study: Study, rows: list[dict]) -> None:
         right &= [row["status"] in ("completed", "pruned") for row in own] == [*[False] * (len(own) - 1), True]
         for row, after in pairwise(own):  # out of memory, a trial gets more, up to the whole device
             growth = 1.0 if row["lost"] else 1.5 if study.given or study.kind == "workload" else 2.0
-            wanted = min(max(row["limit_gb"], row["peak_memory_gb"] or 0) * growth, DEVICE_GB)
-            right &= row["status"] == "out_of_memory" and abs(after["limit_gb"] - wanted) < 1e-6
+            wanted = min(max(row["limit_bytes"], row["peak_bytes"] or 0) * growth, DEVICE_GB * 2**30)
+            right &= row["status"] == "out_of_memory" and abs(after["limit_bytes"] - wanted) <= 1
         if not right:
             raise Difference(f"a trial has these attempts: {own}")
     ends = [own[-1] for own in trials.values()]

@@ -37,6 +37,7 @@ from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
 from tuner.records.epochs import read_epochs
 from tuner.records.files import EPOCHS
+from tuner.records.journal import read_attempts
 from tuner.trial import GB
 
 NUMBER = 60
@@ -127,7 +128,7 @@ def study(model: str, folder: Path, **options: Any) -> tuple[list[dict[str, Any]
         report=False,
         **options,
     )
-    lines = [json.loads(line) for line in (folder / "attempts.jsonl").read_text().splitlines()]
+    lines = [row.to_line() for row in read_attempts(folder / "attempts.jsonl")[0]]
     seconds = max(line["ended_at"] for line in lines) - min(line["started_at"] for line in lines)
     return list({line["trial_id"]: line for line in lines}.values()), seconds
 
@@ -137,9 +138,9 @@ def compare(model: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         learned, seconds = study(model, Path(folder) / "learned")
         idle = min(
-            line.memory_gb
+            line.memory_bytes / GB
             for line in read_epochs(Path(folder) / "learned" / EPOCHS)
-            if line.epoch == 0 and line.memory_gb is not None
+            if line.epoch == 0 and line.memory_bytes is not None
         )
         peaks = {row["name"]: row["peak_memory_gb"] for row in learned}
         needs = {config_key(config): 1.1 * peaks[f"c{n}"] + 0.05 for n, config in enumerate(configurations(model))}

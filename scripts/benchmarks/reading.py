@@ -66,7 +66,7 @@ def write(folder: Path, trials: int, left: int) -> None:
         statuses = ["failed"] * 3 if fate < 0.01 else ["failed", "completed"] if fate < 0.05 else ["completed"]
         for attempt, status in enumerate(statuses, 1):
             own.record(*_attempt(request, place, attempt, status, draw, reports))
-    reports.flush()
+    reports.close()
     own.close()
 
 

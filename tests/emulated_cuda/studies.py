@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.emulated_cuda.cards import on_cards
+from tuner.records.journal import read_attempts
 
 Line = dict[str, Any]
 
@@ -29,9 +30,7 @@ class Study:
     @property
     def attempts(self) -> list[Line]:
         """The journal: every attempt, in the order in which they ended."""
-        journal = self.folder / "attempts.jsonl"
-        lines = journal.read_text().splitlines(keepends=True) if journal.exists() else []
-        return [json.loads(text) for text in lines if text.endswith("\n")]  # the last one may be half written
+        return [row.to_line() for row in read_attempts(self.folder / "attempts.jsonl")[0]]
 
     @property
     def finished(self) -> dict[str, Line]:

@@ -50,7 +50,7 @@ def begin(requests: list[Request]) -> tuple[StudyFeedback, list[Request]]:
 
 
 def report(request: Request, epoch: int, memory: int) -> EpochReport:
-    return EpochReport(request.trial.trial_id, epoch, 3, memory_bytes=memory)
+    return EpochReport(request.trial.trial_id, epoch, 3, {"loss": 1.0} if epoch else {}, memory_bytes=memory)
 
 
 def train(feedback: StudyFeedback, request: Request) -> bool:
@@ -103,6 +103,25 @@ def test_only_a_lower_bound_is_known_if_the_first_trial_runs_out() -> None:
     feedback, requests = begin(sized(3))
     assert feedback.learn(requests[0].trial, ended("out_of_memory", 4 * GB))
     assert feedback.correct(requests[1]).need_bytes >= 4 * GB
+
+
+def test_of_a_study_that_is_resumed_the_shares_are_at_least_the_new_process_and_what_was_learned_above_the_old() -> (
+    None
+):
+    feedback = StudyFeedback(
+        dict.fromkeys((f"t{n}" for n in range(5)), ROOM), {"train": ()}, need_bytes, own_bytes=lambda: GB
+    )
+    requests = sized(5)
+    for request in requests[:3]:
+        train(feedback, request)
+    left = feedback.begin(requests[3:])
+    for request in left:
+        expected = footprint(int(request.trial.config["hidden"]))
+        assert GB + expected < request.need_bytes < GB + 2 * expected, (
+            "no first share, and no process that is smaller"
+        )
+    feedback.report(left[0].trial, report(left[0], 0, 1200 * MB))
+    assert feedback.correct(left[1]).estimate.context_bytes == 1200 * MB, "as it was measured"
 
 
 def test_a_retry_keeps_its_share() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tuner.records import epochs
 from tuner.records.epochs import EpochLine, EpochLog, read_epochs, seconds_per_epoch
 from tuner.trial import EpochReport
 
@@ -21,7 +20,7 @@ def test_lines_come_back_as_they_were_and_what_is_no_number_as_nothing(path: Pat
     log = EpochLog(path)
     log.add(EpochReport("t001", 0, 9, {}), 1)
     log.add(EpochReport("t001", 1, 9, {"val_loss": 0.5, "train_loss": math.nan}), 1)
-    log.flush()
+    log.close()
     first, second = read_epochs(path)
     assert (first.epoch, first.metrics) == (0, {})
     assert (second.trial_id, second.attempt, second.metrics) == (
@@ -32,15 +31,18 @@ def test_lines_come_back_as_they_were_and_what_is_no_number_as_nothing(path: Pat
     assert second.at >= first.at > 0
 
 
-def test_lines_are_kept_back_for_a_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr(epochs.time, "monotonic", lambda: now[0])
-    log = EpochLog(path)
-    log.add(EpochReport("t001", 0, 9, {}), 1)
-    assert not path.exists()
-    now[0] = 1.0
-    log.add(EpochReport("t001", 1, 9, {}), 1)
-    assert len(read_epochs(path)) == 2
+def test_each_line_is_written_at_once_and_none_is_empty(path: Path) -> None:
+    for attempt in (1, 2):  # the second is of a study that is resumed
+        log = EpochLog(path)
+        for epoch in (0, 1):
+            log.add(EpochReport("t001", epoch, 9, {}), attempt)
+            assert [line.epoch for line in read_epochs(path)][-1] == epoch
+        log.close()
+    assert len(path.read_text().splitlines()) == 4
+    path.unlink()
+    log.add(EpochReport("t001", 2, 9, {}), 2)
+    assert [line.epoch for line in read_epochs(path)] == [2], "a trial has removed the file"
+    log.close()
 
 
 def test_half_a_line_that_a_kill_has_left_is_left_out_and_takes_no_other_with_it(path: Path) -> None:
@@ -48,7 +50,7 @@ def test_half_a_line_that_a_kill_has_left_is_left_out_and_takes_no_other_with_it
     for epoch in (1, 2):
         log = EpochLog(path)
         log.add(EpochReport("t001", epoch, 9, {}), 1)
-        log.flush()
+        log.close()
     assert [line.epoch for line in read_epochs(path)] == [1, 2]
 
 
@@ -56,7 +58,7 @@ def test_a_file_that_cannot_be_written_or_read_costs_nothing_but_its_lines(path:
     path.mkdir()
     log = EpochLog(path)
     log.add(EpochReport("t001", 1, 9, {}), 1)
-    log.flush()
+    log.close()
     assert read_epochs(path) == []
 
 

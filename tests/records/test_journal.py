@@ -34,7 +34,7 @@ def line(number: int) -> Attempt:
 
 
 def text(*numbers: int) -> str:
-    return "".join(json.dumps(line(number).to_line()) + "\n" for number in numbers)
+    return "".join(json.dumps(line(number).to_line(exact=True)) + "\n" for number in numbers)
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_the_kernel_frees_the_lock_of_a_killed_process_whose_children_live(path:
     ],
 )
 def test_what_tuner_never_writes_is_refused(path: Path, changed: dict[str, object], message: str) -> None:
-    path.write_text(json.dumps({**line(1).to_line(), **changed}) + "\n")
+    path.write_text(json.dumps({**line(1).to_line(exact=True), **changed}) + "\n")
     with pytest.raises(InputError, match=f"^{path}, line 1: {message}"):
         read_attempts(path)
 

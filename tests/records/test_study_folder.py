@@ -200,7 +200,7 @@ def test_a_line_says_what_a_retry_is_decided_by(gpu_16gb: Device) -> None:
     placement = Placement(trial, ESTIMATE, gpu_16gb, 1 / 9, 2 * GB + 1, threads=1)
     row = Attempt.of(Outcome(trial, "failed", placement, error="Boom", phase="first step", lost="worker"), ESTIMATE)
     assert (row.error, row.lost) == ("first step: Boom", "worker")
-    assert json.loads(json.dumps(row.to_line()))["limit_gb"] * GB == 2 * GB + 1
+    assert json.loads(json.dumps(row.to_line(exact=True)))["limit_bytes"] == 2 * GB + 1
     never_placed = Attempt.of(Outcome(trial, "interrupted", error="Ctrl-C"), ESTIMATE)
     assert (never_placed.error, never_placed.lost, never_placed.limit_gb) == ("Ctrl-C", "", None)
 

@@ -9,7 +9,7 @@ import random
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -19,7 +19,7 @@ from tuner.errors import InputError
 from tuner.machine.load import GpuLoad, Load
 from tuner.records import machine_log
 from tuner.records.attempts import Attempt, to_csv
-from tuner.records.checking import LARGEST_AMOUNT, Amount, CheckedValue, Name, Names, Shown, TrialId, Whole
+from tuner.records.checking import LARGEST_AMOUNT, Amount, CheckedValue, Name, Names, Shown, Size, TrialId, Whole
 from tuner.records.epochs import EpochLog, read_epochs
 from tuner.records.journal import Journal, read_attempts
 from tuner.records.machine_log import read_machine
@@ -74,6 +74,7 @@ GIVEN: list[tuple[object, Sequence[object]]] = [
     (Shown, ("", "a\0b", "é")),
     (TrialId, ("t001", "t-1.5+é")),
     (Whole, WHOLE),
+    (Size, SIZES),
     (bool, (True, False)),
     (float, FLOATS),
     (int, (-(2**70), 0, 2**70)),
@@ -131,9 +132,9 @@ def outcome(draw: random.Random) -> Outcome:
     own, estimate = trial(draw), MemoryEstimate("given", context_bytes=draw.choice(SIZES))
     placement = Placement(own, estimate, device, 1e-9, draw.choice(SIZES), 1, draw.choice(SIZES))
     peak, error = draw.choice((None, *SIZES)), draw.choice(TEXTS)
-    return Outcome(
-        own, "completed", placement, reported(draw), draw.choice(WHOLE), 1e-9, peak, error, phase="training"
-    )
+    beside = {"host_peak_bytes": draw.choice((None, *SIZES)), "rank_peaks": tuple(draw.choices((None, *SIZES), k=2))}
+    measured = (reported(draw), draw.choice(WHOLE), 1e-9, peak)
+    return Outcome(own, "completed", placement, *measured, error, phase="training", **beside)
 
 
 @pytest.fixture(params=[1_000, pytest.param(10_000, marks=pytest.mark.long)])
@@ -151,8 +152,13 @@ def test_attempts_come_back_from_the_journal_and_their_metrics_from_the_table(nu
         journal.append(Attempt.of(ended, ended.placement.estimate, (at, at + 1)))  # type: ignore[union-attr]
     journal.close()
     rows, notes = read_attempts(tmp_path / "attempts.jsonl")
-    shown = [{**row.to_line(exact=True), "device": "", "error": ""} for row in journal.rows]
-    assert [{**row.to_line(exact=True), "device": "", "error": ""} for row in rows] == shown and not notes
+    assert [replace(row, device="", error="") for row in rows] == [
+        replace(
+            row, device="", error="", config={key: value for key, value in row.config.items() if value is not None}
+        )
+        for row in journal.rows
+    ] and not notes
+    assert [row.result for row in rows] == [row.result for row in journal.rows]
     (tmp_path / "table.csv").write_text(to_csv(rows), encoding="utf-8")
     (table,), _ = read_studies(tmp_path / "table.csv")
     measured = [{name: value for name, value in row.metrics.items() if value is not None} for row in rows]
@@ -169,7 +175,7 @@ def test_reports_of_epochs_come_back(number: int, tmp_path: Path, monkeypatch: p
     for report in reports:
         monkeypatch.setattr("tuner.records.epochs.time.time", lambda: draw.choice(TIMES))
         log.add(report, 1)
-    log.flush()
+    log.close()
     lines = read_epochs(tmp_path / "epochs.jsonl")
     assert [(line.epoch, [repr(value) for value in line.metrics.values()]) for line in lines] == [
         (report.epoch, [repr(None if math.isnan(value) else value) for value in report.metrics.values()])

@@ -137,7 +137,7 @@ class World:
             now += draw.choice([0.5, 1.0, 7.0])
             metrics = {} if epoch == 0 else {"loss": self.losses[trial.trial_id] + 1 / epoch}
             now = max(found[-1][0], now + draw.choice([0.0, 0.0, 3.0]))  # late: others' reports may overtake it
-            found.append((now, EpochReport(trial.trial_id, epoch, epochs, metrics, peak)))
+            found.append((now, EpochReport(trial.trial_id, epoch, epochs, metrics, peak if epoch else peak // 2)))
         if status != "stalled":
             metrics = metrics if status == "completed" else {}
             phase: Phase = "training" if status == "out_of_memory" else ""
@@ -276,7 +276,7 @@ class Journal(Listener):
                 epoch=report.epoch,
                 at=self.now(),
                 metrics=report.metrics,
-                memory_gb=(report.memory_bytes or 0) / GB,
+                memory_bytes=report.memory_bytes or 0,
             )
             self.lines.append(line)
         self._check(state, event)

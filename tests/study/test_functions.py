@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 import tuner
 from tests.support.commands import refused, said
 from tuner.errors import InputError
+from tuner.records.epochs import read_epochs
 
 SPACE = {"x": {"uniform": [-1, 1]}, "kind": {"choice": [None, [1, 2]]}}
 CALL: dict[str, Any] = {
@@ -82,6 +84,27 @@ def test_an_interrupted_study_goes_on_from_the_functions_checkpoints(tmp_path: P
     result = tuner.run(counting, resume=tmp_path / "out")
     assert (starts, result.trials[0].epochs, result.best_value) == ([0, 3], 3, 2.0)
     assert tuner.load_best(tmp_path / "out") == {"epoch": 3}
+
+
+def test_what_a_kill_has_lost_is_told_by_the_checkpoint_and_time_is_that_of_all_sessions(tmp_path: Path) -> None:
+    def train(config: dict[str, Any]) -> None:
+        done: Any = (tuner.checkpoint() or {"epoch": 0})["epoch"]  # type: ignore[call-overload]
+        for epoch in range(done, 4):
+            tuner.report(score=epoch, checkpoint={"epoch": epoch + 1})
+            if epoch == 1 and not done:
+                os.kill(os.getpid(), 2)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(train, tmp_path, config=[{"a": 1}])
+    (tmp_path / "attempts.jsonl").write_text("")
+    lines = (tmp_path / "epochs.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "epochs.jsonl").write_text("".join(line for line in lines if json.loads(line)["epoch"] < 2))
+    (about,) = tmp_path.glob("checkpoints/t001/*/progress.json")
+    about.write_text(json.dumps({**json.loads(about.read_text()), "seconds": 1000.0}))
+    (row,) = tuner.run(train, resume=tmp_path).trials
+    told = [(line.epoch, line.metrics) for line in read_epochs(tmp_path / "epochs.jsonl") if line.metrics]
+    assert told == [(epoch, {"score": epoch - 1}) for epoch in (1, 2, 3, 4)]
+    assert row.duration_s > 1000 > row.own_seconds
 
 
 def test_a_functions_study_is_read_by_the_other_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

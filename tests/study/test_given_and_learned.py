@@ -166,9 +166,28 @@ def test_a_study_of_a_function_learns_as_it_runs_and_as_it_is_resumed(
     folder = tmp_path / "study"
     view = read_study_view(folder, read_study(folder).objectives, lambda _: "")
     said = capsys.readouterr().out.partition("estimates: ")[2].partition("\n")[0]
-    assert view.record.plan.first_shares_gb
+    assert view.record.plan.first_shares
     assert said in estimate_against_peak(view).caption, "the terminal and the page count the same trials"
     assert [row.status for row in run(resume=str(folder)).trials] == ["completed"] * len(SIZES)
+
+
+def test_a_study_that_is_resumed_is_planned_by_what_its_own_trials_took(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(**options: Any) -> StudyResult:
+        listed = [Configuration(f"c{size}", {"mb": size}) for size in SIZES[:3]]
+        settings = Settings(device="cpu", report=False, in_process=True, max_workers=1, **options)
+        return run_study(Selected([Selection(function(), lambda: None, listed)], settings))
+
+    before = run(output=str(tmp_path / "study"))
+    first = min(row.limit_bytes or 0 for row in before.trials)
+    assert "footprint  not known yet" in capsys.readouterr().out
+    after = run(resume=str(tmp_path / "study"), seeds=2)
+    footprint = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("footprint"))
+    assert "(learned)" in footprint and "not known yet" not in footprint
+    again = [row for row in after.trials if row.seed == 1]
+    assert [row.status for row in again] == ["completed"] * 3
+    assert all((row.peak_bytes or 0) <= (row.limit_bytes or 0) < first / 2 for row in again)
 
 
 def test_a_live_search_learns_the_footprints_of_a_function() -> None:

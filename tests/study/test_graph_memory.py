@@ -27,6 +27,6 @@ def test_a_graphsage_that_runs_out_of_memory_under_its_cap_is_trained_again_with
     result = run_study(selected, ChildExecutor())
     first, second = (json.loads(line) for line in (tmp_path / "attempts.jsonl").read_text().splitlines())
     assert (first["status"], first["phase"]) == ("out_of_memory", "first step")
-    assert first["limit_gb"] < first["peak_memory_gb"], "with what the failed allocation asked for"
-    assert first["limit_gb"] < second["peak_memory_gb"] <= second["limit_gb"]
+    assert first["limit_bytes"] < first["peak_bytes"], "with what the failed allocation asked for"
+    assert first["limit_bytes"] < second["peak_bytes"] <= second["limit_bytes"]
     assert [row["status"] for row in result.rows] == ["completed"]

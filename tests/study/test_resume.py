@@ -19,12 +19,12 @@ from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.errors import InputError
 from tuner.records.attempts import Attempt
-from tuner.records.journal import Journal
+from tuner.records.journal import Journal, read_attempts
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.spec.settings import Settings
 from tuner.study.resume import check_same, description, events_of, fingerprint
 from tuner.study.stored_options import resumed, to_stored
-from tuner.trial import GB, History, MemoryEstimate, Phase, Request, Trial
+from tuner.trial import GB, Device, History, MemoryEstimate, Outcome, Phase, Placement, Request, Trial
 from tuner.workloads.task import TrainingTask
 
 TRIALS = [Trial("t1", "toy", "a", {"lr": 0.1}, seed=0), Trial("t2", "toy", "b", {"lr": 0.2}, seed=0)]
@@ -167,6 +167,18 @@ def test_a_line_counts_as_it_was_and_not_as_it_would_be_now() -> None:
     rows = [row("t1", "out_of_memory", limit_gb=limit, attempts=n) for n, limit in ((1, 1.0), (2, 1.5))]
     first = left(*rows, whole_gb=1, on_oom="accumulate")[0]
     assert first.trial.config["accumulation"] == 2
+
+
+def test_the_size_that_was_expected_of_a_trial_is_read_to_the_byte(tmp_path: Path) -> None:
+    estimate = MemoryEstimate("static", context_bytes=2 * GB + 12_345)
+    placement = Placement(TRIALS[0], estimate, Device("", "cpu", 0, "", 8 * GB, 8 * GB, 1), 0.3, 2 * GB + 12_345, 1)
+    with closing(Journal(tmp_path / "attempts.jsonl")) as journal:
+        journal.append(Attempt.of(Outcome(TRIALS[0], "completed", placement, peak_bytes=GB + 1), estimate))
+    rows, _ = read_attempts(tmp_path / "attempts.jsonl")
+    (ended,) = events_of(rows, (), {"t1": TRIALS[0]})
+    assert ended.estimated_bytes == ended.result.limit_bytes == 2 * GB + 12_345
+    assert ended.result.peak_bytes == GB + 1
+    assert rows[0].to_line()["estimated_memory_gb"] == 2.0
 
 
 def continued(stored: dict[str, Any], threads: int | None = None, **given: Any) -> Settings:

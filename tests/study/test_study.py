@@ -24,7 +24,7 @@ from tuner.spec.settings import Settings
 from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
-from tuner.trial import Config, Device, EpochReport, Outcome
+from tuner.trial import GB, Config, Device, EpochReport, Outcome
 from tuner.workloads.base import Workload
 from tuner.workloads.task import Selection, Tasks
 
@@ -242,7 +242,7 @@ def test_what_trials_took_corrects_the_next_studys_estimates(tmp_path: Path) -> 
 def test_a_trial_that_runs_out_of_memory_has_a_line_for_each_attempt_and_one_row(tmp_path: Path) -> None:
     result = study(tmp_path / "out", {"name": "a", "fault": 2}, {"name": "b"}, device_memory_gb=0.2)
     lines = [row for row in journal(tmp_path / "out") if row["name"] == "a"]
-    assert [(row["attempts"], row["status"], round(row["limit_gb"], 3)) for row in lines] == [
+    assert [(row["attempts"], row["status"], round(row["limit_bytes"] / GB, 3)) for row in lines] == [
         (1, "out_of_memory", 0.1),
         (2, "out_of_memory", 0.2),  # this process holds more than 0.1 · 1.5: at least what was reached
     ]
@@ -282,7 +282,7 @@ def test_a_row_says_that_an_ending_study_could_not_write_its_trials_checkpoint(t
         study(tmp_path / "out", {"name": "a"}, {"name": "b"}, executor=Full, max_workers=1)
     row = journal(tmp_path / "out")[1]
     assert row["error"] == "interrupted while it ran; checkpoint not written: Is a directory"
-    assert row["peak_memory_gb"] > 0
+    assert row["peak_bytes"] > 0
 
 
 def test_a_study_whose_trials_cannot_be_asked_for_checkpoints_ends_in_order_and_says_so(

@@ -108,7 +108,9 @@ def test_a_retry_has_the_last_checkpoint_and_goes_on_counting(tmp_path: Path) ->
         found.append(state)
         tuner.report(accuracy=0.5)
 
-    (_, report, fit) = events(again, tmp_path)
+    (_, *known, report, fit) = events(again, tmp_path)
+    told = [(old.epoch, old.metrics["accuracy"]) for old in known if isinstance(old, EpochReport) and old.again]
+    assert told == [(1, 0.1), (2, 0.9), (3, 0.3)], "as the study may have been killed before it wrote them down"
     assert found[0]["epoch"] == 2 and found[0]["weight"].tolist() == [2.0, 2.0]
     assert isinstance(report, EpochReport) and report.epoch == 4
     assert isinstance(fit, Fit) and fit.metrics["accuracy"] == 0.9 and fit.weights["epoch"] == 1

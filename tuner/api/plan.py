@@ -231,11 +231,11 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     study = read_study(Path(folder), option("like", folder))
     its = study.workloads
     rows, _ = read_attempts(Path(folder) / ATTEMPTS, its)
-    took: dict[str, float] = defaultdict(float)  # of all attempts, as the last one may go on from those before it
+    took: dict[str, float] = defaultdict(float)  # in all attempts, of which an earlier version had each by itself
     for row in rows:
-        took[row.trial_id] += row.duration_s
+        took[row.trial_id] += row.own_seconds
     finished = [
-        replace(row, duration_s=took[row.trial_id])
+        replace(row, duration_s=max(row.duration_s, took[row.trial_id]))
         for row in rows
         if row.status == "completed" and row.duration_s and row.epochs and row.estimated_memory_gb
     ]

@@ -52,7 +52,7 @@ class State:
     delayed: HashTrieMap[str, Delayed] = NOTHING
     running: HashTrieMap[str, Running] = NOTHING
     undecided: HashTrieMap[str, Ended] = NOTHING  # attempts of which nobody has decided what follows
-    reported: HashTrieMap[str, int] = NOTHING  # the furthest epoch that each trial has reported
+    reported: HashTrieMap[str, int] = NOTHING  # the furthest epoch of which each trial has reported metrics
     ended: HashTrieMap[str, Ended] = NOTHING  # the last attempt of each trial that has ended for good
     plan: Plan | None = None  # how the devices are divided; None before trials may start
     bounds: Bounds | None = None  # what others leave of them; None while nothing may start
@@ -125,7 +125,8 @@ def _started(state: State, event: events.Started) -> State:
 
 def _reported(state: State, event: events.Reported) -> State:
     trial_id, epoch = event.report.trial_id, event.report.epoch
-    reported = state.reported.insert(trial_id, max(epoch, state.reported.get(trial_id, 0)))
+    done = epoch if event.report.metrics else 0
+    reported = state.reported.insert(trial_id, max(done, state.reported.get(trial_id, 0)))
     run = state.running.get(trial_id)
     if run is None:  # of an earlier process
         return _with(state, reported=reported)

@@ -196,6 +196,8 @@ class Crowding:
             self._devices[report.trial_id] = device
             count.trains(report.trial_id, event.at)
             return
+        if report.again:
+            return
         before = count.workers
         said = count.reports(report.trial_id, report.seconds, report.core_share, event.at)
         if said or count.workers != before:

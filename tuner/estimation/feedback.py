@@ -35,15 +35,24 @@ class Feedback:
     sets are not corrected. Those that are learned from the first trials are ``LearnedFeedback``'s.
     """
 
-    def __init__(self, raw: Mapping[str, MemoryEstimate], known: Sequence[Sample], need: Need) -> None:
-        """Takes uncalibrated estimates by trial id, earlier samples, and the bytes to reserve for an estimate."""
+    def __init__(
+        self,
+        raw: Mapping[str, MemoryEstimate],
+        known: Sequence[Sample],
+        need: Need,
+        own_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Takes uncalibrated estimates by trial id, earlier samples, and the bytes to reserve for an estimate.
+
+        ``own_bytes`` is as of ``LearnedFeedback``.
+        """
         self._raw = dict(raw)
         self._known = list(known)
         self._need = need
         self._samples: dict[str, Sample] = {}
         self._calibration: Calibration | None = None
         self._fitted = 0
-        self._learned = LearnedFeedback()
+        self._learned = LearnedFeedback(own_bytes)
         self._least: dict[str, tuple[int, int]] = {}  # id of an out-of-memory trial -> its estimate, and the floor
 
     def add(self, trial: Trial, raw: MemoryEstimate) -> None:
@@ -187,11 +196,12 @@ class StudyFeedback:
         need: Need,
         known_in_ram: Mapping[str, Sequence[Sample]] | None = None,
         host_need: Need = lambda _: 0,
+        own_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         """Like ``Feedback`` and ``HostFeedback``. ``known`` has an entry for every workload."""
         in_ram = known_in_ram or {}
         self._raw = dict(raw)
-        self._of = {workload: Feedback(raw, samples, need) for workload, samples in known.items()}
+        self._of = {workload: Feedback(raw, samples, need, own_bytes) for workload, samples in known.items()}
         self._in_ram = {workload: HostFeedback(self._raw, in_ram.get(workload, ()), host_need) for workload in known}
         self._changed = False  # whether something was learned since the last correction
 

@@ -191,28 +191,31 @@ def _number(value: object) -> float | None:
 class LearnedFeedback:
     """Learns from the reports and results of one workload's trials.
 
-    What is learned are the bytes above an idle worker: the context, which is the least memory that a trial reported
-    before its training began, is subtracted. A trial that ran out of memory tells only that it needs more than
-    it had.
+    What is learned are the bytes above a trial's context, which is what it reported before its training began: in a
+    study that is resumed, processes may be larger than those before. A trial that ran out of memory tells only that
+    it needs more than it had.
     """
 
-    def __init__(self) -> None:
-        """Begins with nothing known."""
+    def __init__(self, own_bytes: Callable[[], int] = lambda: 0) -> None:
+        """Begins with nothing known. ``own_bytes`` is the size of this process if trials run in it."""
+        self._own_bytes = own_bytes
         self._values: dict[str, Values] = {}  # the configurations by key
-        self._peaks: dict[str, int] = {}  # the largest peak of a configuration's trials
-        self._limits: dict[str, int] = {}  # the largest memory with which one of them ran out
-        self._context_bytes: int | None = None
+        self._peaks: dict[str, int] = {}  # the largest peak of a configuration's trials above their contexts
+        self._limits: dict[str, int] = {}  # the same of the largest memory with which one of them ran out
+        self._contexts: dict[str, int] = {}  # by trial id
+        self._least_context = 0  # the smallest of them
+        self._context = 0  # the largest since the study was begun or resumed; 0 before the first
         self._first: set[str] = set()
         self._learned: LearnedFootprints | None = None
-        self._above_bytes = 0  # the context above which it was fitted
         self._fitted = self._new = 0  # what it knew, and what has come since
 
     def choose_first(self, requests: Sequence[Request]) -> list[str]:
-        """The ids of the trials from which most is to be learned. They keep their memory."""
+        """The ids of the trials from which most is to be learned. They keep their memory if nothing is known yet."""
+        self._context = 0
         missing = max(0, FIRST - len(self._peaks))
         indices = spread([_values(request.trial) for request in requests], missing)
         chosen = [requests[index].trial.trial_id for index in indices]
-        self._first = set(chosen)
+        self._first = set() if self._peaks else set(chosen)
         return chosen
 
     def report(self, trial: Trial, report: EpochReport) -> bool:
@@ -220,8 +223,10 @@ class LearnedFeedback:
         memory = report.memory_bytes
         if memory is None:
             return False
-        if report.epoch == 0:
-            self._context_bytes = min(memory, self._context_bytes or memory)
+        if not report.metrics:  # its training begins
+            self._contexts[trial.trial_id] = memory
+            self._least_context = min(memory, self._least_context or memory)
+            self._context = max(memory, self._context)
             return False
         return self._add_peak(trial, memory)
 
@@ -229,7 +234,7 @@ class LearnedFeedback:
         """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
         if result.status == "out_of_memory" and result.limit_bytes:
             key = self._key(trial)
-            self._limits[key] = max(result.limit_bytes, self._limits.get(key, 0))
+            self._limits[key] = max(self._above(trial, result.limit_bytes), self._limits.get(key, 0))
             return self._add(SURPRISE)
         if result.peak_bytes and result.status in (*SUCCESSFUL, "paused", "diverged"):
             return self._add_peak(trial, result.peak_bytes)
@@ -240,35 +245,37 @@ class LearnedFeedback:
         if not self._peaks and not self._limits:
             return request
         if self._learned is None:
-            self._fit(raw)
+            self._fit()
         assert self._learned is not None
         found = self._learned.predict(_values(request.trial))
+        # Before the first trial of this process, what is expected of its workers, or what earlier ones took.
+        context = self._context or max(raw.context_bytes, self._least_context, self._own_bytes())
         estimate = replace(
             raw,
             activation_bytes=found.size_bytes,
-            context_bytes=self._context(raw),
+            context_bytes=context,
             # A cap counts what is allocated, which on the CPU is more than the resident peak that was measured.
             margin=calibration.UNCALIBRATED_MARGIN,
             headroom_bytes=found.margin_bytes + raw.headroom_bytes,
         )
         keeps_room = request.trial.trial_id in self._first and len(self._peaks) < FIRST
-        least = max(self._least(request.trial), need(raw) if keeps_room else 0)
+        least = max(context + self._least(request.trial), need(raw) if keeps_room else 0)
         return replace(request, estimate=estimate, need_bytes=max(need(estimate), least))
 
     def _least(self, trial: Trial) -> int:
-        """The peak of the same configuration, for example with another seed, or more than it ran out with."""
+        """What the same configuration took, for example with another seed, or more than it ran out with."""
         key = config_key(_values(trial))
         if key in self._peaks:
             return math.ceil(self._peaks[key] * (1 + calibration.CALIBRATED_MARGIN))
         return math.ceil(self._limits.get(key, 0) * RAN_OUT)
 
     def _add_peak(self, trial: Trial, peak: int) -> bool:
-        key = self._key(trial)
+        key, peak = self._key(trial), self._above(trial, peak)
         if peak <= GREW * self._peaks.get(key, 0):
             return False
         self._peaks[key] = peak
         found = self._learned.predict(self._values[key]) if self._learned else Prediction(0, 0)
-        surprises = key in self._limits or peak - self._above_bytes > found.size_bytes + found.margin_bytes
+        surprises = key in self._limits or peak > found.size_bytes + found.margin_bytes
         return self._add(SURPRISE if surprises else 1)
 
     def _add(self, weight: int) -> bool:
@@ -279,23 +286,20 @@ class LearnedFeedback:
         self._learned = None
         return True
 
-    def _fit(self, raw: MemoryEstimate) -> None:
+    def _fit(self) -> None:
         """Fits the peaks, and then what ran out of memory although the fit gives it no more than it had."""
-        context = self._above_bytes = self._context(raw)
-        samples = [
-            (self._values[key], float(max(LEAST_BYTES, self._peaks[key] - context))) for key in _some(self._peaks)
-        ]
+        samples = [(self._values[key], float(self._peaks[key])) for key in _some(self._peaks)]
         learned = LearnedFootprints(samples) if samples else None
         small: list[tuple[Values, float]] = []
         for key in _some(self._limits):
-            enough = float(max(LEAST_BYTES, RAN_OUT * (self._limits[key] - context)))
+            enough = RAN_OUT * self._limits[key]
             if key not in self._peaks and (not learned or learned.predict(self._values[key]).size_bytes < enough):
                 small.append((self._values[key], enough))
         self._learned = LearnedFootprints([*samples, *small]) if small or not learned else learned
         self._fitted, self._new = len(self._peaks) + len(self._limits), 0
 
-    def _context(self, raw: MemoryEstimate) -> int:
-        return raw.context_bytes if self._context_bytes is None else self._context_bytes
+    def _above(self, trial: Trial, size_bytes: int) -> int:
+        return max(LEAST_BYTES, size_bytes - self._contexts.get(trial.trial_id, self._least_context))
 
     def _key(self, trial: Trial) -> str:
         values = _values(trial)

@@ -205,6 +205,8 @@ class StudyLoop:
             self.stalls.begins(running[happening.trial_id].placement.trial)
         elif isinstance(happening, EpochReport):
             self.stalls.hears(happening.trial_id, happening.epoch)
+            if happening.again and happening.epoch <= self.course.state.reported.get(happening.trial_id, 0):
+                return
             self.take(Reported(happening, self.clock()))
         elif isinstance(happening, Question):
             answer = self._answer(happening)

@@ -130,7 +130,7 @@ def run_trial(
         placement=placement,
         metrics=attempt.metrics,
         epochs=attempt.epochs,
-        seconds=time.perf_counter() - started,
+        seconds=attempt.earlier_seconds + time.perf_counter() - started,
         peak_bytes=peak,
         error="; ".join(filter(None, [attempt.error, remark])),
         traceback=attempt.traceback,
@@ -164,6 +164,7 @@ class _TrialExecution:
     phase: Phase = ""
     lost: Lost = ""
     epochs: int = 0
+    earlier_seconds: float = 0.0  # of the training before the checkpoint with which it went on
     metrics: dict[str, float] = field(default_factory=dict)
     weights: bytes = b""
     unkept: str = ""  # why there are no weights
@@ -194,6 +195,9 @@ class _TrialExecution:
                 if not isinstance(event, EpochReport):
                     break
                 self.epochs = event.epoch
+                if event.again:
+                    yield event
+                    continue
                 seconds, share = time.perf_counter() - began, event.core_share
                 if share is None and self.placement.device.kind == "cuda":  # including spinning for the GPU
                     share = (time.process_time() - busy) / seconds
@@ -214,7 +218,9 @@ class _TrialExecution:
         except Exception as error:
             share_bytes = self.placement.limit_bytes - meter.context_bytes
             self._fail(error, share_bytes, _lack_of_memory(error, self.placement, meter, options))
-        self.error = "; ".join(filter(None, [self.error, *notes, *(checkpoint.faults if checkpoint else ())]))
+        if checkpoint:
+            self.earlier_seconds, notes = checkpoint.earlier_seconds, [*notes, *checkpoint.faults]
+        self.error = "; ".join(filter(None, [self.error, *notes]))
 
     def _keep(self, fit: Fit, *, program: bool) -> None:
         """Writes the weights as a file. Without them a trial that has its metrics is completed as well."""

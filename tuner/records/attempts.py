@@ -8,12 +8,25 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self, cast
 
 from tuner.objective import Objective
 from tuner.records import checking
-from tuner.records.checking import Amount, CheckedValue, Metric, Moment, Name, Shown, TrialId, Whole, checked
+from tuner.records.checking import (
+    Amount,
+    CheckedValue,
+    Metric,
+    Moment,
+    Name,
+    Shown,
+    Size,
+    TrialId,
+    Whole,
+    checked,
+    to_bytes,
+)
 from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Outcome, Phase, ShortOf, Status
 from tuner.values import encode, label
 
@@ -34,7 +47,10 @@ BLANK = ""  # what a table shows where a row has nothing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """How an attempt ended. Times are in seconds, memory in GB of 2**30 bytes; None means unknown."""
+    """How an attempt ended. Times are in seconds; None means unknown.
+
+    Memory is in bytes, here and in the journal. Tables have it in GB, in the columns of ``IN_GB``.
+    """
 
     # The columns of the CSV before its metrics.
     trial_id: TrialId
@@ -49,18 +65,18 @@ class Attempt:
     duration_s: Amount
     device: Shown | None = None
     gpu_fraction: Amount | None = None
-    estimated_memory_gb: Amount
-    peak_memory_gb: Amount | None = None
-    peak_ram_gb: Amount | None = None  # of its host's RAM beside a GPU's memory
+    estimated_bytes: Size
+    peak_bytes: Size | None = None
+    peak_ram_bytes: Size | None = None  # of its host's RAM beside a GPU's memory
     error: Shown = ""
     # In the journal alone, from here to ``config``: what resuming a study needs, and when the attempt was placed and
-    # ended. Reserved and measured memory are not rounded, so that a resumed study decides as before.
-    limit_gb: Amount | None = None
-    limit_ram_gb: Amount | None = None  # the same of its host's RAM beside a GPU's memory
+    # ended.
+    limit_bytes: Size | None = None
+    limit_ram_bytes: Size | None = None  # the same of its host's RAM beside a GPU's memory
     short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of that
     lost: Lost = ""  # "worker" or "node" if that died during the attempt, "memory" if others held that of its share
     phase: Phase = ""  # the phase in which it failed
-    rank_peaks_gb: Shown = ""  # of each rank, where there are several
+    rank_peaks: tuple[Size | None, ...] = ()  # of each rank, where there are several
     parent_checkpoint: Shown = ""  # the checkpoint that it took over, as a member of a population
     started_at: Moment | None = None  # when it was placed, in unix seconds
     ended_at: Moment | None = None
@@ -85,16 +101,16 @@ class Attempt:
             device=placement.label if placement else None,
             # Rounded down: seven shares of 0.142857 fit on a device, but seven of 0.1429 do not.
             gpu_fraction=math.floor(placement.fraction * 1e6) / 1e6 if placement else None,
-            estimated_memory_gb=in_gb(estimate.total_bytes),
-            peak_memory_gb=None if outcome.peak_bytes is None else outcome.peak_bytes / GB,
-            peak_ram_gb=None if outcome.host_peak_bytes is None else outcome.host_peak_bytes / GB,
+            estimated_bytes=estimate.total_bytes,
+            peak_bytes=outcome.peak_bytes,
+            peak_ram_bytes=outcome.host_peak_bytes,
             error=f"{outcome.phase}: {outcome.error}" if outcome.phase and outcome.error else outcome.error,
-            limit_gb=placement.limit_bytes / GB if placement else None,
-            limit_ram_gb=placement.host_bytes / GB if placement and placement.host_bytes else None,
+            limit_bytes=placement.limit_bytes if placement else None,
+            limit_ram_bytes=(placement.host_bytes or None) if placement else None,
             short_of=outcome.short_of,
             lost=outcome.lost,
             phase=outcome.phase,
-            rank_peaks_gb=", ".join("?" if peak is None else f"{peak / GB:.4f}" for peak in outcome.rank_peaks),
+            rank_peaks=outcome.rank_peaks,
             parent_checkpoint=trial.parent,
             started_at=None if started_at is None else round(started_at, 3),
             ended_at=None if ended_at is None else round(ended_at, 3),
@@ -107,13 +123,34 @@ class Attempt:
         return AttemptResult(
             self.status,
             self.lost,
-            _bytes(self.limit_gb) or 0,
-            _bytes(self.peak_memory_gb),
+            self.limit_bytes or 0,
+            self.peak_bytes,
             self.phase,
             self.short_of,
-            _bytes(self.limit_ram_gb) or 0,
-            _bytes(self.peak_ram_gb),
+            self.limit_ram_bytes or 0,
+            self.peak_ram_bytes,
         )
+
+    @property
+    def estimated_memory_gb(self) -> float:
+        """What was expected of it."""
+        return self.estimated_bytes / GB
+
+    @property
+    def peak_memory_gb(self) -> float | None:
+        """What it took."""
+        return None if self.peak_bytes is None else self.peak_bytes / GB
+
+    @property
+    def limit_gb(self) -> float | None:
+        """What was reserved for it."""
+        return None if self.limit_bytes is None else self.limit_bytes / GB
+
+    @property
+    def own_seconds(self) -> float:
+        """From its start to its end, without the training before a checkpoint with which it went on."""
+        known = self.started_at is not None and self.ended_at is not None
+        return self.ended_at - self.started_at if known else self.duration_s  # type: ignore[operator]
 
     @property
     def weights_kept(self) -> bool:
@@ -149,17 +186,22 @@ class Attempt:
         return found if not objective.others or all(map(math.isfinite, found)) else (math.inf,) * len(found)
 
     def _shown(self, name: str) -> Value:
-        value: Value = getattr(self, name)
-        return round(value, 4) if name in MEASURED and isinstance(value, float) else value
+        value = getattr(self, IN_GB.get(name, name))
+        if name == RANK_PEAKS:
+            return ", ".join("?" if peak is None else f"{peak / GB:.4f}" for peak in value)
+        if name not in IN_GB or value is None:
+            return cast("Value", value)
+        gb: float = value / GB
+        return gb if name in JOURNAL_ONLY else round(gb, 4)
 
     def to_line(self, *, exact: bool = False, cells: bool = False) -> Line:
         """The row of a table, with values as they are; with ``cells`` that of the CSV, for people.
 
-        ``exact`` is the line of the journal, with measured memory that is not rounded.
+        ``exact`` is the line of the journal, with memory in bytes.
         """
         line: Line = {}
         form = encode if exact else _cell if cells else lambda value: value
-        for name in _LINE:
+        for name in _FIELDS if exact else _COLUMNS:
             if name == "metrics":
                 line.update(checking.in_json(self.metrics) if exact else self.metrics)
             elif name == "config":
@@ -169,13 +211,22 @@ class Attempt:
         return line
 
 
-_NAMES = tuple(column.name for column in fields(Attempt))
-_LINE = tuple(name for name in _NAMES if name != STUDY)  # the fields of a line
+RANK_PEAKS = "rank_peaks_gb"
+IN_GB = {  # the columns of tables, and of journals of earlier versions, with the fields that they show
+    "estimated_memory_gb": "estimated_bytes",
+    "peak_memory_gb": "peak_bytes",
+    "peak_ram_gb": "peak_ram_bytes",
+    "limit_gb": "limit_bytes",
+    "limit_ram_gb": "limit_ram_bytes",
+    RANK_PEAKS: "rank_peaks",
+}
+_FIELDS = {name: name for column in fields(Attempt) if (name := column.name) != STUDY}
+_COLUMNS = {{field: column for column, field in IN_GB.items()}.get(name, name): name for name in _FIELDS}
+_NAMES = tuple(_COLUMNS)
 BEFORE_METRICS = _NAMES[: _NAMES.index("metrics")]
 AFTER_METRICS = _NAMES[_NAMES.index("metrics") + 1 : _NAMES.index("limit_gb")]
 JOURNAL_ONLY = _NAMES[_NAMES.index("limit_gb") : _NAMES.index("config")]
-MEASURED = ("peak_memory_gb", "peak_ram_gb")
-FIXED = frozenset((*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY))
+FIXED = frozenset((*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY, *IN_GB.values()))
 # The columns of text.
 _OF_TEXT = ("TrialId", "Name", "Shown", "Shown | None", "Status", "Lost", "Phase", "ShortOf", "str")
 TEXTS = tuple(column.name for column in fields(Attempt) if column.type in _OF_TEXT)
@@ -188,14 +239,27 @@ def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:
         InputError: a value is missing or has a wrong type; the message begins with ``where``.
     """
     fixed, config, metrics = dict[str, object](), dict[str, object](), dict[str, object]()
+    in_bytes = "estimated_bytes" in line and "estimated_memory_gb" not in line
+    names = _FIELDS if in_bytes else _COLUMNS  # an earlier version could have a metric that is called as a field is
     for key, value in line.items():
-        if key in FIXED:
-            fixed[key] = value
+        if key in FIXED and key in names:
+            fixed[names[key]] = value if in_bytes or key not in IN_GB else to_bytes(_split(key, value))
         elif key.startswith(CONFIG):
             config[sys.intern(key.removeprefix(CONFIG))] = value
         else:
             metrics[sys.intern(key)] = value
-    return checked(Attempt, {**fixed, "metrics": metrics, "config": config}, where, _column)
+    given = {field: key for key, field in names.items()}
+    return checked(Attempt, {**fixed, "metrics": metrics, "config": config}, where, partial(_column, given))
+
+
+def _split(column: str, value: object) -> object:
+    """The peaks in the text of ``RANK_PEAKS``; another column's value as it is."""
+    if column != RANK_PEAKS or not isinstance(value, str):
+        return value
+    try:
+        return [None if peak == "?" else float(peak) for peak in value.split(", ") if peak]
+    except ValueError:
+        return value
 
 
 def attempts_of(table: pd.DataFrame) -> list[Attempt]:
@@ -220,15 +284,6 @@ def _of_table(line: Mapping[str, object], number: int) -> Attempt:
     others = {key for key in texts if key not in FIXED and not key.startswith(CONFIG)}
     known = {key: value for key, value in given.items() if key not in others}
     return replace(parse_attempt({**blank, **known}, f"row {number}"), study=str(line.get(STUDY) or ""))
-
-
-def in_gb(size_bytes: int) -> float:
-    """A size in GB, as rows have it."""
-    return round(size_bytes / GB, 4)
-
-
-def _bytes(size_gb: float | None) -> int | None:
-    return None if size_gb is None else int(size_gb * GB)
 
 
 def columns(rows: Sequence[Attempt], expected: Iterable[str] = ()) -> list[str]:
@@ -288,7 +343,7 @@ def _is_formula(text: str) -> bool:
     return len(text) > 1 and text.lstrip("'").startswith(FORMULAS)
 
 
-def _column(path: Sequence[int | str]) -> str:
+def _column(names: Mapping[str, str], path: Sequence[int | str]) -> str:
     """The column of a field, given as the path to it."""
     group, *key = map(str, path)
-    return {"metrics": "", "config": CONFIG}.get(group, group) + "".join(key[:1])
+    return {"metrics": "", "config": CONFIG}.get(group, names.get(group, group)) + "".join(key[:1])

@@ -1,23 +1,36 @@
 """The reports of trials after their epochs, in ``epochs.jsonl``: for learning curves, and for resumed studies.
 
-Lines are buffered for up to a second and not synced to the disk. Without the file, curves are missing, and a resumed
-study's pruner and search know the ends of trials alone.
+Each line is written at once and not synced to the disk. Without the file, curves are missing, and a resumed study's
+pruner and search know the ends of trials alone.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.machine.atomic_files import not_following
-from tuner.records.checking import Amount, Metric, Moment, TrialId, Whole, in_json, readable_lines, recorded
-from tuner.trial import GB, EpochReport
+from pydantic import model_validator
 
-FLUSH_SECONDS = 1.0
+from tuner.machine.atomic_files import not_following
+from tuner.records.checking import (
+    Metric,
+    Moment,
+    Size,
+    TrialId,
+    Whole,
+    in_json,
+    readable_lines,
+    recorded,
+    sizes_in_bytes,
+)
+from tuner.trial import EpochReport
+
 MOST_BYTES = 2**30
 
 
@@ -30,8 +43,13 @@ class EpochLine:
     epoch: Whole  # counts from 1; 0 for the beginning of training
     at: Moment  # the time in unix seconds
     metrics: Mapping[str, Metric]  # by name; None for a metric that was no number
-    memory_gb: Amount | None = None  # the peak of its process on its device so far; None if unknown
-    host_peak_gb: Amount | None = None  # beside a GPU, its peak in its host's RAM so far; None if unknown
+    memory_bytes: Size | None = None  # the peak of its process on its device so far; None if unknown
+    host_peak_bytes: Size | None = None  # beside a GPU, its peak in its host's RAM so far; None if unknown
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older(cls, values: object) -> object:
+        return sizes_in_bytes(values, {"memory_gb": "memory_bytes", "host_peak_gb": "host_peak_bytes"})
 
 
 class EpochLog:
@@ -40,12 +58,11 @@ class EpochLog:
     def __init__(self, path: Path) -> None:
         """Writes nothing yet. The lines of an existing file are kept."""
         self._path = path
-        self._lines: list[str] = []
-        self._flushed = time.monotonic()
-        self._appends = False  # whether the last line is its own
+        self._file: io.FileIO | None = None
+        self._is_cut = False  # whether the last line is incomplete
 
     def add(self, report: EpochReport, attempt: int) -> None:
-        """Adds the report of a trial's attempt."""
+        """Writes the report of a trial's attempt at once; if that fails, it is lost."""
         line = {
             "trial_id": report.trial_id,
             "attempt": attempt,
@@ -54,25 +71,29 @@ class EpochLog:
             "metrics": in_json(recorded(report.metrics)),
         }
         if report.memory_bytes is not None:
-            line["memory_gb"] = report.memory_bytes / GB
+            line["memory_bytes"] = report.memory_bytes
         if report.host_peak_bytes is not None:
-            line["host_peak_gb"] = report.host_peak_bytes / GB
-        self._lines.append(json.dumps(line))
-        if time.monotonic() >= self._flushed + FLUSH_SECONDS:
-            self.flush()
+            line["host_peak_bytes"] = report.host_peak_bytes
+        text = json.dumps(line).encode() + b"\n"
+        with suppress(OSError):
+            if self._file is None or not os.fstat(self._file.fileno()).st_nlink:  # a trial may have removed it
+                self.close()
+                self._file = self._opened()
+            text = b"\n" * self._is_cut + text
+            self._is_cut = self._file.write(text) != len(text)
 
-    def flush(self) -> None:
-        """Writes the buffered lines; if that fails, they are lost."""
-        self._flushed = time.monotonic()
-        if not self._lines:
-            return
-        text = "".join(f"{line}\n" for line in self._lines)
-        self._lines.clear()
-        with suppress(OSError), open(self._path, "ab", opener=not_following) as file:
-            if file.tell() and not self._appends:  # a kill may have left an incomplete line
-                text = "\n" + text
-            self._appends = True
-            file.write(text.encode())
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> io.FileIO:
+        file = open(self._path, "a+b", buffering=0, opener=not_following)  # noqa: SIM115
+        if size := file.seek(0, os.SEEK_END):  # a kill may have left an incomplete line
+            file.seek(size - 1)
+            self._is_cut = file.read(1) != b"\n"
+        return file
 
 
 def read_epochs(path: Path) -> list[EpochLine]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PlainValidator
+from pydantic import Field, PlainValidator, model_validator
 
 from tuner.errors import InputError
 from tuner.machine.regular_files import MOST_BYTES, regular
@@ -18,10 +18,12 @@ from tuner.records.checking import (
     Name,
     Names,
     Shown,
+    Size,
     TrialId,
     Whole,
     checked_json,
     readable_lines,
+    sizes_in_bytes,
 )
 from tuner.records.files import STUDY, SUGGESTIONS
 from tuner.trial import Configuration, Device
@@ -69,11 +71,16 @@ class PlanRecord:
     ram_footprint_bytes: int = 0
     workers: int = 0
     tight: Sequence[str] = field(default_factory=list)  # the names of trials with less than they would cache
-    # The shares, in GB as in the rows, of first trials whose footprints were not known yet. They are no estimates.
-    first_shares_gb: Sequence[Amount] = field(default_factory=list)
+    # The shares in bytes of first trials whose footprints were not known yet. They are no estimates.
+    first_shares: Sequence[Size] = field(default_factory=list)
     # Expected times, as far as they were known: an epoch of each workload's slowest trial, and all trials together.
     epoch_seconds: Mapping[str, Amount] = field(default_factory=dict)
     seconds: Amount | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _older(cls, values: object) -> object:
+        return sizes_in_bytes(values, {"first_shares_gb": "first_shares"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -195,7 +195,7 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     need = f"{sizes} a {_whose(requests)}"
     if guess.is_given:
         return f"{need}, as given"
-    if guess.is_learned:
+    if guess.is_first_share:
         if len(requests) == 1:
             return f"not known yet: the trial gets {sizes}"
         return f"not known yet: the first {_whose(requests)}s get {sizes} each; their peaks tell what others need"

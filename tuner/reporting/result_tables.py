@@ -172,28 +172,28 @@ def has_seeds(rows: Sequence[Attempt]) -> bool:
     return len({row.seed for row in rows}) > 1
 
 
-def measured_rows(rows: Sequence[Attempt], first_shares_gb: Sequence[float]) -> list[Attempt]:
+def measured_rows(rows: Sequence[Attempt], first_shares: Sequence[int]) -> list[Attempt]:
     """The completed rows with a known peak and an estimate.
 
-    A share of ``PlanRecord.first_shares_gb`` is no estimate.
+    A share of ``PlanRecord.first_shares`` is no estimate.
     """
-    known = [row for row in rows if row.status == "completed" and row.peak_memory_gb]
-    return [row for row in known if row.estimated_memory_gb not in first_shares_gb]
+    known = [row for row in rows if row.status == "completed" and row.peak_bytes]
+    return [row for row in known if row.estimated_bytes not in first_shares]
 
 
-def estimate_accuracy(rows: Sequence[Attempt], first_shares_gb: Sequence[float]) -> str:
+def estimate_accuracy(rows: Sequence[Attempt], first_shares: Sequence[int]) -> str:
     """Summarises the errors of estimates and names trials that exceeded their shares; empty without any."""
-    measured = [(row, row.number("peak_memory_gb")) for row in measured_rows(rows, first_shares_gb)]
+    measured = [(row, row.peak_bytes or 0) for row in measured_rows(rows, first_shares)]
     if not measured:
         return ""
-    errors = [row.estimated_memory_gb / peak - 1 for row, peak in measured]
+    errors = [row.estimated_bytes / peak - 1 for row, peak in measured]
     worst = max(range(len(errors)), key=lambda i: abs(errors[i]))
     median = statistics.median(abs(error) for error in errors)
     under = sum(error < 0 for error in errors)
     several = len({row.workload for row in rows}) > 1
     seeds = len({row.seed for row in rows}) > 1
     names = [title(row.workload, row.name, several=several, seed=row.seed if seeds else None) for row, _ in measured]
-    over = [name for name, (row, peak) in zip(names, measured, strict=True) if peak > (row.limit_gb or math.inf)]
+    over = [name for name, (row, peak) in zip(names, measured, strict=True) if peak > (row.limit_bytes or math.inf)]
     beyond = f"; these took more than was reserved for them: {some_names(over)}" if over else ""
     return (
         f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({names[worst]}), "

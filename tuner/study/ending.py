@@ -29,7 +29,7 @@ from tuner.study.record import doubt
 from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stored_options import needs_objects, same_call
-from tuner.trial import FRONT, GB, RANKS, MemoryEstimate, title
+from tuner.trial import FRONT, RANKS, MemoryEstimate, title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,12 +49,12 @@ def learn_from(study: Study, result: StudyResult, console: Console) -> None:
     try:
         for (workload, device), trials in ended.items():
             task = study.tasks[workload]
-            peaks = [(raw, row.peak_memory_gb) for raw, row in trials if row.peak_memory_gb and not _filled(raw, row)]
-            in_ram = [(raw, row.peak_ram_gb) for raw, row in trials if row.peak_ram_gb and raw.host_bytes]
+            peaks = [(raw, row.peak_bytes) for raw, row in trials if row.peak_bytes and not _filled(raw, row)]
+            in_ram = [(raw, row.peak_ram_bytes) for raw, row in trials if row.peak_ram_bytes and raw.host_bytes]
             times = [(raw, row.config, took[row.trial_id]) for raw, row in trials if row.trial_id in took]
-            service.learn(workload, device, [(raw, int(peak * GB)) for raw, peak in peaks])
+            service.learn(workload, device, peaks)
             if in_ram:
-                service.learn_in_ram(workload, device, [(raw, int(peak * GB)) for raw, peak in in_ram])
+                service.learn_in_ram(workload, device, in_ram)
             service.learn_times(task.workload, task.data, device, times)
     except TunerError as error:  # the study is complete all the same
         print_text(console, f"not calibrated: {error.text}")
@@ -114,7 +114,7 @@ def _print_end(console: Console, study: Study, result: StudyResult, record: Stud
     tables = not (study.selected.returns_table and in_notebook())
     programs = record.programs
     figures = Figures(result.trials, study.attempts, result.plan, study.settings, programs)
-    lines = [estimate_accuracy(result.trials, record.plan.first_shares_gb)] if study.settings.estimates_memory else []
+    lines = [estimate_accuracy(result.trials, record.plan.first_shares)] if study.settings.estimates_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, objective in study.objectives.items():

@@ -23,6 +23,7 @@ from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.simulation import expected_seconds
 from tuner.hyperparameters import is_auto
+from tuner.machine.holders import status
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.checking import collecting_later
@@ -197,6 +198,8 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
         misfits=misfits,
         left=more,
     )
+    if settings.resume:
+        fit = _corrected(fit, steering.feedback, whole)
     if fit:
         trials = len(fit) + more if steering.searching else 0
         if loaded.selected.is_endless:
@@ -223,7 +226,8 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
 def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -> Steering:
     """The study's policies, after they have heard what an earlier process did."""
     settings, tasks, search, estimates = loaded.settings, loaded.tasks, loaded.selected.search, sized.estimates
-    feedback = StudyFeedback({}, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes)
+    own = _resident_bytes if settings.in_process and devices[0].kind == "cpu" else int
+    feedback = StudyFeedback({}, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes, own)
     retrying = Retrying(settings.retry_policy, partial(smaller, tasks), settings.seed)
     packing, searcher = Packing(), search.searcher if search else None
     searching = Searching(search, tasks, devices, settings, estimates, packing) if search else None
@@ -249,6 +253,23 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
             alone = goes_on(course.state, paused, following(paused.trial, paused.epochs), 0.0)
             course.take(population.after(course.state, paused, 0.0) if population else alone)
     return Steering(course, feedback, packing, searching, population)
+
+
+def _corrected(requests: Sequence[Request], feedback: StudyFeedback, whole: Whole) -> list[Request]:
+    """The requests, corrected by what earlier trials have taken; none needs more than a whole device by that."""
+    found = {request.trial.trial_id: request for request in feedback.begin(requests)}
+
+    def bounded(before: Request) -> Request:
+        now, (most, ram) = found[before.trial.trial_id], whole.of(before.trial)
+        need, host = min(now.need_bytes, max(most, before.need_bytes)), max(ram, before.host_bytes)
+        return replace(now, need_bytes=need, host_bytes=min(now.host_bytes, host))
+
+    return [bounded(request) for request in requests]
+
+
+def _resident_bytes() -> int:
+    """The size of this process."""
+    return status().get("VmRSS", 0)
 
 
 def check_known(requests: Sequence[Request], settings: Settings) -> None:

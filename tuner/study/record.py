@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from tuner.decisions.packing import is_tight
 from tuner.errors import ParameterError, one_line
 from tuner.machine.revision import git_revision
-from tuner.records.attempts import in_gb
 from tuner.records.checking import LARGEST_AMOUNT
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import PlanRecord, StudyRecord
@@ -78,8 +77,8 @@ def to_record(study: Study) -> StudyRecord:
     configurations, record = listed(study.trials, several=len(study.tasks) > 1), study.record
     if not study.settings.resume:
         return _new(study)
-    if (shares := _first_shares_gb(study, record.plan)) != list(record.plan.first_shares_gb):
-        record = replace(record, plan=replace(record.plan, first_shares_gb=shares))
+    if (shares := _first_shares(study, record.plan)) != list(record.plan.first_shares):
+        record = replace(record, plan=replace(record.plan, first_shares=shares))
     if study.selected.search or len(configurations) > len(record.configurations):
         study_id = study.selected.optuna.id if study.selected.optuna else record.id
         grown = replace(record, configurations=configurations, id=study_id)
@@ -110,7 +109,7 @@ def _new(study: Study) -> StudyRecord:
             **vars(study.plan),
             workers=study.plan.workers,
             tight=_tight(study),
-            first_shares_gb=_first_shares_gb(study, PlanRecord()),
+            first_shares=_first_shares(study, PlanRecord()),
             epoch_seconds=_epoch_seconds(study),
             seconds=study.seconds if (study.seconds or 0.0) <= LARGEST_AMOUNT else None,
         ),
@@ -131,10 +130,10 @@ def doubt(task: TrainingTask) -> str:
         return f"the workload's method caution failed: {summarize(error)}"
 
 
-def _first_shares_gb(study: Study, before: PlanRecord) -> list[float]:
-    """The first shares of this run and of earlier runs, in GB."""
+def _first_shares(study: Study, before: PlanRecord) -> list[int]:
+    """The first shares of this run and of earlier runs, in bytes."""
     learned = [estimate for estimate in study.estimates.raw.values() if estimate.is_learned]
-    return sorted({*before.first_shares_gb, *(in_gb(estimate.total_bytes) for estimate in learned)})
+    return sorted({*before.first_shares, *(estimate.total_bytes for estimate in learned)})
 
 
 def _epoch_seconds(study: Study) -> dict[str, float]:

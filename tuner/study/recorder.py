@@ -56,7 +56,6 @@ class Recorder(Listener):
             self._stopped[trial_id] = outcome, time.monotonic()
             return
         outcome = self._described(outcome)
-        self._epochs.flush()  # what it reported is known to whoever knows that it has ended
         request = self._unfinished.pop(trial_id)
         estimate = outcome.placement.estimate if outcome.placement else request.estimate
         row = self.folder.record(outcome, estimate, weights, self._times(trial_id))
@@ -121,7 +120,7 @@ class Recorder(Listener):
                 self.trackers.ended(self.folder.record(outcome, request.estimate, bytes, times))
             self._unfinished.clear()
         finally:
-            self._epochs.flush()
+            self._epochs.close()
             self.folder.close()
             self._say(self.trackers.close())
 
@@ -199,6 +198,6 @@ class Recorder(Listener):
             stopped,
             metrics=report.metrics,
             epochs=report.epoch,
-            seconds=self._ended(trial_id) - began,
+            seconds=max(stopped.seconds, self._ended(trial_id) - began),
             error="; ".join(filter(None, [f"{cause} while it ran", stopped.error])),
         )

@@ -21,7 +21,7 @@ from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import StudyRecord
 from tuner.spec.settings import Settings
-from tuner.trial import AUTO, GB, RANKS, Configuration, EpochReport, Trial
+from tuner.trial import AUTO, RANKS, Configuration, EpochReport, Trial
 from tuner.values import config_key, value_key
 from tuner.workloads.task import Tasks
 
@@ -227,8 +227,8 @@ def events_of(attempts: Sequence[Attempt], lines: Sequence[EpochLine], trials: M
 
 def _reported(line: EpochLine) -> Reported:
     metrics = {name: math.nan if value is None else value for name, value in line.metrics.items()}
-    memory, host = (None if gb is None else int(gb * GB) for gb in (line.memory_gb, line.host_peak_gb))
-    return Reported(EpochReport(line.trial_id, line.epoch, 0, metrics, memory, host), line.at)
+    report = EpochReport(line.trial_id, line.epoch, 0, metrics, line.memory_bytes, line.host_peak_bytes)
+    return Reported(report, line.at)
 
 
 def _ended(row: Attempt, planned: Trial) -> Ended:
@@ -240,5 +240,4 @@ def _ended(row: Attempt, planned: Trial) -> Ended:
     elif now != then:
         config = {key: value for key, value in planned.config.items() if key not in now} | then
         trial = replace(trial, config=config)
-    size = int(row.estimated_memory_gb * GB)
-    return Ended(trial, row.result, row.metrics, 0.0, size, epochs=row.epochs)
+    return Ended(trial, row.result, row.metrics, 0.0, row.estimated_bytes, epochs=row.epochs)

@@ -32,6 +32,8 @@ class TrainingState:
     best: dict[str, float] = field(default_factory=dict)  # the metrics of the best epoch so far
     weights: dict[str, Tensor] = field(default_factory=dict)  # the model's state after the best epoch, on the CPU
     schedule: dict[str, Any] = field(default_factory=dict)  # the state of the workload's own ``lr_schedule``
+    seconds: float = 0.0  # that training took up to here
+    reports: list[Any] = field(default_factory=list)  # the last ``REPORTS``: epochs with their metrics
 
 
 class Checkpoint:
@@ -49,7 +51,8 @@ class Checkpoint:
         self._path = folder / f"{trial.trial_id}.pt"
         self._every_seconds = every_seconds
         self._stop_asked = stop_asked
-        self._last = time.monotonic()
+        self._last = self._began = time.monotonic()
+        self.earlier_seconds = 0.0  # of the training that it goes on with
         self._kept = 0  # the epoch in the file
         self._faults: dict[str, str] = {}
         # These options change only the memory or the time of a training, not its result.
@@ -84,7 +87,9 @@ class Checkpoint:
         optimizer.load_state_dict(content["optimizer"])
         for group, values in zip(optimizer.param_groups, own, strict=True):
             group |= values
-        return TrainingState(**content["progress"])
+        progress = TrainingState(**content["progress"])
+        self.earlier_seconds, progress.reports = progress.seconds, []
+        return progress
 
     def _read(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState | None:
         try:
@@ -102,8 +107,12 @@ class Checkpoint:
             why = f"it is damaged, or of an earlier version ({type(error).__name__})"
             self._faults["read"] = f"checkpoint {self._path.name} not used: {why}"
             return None
-        self._kept = progress.epoch
+        self._kept, self.earlier_seconds = progress.epoch, progress.seconds
         return progress
+
+    def seconds(self) -> float:
+        """The seconds of the training so far."""
+        return self.earlier_seconds + time.monotonic() - self._began
 
     def stop_if_asked(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
         """Writes the file and raises ``Stopped`` if the study ends. It is called between two epochs."""
@@ -133,7 +142,7 @@ class Checkpoint:
         weights = {name: value for name, value in progress.weights.items() if name in state}
         content = {
             **self._of,
-            "progress": {**vars(progress), "weights": weights},
+            "progress": {**vars(progress), "weights": weights, "seconds": self.seconds()},
             "model": state,
             "optimizer": optimizer.state_dict(),
             "random": _random_state(),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from tuner.errors import TunerError
-from tuner.trial import Phase
+from tuner.trial import EpochReport, Phase, Trial
+
+REPORTS = 64  # a checkpoint has the last ones: a worker is not so far ahead of its study
 
 
 class Diverged(TunerError):
@@ -37,6 +39,14 @@ class Paused(Pruned):
 
 class Stopped(TunerError):
     """The study ends. The trial has written its checkpoint, if that was possible."""
+
+
+def told_again(
+    trial: Trial, epochs: int, reports: Iterable[tuple[int, Mapping[str, float]]]
+) -> Iterator[EpochReport]:
+    """The reports before a checkpoint: a study that was killed may not have written down the last ones."""
+    for epoch, metrics in reports:
+        yield EpochReport(trial.trial_id, epoch, epochs, metrics, again=True)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import nn
 
 from tuner.objective import Objective
 from tuner.training.checkpoints import Checkpoint, TrainingState
-from tuner.training.endings import Diverged, Fit, Paused, Pruned, phases
+from tuner.training.endings import REPORTS, Diverged, Fit, Paused, Pruned, phases, told_again
 from tuner.training.exchange import Ranks
 from tuner.training.graphs import steps_of
 from tuner.training.learning_rates import LearningRates
@@ -82,6 +82,7 @@ def fit(
         if progress.weights:  # a checkpoint has them without what is no part of the state
             progress.weights |= unchanging
         yield EpochReport(trial.trial_id, progress.epoch, last)
+        yield from told_again(trial, last, progress.reports)
         number, launching = count(1), Launching()
         enter("first step")
 
@@ -119,6 +120,7 @@ def fit(
                 weights = snapshot(model) | unchanging if leads else {}
                 progress.best, progress.weights = {**metrics, "best_epoch": epoch}, weights
             progress.epoch, progress.schedule = epoch, rates.end(metrics)
+            progress.reports = [*progress.reports, (epoch, metrics)][-REPORTS:]
             if checkpoint:
                 checkpoint.save_if_due(model, optimizer, progress)
             enter("training")

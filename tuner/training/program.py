@@ -18,7 +18,7 @@ from tuner.errors import MissingMetric, WorkloadError
 from tuner.machine.first_use import load_early
 from tuner.machine.threads import limit_threads
 from tuner.objective import Objective
-from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phases
+from tuner.training.endings import REPORTS, Diverged, Fit, Paused, Pruned, Stopped, phases, told_again
 from tuner.training.process_state import put_back, seed_of
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
 from tuner.training.ranks import joined
@@ -57,6 +57,7 @@ def run_program(
     session = _Session(trial, objective, store, progress, place)
     with phases() as enter:
         yield EpochReport(trial.trial_id, progress.epoch, trial.epochs)
+        yield from told_again(trial, trial.epochs, progress.reports)
         program_thread().start(partial(session.run, program, data, place.threads if place else 1))
         enter("training")
         try:
@@ -144,6 +145,7 @@ class _Session:
             progress.best = {**numbers, "best_epoch": progress.epoch}
         if is_best and not more:
             progress.best_checkpoint, self._store.best_fault = None, ""  # an earlier best is missed no more
+        progress.reports = [*progress.reports[: -1 if again else None], (progress.epoch, numbers)][-REPORTS:]
         self.saved = checkpoint is not None
         if checkpoint is not None:
             self._store.save(checkpoint, progress, is_best=is_best)  # type: ignore[arg-type]

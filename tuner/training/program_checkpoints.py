@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +34,8 @@ class Progress:
     offset: int = 0  # 1 for a program whose epochs begin at 0
     best: dict[str, float] = field(default_factory=dict)  # the metrics of the best report so far
     best_checkpoint: int | None = None  # the number of the checkpoint that came with it
+    seconds: float = 0.0  # that training took up to here
+    reports: list[Any] = field(default_factory=list)  # the last ``REPORTS``: epochs with their metrics
 
 
 class ProgramCheckpoints:
@@ -56,6 +59,7 @@ class ProgramCheckpoints:
             self._of["parent"] = trial.parent
         self.faults: tuple[str, ...] = ()
         self.best_fault = ""
+        self._began, self.earlier_seconds = time.monotonic(), 0.0  # the latter of the training that it goes on with
         self._last = max(self._numbers(), default=0)
 
     def restore(self) -> Progress:
@@ -66,9 +70,13 @@ class ProgramCheckpoints:
         shutil.copytree(self._parent, self._path, dirs_exist_ok=True)
         for number in self._numbers():
             about = self._path / str(number) / PROGRESS
-            about.write_text(json.dumps({**json.loads(about.read_text()), "of": self._of}))
+            about.write_text(json.dumps({**json.loads(about.read_text()), "reports": [], "of": self._of}))
         self._last = max(self._numbers())
         return self._restored()
+
+    def seconds(self) -> float:
+        """The seconds of the training so far."""
+        return self.earlier_seconds + time.monotonic() - self._began
 
     @property
     def is_empty(self) -> bool:
@@ -95,7 +103,7 @@ class ProgramCheckpoints:
             if content.pop("of") == self._of:
                 best_fault = content.pop("best_fault", "")
                 progress = Progress(**content)
-                self.best_fault = best_fault
+                self.best_fault, self.earlier_seconds = best_fault, progress.seconds
                 return progress
             fault = "it belongs to another training"
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -124,7 +132,7 @@ class ProgramCheckpoints:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             _write(partial, content)
-            own = {"best_checkpoint": kept, "best_fault": self.best_fault, "of": self._of}
+            own = {"best_checkpoint": kept, "best_fault": self.best_fault, "seconds": self.seconds(), "of": self._of}
             (partial / PROGRESS).write_text(json.dumps({**asdict(progress), **own}))
             os.rename(partial, self._path / str(number))
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError from OSError

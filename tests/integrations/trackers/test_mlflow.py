@@ -13,7 +13,7 @@ from tests.support.attempts import attempt
 from tuner.errors import InputError
 from tuner.integrations.trackers.mlflow import MLflow
 from tuner.records.epochs import read_epochs
-from tuner.trial import Trial
+from tuner.trial import GB, Trial
 
 if TYPE_CHECKING:  # collecting the tests is not to take MLflow's seconds
     from mlflow import MlflowClient
@@ -68,7 +68,7 @@ def test_a_store_holds_the_figures_of_the_csv_and_of_every_epoch(tmp_path: Path,
     lines = {line.epoch: line for line in read_epochs(tmp_path / "out" / "epochs.jsonl") if line.trial_id == "t001"}
     for metric in ("val_loss", "train_loss"):
         assert steps(uri, found["t001"], f"epoch/{metric}") == {n: lines[n].metrics[metric] for n in (1, 2, 3)}
-    assert steps(uri, found["t001"], "memory/taken_gb") == {n: lines[n].memory_gb for n in (1, 2, 3)}
+    assert steps(uri, found["t001"], "memory/taken_gb") == {n: lines[n].memory_bytes / GB for n in (1, 2, 3)}
     assert steps(uri, found["t001"], "memory/share_gb") == {1: 0.1, 2: 0.1, 3: 0.1}
 
 

@@ -11,6 +11,7 @@ from tensorboard.plugins.hparams import metadata
 
 from tests.study.test_study import Interrupted, study
 from tuner.records.epochs import read_epochs
+from tuner.trial import GB
 
 LISTED = ({"name": "a"}, {"name": "b c", "lr": 0.01})
 
@@ -49,7 +50,7 @@ def test_event_files_hold_the_figures_of_the_csv_and_of_every_epoch(tmp_path: Pa
             assert curve(run, name) == {3: single(row[name])}
         own = {line.epoch: line for line in lines if line.trial_id == row["trial_id"] and line.metrics}
         assert curve(run, "epoch/val_loss") == {step: single(own[step].metrics["val_loss"]) for step in (1, 2, 3)}
-        assert curve(run, "memory/taken_gb") == {step: single(own[step].memory_gb) for step in (1, 2, 3)}
+        assert curve(run, "memory/taken_gb") == {step: single(own[step].memory_bytes / GB) for step in (1, 2, 3)}
         assert list(curve(run, "memory/share_gb").values()) == [single(0.1)] * 3
 
 

@@ -35,9 +35,9 @@ def test_memory_that_was_given_is_no_estimate(study: StudyView, given: dict[str,
 
 def test_the_shares_of_first_trials_are_no_estimates(study: StudyView) -> None:
     completed = [row for row in study.rows if row.status == "completed"]
-    first = {row.estimated_memory_gb for row in completed[:2]}
-    view = replace(study, record=replace(study.record, plan=replace(study.record.plan, first_shares_gb=[*first])))
-    others = sum(row.estimated_memory_gb not in first for row in completed)
+    first = {row.estimated_bytes for row in completed[:2]}
+    view = replace(study, record=replace(study.record, plan=replace(study.record.plan, first_shares=[*first])))
+    others = sum(row.estimated_bytes not in first for row in completed)
     chart = estimate_against_peak(view)
     assert 0 < others < len(completed)
     assert (len(points(chart, "markers").x), f" of {others} under the peak" in chart.caption) == (others, True)

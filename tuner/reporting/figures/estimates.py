@@ -26,7 +26,7 @@ def estimate_against_peak(study: StudyView) -> Chart:
         given = settings.get("memory_gb") or settings.get("model_memory_gb")
         size = f"{given:g} GB" if isinstance(given, (int, float)) else "what a function of its configuration says"
         return Chart(title, f"No memory was estimated: each was given {size}.")
-    first_shares = study.record.plan.first_shares_gb
+    first_shares = study.record.plan.first_shares
     rows = measured_rows(study.rows, first_shares)
     if not rows:
         return Chart(title, "No completed trial has an estimate and a measured peak yet, so none can be judged.")
@@ -39,7 +39,7 @@ def estimate_against_peak(study: StudyView) -> Chart:
 
 
 def _draw(rows: Sequence[Attempt], names: Names) -> Plot:
-    estimated, peaks = [row.estimated_memory_gb for row in rows], [row.number("peak_memory_gb") for row in rows]
+    estimated, peaks = ([row.number(f"{what}_memory_gb") for row in rows] for what in ("estimated", "peak"))
     least, most = min(*estimated, *peaks), 1.06 * max(*estimated, *peaks)
     low = 0.94 * least if least > most / 3 else 0.0
     over = [peak > guess for guess, peak in zip(estimated, peaks, strict=True)]

@@ -98,7 +98,7 @@ def _times(study: StudyView) -> list[tuple[str, str]]:
     if bars := study.bars[0]:
         took = max(bar.end for bar in bars)
         found.append(("Took" if len(study.rows) == study.total else "So far", duration(took)))
-    trained = sum(row.duration_s for row in study.attempts)
+    trained = sum(row.own_seconds for row in study.attempts)
     return [*found, ("Training", f"{duration(trained)} over all attempts")]
 
 

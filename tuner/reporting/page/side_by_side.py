@@ -64,7 +64,7 @@ def _trials(study: StudyView) -> str:
 
 
 def _training(study: StudyView) -> str:
-    return duration(sum(row.duration_s for row in study.attempts))
+    return duration(sum(row.own_seconds for row in study.attempts))
 
 
 def _best(study: StudyView, workload: str) -> str:
