@@ -321,6 +321,11 @@ class EpochReport:
     # The part of a CPU core that the trial kept busy in that time; None on the CPU, or if unknown.
     core_share: float | None = None
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the trial has done all its epochs."""
+        return 0 < self.epochs <= self.epoch
+
 
 @dataclass(frozen=True)
 class Question:
