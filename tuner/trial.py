@@ -336,6 +336,11 @@ class EpochReport:
     core_share: float | None = None
     again: bool = False  # whether it is from before the checkpoint with which the trial goes on
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the trial has done all its epochs."""
+        return 0 < self.epochs <= self.epoch
+
 
 @dataclass(frozen=True)
 class Question:

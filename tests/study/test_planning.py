@@ -58,9 +58,9 @@ def test_devices_that_join_are_planned_for_the_trials_that_fit_there(gpu_16gb: D
     assert plan_more(state, [small], bounded, 0) is None
     without = apply(state, DeviceLost(gpu_16gb, "its node died"))
     assert plan_more(without, [small], bounded, 0) is not None, "it takes the place of the lost one"
-    needs_ram = tuple(dataclasses.replace(request, host_bytes=50 * GB) for request in requests[1:])
+    waits = state.waiting.insert("t9", dataclasses.replace(requests[1], host_bytes=50 * GB))
     in_ram = dataclasses.replace(gpu_16gb, node_id="b", ram_bytes=40 * GB, free_ram_bytes=40 * GB)
-    more = plan_more(apply(state, Planned(needs_ram, {})), [in_ram], settings, 0)
+    more = plan_more(dataclasses.replace(state, waiting=waits), [in_ram], settings, 0)
     assert more is not None and more.workers == 1, "one trial fits, and the other lacks RAM"
     uniform = dataclasses.replace(plan, packing="uniform")
     assert plan_more(dataclasses.replace(state, plan=uniform), [small], settings, 0) is None, "9 GB for each"

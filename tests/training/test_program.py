@@ -23,7 +23,7 @@ from tuner.training import program_checkpoints
 from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
 from tuner.training.program import run_program, warm_up_program
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
-from tuner.trial import EpochReport, Trial
+from tuner.trial import EpochReport, Question, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.session import RESERVED_METRICS, State
 from tuner.workloads.task import TrainingTask
@@ -235,6 +235,26 @@ def test_a_report_ends_a_trial_that_is_to_end(asked: str, ending: type[Exception
     assert cleaned == [True]
 
 
+@pytest.mark.parametrize(("asked", "ending"), [("prune_asked", Pruned), ("stop_asked", Stopped)])
+def test_a_trial_that_has_done_all_its_epochs_is_completed(asked: str, ending: type[Exception]) -> None:
+    trial, reports = replace(TRIAL, config={"epochs": 3}), list[int]()
+
+    def told(function: Callable[..., Any], after: int) -> EpochReport | Question | Fit:
+        """What a trial says in the end that is asked to end after so many reports."""
+        reports.clear()
+        late = {asked: lambda: len(reports) >= after}
+        said = run_program(Function(function), trial, "data", ACCURACY, ProgramCheckpoints(None, trial), **late)
+        for last in said:
+            reports.extend([1] * (isinstance(last, EpochReport) and last.epoch > 0))
+        return last
+
+    assert isinstance(told(rising, 3), Fit), "the last epoch was begun before it was asked"
+    trial = replace(TRIAL, config={})
+    assert isinstance(told(lambda config: {"accuracy": 0.5}, 1), Fit), "it has returned by itself"
+    with pytest.raises(ending):
+        told(rising, 2)
+
+
 @pytest.mark.parametrize(
     ("checkpoint", "text"),
     [
@@ -290,6 +310,12 @@ def test_a_damaged_checkpoint_is_not_used(tmp_path: Path) -> None:
     assert store.restore().epoch == 0
     assert store.last() is None
     assert "not used: it is damaged" in store.faults[0]
+
+
+def test_a_member_whose_sources_checkpoint_is_gone_begins_anew(tmp_path: Path) -> None:
+    store = ProgramCheckpoints(tmp_path, replace(TRIAL, parent="t002@1", begun=2))
+    assert store.restore().epoch == 0
+    assert store.faults == ("checkpoint t002@1 is gone: training begins anew",)
 
 
 def test_outside_of_a_trial_metrics_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

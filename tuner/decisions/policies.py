@@ -16,7 +16,7 @@ asks them in this order. It matters: a suggestion that fits no device is dropped
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Protocol
@@ -41,11 +41,10 @@ from tuner.decisions.events import (
 from tuner.decisions.packer import Packer
 from tuner.decisions.retry import RetryPolicy, Smaller, next_attempt
 from tuner.decisions.state import State, apply
-from tuner.trial import Device, DeviceLost, Outcome, Placement, Request
+from tuner.trial import Device, DeviceLost, History, Outcome, Placement, Request, Trial
 
 LOG = logging.getLogger("tuner.decisions")
-# How an attempt of a paused trial ends that is not its last one.
-GOES_ON = ("interrupted", "out_of_memory", "stalled")
+GoesOn = Callable[[State, Ended, Trial], Retried]  # the retry of a paused trial as this attempt
 UNLOGGED = (RoomSeen, Reported)  # there are too many of them
 
 
@@ -143,7 +142,7 @@ class Retrying:
         needs_more = request.need_bytes > result.limit_bytes
         if result.short_of == "RAM":
             needs_more = request.host_bytes > result.host_bytes
-        if was_last and not (result.status == "out_of_memory" and needs_more):
+        if result.status == "completed" or (was_last and not (result.status == "out_of_memory" and needs_more)):
             return decision
         times = 1 if was_last else request.history.out_of_memory + (result.status == "out_of_memory")
         again = replace(ended.trial, attempt=ended.trial.attempt + 1)
@@ -214,21 +213,22 @@ class Packing:
         return Started(*found) if found else None
 
 
-def replay(course: Course, retrying: Retrying, events: Sequence[Event]) -> None:
-    """Takes the events of an earlier process's journal."""
+def goes_on(state: State, ended: Ended, trial: Trial, now: float = 0.0) -> Retried:
+    """The next attempt of a paused trial, with the same needs."""
+    return Retried(ended, replace(state.requests[trial.trial_id], trial=trial, history=History()), now)
+
+
+def replay(course: Course, retrying: Retrying, events: Sequence[Event], onwards: GoesOn = goes_on) -> None:
+    """Takes the events of an earlier process's journal. What is completed stays so, whatever else that has."""
     last = {event.trial.trial_id: event for event in events if isinstance(event, Ended)}
     for event in events:
-        if paused := _paused_before(course.state, event):
-            last[paused.trial.trial_id] = paused
-            continue  # what it had taken over is decided anew
+        if isinstance(event, Ended):
+            state, trial_id = course.state, event.trial.trial_id
+            if trial_id in state.ended:
+                continue
+            if paused := state.undecided.get(trial_id):
+                course.take(onwards(state, paused, event.trial), logged=False)
         course.take(event, logged=False)  # that process has logged it
         if isinstance(event, Ended) and event.result.status != "paused":
-            decision = retrying.after_earlier(course.state, event, was_last=last[event.trial.trial_id] is event)
+            decision = retrying.after_earlier(course.state, event, was_last=last[trial_id] is event)
             course.take(decision, logged=isinstance(decision, Retried))
-
-
-def _paused_before(state: State, event: Event) -> Ended | None:
-    """The pause before an attempt that an earlier process would have tried again; None if this is none."""
-    if not isinstance(event, Ended) or not (event.result.status in GOES_ON or event.result.lost):
-        return None
-    return state.undecided.get(event.trial.trial_id)

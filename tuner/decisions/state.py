@@ -5,9 +5,10 @@ Values are frozen. Maps share what does not change, so an event costs the same i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from sys import intern
+from typing import Any, Literal, get_args
 
 from rpds import HashTrieMap
 
@@ -18,6 +19,8 @@ from tuner.decisions.packing import Plan
 from tuner.trial import ALONE, Device, DeviceLost, Placement, Request, Shape
 
 NOTHING: HashTrieMap[str, Any] = HashTrieMap()
+STORY = 12
+Place = Literal["new", "waiting", "delayed", "running", "undecided", "ended"]  # where a trial is
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -42,7 +45,7 @@ class Running:
 
 @dataclass(frozen=True)
 class State:
-    """A study at a moment. A trial is in one of ``waiting``, ``delayed``, ``running``, ``undecided``, ``ended``."""
+    """A study at a moment. A trial is in one ``Place``."""
 
     # The largest possible memory share of a trial, and of RAM beside a GPU's memory, before there is a plan.
     whole_bytes: int = 0
@@ -54,6 +57,7 @@ class State:
     undecided: HashTrieMap[str, Ended] = NOTHING  # attempts of which nobody has decided what follows
     reported: HashTrieMap[str, int] = NOTHING  # the furthest epoch of which each trial has reported metrics
     ended: HashTrieMap[str, Ended] = NOTHING  # the last attempt of each trial that has ended for good
+    stories: HashTrieMap[str, str] = NOTHING  # the last ``STORY`` events that moved each trial
     plan: Plan | None = None  # how the devices are divided; None before trials may start
     bounds: Bounds | None = None  # what others leave of them; None while nothing may start
     lost: frozenset[Device] = frozenset()
@@ -91,8 +95,34 @@ class State:
         return not (self.waiting or self.delayed or self.running or self.undecided)
 
 
+# From where an event takes a trial, and to where. Reports and corrections leave it where it is.
+MOVES: Mapping[type, tuple[tuple[Place, ...], Place]] = {
+    events.Planned: (("new",), "waiting"),
+    events.Opened: (("waiting", "delayed", "new"), "waiting"),
+    events.Corrected: (("waiting",), "waiting"),
+    events.Started: (("waiting",), "running"),
+    events.Reported: (("running",), "running"),
+    events.PruneAsked: (("running",), "running"),
+    events.Ended: (("running",), "undecided"),
+    events.Retried: (("undecided",), "delayed"),
+    events.Woken: (("delayed",), "waiting"),
+    events.Concluded: (("undecided",), "ended"),
+    events.Dropped: (("waiting", "delayed"), "ended"),
+}
+# Before a study is opened its journal is read, which does not say when an attempt started.
+UNSTARTED: tuple[Place, ...] = ("waiting", "delayed")
+
+
+class IllegalEvent(AssertionError):
+    """An event that cannot follow on those before it: a fault of ours."""
+
+
 def apply(state: State, event: Event) -> State:
-    """The state after an event. It is the only way in which a state changes, live or read from the journal."""
+    """The state after an event. It is the only way in which a state changes, live or read from the journal.
+
+    Raises:
+        IllegalEvent: the event moves a trial from where it is not; the text has the trial's story.
+    """
     return _CHANGES[type(event)](state, event)
 
 
@@ -100,109 +130,98 @@ def _with(state: State, **changes: Any) -> State:
     return replace(state, number=state.number + 1, **changes)
 
 
-def _planned(state: State, event: events.Planned) -> State:
-    requests, waiting = state.requests, state.waiting
-    for request in event.requests:
-        requests = requests.insert(request.trial.trial_id, request)
-        waiting = waiting.insert(request.trial.trial_id, request)
-    return _with(state, requests=requests, waiting=waiting)
+def _moved(
+    state: State, event: Event, kept: Mapping[str, Any], requests: Sequence[Request] = (), **changes: Any
+) -> State:
+    """Moves trials by ``MOVES``. ``kept`` is what their new place has of each, by id, and ``requests`` are theirs."""
+    sources, target = MOVES[kind := type(event)]
+    if kind is Ended and state.plan is None:
+        sources = UNSTARTED
+    places: dict[str, Any] = {place: getattr(state, place) for place in (*sources, target) if place != "new"}
+    word = f"Ended {event.result.status}" if isinstance(event, Ended) else kind.__name__
+    stories = state.stories
+    for trial_id, value in kept.items():
+        for place in sources:
+            if trial_id not in state.requests if place == "new" else trial_id in places[place]:
+                break
+        else:
+            raise IllegalEvent(_story(state, trial_id, event))
+        if place != target:
+            told = [*stories.get(trial_id, "").split(", "), word][-STORY:]
+            stories = stories.insert(trial_id, intern(", ".join(told)))
+            if place != "new":
+                places[place] = places[place].remove(trial_id)
+        places[target] = places[target].insert(trial_id, value)
+    if requests:
+        changes["requests"] = state.requests.update({request.trial.trial_id: request for request in requests})
+    return _with(state, stories=stories, **places, **changes)
+
+
+def _story(state: State, trial_id: str, event: Event) -> str:
+    place = next((place for place in get_args(Place)[1:] if trial_id in getattr(state, place)), "new")
+    story = state.stories.get(trial_id, "nothing").removeprefix(", ")
+    return f"{trial_id} is {place} after {story}, so this cannot follow: {type(event).__name__}: {event}"
+
+
+def _asked(state: State, event: Event, requests: Sequence[Request], **changes: Any) -> State:
+    """Moves trials to those that wait, as they are asked for now."""
+    return _moved(state, event, {one.trial.trial_id: one for one in requests}, requests, **changes)
 
 
 def _opened(state: State, event: events.Opened) -> State:
-    waiting = HashTrieMap({request.trial.trial_id: request for request in event.requests})
-    return _with(state, plan=event.plan, waiting=waiting, requests=state.requests.update(waiting), delayed=NOTHING)
+    opened = _asked(state, event, event.requests, plan=event.plan)
+    if forgotten := {*opened.waiting, *opened.delayed} - {request.trial.trial_id for request in event.requests}:
+        raise IllegalEvent(_story(state, min(forgotten), event))
+    return opened
 
 
-def _started(state: State, event: events.Started) -> State:
-    trial_id = event.request.trial.trial_id
-    return _with(
-        state,
-        waiting=state.waiting.discard(trial_id),
-        running=state.running.insert(trial_id, Running(event.request, event.placement)),
-        requests=state.requests.insert(trial_id, event.request),
-    )
+def _runs_on(state: State, event: Event, trial_id: str, *, prune_asked: bool, **changes: Any) -> State:
+    if run := state.running.get(trial_id):
+        epoch = event.report.epoch if isinstance(event, events.Reported) else run.epoch
+        run = replace(run, epoch=epoch, prune_asked=prune_asked)
+    return _moved(state, event, {trial_id: run}, **changes)
 
 
 def _reported(state: State, event: events.Reported) -> State:
     trial_id, epoch = event.report.trial_id, event.report.epoch
     done = epoch if event.report.metrics else 0
     reported = state.reported.insert(trial_id, max(done, state.reported.get(trial_id, 0)))
-    run = state.running.get(trial_id)
-    if run is None:  # of an earlier process
+    if state.plan is None:  # of an earlier process
         return _with(state, reported=reported)
-    run = replace(run, epoch=epoch, prune_asked=False)  # it has not heard it, if it was asked
-    return _with(state, reported=reported, running=state.running.insert(trial_id, run))
-
-
-def _ended(state: State, event: Ended) -> State:
-    trial_id = event.trial.trial_id
-    undecided = state.undecided.insert(trial_id, event)
-    if trial_id in state.running:
-        return _with(state, running=state.running.remove(trial_id), undecided=undecided)
-    return _with(  # the journal does not say when an attempt started
-        state,
-        waiting=state.waiting.discard(trial_id),
-        delayed=state.delayed.discard(trial_id),
-        ended=state.ended.discard(trial_id),
-        undecided=undecided,
-    )
+    return _runs_on(state, event, trial_id, prune_asked=False, reported=reported)  # it has not heard it, if asked
 
 
 def _retried(state: State, event: events.Retried) -> State:
-    trial_id = event.ended.trial.trial_id
     delayed = Delayed(event.due, state.number, event.request, event.always)
-    return _with(
-        state,
-        undecided=state.undecided.discard(trial_id),
-        delayed=state.delayed.insert(trial_id, delayed),
-        requests=state.requests.insert(trial_id, event.request),
-    )
-
-
-def _woken(state: State, event: events.Woken) -> State:
-    trial_id = event.request.trial.trial_id
-    return _with(
-        state,
-        delayed=state.delayed.discard(trial_id),
-        waiting=state.waiting.insert(trial_id, event.request),
-    )
-
-
-def _concluded(state: State, event: events.Concluded) -> State:
-    trial_id, kept = event.ended.trial.trial_id, replace(event.ended, outcome=None)  # which may hold a long traceback
-    return _with(state, undecided=state.undecided.discard(trial_id), ended=state.ended.insert(trial_id, kept))
-
-
-def _dropped(state: State, event: events.Dropped) -> State:
-    trial_id, outcome = event.outcome.trial.trial_id, event.outcome
-    ended = Ended(outcome.trial, outcome.result, outcome.metrics)
-    return _with(state, waiting=state.waiting.discard(trial_id), ended=state.ended.insert(trial_id, ended))
-
-
-def _corrected(state: State, event: events.Corrected) -> State:
-    return _with(state, waiting=state.waiting.update(event.requests), requests=state.requests.update(event.requests))
-
-
-def _prune_asked(state: State, event: events.PruneAsked) -> State:
-    run = state.running[event.trial_id]
-    return _with(state, running=state.running.insert(event.trial_id, replace(run, prune_asked=True)))
+    return _moved(state, event, {event.ended.trial.trial_id: delayed}, [event.request])
 
 
 _CHANGES: dict[type, Callable[[State, Any], State]] = {
-    events.Planned: _planned,
+    events.Planned: lambda state, event: _asked(state, event, event.requests),
     events.Opened: _opened,
     events.Joined: lambda state, event: _with(state, plan=state.plan and state.plan.with_more(event.plan)),
     events.RoomSeen: lambda state, event: _with(state, bounds=event.bounds),
-    events.Started: _started,
+    events.Started: lambda state, event: _moved(
+        state,
+        event,
+        {event.request.trial.trial_id: Running(event.request, event.placement)},
+        [event.request],
+    ),
     events.Reported: _reported,
-    events.Ended: _ended,
+    events.Ended: lambda state, event: _moved(state, event, {event.trial.trial_id: event}),
     events.Retried: _retried,
-    events.Woken: _woken,
-    events.Concluded: _concluded,
-    events.Dropped: _dropped,
-    events.Corrected: _corrected,
+    events.Woken: lambda state, event: _asked(state, event, [event.request]),
+    events.Concluded: lambda state, event: _moved(  # an outcome may hold a long traceback
+        state, event, {event.ended.trial.trial_id: replace(event.ended, outcome=None)}
+    ),
+    events.Dropped: lambda state, event: _moved(
+        state,
+        event,
+        {event.outcome.trial.trial_id: Ended(event.outcome.trial, event.outcome.result, event.outcome.metrics)},
+    ),
+    events.Corrected: lambda state, event: _asked(state, event, [*event.requests.values()]),
     events.Allowed: lambda state, _: _with(state),
-    events.PruneAsked: _prune_asked,
+    events.PruneAsked: lambda state, event: _runs_on(state, event, event.trial_id, prune_asked=True),
     DeviceLost: lambda state, event: _with(state, lost=state.lost | {event.device}),
     events.Stopping: lambda state, _: _with(state, stopping=True),
 }

@@ -16,6 +16,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -125,11 +126,16 @@ def to_sample(estimate: MemoryEstimate, peak_bytes: int) -> Sample:
 
 def key(workload: str, device: str, expandable_segments: bool = False) -> str:
     """The key of a list of samples: workload, device, versions of what a worker imports, the allocator's option."""
+    option = " | expandable segments" if expandable_segments else ""
+    return f"{workload} | {device} | {_versions()}{option}"
+
+
+@cache
+def _versions() -> str:
+    """They do not change while a process runs, and a search asks for each suggestion."""
     from importlib import metadata
 
-    option = " | expandable segments" if expandable_segments else ""
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torch_geometric"))
-    return f"{workload} | {device} | {versions}{option}"
+    return ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torch_geometric"))
 
 
 def load_samples(name: str, folder: Path | None = None) -> list[Sample]:

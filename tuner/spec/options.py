@@ -165,6 +165,7 @@ class Options(BaseModel):
         return list(cls.titles())
 
     @classmethod
+    @functools.cache
     def titles(cls) -> dict[str, str]:
         """The title of each option's group, by the option's name."""
         return {

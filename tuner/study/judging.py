@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from copy import deepcopy
 
@@ -79,8 +78,9 @@ class Judging:
             return
         value = report.metrics[metric]
         stops = [judge.report(report.trial_id, report.epoch, value) for judge in self._judges[workload]]
-        # One of an earlier process is stopped when it has come as far again.
-        if any(stops) and report.trial_id in state.running and report.epoch < (report.epochs or math.inf):
+        if report.is_last:
+            self._unworthy.discard(report.trial_id)
+        elif any(stops) and report.trial_id in state.running:  # another one is stopped when it is as far again
             self._unworthy.add(report.trial_id)
 
     def _tell(self, state: State, trial: Trial, ending: Ending, metrics: Mapping[str, float | None]) -> None:

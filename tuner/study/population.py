@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tuner.decisions.events import Decision, Ended, Event, Retried
-from tuner.decisions.policies import Packing
+from tuner.decisions.policies import Packing, goes_on
 from tuner.decisions.state import State
 from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
@@ -23,7 +23,7 @@ from tuner.search.optuna_names import PBT, make_population
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, to_configuration
 from tuner.study.planning import Estimates, estimate_requests, whole_of
-from tuner.trial import Device, History, Trial
+from tuner.trial import Device, Trial
 from tuner.workloads.task import Tasks, objectives_of
 
 INTERVALS = 10  # how many a trial has by default
@@ -56,9 +56,9 @@ class Population:
         self._options.keys(space, {})  # says if one is missing
         self._members: dict[int, dict[str, Member]] = {}  # by epochs and trial id
 
-    def first(self, trial: Trial) -> Trial:
-        """The trial that pauses after its first interval."""
-        return replace(trial, until=self._until(trial, 0))
+    def paced(self, trial: Trial) -> Trial:
+        """The trial that pauses after its next interval."""
+        return replace(trial, until=self._until(trial, trial.begun))
 
     def kept(self, state: State) -> set[str]:
         """The names of the checkpoints that somebody may still take over."""
@@ -95,37 +95,37 @@ class Population:
         """How a paused member goes on: by itself, or with the checkpoint and changed values of a better one."""
         random = Random(f"{self._settings.seed}/{ended.trial.trial_id}/{ended.trial.attempt}")
         members = self._members[ended.epochs]
-        member, ranked = members[ended.trial.trial_id], sorted(members.values(), key=lambda other: other.loss)
+        member, ranked = members[ended.trial.trial_id], sorted(members.values(), key=_rank)
         count = min(math.ceil(len(ranked) * self._options.quantile), len(ranked) // 2)
         source = random.choice(ranked[:count]) if member in ranked[len(ranked) - count :] else member
-        until = self._until(source.trial, source.epochs)
-        trial = following(ended.trial, source.epochs, until)
-        trial = replace(trial, config=source.trial.config, parent=source.trial.pause)
-        if source is member and trial.config == state.requests[trial.trial_id].trial.config:
+        taken = replace(following(ended.trial, source.epochs), config=source.trial.config, parent=source.trial.pause)
+        trial = self.paced(taken)
+        return self.goes_on(state, ended, trial if source is member else self._mutated(trial, random), now)
+
+    def goes_on(self, state: State, ended: Ended, trial: Trial, now: float = 0.0) -> Retried:
+        """This next attempt of a paused member, with the needs of its values."""
+        if trial.config == state.requests[trial.trial_id].trial.config:
             return goes_on(state, ended, trial, now)
         found = self._estimated(trial)
-        if source is not member:
-            found = self._mutated(trial, found, random)
         return Retried(ended, found.requests[0], now, raw=found.raw[trial.trial_id])
 
-    def _mutated(self, trial: Trial, found: Estimates, random: Random) -> Estimates:
-        """The needs of the trial with changed values: of those that fit, and that go with the checkpoint."""
-        parameters = found.requests[0].estimate.parameters
+    def _mutated(self, trial: Trial, random: Random) -> Trial:
+        """The trial with changed values: with those that fit, and that go with the checkpoint."""
+        parameters = self._estimated(trial).requests[0].estimate.parameters
         drawn = next(draws(self._space, random.getrandbits(32)))
         whole, (task,) = whole_of(self._devices, self._settings), self._tasks.values()
         for key in self._options.keys(self._space, trial.config):
-            domain, config = self._space[key], found.requests[0].trial.config
+            domain, config = self._space[key], trial.config
             value = mutated(domain, config[key], drawn.get(key, config[key]), self._options.resample, random)
             try:
                 values = to_configuration(task.workload, {**config, key: value}, "member").values
-                other = self._estimated(replace(trial, config=values))
+                (request,) = self._estimated(replace(trial, config=values)).requests
             except InputError:  # the values do not go together
                 continue
-            (request,) = other.requests
             fit, _ = fitting([request], whole, self._tasks, self._settings)
             if fit and request.estimate.parameters == parameters:  # else no checkpoint would go with it
-                found = other
-        return found
+                trial = request.trial
+        return trial
 
     def _estimated(self, trial: Trial) -> Estimates:
         key, name = memory_key(trial.config), trial.trial_id
@@ -144,11 +144,10 @@ class Population:
         return until if until < epochs else 0
 
 
-def following(trial: Trial, epochs: int, until: int = 0) -> Trial:
+def _rank(member: Member) -> tuple[float, str]:
+    return member.loss, member.trial.trial_id
+
+
+def following(trial: Trial, epochs: int) -> Trial:
     """What follows a trial that has paused after so many epochs: its next attempt, from that checkpoint on."""
-    return replace(trial, attempt=trial.attempt + 1, parent=trial.pause, begun=epochs, until=until)
-
-
-def goes_on(state: State, ended: Ended, trial: Trial, now: float) -> Retried:
-    """The next attempt of a paused trial, with the same needs."""
-    return Retried(ended, replace(state.requests[trial.trial_id], trial=trial, history=History()), now)
+    return replace(trial, attempt=trial.attempt + 1, parent=trial.pause, begun=epochs, until=0)

@@ -6,7 +6,7 @@ journal as events, before anything is planned.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tuner.decisions.constraints import STEP, known_figures
 from tuner.decisions.events import Planned
 from tuner.decisions.packing import Plan, host_need_bytes, need_bytes
-from tuner.decisions.policies import Course, Packing, Policy, Retrying, replay
+from tuner.decisions.policies import Course, Packing, Policy, Retrying, goes_on, replay
 from tuner.decisions.state import State
 from tuner.decisions.stopping import Enough
 from tuner.decisions.throughput import Crowding
@@ -39,7 +39,7 @@ from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
 from tuner.study.judging import Judging
 from tuner.study.live_search import Search, Searching, fitting, unwanted
 from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
-from tuner.study.population import Population, following, goes_on
+from tuner.study.population import Population, following
 from tuner.study.resume import check_same, description, events_of, with_batches_of
 from tuner.trial import KNOWN, Device, Request, Trial
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
@@ -240,17 +240,21 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
     live = [policy for policy in (searching, population) if policy is not None]
     policies: list[Policy] = [retrying, enough, *live, feedback, judging, crowding, packing]
     course = Course(State(whole.device_bytes, whole.ram_bytes), policies)
-    requests = estimates.requests
-    if population:
-        requests = tuple(replace(request, trial=population.first(request.trial)) for request in requests)
+    paced: Callable[[Trial], Trial] = population.paced if population else lambda trial: trial
+    requests = tuple(replace(request, trial=paced(request.trial)) for request in estimates.requests)
     if requests:
         course.take(Planned(requests, estimates.raw))
     if settings.resume:
         lines = read_epochs(Path(settings.resume) / EPOCHS)
-        trials = {request.trial.trial_id: request.trial for request in estimates.requests}
-        replay(course, retrying, events_of(loaded.attempts, lines, trials))
+        trials = {request.trial.trial_id: request.trial for request in requests}
+        replay(
+            course,
+            retrying,
+            events_of(loaded.attempts, lines, trials, paced),
+            population.goes_on if population else goes_on,
+        )
         for paused in list(course.state.undecided.values()):
-            alone = goes_on(course.state, paused, following(paused.trial, paused.epochs), 0.0)
+            alone = goes_on(course.state, paused, following(paused.trial, paused.epochs))
             course.take(population.after(course.state, paused, 0.0) if population else alone)
     return Steering(course, feedback, packing, searching, population)
 

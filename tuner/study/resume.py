@@ -7,7 +7,7 @@ import io
 import math
 import pickle
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -209,8 +209,17 @@ def _check_seeds(study: StudyRecord, described: StudyRecord, where: str) -> None
         )
 
 
-def events_of(attempts: Sequence[Attempt], lines: Sequence[EpochLine], trials: Mapping[str, Trial]) -> list[Event]:
-    """The events in an earlier process's journal, in the order in which they happened."""
+def events_of(
+    attempts: Sequence[Attempt],
+    lines: Sequence[EpochLine],
+    trials: Mapping[str, Trial],
+    paced: Callable[[Trial], Trial] = lambda trial: trial,
+) -> list[Event]:
+    """The events in an earlier process's journal, in the order in which they happened.
+
+    ``paced`` says when a member of a population pauses.
+    """
+    begun = {f"{row.trial_id}@{row.attempts}": row.epochs for row in attempts if row.status == "paused"}
     timed: list[tuple[float, Event]] = []
     reports: dict[str, list[EpochLine]] = {}
     for line in lines:
@@ -221,7 +230,7 @@ def events_of(attempts: Sequence[Attempt], lines: Sequence[EpochLine], trials: M
     for row in attempts:  # the system's clock may have been changed, and some rows have no time
         own = [line.at for line in reports.get(row.trial_id, ()) if line.attempt <= row.attempts]
         now = max(now, -math.inf if row.ended_at is None else row.ended_at, *own)
-        timed.append((now, _ended(row, trials[row.trial_id])))
+        timed.append((now, _ended(row, trials[row.trial_id], begun, paced)))
     return [event for _, event in sorted(timed, key=lambda pair: pair[0])]
 
 
@@ -231,12 +240,13 @@ def _reported(line: EpochLine) -> Reported:
     return Reported(report, line.at)
 
 
-def _ended(row: Attempt, planned: Trial) -> Ended:
+def _ended(row: Attempt, planned: Trial, begun: Mapping[str, int], paced: Callable[[Trial], Trial]) -> Ended:
     """The end of an attempt, with its batch and evaluation as small as they were, and not as they would be now."""
     now, then = shrunk(planned.config), shrunk(row.config)
     trial = planned if row.attempts == planned.attempt else replace(planned, attempt=row.attempts)
     if row.status == "paused" or row.parent_checkpoint:  # a member of a population, whose values change
-        trial = replace(trial, config=row.config, parent=row.parent_checkpoint)
+        parent = row.parent_checkpoint
+        trial = paced(replace(trial, config=row.config, parent=parent, begun=begun.get(parent, 0)))
     elif now != then:
         config = {key: value for key, value in planned.config.items() if key not in now} | then
         trial = replace(trial, config=config)

@@ -81,6 +81,9 @@ class Checkpoint:
 
     def _take_over(self, parent: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
         """Begins with the checkpoint of another trial, or of its own past, with its own hyperparameters."""
+        if not parent.exists():
+            self._faults["read"] = f"checkpoint {parent.name} is gone: training begins anew"
+            return TrainingState()
         own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
         content = torch.load(regular(parent), map_location="cpu", weights_only=True)
         model.load_state_dict(content["model"])

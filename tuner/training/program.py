@@ -65,6 +65,9 @@ def run_program(
                 yield said
                 if isinstance(said, Question):
                     continue
+                if said.is_last:  # it has done all that it was to do, however late it is asked to end
+                    session.go_on()
+                    continue
                 if prune_asked():
                     raise Pruned(progress.best)
                 if trial.until and progress.epoch >= trial.until and (session.saved or store.is_empty):
@@ -125,7 +128,12 @@ class _Session:
         self.final: Mapping[str, float] | None = None
 
     def report(
-        self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
+        self,
+        metrics: Mapping[str, object],
+        epoch: int | None = None,
+        checkpoint: State | str | None = None,
+        *,
+        is_last: bool = False,
     ) -> None:
         """See ``Session.report``."""
         self._check()
@@ -150,7 +158,8 @@ class _Session:
         if checkpoint is not None:
             self._store.save(checkpoint, progress, is_best=is_best)  # type: ignore[arg-type]
         self.reports += 1
-        self._reports.put(EpochReport(self._trial.trial_id, progress.epoch, self._trial.epochs, numbers))
+        epochs = progress.epoch if is_last else self._trial.epochs
+        self._reports.put(EpochReport(self._trial.trial_id, progress.epoch, epochs, numbers))
         if not self._answers.get():
             raise TrialEnd
 

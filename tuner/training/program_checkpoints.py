@@ -67,6 +67,9 @@ class ProgramCheckpoints:
         progress = self._restored()
         if self._last or not (self._path and self._parent):
             return progress
+        if not self._parent.is_dir():
+            self.faults = (f"checkpoint {self._parent.name} is gone: training begins anew",)
+            return progress
         shutil.copytree(self._parent, self._path, dirs_exist_ok=True)
         for number in self._numbers():
             about = self._path / str(number) / PROGRESS

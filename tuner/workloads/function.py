@@ -65,7 +65,7 @@ class Function(Program):
                 f"tuner.report({session.metric}=…)"
             )
         if isinstance(returned, Mapping) and session.metric in returned:
-            session.report(returned)
+            session.report(returned, is_last=True)
             return None
         if not isinstance(returned, Mapping):
             return None

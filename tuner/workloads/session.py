@@ -54,9 +54,16 @@ class Session(Protocol):
     seed: int
 
     def report(
-        self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
+        self,
+        metrics: Mapping[str, object],
+        epoch: int | None = None,
+        checkpoint: State | str | None = None,
+        *,
+        is_last: bool = False,
     ) -> None:
         """Reports metrics, and a checkpoint if there is one; returns when the study has taken them.
+
+        After a report that ``is_last``, or of the last epoch in its configuration, no trial is stopped.
 
         Raises:
             TrialEnd: the trial was pruned, or the study ends.

@@ -1,0 +1,135 @@
+"""What must hold in every whole study, over all its processes. Nothing here asks the code that decides."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from tuner.decisions.events import Dropped, Ended, Event, Planned, Reported, Retried, Started
+from tuner.decisions.state import State
+from tuner.objective import Objective
+from tuner.records.attempts import Attempt
+from tuner.records.files import ATTEMPTS, BEST
+from tuner.records.journal import read_attempts
+from tuner.study.prepare import Steering, Study
+from tuner.trial import Config, Trial
+
+
+class Books:
+    """Keeps what a study has done, and checks it; raises AssertionError."""
+
+    def __init__(self, kind: str, objectives: Sequence[Objective], most_gb: float, *, once: bool) -> None:
+        """No trial may have a larger ``w``, its GB, than ``most_gb``. With ``once`` nothing is suggested twice."""
+        self.kind, self.objectives, self.once = kind, objectives, once
+        self.most_gb = most_gb
+        self.seen: set[type] = set()
+        self.completed: dict[str, Attempt] = {}  # the rows of completed trials, by id
+        self.configs: dict[str, Config] = {}  # of trials whose values are suggested or drawn
+        self.ended: dict[str, tuple[object, ...]] = {}  # how each trial has ended
+        self._stopped: dict[str, tuple[Trial, int]] = {}  # trials that ended with a checkpoint, and their epochs
+        self._last: set[str] = set()  # the running trials that have done all their epochs
+        self._before = State()
+        self._most: int | None = None
+
+    def planned(self, steering: Steering, study: Study) -> None:
+        """A process begins."""
+        self._before, self._most = steering.course.state, study.settings.max_workers
+        again = {request.trial.trial_id for request in study.requests} & set(self.completed)
+        assert not again, "a completed trial is planned again"
+        self.suggested(steering)
+
+    def suggested(self, steering: Steering) -> None:
+        """What a process knows of the search's suggestions."""
+        if steering.searching is None:
+            return
+        found = {one.trial.trial_id: one.trial.config for one in steering.searching.estimates.requests}
+        changed = [name for name, config in self.configs.items() if found.get(name, config) != config]
+        assert not changed, "a suggestion is another one after a resume"
+        self.configs |= found
+        texts = [json.dumps(config, sort_keys=True) for config in self.configs.values()]
+        assert not self.once or len({*texts}) == len(texts), "a configuration is suggested twice"
+
+    def check(self, state: State, event: Event) -> None:
+        """An event has led to a state."""
+        self.seen.add(type(event))
+        if isinstance(event, Started):
+            self._started(state, event)
+        elif isinstance(event, Planned):
+            again = [one.trial.trial_id for one in event.requests if one.trial.trial_id in self._before.requests]
+            assert not again, "a trial is suggested twice"
+        elif isinstance(event, Reported) and event.report.is_last:
+            self._last.add(event.report.trial_id)
+        elif isinstance(event, Ended):
+            self._ended(event)
+        elif isinstance(event, Dropped):
+            assert event.request.trial.trial_id not in self.completed, "a completed trial is dropped"
+        elif isinstance(event, Retried) and self.kind == "pbt":
+            self._follows(event)
+        self._before = state
+
+    def _started(self, state: State, event: Started) -> None:
+        trial = event.request.trial
+        assert trial.trial_id not in self.completed, "a completed trial runs again"
+        assert float(trial.config.get("w", 0)) <= self.most_gb, "a trial runs that is known to break a constraint"
+        assert self._most is None or len(state.running) <= self._most, "more trials run at once than may"
+        self._last.discard(trial.trial_id)
+        until = trial.begun + 2 if self.kind == "pbt" and trial.begun < 4 else 0
+        assert trial.until == until, "a member trains through its next pause"
+
+    def _ended(self, event: Ended) -> None:
+        name, status = event.trial.trial_id, event.result.status
+        assert name not in self.completed, "a completed trial ends again"
+        assert status != "pruned" or name not in self._last, "a trial that has done all its epochs is pruned"
+
+    def _follows(self, event: Retried) -> None:
+        """A member goes on from the epoch that it had, wherever the checkpoint is from."""
+        before, after = event.ended, event.request.trial
+        if before.result.status == "paused":
+            assert after.begun == before.epochs, "a member goes on from another epoch"
+        else:
+            same = (after.parent, after.begun, after.until) == (
+                *(before.trial.parent, before.trial.begun, before.trial.until),
+            )
+            assert same, "a member begins its interval with something else"
+
+    def takes_over(self, trial: Trial, folder: Path | None) -> None:
+        """An attempt begins, which may take over a checkpoint."""
+        if trial.parent and folder and not (folder / trial.trial_id).is_dir():
+            assert (folder / trial.parent).is_dir(), "a checkpoint is taken over that was removed"
+
+    def begins(self, trial: Trial, epoch: int) -> None:
+        """An attempt begins with a checkpoint after this epoch."""
+        assert epoch >= trial.begun, "a member begins with less than it takes over"
+        before, reached = self._stopped.pop(trial.trial_id, (trial, 0))
+        same = (before.parent, before.config) == (trial.parent, trial.config)
+        assert same, "an interrupted member gives up what it has"
+        assert epoch >= reached, "a trial does not go on with what it has"
+
+    def stopped(self, trial: Trial, epoch: int) -> None:
+        """An attempt was asked to stop, and has its checkpoint after this epoch."""
+        self._stopped[trial.trial_id] = trial, epoch
+
+    def audit(self, folder: Path) -> None:
+        """A process has ended, and left this."""
+        rows, _ = read_attempts(folder / ATTEMPTS)
+        found = [row for row in rows if row.status == "completed"]
+        assert len(found) == len({row.trial_id for row in found}), "a trial is completed twice"
+        now = {row.trial_id: row for row in found}
+        assert all(now.get(name) == row for name, row in self.completed.items()), "a completed trial has changed"
+        self.completed = now
+        latest = {row.trial_id: row for row in rows}
+        assert all(latest[name] == row for name, row in now.items()), "something follows on a completion"
+        self.ended = {name: (row.status, row.epochs, row.metrics) for name, row in sorted(latest.items())}
+        if found:
+            self._best(found, folder)
+
+    def _best(self, found: Sequence[Attempt], folder: Path) -> None:
+        """The kept weights are of the trial that no other one is better than."""
+        kept = now.read_text() if (now := folder / BEST).exists() else ""
+        first = self.objectives[0].metric
+        best = min(found, key=lambda row: row.metrics.get(first) or math.inf)
+        if len(self.objectives) == 1:
+            (mine,) = (row for row in found if row.trial_id == kept)
+            assert mine.metrics[first] == best.metrics[first], "the kept weights are not the best trial's"
