@@ -9,7 +9,7 @@ import pytest
 from tests.support.attempts import attempt
 from tuner.errors import InputError
 from tuner.objective import Objective
-from tuner.records.fronts import best_first
+from tuner.records.ranking import best_first
 from tuner.records.row_queries import (
     Order,
     default_columns,

@@ -16,7 +16,7 @@ from tests.support.generated_study import write_study
 from tuner.errors import InputError
 from tuner.objective import Objective
 from tuner.records.attempts import columns
-from tuner.records.fronts import best_first
+from tuner.records.ranking import best_first
 from tuner.reporting.frame import StudyFrame, study_frame
 
 Row = dict[str, Any]
@@ -84,9 +84,9 @@ def test_with_several_seeds_the_best_has_the_smallest_mean(tmp_path: Path) -> No
     assert (best["name"], best["seed"]) == ("steady", 1)
 
 
-def test_where_no_trial_is_completed_there_is_no_best(tmp_path: Path) -> None:
+def test_where_no_trial_has_reported_the_metric_there_is_no_best(tmp_path: Path) -> None:
     frame = to_frame([seeded("a", 0, 0.0, "failed")], tmp_path)
-    with pytest.raises(InputError, match="no trial of this table is completed"):
+    with pytest.raises(InputError, match="no trial of this table has reported val_loss"):
         frame.best  # noqa: B018
     assert "1 trial: 1 failed" in (frame._repr_html_() or "")
 

@@ -7,9 +7,10 @@ import re
 import pytest
 from rich.console import Console
 
+from tests.support.attempts import attempt
 from tests.support.generated_study import OBJECTIVES
 from tuner.reporting.progress import StudyProgress
-from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Placement, Request, Trial
+from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 
 
 class Closed(io.StringIO):
@@ -73,6 +74,42 @@ def test_a_pipe_gets_a_line_with_the_time_where_nothing_else_was_printed_for_lon
     piped.progress.note("something else")
     assert piped.said_at(78) == []
     assert len(piped.said_at(79)) == 1
+
+
+def best_in(line: str) -> str:
+    return line.split(" · ")[1]
+
+
+def test_the_best_so_far_never_gets_worse_and_counts_reports_of_trials_that_run_or_have_ended() -> None:
+    both = placement("a"), placement("b")
+    progress = Piped(*both).progress
+    for placed in both:
+        progress.started(placed)
+
+    def said(trial: str, epoch: int, loss: float) -> str:
+        progress.reported(EpochReport(trial, epoch, 4, {"val_loss": loss}))
+        return best_in(progress._summary(list(progress._running.values())))
+
+    assert said("a", 1, 0.5) == said("a", 2, 0.9) == said("b", 1, 0.7) == "best so far val_loss 0.5000 (a, epoch 1)"
+    progress.finished(Outcome(both[0].trial, "diverged", both[0]), None)
+    assert said("b", 2, 0.6) == "best so far val_loss 0.5000 (a, epoch 1)"
+    assert said("b", 3, 0.4) == "best so far val_loss 0.4000 (b, epoch 3)"
+    progress.finished(Outcome(both[1].trial, "completed", both[1], {"val_loss": 0.4}, 4), None)
+    assert progress._best == {"toy": (0.4, "b")}
+
+
+def test_trials_of_earlier_sessions_count_and_in_the_end_the_best_trial_is_named() -> None:
+    earlier = [attempt(trial_id="c", name="c", val_loss=0.3), attempt(trial_id="d", name="d", val_loss=None)]
+    console = Console(file=io.StringIO(), width=250)
+    progress = StudyProgress(console, 1, [], OBJECTIVES, GB, rows=lambda: earlier)
+    placed = placement("e")
+    progress.started(placed)
+    progress.reported(EpochReport("e", 1, 4, {"val_loss": 0.1}))
+    assert best_in(progress._summary(list(progress._running.values()))) == "best so far val_loss 0.1000 (e, epoch 1)"
+    progress.finished(Outcome(placed.trial, "pruned", placed, {"val_loss": 0.1}, 1), None)
+    assert best_in(progress._summary([])) == "best val_loss 0.3000 (c)"
+    earlier[:] = [attempt(trial_id="e", name="e", status="pruned", val_loss=0.1)]
+    assert best_in(progress._summary([])) == "best val_loss 0.1000 (e, pruned)"
 
 
 def test_a_pipe_gets_fewer_lines_the_longer_a_study_takes() -> None:

@@ -43,6 +43,11 @@ def test_a_single_trial_leads_nobody_and_a_workloads_caution_is_told() -> None:
     assert standing(rows_of(val_loss=[1.0, 2.0]), LOSS, "", "few ratings")[-1] == "Caution: few ratings."
 
 
+def test_nothing_is_said_of_a_lead_by_several_objectives_as_the_second_may_be_better_in_one() -> None:
+    both = Objective("val_loss", others=(Objective("size"),))
+    assert standing(rows_of(val_loss=[1.0, 0.5]), both, "Train more.", "few ratings") == ["Caution: few ratings."]
+
+
 def test_a_test_metric_of_zero_is_told_too() -> None:
     rows = [replace(row, metrics={**row.metrics, "test_loss": 0.0}) for row in rows_of(val_loss=[0.1] * 10)]
     assert standing(rows, LOSS, "")[-1].endswith("its test_loss, by which nothing was chosen, is 0.")

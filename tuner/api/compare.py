@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import InputError, ParameterError, option, printable
 from tuner.objective import DIRECTIONS, DirectionWord, Objective
 from tuner.records.attempts import STUDY, Attempt, attempts_of
-from tuner.records.read_studies import RecordedStudy, by_data, name_in_study, objective_in, read_together
+from tuner.records.read_studies import RecordedStudy, by_data, objective_in, read_together
 from tuner.records.seed_statistics import Average, Interval, averages
 from tuner.workloads.objectives import is_score
 
@@ -103,18 +103,16 @@ def _records(
         raise InputError(f"metric {by.metric!r}: the trials of {workload} have no such column{hint}")
     several = len({row.study for row in rows}) > 1
     for group in by_data(own, {label: study.record.fingerprints.get(workload) for label, study in studies.items()}):
-        names = {name_in_study(row): (row.study, row.name) for row in group}
-        for average in averages([replace(row, name=name_in_study(row)) for row in group], by):
-            study, name = names[average.name]
-            yield {**({STUDY: study} if several else {}), **_record(workload, name, average)}
+        for average in averages(group, by):
+            yield {**({STUDY: average.study} if several else {}), **_record(workload, average)}
 
 
-def _record(workload: str, name: str, average: Average) -> dict[str, object]:
+def _record(workload: str, average: Average) -> dict[str, object]:
     nothing = Interval(float("nan"), None, 0)
     mean, difference = average.interval or nothing, average.difference or nothing
     return {
         "workload": workload,
-        "name": name,
+        "name": average.name,
         "seeds": average.seeds,
         "completed": len(average.values),
         "mean": mean.mean,

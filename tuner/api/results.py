@@ -12,7 +12,7 @@ from tuner.errors import InputError, printable
 from tuner.objective import Objective
 from tuner.records.attempts import STUDY, Attempt, Line
 from tuner.records.attempts import columns as csv_columns
-from tuner.records.fronts import best_first
+from tuner.records.ranking import best_first, best_of
 from tuner.records.read_studies import RecordedStudy, by_data, name_in_study, objective_in, read_together
 from tuner.records.row_queries import (
     check_number,
@@ -71,10 +71,8 @@ class Comparison:
         return [{column: row.value(column) for column in self.names} for row in self.shown]
 
     def best(self, rows: Sequence[Attempt], workload: str) -> Attempt | None:
-        """The best completed row of a workload among some of ``rows``; None without one."""
-        metric = self.objectives[workload].metric
-        ended = (row for row in rows if row.workload == workload and row.status == "completed")
-        return next((row for row in ended if row.value(metric) is not None), None)
+        """The best row of a workload among some of ``rows``; None if none has reported the metric."""
+        return best_of([row for row in rows if row.workload == workload], self.objectives[workload])
 
     def to_average(self, workload: str) -> list[list[Attempt]]:
         """All trials of a workload's configurations of which one matches, in groups whose means may be compared.
@@ -142,7 +140,8 @@ def again(found: Comparison, row: Attempt) -> str:
     study, name = found.studies[row.study], row.workload
     if study.record.known and name in (*BUILT_IN, *study.record.classes):
         own = [other for other in found.rows if other.study == row.study]
-        kept = row is found.best(own, name) and row.weights_kept
+        best = found.best(own, name)
+        kept = best is not None and row.trial_id == best.trial_id and row.weights_kept
         at_hand = study.record.options is not None and study.record.classes.get(name, "") is not None
         if kept or at_hand:
             with suppress(InputError):  # a class that cannot be found from here

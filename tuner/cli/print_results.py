@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from tuner.api.results import Comparison, again
 from tuner.records.attempts import Attempt
 from tuner.records.row_queries import default_columns, head
+from tuner.records.seed_statistics import has_seeds
 from tuner.reporting.columns import table_lines
 from tuner.reporting.console import line_width
 from tuner.reporting.result_tables import (
     ELSEWHERE,
     MOST_ROWS,
     best_value_text,
-    has_seeds,
     print_averages,
     print_lines,
     row_columns,

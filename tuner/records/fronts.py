@@ -24,40 +24,27 @@ Rank = tuple[float, float]  # the front, and the negated crowding distance
 
 def with_fronts(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> list[Attempt]:
     """The rows, where there are several objectives with the front of each."""
-    return _with(rows, _ranks(rows, objectives))
+    found: dict[str, Rank] = {}
+    for name, objective in objectives.items():
+        found |= front_ranks([row for row in rows if row.workload == name], objective)
+    return marked(rows, found)
 
 
-def best_first(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> list[Attempt]:
-    """The rows by workload in the order of ``objectives``: completed ones, the best first, then the others.
-
-    With several objectives they have their fronts, and equal ones are ranked by the first objective.
-    """
-    order, found = list(objectives), _ranks(rows, objectives)
-
-    def rank(row: Attempt) -> tuple[object, ...]:
-        place = found.get(_key(row), (math.inf, 0.0))
-        losses = row.losses(objectives[row.workload])
-        return order.index(row.workload), row.status != "completed", *place, *losses
-
-    return _with(sorted(rows, key=rank), found)
-
-
-def _with(rows: Sequence[Attempt], found: Mapping[str, Rank]) -> list[Attempt]:
+def marked(rows: Sequence[Attempt], found: Mapping[str, Rank]) -> list[Attempt]:
+    """The rows with their fronts as a metric, as far as they are ``found``."""
     return [
-        replace(row, metrics={**row.metrics, FRONT: int(found[_key(row)][0])}) if _key(row) in found else row
+        replace(row, metrics={**row.metrics, FRONT: int(found[key][0])}) if (key := key_of(row)) in found else row
         for row in rows
     ]
 
 
-def _ranks(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> dict[str, Rank]:
-    """The ranks of the completed trials that have all values of several objectives."""
-    found: dict[str, Rank] = {}
-    for workload, objective in objectives.items():
-        own = [row for row in rows if objective.others and row.workload == workload and row.status == "completed"]
-        losses = {_key(row): row.losses(objective) for row in own}
-        valued = {key: values for key, values in losses.items() if all(map(math.isfinite, values))}
-        found |= _ranked(list(valued), list(valued.values())) if valued else {}
-    return found
+def front_ranks(rows: Sequence[Attempt], objective: Objective) -> dict[str, Rank]:
+    """The ranks of one workload's completed trials that have all values of several objectives, by ``key_of``."""
+    if not objective.others:
+        return {}
+    losses = {key_of(row): row.losses(objective) for row in rows if row.status == "completed"}
+    valued = {key: values for key, values in losses.items() if all(map(math.isfinite, values))}
+    return _ranked(list(valued), list(valued.values())) if valued else {}
 
 
 def _ranked(keys: Sequence[str], values: Sequence[tuple[float, ...]]) -> dict[str, Rank]:
@@ -73,7 +60,8 @@ def _ranked(keys: Sequence[str], values: Sequence[tuple[float, ...]]) -> dict[st
     return {key: (float(fronts[place] + 1), -float(crowding[place])) for place, key in enumerate(keys)}
 
 
-def _key(row: Attempt) -> str:
+def key_of(row: Attempt) -> str:
+    """What tells a trial from those of other studies."""
     return f"{row.study}/{row.trial_id}"
 
 

@@ -59,6 +59,7 @@ class Average:
     # "=" means that it cannot be told from the best, "not judged" that they have fewer than two common seeds. Rarely,
     # a configuration is "better" on the common seeds. Empty if there is only one seed.
     verdict: Verdict = ""
+    study: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -86,44 +87,40 @@ def interval_of(values: Sequence[float]) -> Interval:
 
 
 def averages(rows: Sequence[Attempt], objective: Objective) -> list[Average]:
-    """One workload's configurations over their seeds, the best mean first and those without a mean last.
+    """One workload's configurations over their seeds, the best first and those without a mean last.
 
-    The best configuration has at least two completed seeds, if any has.
+    They are ranked by their means, with several seeds after those that have at least two completed ones; ties go to
+    the lowest trial id.
     """
-    by_name: dict[str, list[Attempt]] = {}
-    for row in rows:
-        by_name.setdefault(row.name, []).append(row)
-    found = [_average(name, own, objective.metric) for name, own in by_name.items()]
-    found.sort(key=lambda average: objective.loss(average.interval.mean) if average.interval else math.inf)
-    if len({row.seed for row in rows}) < 2:
+    by_name: dict[tuple[str, str], list[Attempt]] = {}
+    for row in sorted(rows, key=id_order):
+        by_name.setdefault((row.study, row.name), []).append(row)
+    found = [_average(own, objective.metric) for own in by_name.values()]
+    found.sort(key=lambda average: (len(average.values) < 2, _loss(average, objective)))
+    if not has_seeds(rows) or not found[0].values:
         return found
-    completed = [average for average in found if average.values]
-    best = next((average for average in completed if len(average.values) > 1), completed[0] if completed else None)
-    return [_judged(average, best, objective) for average in found] if best else found
+    return [_judged(average, found[0], objective) for average in found]
 
 
-def best_by_mean(rows: Sequence[Attempt], objective: Objective) -> Average | None:
-    """One workload's best configuration, chosen as in ``averages``; None if no trial is completed."""
-    found = averages(rows, objective)
-    best = next((average for average in found if average.verdict == "best"), found[0] if found else None)
-    return best if best and best.values else None
+def has_seeds(rows: Sequence[Attempt]) -> bool:
+    """Whether trials have several seeds."""
+    return len({row.seed for row in rows}) > 1
 
 
-def best_trial(rows: Sequence[Attempt], objective: Objective) -> Attempt | None:
-    """One workload's best completed trial; with several seeds the best one of the best configuration."""
-    best = None if objective.others else best_by_mean(rows, objective)
-    done = [row for row in rows if row.status == "completed" and row.value(objective.metric) is not None]
-    of_best = [row for row in done if best is None or row.name == best.name]
-    if objective.others:
-        of_best = [row for row in done if row.losses(objective)[0] < math.inf]
-    return min(of_best, key=lambda row: row.losses(objective), default=None)
+def id_order(row: Attempt) -> tuple[int, str]:
+    """The order of trials by their ids."""
+    return len(row.trial_id), row.trial_id
 
 
-def _average(name: str, rows: Sequence[Attempt], metric: str) -> Average:
+def _loss(average: Average, objective: Objective) -> float:
+    return objective.loss(average.interval.mean) if average.interval else math.inf
+
+
+def _average(rows: Sequence[Attempt], metric: str) -> Average:
     completed = {row.seed: row.number(metric) for row in rows if row.status == "completed"}
     values = {seed: value for seed, value in completed.items() if math.isfinite(value)}
     interval = interval_of(list(values.values())) if values else None
-    found = Average(name, len(rows), values, interval)
+    found = Average(rows[0].name, len(rows), values, interval, study=rows[0].study)
     return replace(found, interval=replace(interval, half_width=None)) if interval and found.agrees else found
 
 

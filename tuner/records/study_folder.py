@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
-import math
+import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,14 @@ from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv, with_defaul
 from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STUDY, SUGGESTIONS, TRACEBACKS, best_name
 from tuner.records.fronts import with_fronts
 from tuner.records.journal import Journal, open_locked
+from tuner.records.ranking import contenders, ranked, stands
 from tuner.records.study_record import StudyRecord, Suggestion, read_study
+from tuner.records.weights import whose
 from tuner.trial import ConfigValue, MemoryEstimate, Outcome, Status
 from tuner.workloads.session import TRIALS
 
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # trials that never run again
+GOES_ON: tuple[Status, ...] = ("interrupted", "paused")  # those that run again if the study is resumed
 # The table is rewritten after CSV_SECONDS, or later if it is long: at most so many rows are written a second.
 # The journal is always up to date.
 CSV_SECONDS = 1.0
@@ -37,6 +41,7 @@ class StudyFolder:
 
     path: Path
     notes: list[str]  # about damage that was found when the study was resumed
+    seeds: int  # of each configuration
     keep: Literal["all", "best", "none"]  # which of the folders of ended trials stay
     defaults: Mapping[str, Mapping[str, ConfigValue]]  # of the hyperparameters of each workload
 
@@ -67,8 +72,8 @@ class StudyFolder:
             raise
 
     @classmethod
-    def resume(cls, path: Path, objectives: Mapping[str, Objective]) -> Self:
-        """Opens and locks the folder of an interrupted study, and repairs what a kill left.
+    def resume(cls, path: Path, objectives: Mapping[str, Objective], seeds: int = 1) -> Self:
+        """Opens and locks the folder of an interrupted study of so many seeds, and repairs what a kill left.
 
         Raises:
             InputError: the folder has no study, another run is writing there, or it cannot be written.
@@ -78,6 +83,7 @@ class StudyFolder:
         folder = cls.__new__(cls)
         try:
             folder._begin(path, objectives, Journal(path / ATTEMPTS))
+            folder.seeds = seeds
             try:
                 folder._tidy()
             except BaseException:
@@ -90,28 +96,26 @@ class StudyFolder:
     def _begin(self, path: Path, objectives: Mapping[str, Objective], attempts: Journal) -> None:
         self.path = path
         self.notes = []
+        self.seeds = 1
         self.keep = "all"
         self.defaults = {}
         self._objectives = objectives
         self._journal = attempts
         self._rows = {row.trial_id: row for row in attempts.rows}
-        self._best: dict[str, tuple[float, ...]] = {row.workload: self._loss(row) for row in self._best_rows()}
+        self._in_best: dict[str, str] = {}  # whose weights ``best.pt`` has, by workload
+        self._weights: dict[str, set[str]] = {}  # whose weights are there or staged
         self._csv_due = 0.0
         self._suggests = False  # whether the last line of the suggestions is its own
 
     def _tidy(self) -> None:
         """Makes all other files agree with the journal."""
         self.notes = self._journal.repair()
-        best = {self._staged(row): self._best_path(row.workload) for row in self._best_rows()}
         for pattern in (f"*{PARTIAL}", f"{CHECKPOINTS}/*{PARTIAL}", f"{CHECKPOINTS}/*{PRUNE}"):
             for path in self.path.glob(pattern):
                 path.unlink()
         for workload in self._objectives:
-            for staged in self.path.glob(f"{self._best_path(workload).name}.*"):
-                if staged in best:
-                    atomic_files.move(staged, best[staged])
-                else:
-                    staged.unlink()
+            self._find_weights(workload)
+            self._keep_weights(workload)
         for path in self.path.glob(f"{CHECKPOINTS}/*"):
             if row := self._rows.get(path.name.removesuffix(".pt")):
                 self._drop_checkpoint(row)
@@ -124,7 +128,7 @@ class StudyFolder:
         weights: Callable[[], bytes],
         times: Times | None = None,
     ) -> Attempt:
-        """Records an ended attempt: its weights if it is the best so far, its line in the journal, and the table.
+        """Records an ended attempt: its weights if it may be the best, its line in the journal, and the table.
 
         The weights are written before the line, so that a finished trial never lacks them. They are renamed after it,
         so that the best weights always have a line. If they cannot be fetched or written, the line says so.
@@ -140,8 +144,8 @@ class StudyFolder:
             finally:  # the line is more important than the traceback
                 self._append(row, staged)
             if staged:
-                atomic_files.move(staged, self._best_path(row.workload))
-                self._best[row.workload] = self._loss(row)
+                self._weights.setdefault(row.workload, set()).add(row.trial_id)
+            self._keep_weights(row.workload)
             self._drop_checkpoint(row)
             self._drop_folders(row.workload)
             if time.monotonic() >= self._csv_due:
@@ -182,6 +186,13 @@ class StudyFolder:
         rows = with_defaults([self._rows[trial_id] for trial_id in sorted(self._rows)], self.defaults)
         return with_fronts(rows, self._objectives)
 
+    def reported(self, trial_id: str) -> tuple[dict[str, float], int]:
+        """The metrics and the epochs of a trial that was interrupted or has paused; none of another one."""
+        row = self._rows.get(trial_id)
+        if row is None or row.status not in GOES_ON:
+            return {}, 0
+        return {name: value for name, value in row.metrics.items() if value is not None}, row.epochs
+
     @property
     def checkpoints(self) -> Path:
         """The folder of trials' checkpoints, ``<trial_id>.pt``; made on first use."""
@@ -195,36 +206,85 @@ class StudyFolder:
         if self._journal.closed:
             return
         with self._writing(), closing(self._journal):
+            for workload in self._objectives:
+                self._keep_weights(workload, at_end=True)
             self._write_csv()
         with suppress(OSError):  # trials that wrote nothing have left no folder there
             (self.path / TRIALS).rmdir()
 
     def _stage(self, row: Attempt, weights: Callable[[], bytes]) -> tuple[Attempt, Path | None]:
-        """Writes the weights if they are the best so far, and returns their file. If that fails, the line says so."""
-        if row.status != "completed" or self._loss(row) >= self._best.get(row.workload, (math.inf,)):
+        """Writes the weights if they may be the best, and returns their file. If that fails, the line says so.
+
+        An empty file says that a program has reported no checkpoint. It is not written where no other file is.
+        """
+        if row.status == "paused" or row.trial_id not in self._contenders(row.workload, row):
             return row, None
-        staged = self._staged(row)
+        staged = self._staged(row.workload, row.trial_id)
         try:
             content = weights()
-            if not content:  # a program that reported no checkpoint
-                return row, None
-            atomic_files.write_file(staged, content)
+            if content or next(self.path.glob(f"{self._best_path(row.workload).name}*"), None):
+                atomic_files.write_file(staged, content)
         except Exception as error:  # the result is recorded in any case
             why = one_line(error, 200) or type(error).__name__
             known = "" if why in row.error else row.error
             return replace(row, error="; ".join(filter(None, [f"{NOT_KEPT}: {why}", known]))), None
         return row, staged
 
-    def _staged(self, row: Attempt) -> Path:
-        path = self._best_path(row.workload)
-        return path.with_name(f"{path.name}.{row.trial_id}")
+    def _contenders(self, workload: str, new: Attempt | None = None, *, at_end: bool = False) -> list[str]:
+        """The trials that are the best or may become it, of those whose weights are there and a ``new`` row's."""
+        objective, there = self._objectives[workload], set(self._weights.get(workload, ()))
+        # Of one seed no other row counts, however many there are.
+        known = self._rows.values() if self.seeds > 1 else [self._rows[trial_id] for trial_id in there]
+        rows = {row.trial_id: row for row in (*known, *filter(None, [new])) if row.workload == workload}
+        there |= {new.trial_id} if new else set()
+        order = ranked(list(rows.values()), objective)
+        standing = [row for row in order if row.trial_id in there and stands(row, objective)]
+        return [row.trial_id for row in contenders(standing, objective, self._unfinished(order, at_end=at_end))]
+
+    def _unfinished(self, rows: Iterable[Attempt], *, at_end: bool = False) -> set[str]:
+        """The configurations of these rows of which seeds may still end otherwise."""
+        ended = Counter(row.name for row in rows if (row.status not in GOES_ON if at_end else row.status in ENDED))
+        return {row.name for row in rows if ended[row.name] < self.seeds}
+
+    def _keep_weights(self, workload: str, *, at_end: bool = False) -> None:
+        """Makes ``best.pt`` that of the best trial, and drops the weights of those that cannot become it."""
+        there, wanted = self._weights.get(workload, set()), self._contenders(workload, at_end=at_end)
+        if not wanted:
+            return
+        best, before, path = wanted[0], self._in_best.get(workload), self._best_path(workload)
+        staged = self._staged(workload, best)
+        if best != before and before in wanted and path.exists():
+            _set_aside(path, self._staged(workload, before))
+        if staged.exists() and staged.stat().st_size:
+            atomic_files.move(staged, path)
+        elif best != before or staged.exists():
+            path.unlink(missing_ok=True)
+            staged.unlink(missing_ok=True)
+        for trial_id in there.difference(wanted):
+            self._staged(workload, trial_id).unlink(missing_ok=True)
+        self._in_best[workload], self._weights[workload] = best, set(wanted)
+
+    def _find_weights(self, workload: str) -> None:
+        """Finds whose weights an earlier process has left, and removes those of trials without a line."""
+        path = self._best_path(workload)
+        files = {file: file.name.removeprefix(f"{path.name}.") for file in self.path.glob(f"{path.name}.*")}
+        for file in [file for file, trial_id in files.items() if trial_id not in self._rows]:
+            file.unlink()
+        self._weights[workload] = {trial_id for trial_id in files.values() if trial_id in self._rows}
+        rows = [row for row in self._rows.values() if row.workload == workload and row.weights_kept]
+        if self.seeds > 1:  # further ones may have changed which one is the best
+            of = whose(path)
+            rows = [row for row in rows if (row.name, row.seed) == of]
+        for row in ranked(rows, self._objectives[workload])[:1]:
+            self._in_best[workload] = row.trial_id
+            self._weights[workload].add(row.trial_id)
+
+    def _staged(self, workload: str, trial_id: str) -> Path:
+        path = self._best_path(workload)
+        return path.with_name(f"{path.name}.{trial_id}")
 
     def _best_path(self, workload: str) -> Path:
         return self.path / (best_name(workload) if len(self._objectives) > 1 else BEST)
-
-    def _loss(self, row: Attempt) -> tuple[float, ...]:
-        """How good the row is: the less, the better; infinity if it has no value."""
-        return row.losses(self._objectives[row.workload])
 
     def _log(self, outcome: Outcome) -> None:
         if outcome.traceback:
@@ -241,16 +301,6 @@ class StudyFolder:
             raise
         self._rows[row.trial_id] = row
 
-    def _best_rows(self) -> list[Attempt]:
-        """Each workload's best trial, of those whose weights were kept; the first if several are equal."""
-        best: dict[str, Attempt] = {}
-        for row in self._journal.rows:
-            other = best.get(row.workload)
-            least = self._loss(other) if other else (math.inf,)
-            if row.status == "completed" and row.weights_kept and self._loss(row) < least:
-                best[row.workload] = row
-        return list(best.values())
-
     def _drop_checkpoint(self, row: Attempt) -> None:
         if row.status in ENDED:
             (self.path / CHECKPOINTS / f"{row.trial_id}.pt").unlink(missing_ok=True)
@@ -260,11 +310,12 @@ class StudyFolder:
         """Removes the folders of a workload's trials that need not stay."""
         if self.keep == "all":
             return
-        rows = [row for row in self._rows.values() if row.workload == workload and row.status == "completed"]
-        best = min(rows, key=self._loss, default=None) if self.keep == "best" else None
+        order = ranked([row for row in self._rows.values() if row.workload == workload], self._objectives[workload])
+        standing = [row for row in order if stands(row, self._objectives[workload])] if self.keep == "best" else []
+        kept = contenders(standing, self._objectives[workload], self._unfinished(order))
+        gone = {row.trial_id for row in order if row.status in ENDED}.difference(row.trial_id for row in kept)
         for folder in (self.path / TRIALS).glob("*"):
-            row = self._rows.get(folder.name)
-            if row and row is not best and row.workload == workload and row.status in ENDED:
+            if folder.name in gone:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _write_csv(self) -> None:
@@ -277,6 +328,14 @@ class StudyFolder:
             yield
         except OSError as error:
             raise ExecutionError(f"{self.path} can no longer be written: {error.strerror}") from error
+
+
+def _set_aside(path: Path, staged: Path) -> None:
+    """Gives a file a further name, by which it stays when another one replaces it."""
+    try:
+        os.link(path, staged)
+    except OSError:  # a file system without links
+        path.replace(staged)
 
 
 def check_empty(path: Path) -> None:

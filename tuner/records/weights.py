@@ -67,6 +67,17 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
     return model.eval().requires_grad_(False)
 
 
+def whose(path: Path) -> tuple[str, int] | None:
+    """The name and the seed of the trial whose weights a file has; None if it has none."""
+    import torch
+
+    try:
+        content = torch.load(regular(path), map_location="cpu", weights_only=True, mmap=True)
+        return content["name"], content["seed"]
+    except Exception:  # whoever loads them is told why
+        return None
+
+
 def _checkpoint(content: Mapping[str, Any], path: Path) -> Mapping[str, Any] | Path:
     """A program's checkpoint; a folder's files are written beside the file that holds them."""
     files: Mapping[str, Any] = content["files"]

@@ -13,8 +13,8 @@ import pandas as pd
 from tuner.errors import InputError, printable
 from tuner.objective import DIRECTIONS, Objective
 from tuner.records.attempts import Attempt, attempts_of
+from tuner.records.ranking import best_of
 from tuner.records.row_queries import default_columns, head
-from tuner.records.seed_statistics import best_trial
 from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.figures.machine import machine_load
@@ -56,25 +56,23 @@ class StudyFrame(pd.DataFrame):
 
     @property
     def best(self) -> pd.Series[Any]:
-        """The best completed trial of this table: its row, with the configuration under ``config/…``.
+        """The best trial of this table: its row, with the configuration under ``config/…``.
 
         With several seeds it is the best trial of the configuration with the best mean. That configuration has at
         least two completed seeds, if any has.
 
         Raises:
-            InputError: no trial of this table is completed, or it is not known what trials are compared by.
+            InputError: no trial of this table has the metric, or it is not known what trials are compared by.
         """
         objective = self._objective()
         metric = objective.metric
-        if "status" in self and not (self["status"] == "completed").any():
-            raise InputError("best: no trial of this table is completed; its column error says why")
         if missing := [name for name in ("name", "seed", "status", metric) if name not in self]:
             raise InputError(f"best: this table has no column {missing[0]!r}: take it of the table with all columns")
         rows = attempts_of(pd.DataFrame(self))
-        best = best_trial(rows, objective)
+        best = best_of(rows, objective)
         if best is None:
-            raise InputError(f"best: no trial of this table is completed with a {metric}; its column error says why")
-        return self.iloc[rows.index(best)]
+            raise InputError(f"best: no trial of this table has reported {metric}; its column error says why")
+        return self.iloc[[row.trial_id for row in rows].index(best.trial_id)]
 
     def best_model(self) -> nn.Module:
         """The model whose weights the study has kept: of its trial with the best value, in evaluation mode.
@@ -150,7 +148,7 @@ class StudyFrame(pd.DataFrame):
         """How many trials ended in which way, the best one, and the study's folder."""
         counts, objective, folder = Counter(row.status for row in rows), self._objective(), self.attrs.get(FOLDER, "")
         text = f"{count_text(len(rows), 'trial')}: {', '.join(f'{count} {word}' for word, count in counts.items())}"
-        if best := best_trial(rows, objective):
+        if best := best_of(rows, objective):
             text += f" · best: {best.name}, {best_value_text(best, rows, objective)}"
         return text + (f" · {folder}" if folder else "")
 

@@ -13,6 +13,8 @@ from tuner.decisions.seconds import TimeLeft
 from tuner.errors import printable
 from tuner.hyperparameters import shrunk
 from tuner.objective import Objective
+from tuner.records.attempts import Attempt
+from tuner.records.ranking import best_of, stands
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
 from tuner.reporting.texts import MOST_OF_ERROR, count_text, gb_of_ranks, metric_text, rough
@@ -28,6 +30,7 @@ QUIET_SHARE, QUIET_LEAST, QUIET_MOST = 0.05, 10.0, 300.0
 NAMED = 4  # the maximum number of running trials that this line names
 
 Running = Sequence[tuple[Placement, EpochReport | None]]  # running trials with their last reports
+Best = tuple[float, str]  # a value, and whose it is
 
 
 @dataclass(eq=False)
@@ -41,10 +44,12 @@ class StudyProgress:
     budget_bytes: int  # the memory for trials on all devices
     several_seeds: bool = field(default=False, kw_only=True)  # show each trial's seed
     phase: str = field(default="starting", kw_only=True)  # what happens before the first trial begins
+    rows: Callable[[], Sequence[Attempt]] = field(default=list, kw_only=True)  # of ended trials
     clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
     stamp: Callable[[], str] = field(default=lambda: time.strftime("%H:%M:%S "), kw_only=True)  # of a piped line
     _running: dict[str, tuple[Placement, EpochReport | None]] = field(default_factory=dict, init=False)
-    _best: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)  # value and name, by workload
+    _best: dict[str, Best] = field(default_factory=dict, init=False)  # of trials that do not run, by workload
+    _reported: dict[str, Best] = field(default_factory=dict, init=False)  # the best report of those that run
     _began: float = field(init=False)
     _printed: float = field(init=False)
     _done: int = field(default=0, init=False)
@@ -54,6 +59,10 @@ class StudyProgress:
     def __post_init__(self) -> None:
         self._began = self._printed = self.clock()
         self._left = TimeLeft(self.requests, self.trials)
+        for row in self.rows():
+            if stands(row, self.objectives[row.workload]):
+                value = row.number(self.objectives[row.workload].metric)
+                self._best = self._with(self._best, row.workload, (value, self._whose(row)))
 
     def __enter__(self) -> Self:
         """Starts the live table, on a terminal."""
@@ -80,6 +89,11 @@ class StudyProgress:
         self._left.reported(report, self.clock())
         placement, _ = self._running[report.trial_id]
         self._running[report.trial_id] = (placement, report)
+        trial = placement.trial
+        value = report.metrics.get(self.objectives[trial.workload].metric)
+        before, whose = self._reported.get(report.trial_id), f"{self._name(trial)}, epoch {report.epoch}"
+        if value is not None and self._better(trial.workload, value, before):
+            self._reported[report.trial_id] = value, whose
 
     def finished(self, outcome: Outcome, retry: Retried | None) -> None:
         """An attempt has ended. Prints its result, and its retry if there is one."""
@@ -87,14 +101,11 @@ class StudyProgress:
         if outcome.status == "infeasible" and not outcome.placement:  # it was suggested beside the trials that count
             return
         self._running.pop(trial.trial_id, None)
+        self._ends(outcome)
         self._left.finished(outcome, retry.request if retry else None, self.clock())
         self._done += not retry
         objective = self.objectives[trial.workload]
         value = outcome.metrics.get(objective.metric)
-        if value is not None:
-            best = self._best.setdefault(trial.workload, (value, self._name(trial)))
-            if objective.better(value, than=best[0]):
-                self._best[trial.workload] = value, self._name(trial)
         known = [(name, outcome.metrics[name]) for one in objective.all if (name := one.metric) in outcome.metrics]
         said = ", ".join(f"{name} {metric_text(own)}" for name, own in known)
         result = said if value is not None else _reason(outcome)
@@ -109,6 +120,7 @@ class StudyProgress:
         """A member of a population has its next checkpoint, and waits for its turn."""
         trial = outcome.trial
         self._running.pop(trial.trial_id, None)
+        self._ends(outcome)
         behind = replace(request, trial=replace(request.trial, begun=outcome.epochs))
         self._left.finished(outcome, behind, self.clock())
         value = outcome.metrics.get(self.objectives[trial.workload].metric)
@@ -143,7 +155,25 @@ class StudyProgress:
     def _title(self, trial: Trial) -> str:
         return self._name(trial, several=len(self.objectives) > 1)
 
-    def _name(self, trial: Trial, *, several: bool = False) -> str:
+    def _ends(self, outcome: Outcome) -> None:
+        """What a trial has reported still counts when it has ended, unless it breaks a constraint."""
+        trial, reported = outcome.trial, self._reported.pop(outcome.trial.trial_id, None)
+        value = outcome.metrics.get(self.objectives[trial.workload].metric)
+        ended = [] if value is None else [(value, self._name(trial))]
+        for found in [*ended, *filter(None, [reported])] if outcome.status != "infeasible" else []:
+            self._best = self._with(self._best, trial.workload, found)
+
+    def _with(self, bests: dict[str, Best], workload: str, found: Best) -> dict[str, Best]:
+        return {**bests, workload: found} if self._better(workload, found[0], bests.get(workload)) else bests
+
+    def _better(self, workload: str, value: float, best: Best | None) -> bool:
+        objective = self.objectives[workload]
+        return objective.better(value, than=best[0] if best else objective.worst)
+
+    def _whose(self, row: Attempt) -> str:
+        return self._name(row) + ("" if row.status == "completed" else f", {row.status}")
+
+    def _name(self, trial: Trial | Attempt, *, several: bool = False) -> str:
         return title(trial.workload, trial.name, several=several, seed=trial.seed if self.several_seeds else None)
 
     def _render(self) -> RenderableType:
@@ -197,15 +227,15 @@ class StudyProgress:
         return line if len(line) <= self.console.width or named else " · ".join(parts[:-1])
 
     def _best_text(self, running: Running) -> str:
-        """Each workload's best value so far with its trial's name, and the epoch if that trial is still running."""
-        bests = dict(self._best)
-        for placement, report in running:
-            objective = self.objectives[placement.trial.workload]
-            value = report.metrics.get(objective.metric) if report else None
-            known = bests.get(placement.trial.workload)
-            if report and value is not None and objective.better(value, than=known[0] if known else objective.worst):
-                whose = f"{self._name(placement.trial)}, epoch {report.epoch}"
-                bests[placement.trial.workload] = value, whose
+        """Each workload's best value so far with its trial's name, and the epoch of a report; in the end the best."""
+        bests = self._best
+        for trial in [placement.trial for placement, _ in running]:
+            if known := self._reported.get(trial.trial_id):
+                bests = self._with(bests, trial.workload, known)
+        if self._done == self.trials:
+            for key, objective in self.objectives.items():
+                if best := best_of([row for row in self.rows() if row.workload == key], objective):
+                    bests = {**bests, key: (best.number(objective.metric), self._whose(best))}
         texts = [
             f"{self.objectives[key].metric} {metric_text(value)} ({name})" for key, (value, name) in bests.items()
         ]

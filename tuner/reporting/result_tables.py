@@ -38,10 +38,11 @@ def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> s
 
 
 def best_value_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> str:
-    """The best row's values with the metrics' names, told apart from those of the other rows."""
+    """The best row's values with the metrics' names, told apart from those of the other rows, and a bad status."""
     names = [one.metric for one in objective.all]
     apart = {name: decimals_apart(row.number(name) for row in rows) for name in names}
-    return ", ".join(f"{name} {metric_text(best.number(name), apart[name])}" for name in names)
+    status = "" if best.status == "completed" else f" ({best.status})"
+    return ", ".join(f"{name} {metric_text(best.number(name), apart[name])}" for name in names) + status
 
 
 def print_trials(
@@ -165,11 +166,6 @@ def intervals(rows: Sequence[Attempt], metric: str) -> Mapping[str, Interval | N
 def interval_text(interval: Interval | None, *, signed: bool = False) -> str:
     """A mean with half the width of its 95 % interval, if known; empty for None."""
     return with_error(interval.mean, interval.half_width, signed=signed) if interval else ""
-
-
-def has_seeds(rows: Sequence[Attempt]) -> bool:
-    """Whether trials have several seeds."""
-    return len({row.seed for row in rows}) > 1
 
 
 def measured_rows(rows: Sequence[Attempt], first_shares: Sequence[int]) -> list[Attempt]:

@@ -19,14 +19,14 @@ def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, cau
 
     Args:
         rows: trials of one seed, the best first.
-        objective: what they are compared by.
+        objective: what they are compared by; nothing is said of a lead by several.
         more_seeds: a sentence that says how to train with more seeds; empty if the study takes no more.
         caution: why the workload's data may not tell the best trial.
     """
     metric = objective.metric
     done = [row for row in rows if row.status == "completed" and row.value(metric) is not None]
-    if len(done) < 2:
-        return []
+    if len(done) < 2 or objective.others:
+        return [f"Caution: {caution}."] if caution and len(done) > 1 else []
     losses = [row.loss(objective) for row in done]
     lead, spread = losses[1] - losses[0], statistics.median(losses) - losses[0]
     within = NEAR * spread

@@ -12,9 +12,9 @@ from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine, read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS, MACHINE, SNAPSHOT
-from tuner.records.fronts import best_first
 from tuner.records.journal import read_attempts
 from tuner.records.machine_log import MachineLine, read_machine
+from tuner.records.ranking import best_first
 from tuner.records.read_studies import objective_in
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.reporting.figures.attempt_bars import Bar, to_bars, without_pauses

@@ -15,11 +15,13 @@ from tuner.objective import Objective
 from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.epochs import read_epochs, seconds_per_epoch
 from tuner.records.files import EPOCHS, RESULTS
+from tuner.records.ranking import best_of
 from tuner.records.row_queries import varying
+from tuner.records.seed_statistics import has_seeds
 from tuner.records.study_record import StudyRecord
 from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, print_text
-from tuner.reporting.result_tables import best_text, estimate_accuracy, has_seeds, print_averages, print_trials
+from tuner.reporting.result_tables import best_text, estimate_accuracy, print_averages, print_trials
 from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
@@ -123,8 +125,7 @@ def _print_end(console: Console, study: Study, result: StudyResult, record: Stud
             console.print(workload, style="bold", markup=False)
         if tables:
             _print_tables(console, rows, objective, result.workloads[workload].headline)
-        best = next((row for row in rows if row.status == "completed"), None)
-        if best:
+        if best := best_of(rows, objective):
             name = title(workload, best.name, several=several, seed=best.seed if has_seeds(rows) else None)
             said = best_text(best, rows, objective)
             if not said.endswith(f" with {name.replace(',', ', ')}"):  # a grid's names are the values

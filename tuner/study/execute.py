@@ -13,9 +13,10 @@ from tuner.execution.executor import Executor
 from tuner.execution.loop import EndedEarly, StudyLoop
 from tuner.execution.stall_detector import StallDetector
 from tuner.execution.stop_requests import StopRequests
+from tuner.execution.unfinished import weights_so_far
 from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
-from tuner.records.files import MACHINE
+from tuner.records.files import CHECKPOINTS, MACHINE
 from tuner.records.machine_log import recording
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import StudyRecord
@@ -74,6 +75,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
         sum(study.plan.budgets),
         several_seeds=settings.seeds > 1,
         phase=around.executor.starting,
+        rows=folder.rows,
     )
     population = steering.population
 
@@ -90,6 +92,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
         settings.scheduler_name,
         optuna,
         [*(settings.callbacks or ()), keep_pauses],
+        lambda trial: weights_so_far(study.tasks[trial.workload], trial, folder.path / CHECKPOINTS),
     )
     if optuna:
         optuna.begin(folder.path, course.state.ended)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS, STUDY
 from tuner.records.journal import read_attempts
-from tuner.records.seed_statistics import best_by_mean, best_trial
+from tuner.records.ranking import best_of, ranked
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.spec.groups import DEFAULT_DATA
 from tuner.study.resume import fingerprint
@@ -94,7 +93,7 @@ class PastTrial:
 def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: int | None) -> PastTrial:
     """The trial of a study that is meant: ``wanted`` is "best", a trial's id or the name of a configuration.
 
-    If a configuration has several seeds, it is the trial with ``seed``, else the best completed one.
+    If a configuration has several seeds, it is the trial with ``seed``, else the best one.
 
     Raises:
         InputError: there is no such study or trial, more than one is meant, or the study's data are not at hand.
@@ -111,7 +110,8 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
         remedy = f"continue it with {option('resume', str(folder))}"
         raise ParameterError("study", str(folder), "no trial has ended there yet", remedy)
     found = _meant(folder, study, rows, wanted)
-    row = next((row for row in found if row.seed == seed), min(found, key=lambda row: _loss(study, row)))
+    best = ranked(found, study.objectives[found[0].workload])[0]
+    row = next((row for row in found if row.seed == seed), best)
     if given is None and study.classes.get(row.workload, "") is None:
         raise InputError(
             f"{option('study', str(folder))}: its workload {row.workload} {WAS_OBJECT}: give it again, from Python: "
@@ -147,20 +147,18 @@ def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[st
     return found.name, found
 
 
-def _loss(study: StudyRecord, row: Attempt) -> float:
-    """How good a trial is: the less, the better; infinity unless it is completed with a value."""
-    return row.losses(study.objectives[row.workload])[0] if row.status == "completed" else math.inf
-
-
 def _meant(folder: Path, study: StudyRecord, rows: Sequence[Attempt], wanted: str) -> list[Attempt]:
-    """The trial with this id, else those of this name; of "best" the completed ones with the best mean."""
+    """The trial with this id, else those of this name; of "best" those of the best trial's configuration."""
     found = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
     if wanted == BEST_TRIAL:
-        found = [row for row in rows if _loss(study, row) < math.inf]
+        bests = [best_of([row for row in rows if row.workload == name], by) for name, by in study.objectives.items()]
+        found = [
+            row for row in rows for best in bests if best and (row.workload, row.name) == (best.workload, best.name)
+        ]
     if not found and wanted == BEST_TRIAL:
         raise InputError(
-            f"{option('study', str(folder))}: none of its trials is completed; name one by {option('trial')}, such "
-            f"as {rows[0].trial_id} ({rows[0].status})"
+            f"{option('study', str(folder))}: none of its trials has reported its metric; name one by "
+            f"{option('trial')}, such as {rows[0].trial_id} ({rows[0].status})"
         )
     if not found:
         known = list(dict.fromkeys([*(row.trial_id for row in rows), *(row.name for row in rows)]))
@@ -170,8 +168,4 @@ def _meant(folder: Path, study: StudyRecord, rows: Sequence[Attempt], wanted: st
     if len(workloads) > 1:
         asked, named = option("trial", wanted), " and one of ".join(workloads)
         raise InputError(f"{asked}: there is one of {named}; choose by {option('workload')}")
-    objective = study.objectives[workloads[0]]
-    if wanted == BEST_TRIAL and objective.others and (first := best_trial(found, objective)):
-        return [first]
-    best = best_by_mean(found, objective) if wanted == BEST_TRIAL else None
-    return [row for row in found if row.name == best.name] if best else found
+    return found

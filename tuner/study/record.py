@@ -41,14 +41,14 @@ def open_folder(study: Study, console: Console) -> StudyFolder:
     folder = _opened(study, console)
     schemas = {name: task.workload.schema or {} for name, task in study.tasks.items()}
     folder.defaults = {name: {key: spec.default for key, spec in schema.items()} for name, schema in schemas.items()}
-    folder.keep = study.settings.keep
+    folder.keep, folder.seeds = study.settings.keep, study.settings.seeds
     return folder
 
 
 def _opened(study: Study, console: Console) -> StudyFolder:
     settings = study.settings
     if settings.resume:
-        folder = StudyFolder.resume(Path(settings.resume), study.objectives)
+        folder = StudyFolder.resume(Path(settings.resume), study.objectives, settings.seeds)
         if len(folder.attempts()) != len(study.attempts):  # it was not locked when they were read
             folder.close()
             rule = "another run has just written there"

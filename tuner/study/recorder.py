@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tuner.decisions.events import Allowed, Concluded, Dropped, Event, Planned, Reported, Retried, Started
@@ -39,12 +40,14 @@ class Recorder(Listener):
     scheduler: str = FIFO
     objective: ObjectiveTrials | None = None  # has the trials of a user's own Optuna study
     callbacks: Sequence[Callable[[Event], object]] = ()  # are called with every event
+    weights: Callable[[Trial], bytes] = lambda _: b""  # of a trial that has not completed
 
     def __post_init__(self) -> None:
         self._written = WrittenFiles()
         self._unfinished = {request.trial.trial_id: request for request in self.requests}
         self._placements: dict[str, tuple[Placement, float, float]] = {}
         self._reports: dict[str, EpochReport] = {}
+        self._bests: dict[str, dict[str, float]] = {}  # the metrics of the best report of each running trial
         self._stopped: dict[str, tuple[Outcome, float]] = {}  # and when; monotonic seconds
         self._ends: dict[str, tuple[Attempt, Outcome]] = {}  # of the attempts that have just ended
         self._epochs = EpochLog(self.folder.path / EPOCHS)
@@ -58,6 +61,7 @@ class Recorder(Listener):
         outcome = self._described(outcome)
         request = self._unfinished.pop(trial_id)
         estimate = outcome.placement.estimate if outcome.placement else request.estimate
+        weights = weights if outcome.status == "completed" else partial(self.weights, outcome.trial)
         row = self.folder.record(outcome, estimate, weights, self._times(trial_id))
         if outcome.status == "paused":  # it is decided later what follows
             self.progress.paused(outcome, request)
@@ -65,6 +69,7 @@ class Recorder(Listener):
             self._ends[trial_id] = row, outcome
         self._placements.pop(trial_id, None)
         self._reports.pop(trial_id, None)
+        self._bests.pop(trial_id, None)
 
     def hear(self, state: State, event: Event) -> None:
         """Records and shows an event."""
@@ -117,7 +122,8 @@ class Recorder(Listener):
         try:
             for request in self._unfinished.values():
                 outcome, times = self._unfinished_outcome(request, cause), self._times(request.trial.trial_id)
-                self.trackers.ended(self.folder.record(outcome, request.estimate, bytes, times))
+                weights = partial(self.weights, outcome.trial)
+                self.trackers.ended(self.folder.record(outcome, request.estimate, weights, times))
             self._unfinished.clear()
         finally:
             self._epochs.close()
@@ -138,11 +144,21 @@ class Recorder(Listener):
         self.trackers.started(placement)
 
     def _reported(self, report: EpochReport) -> None:
+        trial = self._placements[report.trial_id][0].trial
         self._reports[report.trial_id] = report
-        self._epochs.add(report, self._placements[report.trial_id][0].trial.attempt)
+        self._compare(trial, report)
+        self._epochs.add(report, trial.attempt)
         self.progress.reported(report)
         self.trackers.reported(report)
         self._say(self.trackers.faults())
+
+    def _compare(self, trial: Trial, report: EpochReport) -> None:
+        """Keeps what a trial reported at its best, also in earlier sessions: its weights are of that epoch."""
+        objective = self.progress.objectives[trial.workload]
+        known = self._bests.get(trial.trial_id) or self.folder.reported(trial.trial_id)[0]
+        value = report.metrics.get(objective.metric)
+        if value is not None and objective.better(value, than=known.get(objective.metric, objective.worst)):
+            self._bests[trial.trial_id] = {**report.metrics, "best_epoch": report.epoch}
 
     def _follows(self, trial: Trial, retry: Retried | None) -> None:
         """It is known what follows an attempt: a retry, or nothing. One that was interrupted has no row yet."""
@@ -190,13 +206,14 @@ class Recorder(Listener):
     def _unfinished_outcome(self, request: Request, cause: str) -> Outcome:
         trial_id = request.trial.trial_id
         if trial_id not in self._placements:
-            return Outcome(request.trial, "interrupted", error=f"{cause} before it started")
+            metrics, epochs = self.folder.reported(trial_id)
+            return Outcome(request.trial, "interrupted", None, metrics, epochs, error=f"{cause} before it started")
         placement, _, began = self._placements[trial_id]
         report = self._reports.get(trial_id, EpochReport(trial_id, 0, 0))
         stopped, _ = self._stopped.get(trial_id, (Outcome(placement.trial, "interrupted", placement), 0.0))
         return replace(
             stopped,
-            metrics=report.metrics,
+            metrics=self._bests.get(trial_id) or self.folder.reported(trial_id)[0] or report.metrics,
             epochs=report.epoch,
             seconds=max(stopped.seconds, self._ended(trial_id) - began),
             error="; ".join(filter(None, [f"{cause} while it ran", stopped.error])),

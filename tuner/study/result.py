@@ -13,7 +13,7 @@ from tuner.decisions.packing import Plan
 from tuner.errors import InputError, printable
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt, Line
-from tuner.records.seed_statistics import best_trial
+from tuner.records.ranking import best_of, stands
 from tuner.reporting.result_tables import best_text
 from tuner.reporting.texts import count_text
 from tuner.trial import FRONT, SUCCESSFUL, MemoryEstimate
@@ -59,10 +59,10 @@ class StudyResult:
 
     @property
     def unkept(self) -> list[Attempt]:
-        """Completed trials without weights that are better than those in ``best.pt``; their ``error`` says why."""
+        """Trials without weights that are better than those in ``best.pt``; their ``error`` says why."""
         found: list[Attempt] = []
-        for workload in self.objectives:
-            ranked = (row for row in self.trials if row.workload == workload and row.status == "completed")
+        for workload, objective in self.objectives.items():
+            ranked = (row for row in self.trials if row.workload == workload and stands(row, objective))
             found += takewhile(lambda row: not row.weights_kept, ranked)
         return found
 
@@ -77,7 +77,7 @@ class StudyResult:
         """The row of the best trial, as ``StudyFrame.best``.
 
         Raises:
-            InputError: no trial is completed, it was a dry run, or the study is of several workloads.
+            InputError: no trial has reported the metric, it was a dry run, or the study is of several workloads.
         """
         self._only_workload("best")
         return self.to_frame().best
@@ -85,24 +85,23 @@ class StudyResult:
     @property
     def best_trials(self) -> list[Attempt]:
         """The completed trials that none is better than in every objective; with one objective the best one."""
-        found = []
+        found: list[Attempt] = []
         for workload, objective in self.objectives.items():
             rows = [row for row in self.trials if row.workload == workload]
-            best = None if objective.others else best_trial(rows, objective)
-            found += [row for row in rows if row.metrics.get(FRONT) == 1 or row is best]
+            found += [row for row in rows if row.metrics.get(FRONT) == 1] or filter(None, [best_of(rows, objective)])
         return found
 
     @property
     def best_config(self) -> dict[str, object]:
         """The hyperparameters of the best trial; raises the errors of ``best``."""
-        trial = self._best_trial("best_config")
+        trial = self._best_of("best_config")
         workload = self.workloads[trial.workload]
         return workload.arguments_of(trial.config) if isinstance(workload, Program) else dict(trial.config)
 
     @property
     def best_value(self) -> float:
         """The best trial's value of the compared metric; raises the errors of ``best``."""
-        trial = self._best_trial("best_value")
+        trial = self._best_of("best_value")
         return trial.number(self.objectives[trial.workload].metric)
 
     def best_model(self) -> nn.Module:
@@ -152,18 +151,18 @@ class StudyResult:
             raise InputError(f"{asked}: the study is of {named}: use to_frame(), or tuner.load_best(folder, name)")
         return next(iter(self.workloads.values()))
 
-    def _best_trial(self, asked: str) -> Attempt:
+    def _best_of(self, asked: str) -> Attempt:
         objective = self.objectives[self._only_workload(asked).name]
-        if best := best_trial(self.trials, objective):
+        if best := best_of(self.trials, objective):
             return best
-        raise InputError(f"{asked}: no trial is completed with a {objective.metric}; its column error says why")
+        raise InputError(f"{asked}: no trial has reported {objective.metric}; its column error says why")
 
     def _bests(self) -> list[str]:
-        """The best completed trial of each workload, in a few words."""
+        """The best trial of each workload, in a few words."""
         bests = []
         for workload, objective in self.objectives.items():
             rows = [row for row in self.trials if row.workload == workload]
-            if best := best_trial(rows, objective):
+            if best := best_of(rows, objective):
                 which = f"best of {workload}" if len(self.objectives) > 1 else "best"
                 bests.append(f"{which}: {best_text(best, rows, objective)}")
         return bests

@@ -17,7 +17,7 @@ from tuner.machine.first_use import remove_compiled_folder
 from tuner.machine.interrupts import Immediate, orderly
 from tuner.machine.mps import MpsDaemons
 from tuner.records.files import DECISIONS
-from tuner.records.fronts import best_first
+from tuner.records.ranking import best_first
 from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, make_console
 from tuner.reporting.decision_log import DecisionLog

@@ -17,8 +17,8 @@ from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.epochs import EpochLine, histories
 from tuner.records.optuna_space import frozen_trials, is_number, without_log
 from tuner.records.row_queries import varying
+from tuner.records.seed_statistics import has_seeds
 from tuner.reporting.figures.chart import MOST_POINTS, padded_range, plain, thinned
-from tuner.reporting.result_tables import has_seeds
 from tuner.reporting.study_view import StudyView
 from tuner.trial import ConfigValue
 

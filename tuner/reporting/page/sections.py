@@ -11,8 +11,9 @@ from typing import get_args
 
 from tuner.objective import Objective
 from tuner.records.attempts import CONFIG, Attempt
+from tuner.records.ranking import best_of
 from tuner.records.row_queries import metric_columns
-from tuner.records.seed_statistics import averages, some_names, summary
+from tuner.records.seed_statistics import averages, has_seeds, some_names, summary
 from tuner.records.study_record import OPTUNA_CALL
 from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.figures.fronts import fronts, hypervolume
@@ -30,7 +31,7 @@ from tuner.reporting.figures.schedules import schedules
 from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.page.parts import address, command, facts, figure, pair, section
 from tuner.reporting.page.tables import configurations_table, most_rows, trials_table, values_text
-from tuner.reporting.result_tables import has_seeds, interval_text, intervals
+from tuner.reporting.result_tables import interval_text, intervals
 from tuner.reporting.standing import standing
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import MEMORY_VIEWER, count_text, duration, number_text
@@ -130,13 +131,14 @@ def _best(study: StudyView, workload: str) -> str:
     several = has_seeds(rows)
     heading = f"Best {'configuration' if several else 'trial'}{f' by {metric}' if objective.others else ''}"
     heading += f" of {workload}" if len(study.objectives) > 1 else ""
-    if not rows or rows[0].status != "completed" or rows[0].value(metric) is None:
-        why = "No trial has completed yet." if len(study.rows) < study.total else "No trial completed."
-        content = f'<p class="none">{why}</p>'
+    best = best_of(rows, objective)
+    if best is None:
+        why = "No trial has ended with it yet." if len(study.rows) < study.total else "No trial reported it."
+        content = f'<p class="none">{escape(metric)}: {why}</p>'
     else:
-        best = rows[0]
         metrics = [(key, number_text(best.value(key))) for key in metric_columns([best], objective)]
-        if several:
+        metrics += [("status", best.status)] * (best.status != "completed")
+        if several and best.status == "completed":
             name = title(workload, best.name, several=False, seed=best.seed)
             values = ", ".join(f"{key} {value}" for key, value in metrics)
             content = _best_configuration(rows, objective)

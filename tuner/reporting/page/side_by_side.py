@@ -10,8 +10,8 @@ from html import escape
 
 from tuner.objective import Objective
 from tuner.records.attempts import CONFIG
+from tuner.records.ranking import best_of
 from tuner.records.row_queries import varying
-from tuner.records.seed_statistics import best_trial
 from tuner.reporting.figures.optuna_figures import distribution, history
 from tuner.reporting.figures.optuna_study import drawn
 from tuner.reporting.page.parts import address, figure, section
@@ -70,12 +70,13 @@ def _training(study: StudyView) -> str:
 def _best(study: StudyView, workload: str) -> str:
     """A study's best trial of a workload: its metric, its name and the hyperparameters that vary."""
     rows = study.of_workload(workload)
-    best = best_trial(rows, study.objectives[workload]) if workload in study.objectives else None
+    best = best_of(rows, study.objectives[workload]) if workload in study.objectives else None
     if best is None:
-        return "none completed"
+        return "none has reported its metric"
     metric = study.objectives[workload].metric
     tried = ", ".join(f"{key.removeprefix(CONFIG)} {values_text([best], key)}" for key in varying(rows))
-    value = f"<strong>{escape(metric)} {number_text(best.value(metric))}</strong>"
+    status = "" if best.status == "completed" else f" ({best.status})"
+    value = f"<strong>{escape(metric)} {number_text(best.value(metric))}</strong>{status}"
     return f"{value}<br>{escape(best.name)}{f'<br>{escape(tried)}' if tried else ''}"
 
 

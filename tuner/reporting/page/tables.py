@@ -10,7 +10,8 @@ from tuner.errors import printable
 from tuner.objective import Objective
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, Attempt, columns
 from tuner.records.row_queries import varying
-from tuner.reporting.result_tables import average_columns, has_seeds
+from tuner.records.seed_statistics import has_seeds
+from tuner.reporting.result_tables import average_columns
 from tuner.reporting.texts import MOST_OF_ERROR, number_text
 from tuner.trial import FRONT
 
