@@ -13,4 +13,4 @@ def test_trials_of_several_seeds_are_told_apart_and_all_counted(study: StudyView
     row = study.rows[0]
     assert seeds.total == 2 * known
     assert seeds.trial_names[row.trial_id].endswith(f"{row.name} (seed {row.seed})")
-    assert seeds.trial_names[f"t{known + 1:03d}"] == f"{study.record.configurations[0]['name']} (seed 4)"
+    assert seeds.trial_names[f"t{known + 1:03d}"] == f"{study.record.configurations[0].name} (seed 4)"

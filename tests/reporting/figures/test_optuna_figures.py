@@ -24,6 +24,7 @@ from tuner.reporting.figures.optuna_figures import (
 from tuner.reporting.figures.optuna_study import Drawn, drawn, subset
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.study_view import StudyView
+from tuner.trial import Configuration
 
 
 def of(rows: list[Attempt], direction: str = "minimize") -> Drawn:
@@ -142,7 +143,7 @@ def test_lines_are_of_the_best_and_others_evenly_by_rank() -> None:
 
 
 def test_a_running_trial_has_a_curve_and_is_named(study: StudyView) -> None:
-    waiting = replace(study.record, configurations=[*study.record.configurations, {"name": "late <one>"}])
+    waiting = replace(study.record, configurations=[*study.record.configurations, Configuration("late <one>", {})])
     line = EpochLine(trial_id="t041", attempt=1, epoch=1, at=0.0, metrics={"val_loss": 1.0})
     going = replace(study, record=waiting, epochs=[*study.epochs, line])
     plot = learning_curves(drawn(going, "toy")).plot
