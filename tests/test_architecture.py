@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "trial": set(),
     "objective": set(),
     "hyperparameters": set(),
+    "values": set(),
     "machine": set(),
     "datasets": {"machine"},
     "decisions": set(),
@@ -50,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli", "machine"},
 }
 TRANSFORMER = "import tuner; tuner.estimate_gpu_memory_requirements(512, 384, 6, 6, 24, 512)"
-EVERYWHERE = {"errors", "trial", "objective", "hyperparameters"}
+EVERYWHERE = {"errors", "trial", "objective", "hyperparameters", "values"}
 
 
 def room(path: Path) -> str:

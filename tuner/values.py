@@ -65,6 +65,11 @@ def label(value: object) -> str:
     return name if isinstance(name, str) else re.sub(" at 0x[0-9a-fA-F]+", "", one_line(repr(value)))
 
 
+def in_table(value: Any) -> Any:
+    """A number, a bool or a text as it is, and the label of anything else: what tables for people have."""
+    return value if isinstance(value, (int, float, str)) else label(value)
+
+
 def _inner_label(value: object) -> str:
     return repr(value) if isinstance(value, (str, PurePath, date)) else label(value)
 

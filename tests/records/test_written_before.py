@@ -61,3 +61,19 @@ def test_it_is_resumed_with_its_own_options_and_trains_what_was_left(
     }
     assert Path("study/attempts.jsonl").read_text().startswith(before), "what was there is left as it is"
     assert list(tuner.results("study").status) == ["completed"] * 3
+
+
+def test_labels_of_an_earlier_version_are_the_values_of_its_space(tmp_path: Path) -> None:
+    choices = {"amp": [True, False], "drop": [None, 0.1], "sizes": [[64], [64, 32]], "text": ["None", "x"]}
+    space = {"model": {key: {"choice": values} for key, values in choices.items()}}
+    old = {"model.amp": "False", "model.drop": "None", "model.sizes": "[64]", "model.text": "None", "lr": 0.1}
+    about = {"workload": "train", "options": {"space": space}, "configurations": [{"name": "a", **old}]}
+    (tmp_path / "study.json").write_text(json.dumps(about))
+    line = json.loads((WRITTEN / "attempts.jsonl").read_text().splitlines()[0])
+    line = {key: value for key, value in line.items() if not key.startswith("config/")} | {"workload": "train"}
+    line |= {f"config/{key}": value for key, value in old.items()}
+    (tmp_path / "attempts.jsonl").write_text(json.dumps(line) + "\n")
+    study = read_study(tmp_path)
+    now = {"model.amp": False, "model.drop": None, "model.sizes": [64], "model.text": "None", "lr": 0.1}
+    assert dict(study.configurations[0].values) == now
+    assert dict(read_attempts(tmp_path / "attempts.jsonl", study)[0][0].config) == now

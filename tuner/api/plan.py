@@ -230,7 +230,7 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     """The completed trials of a study; raises ``InputError`` if a workload has none."""
     study = read_study(Path(folder), option("like", folder))
     its = study.workloads
-    rows, _ = read_attempts(Path(folder) / ATTEMPTS, its)
+    rows, _ = read_attempts(Path(folder) / ATTEMPTS, study)
     took: dict[str, float] = defaultdict(float)  # in all attempts, of which an earlier version had each by itself
     for row in rows:
         took[row.trial_id] += row.own_seconds

@@ -32,6 +32,7 @@ from tuner.spec.commands import (
 from tuner.spec.options import Options
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
+from tuner.values import encode
 
 MOST_OF_ERROR = 4000  # the characters that are printed of an error
 CONTROLS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\r\t"}
@@ -292,7 +293,10 @@ def _write_records(records: Sequence[Mapping[str, object]], as_csv: bool, names:
     if as_csv:
         _write_csv(records, names)
     else:
-        click.echo(json.dumps(records, indent=2))
+        from tuner.records.checking import in_json
+
+        values = [{name: encode(value) for name, value in in_json(record).items()} for record in records]
+        click.echo(json.dumps(values, indent=2))
 
 
 def _write_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> None:

@@ -28,7 +28,7 @@ from tuner.records.checking import (
     to_bytes,
 )
 from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Outcome, Phase, ShortOf, Status
-from tuner.values import encode, label
+from tuner.values import encode, in_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,7 +200,7 @@ class Attempt:
         ``exact`` is the line of the journal, with memory in bytes.
         """
         line: Line = {}
-        form = encode if exact else _cell if cells else lambda value: value
+        form = encode if exact else in_table if cells else lambda value: value
         for name in _FIELDS if exact else _COLUMNS:
             if name == "metrics":
                 line.update(checking.in_json(self.metrics) if exact else self.metrics)
@@ -304,11 +304,6 @@ def with_defaults(rows: Sequence[Attempt], defaults: Mapping[str, Mapping[str, C
         replace(row, config={**used[row.workload], **row.config}) if keys else row
         for row, keys in zip(rows, lacking, strict=True)
     ]
-
-
-def _cell(value: ConfigValue) -> ConfigValue:
-    """A hyperparameter's value in the CSV: a number, or a text for people."""
-    return value if type(value) in (int, float, str) else label(value)
 
 
 def to_csv(rows: Sequence[Attempt]) -> str:

@@ -6,7 +6,8 @@ import fcntl
 import io
 import json
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tuner.errors import InputError
@@ -14,6 +15,7 @@ from tuner.machine import atomic_files
 from tuner.machine.regular_files import regular
 from tuner.records.attempts import BEFORE_METRICS, Attempt, parse_attempt
 from tuner.records.checking import collecting_later
+from tuner.records.study_record import UNKNOWN, StudyRecord
 
 MOST_BYTES = 2**30  # about a million attempts
 CUT = b" was cut off\n"  # the end of such a line, also where it is whole but for its end
@@ -26,7 +28,7 @@ class Journal:
     ``rows`` has all lines in order.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, study: StudyRecord = UNKNOWN) -> None:
         """Opens or creates the journal, and locks it until it is closed or the process ends.
 
         Raises:
@@ -38,7 +40,7 @@ class Journal:
         try:
             atomic_files.sync_folder(path.parent)
             content = self._file.readall()
-            self.rows, self._damaged = _parse(content, path)
+            self.rows, self._damaged = _parse(content, path, study)
         except BaseException:
             self._file.close()
             raise
@@ -82,16 +84,14 @@ class Journal:
         self._end += len(content)
 
 
-def read_attempts(
-    path: Path, workloads: Collection[str] = (), *, some: bool = False
-) -> tuple[list[Attempt], list[str]]:
+def read_attempts(path: Path, study: StudyRecord = UNKNOWN, *, some: bool = False) -> tuple[list[Attempt], list[str]]:
     """The lines of a journal that another process may be writing, and a note if any are incomplete.
 
     A missing journal has no lines.
 
     Args:
         path: the journal.
-        workloads: the study's workloads; empty if unknown.
+        study: the content of ``study.json``.
         some: refuse a journal that has only incomplete lines.
 
     Raises:
@@ -103,7 +103,7 @@ def read_attempts(
         return [], []
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    rows, damaged = _parse(content, path, workloads)
+    rows, damaged = _parse(content, path, study)
     if some and damaged and not rows:
         raise InputError(
             f"{path}: {_incomplete(damaged)}, and there is no other; restore it from a copy, or resume the study"
@@ -112,16 +112,17 @@ def read_attempts(
 
 
 @collecting_later()
-def _parse(content: bytes, path: Path, workloads: Collection[str] = ()) -> tuple[list[Attempt], list[int]]:
+def _parse(content: bytes, path: Path, study: StudyRecord) -> tuple[list[Attempt], list[int]]:
     """The attempts, and the numbers of lines that are none: a kill cut them off, or somebody changed them."""
-    rows, damaged = [], []
+    rows, damaged, workloads = [], [], study.workloads
     for number, line in enumerate(io.BytesIO(content), 1):
         where = f"{path}, line {number}"
         row = _to_attempt(line, where)
         if row and workloads and row.workload not in workloads:
             raise InputError(f"{where}: workload is {row.workload!r}; the study is of {', '.join(workloads)}")
         if row:
-            rows.append(row)
+            typed = study.typed(row.config)
+            rows.append(row if typed is row.config else replace(row, config=typed))
         elif line.strip():  # a blank line is where earlier versions had a damaged one
             damaged.append(number)
     return rows, damaged

@@ -208,7 +208,7 @@ def _read_folder(path: Path) -> tuple[list[RecordedStudy], list[str]]:
     """The study of a folder, and notes about what could not be read."""
     known = (path / STUDY_FILE).exists()
     record = read_study(path, f"results {path}") if known else UNKNOWN
-    attempts, notes = read_attempts(path / ATTEMPTS, record.workloads, some=True)
+    attempts, notes = read_attempts(path / ATTEMPTS, record, some=True)
     latest = {row.trial_id: row for row in attempts}
     rows = [_present(latest[trial_id]) for trial_id in sorted(latest)]
     if not rows:
@@ -273,8 +273,7 @@ def _check_columns(columns: Iterable[str], path: Path) -> None:
 
 
 def _present(row: Attempt) -> Attempt:
-    """A row without missing values."""
-    if None not in row.metrics.values() and "" not in row.config.values():
+    """A row without missing metrics."""
+    if None not in row.metrics.values():
         return row
-    metrics = {name: value for name, value in row.metrics.items() if value is not None}
-    return replace(row, metrics=metrics, config={key: value for key, value in row.config.items() if value != ""})
+    return replace(row, metrics={name: value for name, value in row.metrics.items() if value is not None})

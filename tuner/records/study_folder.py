@@ -78,11 +78,11 @@ class StudyFolder:
         Raises:
             InputError: the folder has no study, another run is writing there, or it cannot be written.
         """
-        read_study(path, option("resume", str(path)))
+        study = read_study(path, option("resume", str(path)))
         _check_links(path)
         folder = cls.__new__(cls)
         try:
-            folder._begin(path, objectives, Journal(path / ATTEMPTS))
+            folder._begin(path, objectives, Journal(path / ATTEMPTS, study))
             folder.seeds = seeds
             try:
                 folder._tidy()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,8 +27,8 @@ from tuner.records.checking import (
     sizes_in_bytes,
 )
 from tuner.records.files import STUDY, SUGGESTIONS
-from tuner.trial import Configuration, Device
-from tuner.values import decode, encode
+from tuner.trial import Configuration, ConfigValue, Device
+from tuner.values import decode, encode, label, value_key
 
 OPTUNA_CALL = "tuner.optuna.optimize()"  # the command of a user's Optuna study
 RESTORE = "restore it from a copy, or start a new study"
@@ -46,6 +47,20 @@ def to_content(one: Configuration) -> dict[str, object]:
     """A configuration as files have it."""
     values = {key: encode(value) for key, value in one.values.items()}
     return {**({"workload": one.workload} if one.workload else {}), "name": one.name, "values": values}
+
+
+def _values_in(content: object, key: str = "") -> Iterator[tuple[str, ConfigValue]]:
+    """The values that a stored space, grid or list of configurations names, each with its hyperparameter."""
+    if isinstance(content, Mapping) and (listed := content.get("choice", content.get("grid_search"))) is not None:
+        yield from ((key, decode(value)) for value in listed if isinstance(listed, list))
+    elif isinstance(content, Mapping):
+        for name, inner in content.items():
+            whole = not key and name in ("space", "grid", "defaults", "configurations")
+            yield from _values_in(inner, "" if whole else f"{key}.{name}".removeprefix("."))
+    elif isinstance(content, list):
+        yield from (pair for inner in content for pair in _values_in(inner, key))
+    if key:
+        yield key, decode(content)
 
 
 Scale = Literal["linear", "log"]  # of a range in a search space
@@ -119,6 +134,22 @@ class StudyRecord:
     def used(self) -> Mapping[str, object]:
         """The values of all options, also where only the same call repeats the study."""
         return {**self.settings, **(self.options or {})}
+
+    @cached_property
+    def labels(self) -> Mapping[str, Mapping[str, ConfigValue]]:
+        """By hyperparameter, the values whose labels earlier versions wrote, where these are not ambiguous."""
+        found: dict[str, dict[str, list[ConfigValue]]] = {}
+        for content in (self.used.get("space"), self.used.get("config")):
+            for key, value in _values_in(content):
+                same = found.setdefault(key, {}).setdefault(label(value), [])
+                same += [value] if value_key(value) not in map(value_key, same) else []
+        unique = {key: {text: one[0] for text, one in texts.items() if len(one) == 1} for key, texts in found.items()}
+        return {key: {text: one for text, one in known.items() if one != text} for key, known in unique.items()}
+
+    def typed(self, config: Mapping[str, ConfigValue]) -> Mapping[str, ConfigValue]:
+        """A configuration that was read, with values in the place of earlier versions' labels."""
+        old = [key for key, value in config.items() if type(value) is str and value in self.labels.get(key, {})]
+        return {**config, **{key: self.labels[key][config[key]] for key in old}} if old else config
 
     @property
     def workloads(self) -> list[str]:
@@ -203,4 +234,4 @@ def read_study(folder: Path, where: str = "") -> StudyRecord:
     for suggestion in readable_lines(Suggestion, folder / SUGGESTIONS, MOST_BYTES):
         if suggestion.number == len(found) + 1:  # a study that was resumed has those before in ``study.json``
             found.append(suggestion.configuration)
-    return replace(record, configurations=found)
+    return replace(record, configurations=[replace(one, values=record.typed(one.values)) for one in found])

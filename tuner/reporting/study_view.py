@@ -93,7 +93,7 @@ def read_study_view(
         InputError: it is not the folder of a study, or cannot be read.
     """
     study = read_study(folder, where)
-    attempts, notes = read_attempts(folder / ATTEMPTS, study.workloads)
+    attempts, notes = read_attempts(folder / ATTEMPTS, study)
     if objectives is None:
         objectives = {name: study.objectives.get(name) or _objective(name, attempts) for name in study.workloads}
     attempts = [row for row in attempts if row.workload in objectives]

@@ -103,7 +103,7 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     name, given = _named_workload(study, workload)
     if name is not None and name not in study.workloads:
         raise InputError(f"{option('workload', name)}: the study in {folder} is of {', '.join(study.workloads)}")
-    attempts, notes = read_attempts(folder / ATTEMPTS, study.workloads, some=True)
+    attempts, notes = read_attempts(folder / ATTEMPTS, study, some=True)
     latest = {row.trial_id: row for row in attempts if name in (None, row.workload)}
     rows = [latest[trial_id] for trial_id in sorted(latest)]
     if not rows:

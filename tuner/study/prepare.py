@@ -160,7 +160,7 @@ def load(selected: Selected) -> Loaded:
     tasks = load_tasks(selected.selections)
     if folder:
         check_same(record, description(tasks, trials, settings), folder)
-        attempts = read_attempts(Path(folder) / ATTEMPTS, record.workloads)[0]
+        attempts = read_attempts(Path(folder) / ATTEMPTS, record)[0]
         _check_ids(attempts, trials, Path(folder))
     return Loaded(selected, settings, tasks, trials, record, attempts)
 

@@ -19,7 +19,8 @@ from threading import Thread
 from tuner.errors import one_line
 from tuner.records.attempts import AFTER_METRICS, Attempt
 from tuner.records.study_record import StudyRecord
-from tuner.trial import GB, EpochReport, Placement, Trial
+from tuner.trial import GB, ConfigValue, EpochReport, Placement, Trial
+from tuner.values import in_table
 
 CLOSE_SECONDS = 30.0
 EPOCH = "epoch/"  # the prefix of figures after an epoch; the plain name is the CSV's final figure
@@ -76,6 +77,11 @@ def row_figures(row: Attempt) -> Figures:
     """The numbers in a row of the CSV without the configuration: metrics, epochs, seconds, shares and memory."""
     names = ("attempts", *row.metrics, *AFTER_METRICS)
     return {name: float(value) for name in names if isinstance(value := row.value(name), (int, float))}
+
+
+def config_of(one: Trial | Attempt) -> dict[str, ConfigValue]:
+    """The hyperparameters of a trial as people read them, and its seed."""
+    return {**{key: in_table(value) for key, value in one.config.items()}, "seed": one.seed}
 
 
 def row_texts(row: Attempt) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 from tuner.errors import InputError, ParameterError, one_line, option
-from tuner.integrations.trackers.adapter import Figures, Tracker, row_figures, row_texts
+from tuner.integrations.trackers.adapter import Figures, Tracker, config_of, row_figures, row_texts
 from tuner.machine.caps import environment
 from tuner.records.attempts import Attempt
 from tuner.trial import SUCCESSFUL, Trial
@@ -79,7 +79,7 @@ class MLflow(Tracker):
         from mlflow.entities import Param, RunTag
 
         run_id = self._runs.pop(row.trial_id)
-        known, config = self._client.get_run(run_id).data.params, {**row.config, "seed": row.seed}
+        known, config = self._client.get_run(run_id).data.params, config_of(row)
         params = [Param(_plain(key), str(value)) for key, value in config.items() if _plain(key) not in known]
         tags = [RunTag(f"tuner.{key}", value) for key, value in row_texts(row).items()]
         self._client.log_batch(run_id, _metrics(row_figures(row), row.attempts), params, tags)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.integrations.trackers.adapter import Figures, Tracker, row_figures
+from tuner.integrations.trackers.adapter import Figures, Tracker, config_of, row_figures
 from tuner.records.attempts import Attempt
 from tuner.trial import Trial
 
@@ -45,5 +45,5 @@ class TensorBoard(Tracker):
         """Adds hyperparameters and final figures, unless the trial will continue when the study is resumed."""
         with self._writers.pop(row.trial_id) as writer:
             if row.status != "interrupted":
-                config = {**row.config, "seed": row.seed}
+                config = config_of(row)
                 writer.add_hparams(config, row_figures(row), name=".", global_step=row.epochs)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import ParameterError, one_line
-from tuner.integrations.trackers.adapter import Figures, Tracker, row_figures, row_texts
+from tuner.integrations.trackers.adapter import Figures, Tracker, config_of, row_figures, row_texts
 from tuner.records.attempts import Attempt
 from tuner.trial import SUCCESSFUL, Trial
 
@@ -60,7 +60,7 @@ class WandB(Tracker):
             group=self._group,
             id=f"{self._study_id}-{trial.trial_id}",
             name=f"{trial.trial_id} {trial.name}",
-            config={**trial.config, "seed": trial.seed},
+            config=config_of(trial),
             dir=self._folder,
             resume="allow",
             reinit="create_new",  # trials run in parallel
@@ -75,6 +75,6 @@ class WandB(Tracker):
     def end(self, row: Attempt) -> None:
         """Adds the final figures and the status, and finishes the run."""
         run = self._runs.pop(row.trial_id)
-        run.config.update({**row.config, "seed": row.seed}, allow_val_change=True)
+        run.config.update(config_of(row), allow_val_change=True)
         run.summary.update({**row_figures(row), **row_texts(row)})
         run.finish(exit_code=0 if row.status in SUCCESSFUL else 1)

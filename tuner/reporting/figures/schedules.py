@@ -6,6 +6,7 @@ from tuner.reporting.figures.chart import Chart, plain
 from tuner.reporting.figures.style import colour, house_style, shade
 from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text
+from tuner.values import in_table, value_key
 
 TRAINED = ("paused", "completed")
 SHOWN = 8  # the most hyperparameters
@@ -22,7 +23,7 @@ def schedules(study: StudyView) -> Chart | None:
     changed = [
         key
         for key in dict.fromkeys(key for row in study.attempts for key in row.config)
-        if len({row.config.get(key) for row in study.attempts}) > 1
+        if len({value_key(row.config.get(key)) for row in study.attempts}) > 1
     ]
     if not changed:
         return Chart("Schedules", "No hyperparameter has changed.")
@@ -33,7 +34,7 @@ def schedules(study: StudyView) -> Chart | None:
         ends = [row.epochs for row in rows]
         epochs = [epoch for ends_of in zip([0, *ends[:-1]], ends, strict=True) for epoch in ends_of] if ends else []
         for number, key in enumerate(shown, 1):
-            values = [row.config.get(key) for row in rows for _ in range(2)]
+            values = [in_table(row.config.get(key)) for row in rows for _ in range(2)]
             named = place < NAMED
             look = (
                 {"color": shade(place / NAMED), "width": 2.4} if named else {"color": colour("muted"), "width": 1.1}
