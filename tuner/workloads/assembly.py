@@ -102,11 +102,10 @@ class Assembly:
         kept = {name: value for name, value in begun.kept.items() if name not in {*self._beside, "epoch"}}
         row = {**kept, **begun.row}
         epoch = row.pop("epoch", None)
-        again = begun.place in self._ended  # then the report's own epoch was told already
+        if isinstance(epoch, (int, float)) and epoch % 1 == 0 and begun.place not in self._ended:  # else it was told
+            row["epoch"] = int(epoch)
         self._ended.add(begun.place)
-        return (
-            {**row, "epoch": int(epoch)} if isinstance(epoch, (int, float)) and epoch % 1 == 0 and not again else row
-        )
+        return row
 
 
 def place_of(row: Row) -> float | None:
