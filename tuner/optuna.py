@@ -58,7 +58,7 @@ def optimize(options: OptunaOptions) -> StudyResult:
     objective = OptunaObjective(options.objective, names, catch)
     callbacks = _tuple("callbacks", options.callbacks or (), "functions of a study and a trial", callable)
     settings, record = _settings(options)
-    if options.n_trials is not None and options.n_trials <= 0:  # what is left of trials that were all done before
+    if (options.n_trials is not None and options.n_trials <= 0) or options.timeout == 0:  # as Optuna, nothing
         nothing = Plan((), 0, (), "uniform", 0, (), (), (), threads=1, bound="max_workers")
         name = objective.name
         return StudyResult(nothing, {}, workloads={name: objective}, objectives={name: compared_by})

@@ -280,7 +280,12 @@ def test_no_trials_are_no_mistake_and_leave_no_folder(
 
 def test_parameters_keep_their_types_in_rows(tmp_path: Path) -> None:
     def chosen(trial: Any) -> float:
-        return float(trial.suggest_categorical("flag", [True]) + trial.suggest_categorical("n", [2]))
+        given = [trial.suggest_categorical(name, [value]) for name, value in (("a", True), ("b", None), ("c", "1"))]
+        return float(given == [True, None, "1"])
 
-    (row,) = tuner.optuna.optimize(optuna.create_study(), chosen, 1, output=tmp_path / "out", **CALL).trials
-    assert row.config["flag"] is True and row.config["n"] == 2
+    result = tuner.optuna.optimize(optuna.create_study(), chosen, 1, output=tmp_path / "out", **CALL)
+    assert result.folder is not None
+    for row in (*result.trials, *read_attempts(result.folder / "attempts.jsonl")[0]):
+        assert (row.config["a"], row.config["b"], row.config["c"]) == (True, None, "1")
+        again = how_to_repeat(read_study(result.folder), row, result.folder)
+        assert eval(again, {"chosen": chosen, "optuna": optuna}) == 1.0  # noqa: S307

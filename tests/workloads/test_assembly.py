@@ -106,6 +106,8 @@ def test_a_second_training_in_a_trial_has_values_of_its_own() -> None:
     first = [({name: step}, "a", step) for step in (1, 2) for name in ("loss", "acc")]
     second = [({name: -step}, "b", step) for step in (1, 2) for name in ("acc", "loss")]
     assert [row["acc"] for row in made(*first, *second)] == [1, 2, -1, -2]
+    waits = [({"loss": step, "epoch": step, **more}, "a", step) for step, more in ((1, {"acc": 1}), (2, {}))]
+    assert [row["epoch"] for row in made(*waits, *waits)] == [1, 2, 1, 2]
 
 
 def test_a_table_with_gaps_has_a_report_for_each_epoch(tmp_path: Path) -> None:

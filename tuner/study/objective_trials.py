@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Thread
-from types import NoneType
 from typing import Any
 
 import optuna
@@ -30,6 +29,7 @@ from tuner.records.study_record import Scale
 from tuner.search.optuna_trials import OptunaTrials
 from tuner.search.searchers import State as Ending
 from tuner.trial import ConfigValue, Question, Status, Trial
+from tuner.values import plain
 from tuner.workloads.optuna_objective import Call, OptunaObjective, Uncaught
 
 OWNER = "tuner"  # the system attribute that says which of our trials an unfinished one is: STUDY/TRIAL
@@ -124,9 +124,8 @@ class ObjectiveTrials(OptunaTrials):
         """The trial with its number and the parameters that were suggested to it, for its row."""
         if (asked := self._trials.get(trial.trial_id)) is None:
             return trial
-        kinds, params = (NoneType, bool, int, float, str), asked.params.items()
-        plain = {name: value if type(value) in kinds else str(value) for name, value in params}
-        return replace(trial, name=named(asked.number), config={**trial.config, **plain})
+        params = {name: plain(value) for name, value in asked.params.items()}
+        return replace(trial, name=named(asked.number), config={**trial.config, **params})
 
     def scales(self) -> dict[str, Scale]:
         """The scale of each range that objectives have asked for, by parameter."""

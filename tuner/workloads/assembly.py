@@ -62,15 +62,16 @@ class Assembly:
             yield from self.ended(last=begins)
             yield from [row] if begins else []
             return
+        again = begins and place < self._last  # a second training of the same trial begins
         if begins or place > self._reached.get(writer, -math.inf):
             for begun in self._begun:
                 begun.past |= {writer} if begins or begun.place != place else set()
-            yield from self.ended()
+            yield from self.ended(last=again)
         self._reached[writer] = place if begins else max(place, self._reached.get(writer, place))
         self._writers |= dict.fromkeys(row, writer)
         same = [begun for begun in self._begun if begun.place == place]
         if begins:
-            if place < self._last:  # a second training of the same trial
+            if again:
                 self._others = {other: said for other, said in self._others.items() if other <= place}
                 self._ended.clear()
             self._last = place
@@ -102,11 +103,10 @@ class Assembly:
         kept = {name: value for name, value in begun.kept.items() if name not in {*self._beside, "epoch"}}
         row = {**kept, **begun.row}
         epoch = row.pop("epoch", None)
-        again = begun.place in self._ended  # then the report's own epoch was told already
+        if isinstance(epoch, (int, float)) and epoch % 1 == 0 and begun.place not in self._ended:  # else it was told
+            row["epoch"] = int(epoch)
         self._ended.add(begun.place)
-        return (
-            {**row, "epoch": int(epoch)} if isinstance(epoch, (int, float)) and epoch % 1 == 0 and not again else row
-        )
+        return row
 
 
 def place_of(row: Row) -> float | None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 MOST_BYTES = 2**26  # of a file, which is read again as it grows
 KINDS = "expected a name that ends with .csv or .jsonl, or TensorBoard's event files or their folder"
 
+Piece = tuple[float, Row, str, int | None]  # when it was written or its place, its writer, and an event's step
+
 
 class MetricsFiles:
     """The files below a trial's folder that match a pattern such as ``logs/**/metrics.csv``."""
@@ -41,20 +43,14 @@ class MetricsFiles:
         Raises ``WorkloadError`` for a file that cannot be read.
         """
         made = self._reports = self._reports or Assembly(metric)
-        events: list[tuple[float, int, Row, str]] = []
-        tables: list[tuple[Row, str]] = []
+        found: list[Piece] = []
         for path in self._files():
-            if "tfevents" in path.name:
-                events += self._scalars(path, metric)
-            else:
-                tables += ((row, str(path)) for row in self._rows(path, last=last))
+            found += self._scalars(path, metric) if "tfevents" in path.name else self._rows(path, last=last)
         made.keeps = bool(self._events)
-        for _, step, row, writer in sorted(events, key=itemgetter(0)):  # as they were written, by several writers
+        if len({writer for _, _, writer, _ in found}) > 1:  # as they were written
+            found.sort(key=itemgetter(0))
+        for _, row, writer, step in found:
             yield from made.add(row, writer, step)
-        if len({writer for _, writer in tables}) > 1:
-            tables.sort(key=lambda one: place_of(one[0]) or 0.0)
-        for row, writer in tables:
-            yield from made.add(row, writer)
         yield from made.ended(last=last)
 
     def missing(self) -> str:
@@ -63,7 +59,7 @@ class MetricsFiles:
             return ""
         return f"no file matches {self._pattern} in {self._folder}"
 
-    def _rows(self, path: Path, *, last: bool) -> list[Row]:
+    def _rows(self, path: Path, *, last: bool) -> list[Piece]:
         try:
             text = regular(path, MOST_BYTES).read_text(errors="replace")
         except FileNotFoundError:  # it is written anew
@@ -77,7 +73,7 @@ class MetricsFiles:
             self._earlier.remove(path)
             known = 0
         self._read[path] = max(known, len(rows))
-        return rows[known:]
+        return [(place_of(row) or 0.0, row, str(path), None) for row in rows[known:]]
 
     def _files(self) -> Iterator[Path]:
         whole = self._folder.resolve()
@@ -93,7 +89,7 @@ class MetricsFiles:
                     f"{option('metrics_file', self._pattern)}: {path.name} has no known format: {KINDS}"
                 )
 
-    def _scalars(self, path: Path, metric: str) -> Iterator[tuple[float, int, Row, str]]:
+    def _scalars(self, path: Path, metric: str) -> Iterator[Piece]:
         """What was added to an event file: each value with its time, its step, and its writer.
 
         A tag's name is its own, or with its folder's, as ``val/loss``, if that is how the metric is called.
@@ -113,7 +109,7 @@ class MetricsFiles:
                 found, longer = make_ndarray(value.tensor), f"{path.parent.name}/{value.tag}"
                 if found.size == 1 and found.dtype.kind in "fiu":
                     name = longer if longer == metric else value.tag
-                    yield event.wall_time, event.step, {name: found.item()}, str(path)
+                    yield event.wall_time, {name: found.item()}, str(path), event.step
 
 
 def number(text: str) -> object:
