@@ -199,7 +199,11 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
         left=more,
     )
     if settings.resume:
-        fit = _corrected(fit, steering.feedback, whole)
+        found = steering.feedback.begin(fit, own_bytes(settings, mine))
+        fit = [
+            replace(one, need_bytes=min(one.need_bytes, whole.of(one.trial)[0] or one.need_bytes))
+            for one in sorted(found, key=lambda one: one.trial.trial_id)
+        ]  # a correction refuses none of them
     if fit:
         trials = len(fit) + more if steering.searching else 0
         if loaded.selected.is_endless:
@@ -226,8 +230,7 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
 def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -> Steering:
     """The study's policies, after they have heard what an earlier process did."""
     settings, tasks, search, estimates = loaded.settings, loaded.tasks, loaded.selected.search, sized.estimates
-    own = _resident_bytes if settings.in_process and devices[0].kind == "cpu" else int
-    feedback = StudyFeedback({}, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes, own)
+    feedback = StudyFeedback({}, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes)
     retrying = Retrying(settings.retry_policy, partial(smaller, tasks), settings.seed)
     packing, searcher = Packing(), search.searcher if search else None
     searching = Searching(search, tasks, devices, settings, estimates, packing) if search else None
@@ -259,21 +262,9 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
     return Steering(course, feedback, packing, searching, population)
 
 
-def _corrected(requests: Sequence[Request], feedback: StudyFeedback, whole: Whole) -> list[Request]:
-    """The requests, corrected by what earlier trials have taken; none needs more than a whole device by that."""
-    found = {request.trial.trial_id: request for request in feedback.begin(requests)}
-
-    def bounded(before: Request) -> Request:
-        now, (most, ram) = found[before.trial.trial_id], whole.of(before.trial)
-        need, host = min(now.need_bytes, max(most, before.need_bytes)), max(ram, before.host_bytes)
-        return replace(now, need_bytes=need, host_bytes=min(now.host_bytes, host))
-
-    return [bounded(request) for request in requests]
-
-
-def _resident_bytes() -> int:
-    """The size of this process."""
-    return status().get("VmRSS", 0)
+def own_bytes(settings: Settings, devices: Sequence[Device]) -> int:
+    """The size of this process if trials run in it, on the CPU; else 0."""
+    return status().get("VmRSS", 0) if settings.in_process and devices[0].kind == "cpu" else 0
 
 
 def check_known(requests: Sequence[Request], settings: Settings) -> None:
