@@ -14,19 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self, cast
 
 from tuner.objective import Objective
 from tuner.records import checking
-from tuner.records.checking import (
-    Amount,
-    CheckedValue,
-    Metric,
-    Moment,
-    Name,
-    Shown,
-    Size,
-    TrialId,
-    Whole,
-    checked,
-    in_bytes,
-)
+from tuner.records.checking import Amount, CheckedValue, Metric, Moment, Name, Shown, Size, TrialId, Whole, checked
 from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Outcome, Phase, ShortOf, Status
 from tuner.values import encode, label
 
@@ -242,14 +230,14 @@ def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:
     # A table, or a line of an earlier version, may have a metric that is called as a field is now.
     names = _FIELDS if "estimated_bytes" in line and "estimated_memory_gb" not in line else _COLUMNS
     for key, value in line.items():
-        if key in names:
+        if key in FIXED and key in names:
             fixed[key] = value
         elif key.startswith(CONFIG):
             config[sys.intern(key.removeprefix(CONFIG))] = value
         else:
             metrics[sys.intern(key)] = value
     given = {field: key for key, field in names.items()}
-    values = {**in_bytes(fixed, IN_GB), "metrics": metrics, "config": config}
+    values = {**checking.in_bytes(fixed, IN_GB), "metrics": metrics, "config": config}
     return checked(Attempt, values, where, partial(_column, given))
 
 

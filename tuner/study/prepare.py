@@ -184,46 +184,28 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     known = steering.searching.estimates if steering.searching else sized.estimates
     check_known(known.requests, settings)
     more = steering.searching.left if steering.searching else 0
-    planned = partial(
-        Study,
-        loaded.selected,
-        settings,
-        tasks,
-        loaded.record,
-        loaded.attempts,
-        mine,
-        sized,
-        [request.trial for request in known.requests],
-        known,
-        misfits=misfits,
-        left=more,
-    )
-    if settings.resume:
-        found = steering.feedback.begin(fit, own_bytes(settings, mine))
+    trials = [request.trial for request in known.requests]
+    before = (loaded.selected, settings, tasks, loaded.record, loaded.attempts)
+    planned = partial(Study, *before, mine, sized, trials, known, misfits=misfits, left=more)
+    if settings.resume:  # by the peaks of its own trials, but none is too large by that
+        found = sorted(steering.feedback.begin(fit, own_bytes(settings, mine)), key=lambda one: one.trial.trial_id)
         fit = [
-            replace(one, need_bytes=min(one.need_bytes, whole.of(one.trial)[0] or one.need_bytes))
-            for one in sorted(found, key=lambda one: one.trial.trial_id)
-        ]  # a correction refuses none of them
+            _bounded(now, *map(max, whole.of(was.trial), (was.need_bytes, was.host_bytes)))
+            for was, now in zip(fit, found, strict=True)
+        ]
     if fit:
-        trials = len(fit) + more if steering.searching else 0
+        count = len(fit) + more if steering.searching else 0
         if loaded.selected.is_endless:
-            trials = min(trials, PLANNED)
-        plan, served = plan_requests(tasks, fit, mine, settings, trials)
-        seconds = None if loaded.selected.is_endless else expected_seconds(served, plan, trials)
+            count = min(count, PLANNED)
+        plan, served = plan_requests(tasks, fit, mine, settings, count)
+        seconds = None if loaded.selected.is_endless else expected_seconds(served, plan, count)
         return planned(plan=plan, requests=served, seconds=seconds), steering
     if misfits and not loaded.attempts:
         smallest = min(misfits, key=lambda request: request.need_bytes)
         if why := unwanted(smallest, settings):
             raise InputError(f"{option('constraints')}: no trial keeps all: of {len(misfits)}, the smallest: {why}")
         plan_requests(tasks, [smallest], mine, settings)  # says why it does not fit
-    shown = [
-        replace(
-            request,
-            need_bytes=min(request.need_bytes, whole.device_bytes),
-            host_bytes=min(request.host_bytes, whole.ram_bytes),
-        )
-        for request in sized.estimates.requests
-    ]
+    shown = [_bounded(request, whole.device_bytes, whole.ram_bytes) for request in sized.estimates.requests]
     return planned(plan=plan_requests(tasks, shown, mine, settings)[0]), steering
 
 
@@ -260,6 +242,10 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
             alone = goes_on(course.state, paused, following(paused.trial, paused.epochs))
             course.take(population.after(course.state, paused, 0.0) if population else alone)
     return Steering(course, feedback, packing, searching, population)
+
+
+def _bounded(request: Request, most: int, ram: int) -> Request:
+    return replace(request, need_bytes=min(request.need_bytes, most), host_bytes=min(request.host_bytes, ram))
 
 
 def own_bytes(settings: Settings, devices: Sequence[Device]) -> int:
