@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tuner.decisions.packing import need_bytes
+from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample
 from tuner.estimation.feedback import Feedback, StudyFeedback
 from tuner.trial import MB, AttemptResult, History, MemoryEstimate, Request, Trial
@@ -41,6 +42,15 @@ def test_what_earlier_studies_needed_counts_beside_this_one() -> None:
     feedback, requests = make(known=known)
     feedback.learn(requests["t100"].trial, ended(500))
     assert feedback.correct(requests["t400"]).estimate.total_bytes == pytest.approx(1100 * MB, rel=0.01)
+
+
+def test_what_an_earlier_process_of_the_study_has_recorded_counts_once() -> None:
+    others = tuple(Sample(0, mb * MB, (300 + 2 * mb) * MB) for mb in (100, 200, 300))
+    of_it = calibration.to_sample(guess(400), 900 * MB)
+    (alone, requests), (resumed, _) = make(known=others), make(known=(*others, of_it))
+    for feedback in (alone, resumed):
+        feedback.learn(requests["t400"].trial, ended(900))
+    assert resumed.correct(requests["t200"]) == alone.correct(requests["t200"])
 
 
 def test_a_trial_that_ran_out_raises_the_others_until_its_peak_is_known() -> None:

@@ -108,13 +108,11 @@ def test_only_a_lower_bound_is_known_if_the_first_trial_runs_out() -> None:
 def test_of_a_study_that_is_resumed_the_shares_are_at_least_the_new_process_and_what_was_learned_above_the_old() -> (
     None
 ):
-    feedback = StudyFeedback(
-        dict.fromkeys((f"t{n}" for n in range(5)), ROOM), {"train": ()}, need_bytes, own_bytes=lambda: GB
-    )
+    feedback = StudyFeedback(dict.fromkeys((f"t{n}" for n in range(5)), ROOM), {"train": ()}, need_bytes)
     requests = sized(5)
     for request in requests[:3]:
         train(feedback, request)
-    left = feedback.begin(requests[3:])
+    left = feedback.begin(requests[3:], own_bytes=GB)
     for request in left:
         expected = footprint(int(request.trial.config["hidden"]))
         assert GB + expected < request.need_bytes < GB + 2 * expected, (

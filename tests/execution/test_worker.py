@@ -214,7 +214,9 @@ def test_a_trial_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> No
     halved = run_trial(TrainingTask(Toy(), None), placement, PeakMeter(ram_device(), lambda: None), options)
     assert [next(halved).epoch for _ in range(3)] == [0, 1, 2]  # type: ignore[union-attr]
     del halved
-    first, _, outcome, _ = run(Toy(), options)
+    first, *again, _, outcome, _ = run(Toy(), options)
+    told = [(report.epoch, report.again, report.memory_bytes) for report in again]
+    assert told == [(1, True, None), (2, True, None)]
     assert (first.epoch, outcome.error) == (2, "")
     assert outcome.metrics == whole[-2].metrics
 

@@ -62,7 +62,7 @@ OF_JOURNAL = [
     ("attempts", "1.5", r"attempts is 1\.5; expected a valid integer"),
     ("epochs", LONG, r"epochs is 9+\.\.\.9+; expected less than 9"),
     ("duration_s", "null", "duration_s is None; expected a valid number"),
-    ("peak_memory_gb", '"much"', "peak_memory_gb is 'much'; expected a number of 0 or more"),
+    ("peak_memory_gb", '"much"', "peak_memory_gb is 'much'; expected a number"),
     ("val_rmse", "NaN", "val_rmse is nan; expected a number"),
     ("val_rmse", LONG, r"val_rmse is 9+\.\.\.9+; expected a number"),
     ("config/lr", DEEP, "is nested too deep"),

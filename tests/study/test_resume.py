@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -13,18 +14,19 @@ import pytest
 import tuner
 from tests.support.attempts import attempt
 from tests.support.toy import Toy
-from tuner.decisions.events import Planned
+from tuner.decisions.events import Planned, Reported
 from tuner.decisions.policies import Course, Retrying, replay
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.errors import InputError
 from tuner.records.attempts import Attempt
+from tuner.records.epochs import EpochLog, read_epochs
 from tuner.records.journal import Journal, read_attempts
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.spec.settings import Settings
 from tuner.study.resume import check_same, description, events_of, fingerprint
 from tuner.study.stored_options import resumed, to_stored
-from tuner.trial import GB, Device, History, MemoryEstimate, Outcome, Phase, Placement, Request, Trial
+from tuner.trial import GB, Device, EpochReport, History, MemoryEstimate, Outcome, Phase, Placement, Request, Trial
 from tuner.workloads.task import TrainingTask
 
 TRIALS = [Trial("t1", "toy", "a", {"lr": 0.1}, seed=0), Trial("t2", "toy", "b", {"lr": 0.2}, seed=0)]
@@ -179,6 +181,15 @@ def test_the_size_that_was_expected_of_a_trial_is_read_to_the_byte(tmp_path: Pat
     assert ended.estimated_bytes == ended.result.limit_bytes == 2 * GB + 12_345
     assert ended.result.peak_bytes == GB + 1
     assert rows[0].to_line()["estimated_memory_gb"] == 2.0
+
+
+def test_metrics_that_are_not_finite_are_told_as_they_were(tmp_path: Path) -> None:
+    log = EpochLog(tmp_path / "epochs.jsonl")
+    log.add(EpochReport("t1", 1, 3, {"a": math.inf, "b": -math.inf, "c": math.nan, "d": 0.5}), 1)
+    log.close()
+    (told,) = events_of((), read_epochs(tmp_path / "epochs.jsonl"), {"t1": TRIALS[0]})
+    assert isinstance(told, Reported)
+    assert repr(told.report.metrics) == "{'a': inf, 'b': -inf, 'c': nan, 'd': 0.5}"
 
 
 def continued(stored: dict[str, Any], threads: int | None = None, **given: Any) -> Settings:

@@ -35,34 +35,26 @@ class Feedback:
     sets are not corrected. Those that are learned from the first trials are ``LearnedFeedback``'s.
     """
 
-    def __init__(
-        self,
-        raw: Mapping[str, MemoryEstimate],
-        known: Sequence[Sample],
-        need: Need,
-        own_bytes: Callable[[], int] = lambda: 0,
-    ) -> None:
-        """Takes uncalibrated estimates by trial id, earlier samples, and the bytes to reserve for an estimate.
-
-        ``own_bytes`` is as of ``LearnedFeedback``.
-        """
+    def __init__(self, raw: Mapping[str, MemoryEstimate], known: Sequence[Sample], need: Need) -> None:
+        """Takes uncalibrated estimates by trial id, earlier samples, and the bytes to reserve for an estimate."""
         self._raw = dict(raw)
         self._known = list(known)
         self._need = need
         self._samples: dict[str, Sample] = {}
         self._calibration: Calibration | None = None
         self._fitted = 0
-        self._learned = LearnedFeedback(own_bytes)
+        self._learned = LearnedFeedback()
         self._least: dict[str, tuple[int, int]] = {}  # id of an out-of-memory trial -> its estimate, and the floor
 
     def add(self, trial: Trial, raw: MemoryEstimate) -> None:
         """Adds a trial that a search suggested, with its uncalibrated estimate."""
         self._raw[trial.trial_id] = raw
 
-    def choose_first(self, requests: Sequence[Request]) -> list[str]:
+    def choose_first(self, requests: Sequence[Request], own_bytes: int) -> list[str]:
         """The ids of the trials to begin with: those from which most is to be learned."""
         learned = [request for request in requests if self._raw[request.trial.trial_id].is_learned]
-        return self._learned.choose_first([request for request in learned if not request.history.out_of_memory])
+        fresh = [request for request in learned if not request.history.out_of_memory]
+        return self._learned.choose_first(fresh, own_bytes)
 
     def report(self, trial: Trial, report: EpochReport) -> bool:
         """Adds the report of a running trial; returns whether it changes what ``correct`` returns."""
@@ -107,7 +99,8 @@ class Feedback:
 
     def _fit(self) -> None:
         self._fitted = len(self._samples)
-        samples = [*self._known, *self._samples.values()]
+        own = self._samples.values()  # an earlier process of the study may have recorded some of them
+        samples = [*(sample for sample in self._known if sample not in own), *own]
         self._calibration = calibration.fit(samples[-calibration.KEPT_SAMPLES :])
 
 
@@ -196,12 +189,11 @@ class StudyFeedback:
         need: Need,
         known_in_ram: Mapping[str, Sequence[Sample]] | None = None,
         host_need: Need = lambda _: 0,
-        own_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
         """Like ``Feedback`` and ``HostFeedback``. ``known`` has an entry for every workload."""
         in_ram = known_in_ram or {}
         self._raw = dict(raw)
-        self._of = {workload: Feedback(raw, samples, need, own_bytes) for workload, samples in known.items()}
+        self._of = {workload: Feedback(raw, samples, need) for workload, samples in known.items()}
         self._in_ram = {workload: HostFeedback(self._raw, in_ram.get(workload, ()), host_need) for workload in known}
         self._changed = False  # whether something was learned since the last correction
 
@@ -254,11 +246,15 @@ class StudyFeedback:
         self._raw[trial.trial_id] = raw
         self._of[trial.workload].add(trial, raw)
 
-    def begin(self, requests: Sequence[Request]) -> list[Request]:
-        """The requests with corrected estimates, first those from which most is to be learned."""
+    def begin(self, requests: Sequence[Request], own_bytes: int = 0) -> list[Request]:
+        """The requests with corrected estimates, first those from which most is to be learned.
+
+        ``own_bytes`` is the size of this process if trials run in it, and else 0.
+        """
         chosen: list[str] = []
         for workload, feedback in self._of.items():
-            chosen += feedback.choose_first([request for request in requests if request.trial.workload == workload])
+            mine = [request for request in requests if request.trial.workload == workload]
+            chosen += feedback.choose_first(mine, own_bytes)
         turn = {trial_id: number for number, trial_id in enumerate(chosen)}
         ordered = sorted(requests, key=lambda request: turn.get(request.trial.trial_id, len(turn)))
         return [self.correct(request) for request in ordered]

@@ -196,22 +196,24 @@ class LearnedFeedback:
     it needs more than it had.
     """
 
-    def __init__(self, own_bytes: Callable[[], int] = lambda: 0) -> None:
-        """Begins with nothing known. ``own_bytes`` is the size of this process if trials run in it."""
-        self._own_bytes = own_bytes
+    def __init__(self) -> None:
+        """Begins with nothing known."""
         self._values: dict[str, Values] = {}  # the configurations by key
         self._peaks: dict[str, int] = {}  # the largest peak of a configuration's trials above their contexts
         self._limits: dict[str, int] = {}  # the same of the largest memory with which one of them ran out
         self._contexts: dict[str, int] = {}  # by trial id
         self._least_context = 0  # the smallest of them
-        self._context = 0  # the largest since the study was begun or resumed; 0 before the first
+        self._context = self._own_bytes = 0  # the largest since ``choose_first``, and what that was given
         self._first: set[str] = set()
         self._learned: LearnedFootprints | None = None
         self._fitted = self._new = 0  # what it knew, and what has come since
 
-    def choose_first(self, requests: Sequence[Request]) -> list[str]:
-        """The ids of the trials from which most is to be learned. They keep their memory if nothing is known yet."""
-        self._context = 0
+    def choose_first(self, requests: Sequence[Request], own_bytes: int) -> list[str]:
+        """The ids of the trials from which most is to be learned. They keep their memory if nothing is known yet.
+
+        ``own_bytes`` is the size of this process if trials run in it, and else 0.
+        """
+        self._context, self._own_bytes = 0, own_bytes
         missing = max(0, FIRST - len(self._peaks))
         indices = spread([_values(request.trial) for request in requests], missing)
         chosen = [requests[index].trial.trial_id for index in indices]
@@ -249,7 +251,7 @@ class LearnedFeedback:
         assert self._learned is not None
         found = self._learned.predict(_values(request.trial))
         # Before the first trial of this process, what is expected of its workers, or what earlier ones took.
-        context = self._context or max(raw.context_bytes, self._least_context, self._own_bytes())
+        context = self._context or max(raw.context_bytes, self._least_context, self._own_bytes)
         estimate = replace(
             raw,
             activation_bytes=found.size_bytes,

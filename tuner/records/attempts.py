@@ -14,19 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self, cast
 
 from tuner.objective import Objective
 from tuner.records import checking
-from tuner.records.checking import (
-    Amount,
-    CheckedValue,
-    Metric,
-    Moment,
-    Name,
-    Shown,
-    Size,
-    TrialId,
-    Whole,
-    checked,
-    to_bytes,
-)
+from tuner.records.checking import Amount, CheckedValue, Metric, Moment, Name, Shown, Size, TrialId, Whole, checked
 from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Outcome, Phase, ShortOf, Status
 from tuner.values import encode, in_table
 
@@ -239,27 +227,18 @@ def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:
         InputError: a value is missing or has a wrong type; the message begins with ``where``.
     """
     fixed, config, metrics = dict[str, object](), dict[str, object](), dict[str, object]()
-    in_bytes = "estimated_bytes" in line and "estimated_memory_gb" not in line
-    names = _FIELDS if in_bytes else _COLUMNS  # an earlier version could have a metric that is called as a field is
+    # A table, or a line of an earlier version, may have a metric that is called as a field is now.
+    names = _FIELDS if "estimated_bytes" in line and "estimated_memory_gb" not in line else _COLUMNS
     for key, value in line.items():
         if key in FIXED and key in names:
-            fixed[names[key]] = value if in_bytes or key not in IN_GB else to_bytes(_split(key, value))
+            fixed[key] = value
         elif key.startswith(CONFIG):
             config[sys.intern(key.removeprefix(CONFIG))] = value
         else:
             metrics[sys.intern(key)] = value
     given = {field: key for key, field in names.items()}
-    return checked(Attempt, {**fixed, "metrics": metrics, "config": config}, where, partial(_column, given))
-
-
-def _split(column: str, value: object) -> object:
-    """The peaks in the text of ``RANK_PEAKS``; another column's value as it is."""
-    if column != RANK_PEAKS or not isinstance(value, str):
-        return value
-    try:
-        return [None if peak == "?" else float(peak) for peak in value.split(", ") if peak]
-    except ValueError:
-        return value
+    values = {**checking.in_bytes(fixed, IN_GB), "metrics": metrics, "config": config}
+    return checked(Attempt, values, where, partial(_column, given))
 
 
 def attempts_of(table: pd.DataFrame) -> list[Attempt]:

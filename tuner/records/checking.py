@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import json
 import math
+import re
 import reprlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag, TypeAdapter, ValidationError
 
@@ -42,12 +43,6 @@ def _metric(value: object) -> int | float | None:
     return number if number in (None, math.inf, -math.inf) else _number(number)
 
 
-def _size(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST_AMOUNT * GB:
-        raise ValueError("expected a number of 0 or more")
-    return value
-
-
 def _form(value: object) -> str:
     return "[list]" if isinstance(value, list) else "[one]"
 
@@ -60,7 +55,7 @@ Names = Annotated[  # one, or a list of them; the brackets of the tags keep them
 TrialId = Annotated[str, Field(pattern=r"^\w[\w.+-]*$")]  # it is part of file names
 Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Amount = Annotated[float, Field(strict=True, ge=0, le=LARGEST_AMOUNT)]
-Size = Annotated[int, PlainValidator(_size)]  # in bytes
+Size = Annotated[int, BeforeValidator(_number), Field(strict=True, ge=0, le=LARGEST_AMOUNT * GB)]  # in bytes
 Moment = Annotated[float, Field(strict=True, ge=-6e10, le=2.5e11)]  # unix seconds, in the years that dates have
 Metric = Annotated[float | None, PlainValidator(_metric)]  # whole numbers stay whole
 CheckedValue = Annotated[ConfigValue, PlainValidator(decode)]
@@ -78,14 +73,16 @@ def in_json(metrics: Mapping[str, Value]) -> dict[str, Value | str]:
 
 def to_bytes(gb: object) -> object:
     """A size that a table or an earlier version has in GB; what is no such number is refused as it is checked."""
+    if isinstance(gb, str) and (not gb or ", " in gb):  # of several ranks
+        return [to_bytes(float(one)) if re.fullmatch(r"\d+\.\d+", one) else None for one in gb.split(", ") if one]
     if isinstance(gb, list):
         return [to_bytes(one) for one in gb]
     is_size = isinstance(gb, (int, float)) and not isinstance(gb, bool) and 0 <= gb <= LARGEST_AMOUNT
     return round(gb * GB) if is_size else gb  # type: ignore[operator]
 
 
-def sizes_in_bytes(values: object, names: Mapping[str, str]) -> object:
-    """A record in which an earlier version wrote sizes in GB, with the present ``names`` of these fields."""
+def in_bytes(values: object, names: Mapping[str, str]) -> Any:
+    """A record with the fields in bytes whose ``names`` are given by those of sizes in GB."""
     if not isinstance(values, dict) or names.keys().isdisjoint(values):
         return values
     return {names.get(key, key): to_bytes(one) if key in names else one for key, one in values.items()}

@@ -18,17 +18,7 @@ from pathlib import Path
 from pydantic import model_validator
 
 from tuner.machine.atomic_files import not_following
-from tuner.records.checking import (
-    Metric,
-    Moment,
-    Size,
-    TrialId,
-    Whole,
-    in_json,
-    readable_lines,
-    recorded,
-    sizes_in_bytes,
-)
+from tuner.records.checking import Metric, Moment, Size, TrialId, Whole, in_bytes, in_json, readable_lines, recorded
 from tuner.trial import EpochReport
 
 MOST_BYTES = 2**30
@@ -49,7 +39,7 @@ class EpochLine:
     @model_validator(mode="before")
     @classmethod
     def _older(cls, values: object) -> object:
-        return sizes_in_bytes(values, {"memory_gb": "memory_bytes", "host_peak_gb": "host_peak_bytes"})
+        return in_bytes(values, {"memory_gb": "memory_bytes", "host_peak_gb": "host_peak_bytes"})
 
 
 class EpochLog:

@@ -23,8 +23,8 @@ from tuner.records.checking import (
     TrialId,
     Whole,
     checked_json,
+    in_bytes,
     readable_lines,
-    sizes_in_bytes,
 )
 from tuner.records.files import STUDY, SUGGESTIONS
 from tuner.trial import Configuration, ConfigValue, Device
@@ -95,7 +95,7 @@ class PlanRecord:
     @model_validator(mode="before")
     @classmethod
     def _older(cls, values: object) -> object:
-        return sizes_in_bytes(values, {"first_shares_gb": "first_shares"})
+        return in_bytes(values, {"first_shares_gb": "first_shares"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from tuner.reporting.progress import StudyProgress
 from tuner.spec.settings import Settings
 from tuner.study.live_search import dropped
 from tuner.study.planning import plan_more
-from tuner.study.prepare import Steering, Study
+from tuner.study.prepare import Steering, Study, own_bytes
 from tuner.study.recorder import Recorder
 from tuner.trial import KNOWN
 
@@ -126,7 +126,11 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
                 around.interrupt.check()
                 with around.interrupt.at_once():  # Ray takes seconds to start
                     around.executor.open(study.tasks, study.plan, folder.checkpoints)
-                loop.take(Opened(study.plan, tuple(steering.feedback.begin(study.requests))))
+                loop.take(
+                    Opened(
+                        study.plan, tuple(steering.feedback.begin(study.requests, own_bytes(settings, study.devices)))
+                    )
+                )
                 name, alone = str(folder.path.absolute()), settings.in_process
                 with closing(DeviceArbiter(name, study.plan, takes_rest=alone)) as loop.arbiter:
                     loop.run()

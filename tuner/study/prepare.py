@@ -184,50 +184,35 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     known = steering.searching.estimates if steering.searching else sized.estimates
     check_known(known.requests, settings)
     more = steering.searching.left if steering.searching else 0
-    planned = partial(
-        Study,
-        loaded.selected,
-        settings,
-        tasks,
-        loaded.record,
-        loaded.attempts,
-        mine,
-        sized,
-        [request.trial for request in known.requests],
-        known,
-        misfits=misfits,
-        left=more,
-    )
-    if settings.resume:
-        fit = _corrected(fit, steering.feedback, whole)
+    trials = [request.trial for request in known.requests]
+    before = (loaded.selected, settings, tasks, loaded.record, loaded.attempts)
+    planned = partial(Study, *before, mine, sized, trials, known, misfits=misfits, left=more)
+    if settings.resume:  # by the peaks of its own trials, but none is too large by that
+        found = sorted(steering.feedback.begin(fit, own_bytes(settings, mine)), key=lambda one: one.trial.trial_id)
+        fit = [
+            _bounded(now, *map(max, whole.of(was.trial), (was.need_bytes, was.host_bytes)))
+            for was, now in zip(fit, found, strict=True)
+        ]
     if fit:
-        trials = len(fit) + more if steering.searching else 0
+        count = len(fit) + more if steering.searching else 0
         if loaded.selected.is_endless:
-            trials = min(trials, PLANNED)
-        plan, served = plan_requests(tasks, fit, mine, settings, trials)
-        seconds = None if loaded.selected.is_endless else expected_seconds(served, plan, trials)
+            count = min(count, PLANNED)
+        plan, served = plan_requests(tasks, fit, mine, settings, count)
+        seconds = None if loaded.selected.is_endless else expected_seconds(served, plan, count)
         return planned(plan=plan, requests=served, seconds=seconds), steering
     if misfits and not loaded.attempts:
         smallest = min(misfits, key=lambda request: request.need_bytes)
         if why := unwanted(smallest, settings):
             raise InputError(f"{option('constraints')}: no trial keeps all: of {len(misfits)}, the smallest: {why}")
         plan_requests(tasks, [smallest], mine, settings)  # says why it does not fit
-    shown = [
-        replace(
-            request,
-            need_bytes=min(request.need_bytes, whole.device_bytes),
-            host_bytes=min(request.host_bytes, whole.ram_bytes),
-        )
-        for request in sized.estimates.requests
-    ]
+    shown = [_bounded(request, whole.device_bytes, whole.ram_bytes) for request in sized.estimates.requests]
     return planned(plan=plan_requests(tasks, shown, mine, settings)[0]), steering
 
 
 def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -> Steering:
     """The study's policies, after they have heard what an earlier process did."""
     settings, tasks, search, estimates = loaded.settings, loaded.tasks, loaded.selected.search, sized.estimates
-    own = _resident_bytes if settings.in_process and devices[0].kind == "cpu" else int
-    feedback = StudyFeedback({}, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes, own)
+    feedback = StudyFeedback({}, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes)
     retrying = Retrying(settings.retry_policy, partial(smaller, tasks), settings.seed)
     packing, searcher = Packing(), search.searcher if search else None
     searching = Searching(search, tasks, devices, settings, estimates, packing) if search else None
@@ -259,21 +244,13 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
     return Steering(course, feedback, packing, searching, population)
 
 
-def _corrected(requests: Sequence[Request], feedback: StudyFeedback, whole: Whole) -> list[Request]:
-    """The requests, corrected by what earlier trials have taken; none needs more than a whole device by that."""
-    found = {request.trial.trial_id: request for request in feedback.begin(requests)}
-
-    def bounded(before: Request) -> Request:
-        now, (most, ram) = found[before.trial.trial_id], whole.of(before.trial)
-        need, host = min(now.need_bytes, max(most, before.need_bytes)), max(ram, before.host_bytes)
-        return replace(now, need_bytes=need, host_bytes=min(now.host_bytes, host))
-
-    return [bounded(request) for request in requests]
+def _bounded(request: Request, most: int, ram: int) -> Request:
+    return replace(request, need_bytes=min(request.need_bytes, most), host_bytes=min(request.host_bytes, ram))
 
 
-def _resident_bytes() -> int:
-    """The size of this process."""
-    return status().get("VmRSS", 0)
+def own_bytes(settings: Settings, devices: Sequence[Device]) -> int:
+    """The size of this process if trials run in it, on the CPU; else 0."""
+    return status().get("VmRSS", 0) if settings.in_process and devices[0].kind == "cpu" else 0
 
 
 def check_known(requests: Sequence[Request], settings: Settings) -> None:

@@ -113,10 +113,6 @@ class Checkpoint:
         self._kept, self.earlier_seconds = progress.epoch, progress.seconds
         return progress
 
-    def seconds(self) -> float:
-        """The seconds of the training so far."""
-        return self.earlier_seconds + time.monotonic() - self._began
-
     def stop_if_asked(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingState) -> None:
         """Writes the file and raises ``Stopped`` if the study ends. It is called between two epochs."""
         if self._stop_asked():
@@ -143,9 +139,10 @@ class Checkpoint:
         state = model.state_dict()
         # A workload's constants are as large as its data, and a resumed trial has them again.
         weights = {name: value for name, value in progress.weights.items() if name in state}
+        seconds = self.earlier_seconds + time.monotonic() - self._began
         content = {
             **self._of,
-            "progress": {**vars(progress), "weights": weights, "seconds": self.seconds()},
+            "progress": {**vars(progress), "weights": weights, "seconds": seconds},
             "model": state,
             "optimizer": optimizer.state_dict(),
             "random": _random_state(),

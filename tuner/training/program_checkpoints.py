@@ -77,10 +77,6 @@ class ProgramCheckpoints:
         self._last = max(self._numbers())
         return self._restored()
 
-    def seconds(self) -> float:
-        """The seconds of the training so far."""
-        return self.earlier_seconds + time.monotonic() - self._began
-
     @property
     def is_empty(self) -> bool:
         """Whether there is no checkpoint yet."""
@@ -135,7 +131,8 @@ class ProgramCheckpoints:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             _write(partial, content)
-            own = {"best_checkpoint": kept, "best_fault": self.best_fault, "seconds": self.seconds(), "of": self._of}
+            progress.seconds = self.earlier_seconds + time.monotonic() - self._began
+            own = {"best_checkpoint": kept, "best_fault": self.best_fault, "of": self._of}
             (partial / PROGRESS).write_text(json.dumps({**asdict(progress), **own}))
             os.rename(partial, self._path / str(number))
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError from OSError
