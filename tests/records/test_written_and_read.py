@@ -152,13 +152,8 @@ def test_attempts_come_back_from_the_journal_and_their_metrics_from_the_table(nu
         journal.append(Attempt.of(ended, ended.placement.estimate, (at, at + 1)))  # type: ignore[union-attr]
     journal.close()
     rows, notes = read_attempts(tmp_path / "attempts.jsonl")
-<<<<<<< HEAD
-    shown = [repr(replace(row, device="", error="")) for row in journal.rows]  # as NaN is not equal to itself
-    assert [repr(replace(row, device="", error="")) for row in rows] == shown and not notes
-=======
     both = [[repr(replace(row, device="", error="")) for row in some] for some in (rows, journal.rows)]
     assert both[0] == both[1] and not notes
->>>>>>> c76302873e69d48d242e416a01cba33bd141e24e
     assert [row.result for row in rows] == [row.result for row in journal.rows]
     (tmp_path / "table.csv").write_text(to_csv(rows), encoding="utf-8")
     (table,), _ = read_studies(tmp_path / "table.csv")

@@ -28,17 +28,13 @@ def copied(folder: Path) -> Path:
 def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
     attempts, notes = read_attempts(WRITTEN / "attempts.jsonl")
     written = map(json.loads, (WRITTEN / "attempts.jsonl").read_text().splitlines())
-    later = {"rank_peaks_gb": "", "parent_checkpoint": ""}
+    later = {"rank_peaks_gb": "", "parent_checkpoint": "", "order": None}
     assert [attempt.to_line() for attempt in attempts] == [{**line, **later} for line in written]
     assert notes == []
     before, now = json.loads((WRITTEN / "study.json").read_bytes()), json.loads(read_study(WRITTEN).to_json())
     before["plan"]["first_shares"] = before["plan"].pop("first_shares_gb")
     listed = [{"name": one.pop("name"), "values": one} for one in before["configurations"]]
-<<<<<<< HEAD
-    assert now == {**before, "last_epoch": None, "calls": {}, "further": {}, "id": "", "configurations": listed}
-=======
     assert now == {**before, "last_epoch": None, "calls": {}, "further": {}, "configurations": listed, "id": ""}
->>>>>>> c76302873e69d48d242e416a01cba33bd141e24e
     assert [(row.estimated_bytes, row.limit_bytes) for row in attempts] == [(3 * 2**29, 3 * 2**29)] * 3
     assert [line.memory_bytes for line in read_epochs(WRITTEN / "epochs.jsonl")][:1] == [round(0.1903 * 2**30)]
     assert len(read_epochs(WRITTEN / "epochs.jsonl")) == len((WRITTEN / "epochs.jsonl").read_text().splitlines())

@@ -8,7 +8,7 @@ import pytest
 from tests.support.toy import Batched
 from tuner.errors import InputError
 from tuner.search.domains import Domain, size
-from tuner.search.drawing import check_number, draws, grid
+from tuner.search.drawing import Draws, check_number, draws, grid
 from tuner.search.spaces import parse_points, parse_space
 
 CONDITIONAL = {
@@ -103,6 +103,17 @@ def test_points_are_tried_first_and_completed_at_random() -> None:
     assert rows[1]["lr"] == 0.5 and rows[1]["kind"] in ("a", "b")
     with pytest.raises(InputError, match="num_samples=1: f has 2 points to try first: give at least 2"):
         check_number(space, 1, "f", points)
+
+
+def test_draws_are_distinct_and_go_on_after_those_that_are_known_until_there_are_no_more() -> None:
+    space = opened(CONDITIONAL)
+    whole, again = Draws(space, 3), Draws(space, 3)
+    asked = [whole.ask("") or {} for _ in range(8)]
+    assert {*map(str, asked)} == {*map(str, grid(space, "f"))} and whole.ask("") is None
+    assert asked[0] == drawn(space, 1, seed=3)[0], "they are the draws of a list of samples"
+    for values in asked[:5]:
+        again.recall("", {"momentum": 0.7, **values})
+    assert [again.ask("") for _ in range(4)] == [*asked[5:], None]
 
 
 def test_points_are_put_first_in_a_grid_once() -> None:

@@ -80,11 +80,7 @@ def test_an_attempt_begins_at_the_epoch_of_its_checkpoint(tmp_path: Path) -> Non
 
     def counted(*epochs: int, checkpoint: Any = None) -> list[int]:
         said = events(lambda config: train(config, [*epochs], checkpoint), tmp_path)
-<<<<<<< HEAD
-        return [one.epoch for one in said if isinstance(one, EpochReport)][-len(epochs) :]
-=======
         return [one.epoch for one in said if isinstance(one, EpochReport) and not one.again][1:]
->>>>>>> c76302873e69d48d242e416a01cba33bd141e24e
 
     assert counted(1, 2, 3, 1, checkpoint={"x": 1}) == [1, 2, 3, 4]
     assert counted(2, 3) == [5, 6]

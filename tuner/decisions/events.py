@@ -14,6 +14,7 @@ from tuner.decisions.packing import Plan
 from tuner.trial import (
     GB,
     AttemptResult,
+    ConfigValue,
     Device,
     DeviceLost,
     EpochReport,
@@ -27,16 +28,20 @@ from tuner.trial import (
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """There are trials to run: those that are known from the start, or what a search suggested."""
+    """There are trials to run: those that are known from the start, or what a search suggested.
+
+    Without any, a search has suggested only what cannot be used.
+    """
 
     requests: tuple[Request, ...]
     raw: Mapping[str, MemoryEstimate]  # each trial's estimate before calibration, by trial id
     suggested: bool = False  # whether the search has just suggested them, so that it knows them
+    refused: tuple[Mapping[str, ConfigValue], ...] = ()  # what it suggested before and cannot be used
 
     def __str__(self) -> str:
-        first = self.requests[0]
-        if len(self.requests) > 1:
+        if len(self.requests) != 1:
             return f"{len(self.requests)} trials are planned"
+        (first,) = self.requests
         return f"{first.trial.trial_id} is planned with {first.need_bytes / GB:.2f} GB"
 
 

@@ -68,11 +68,14 @@ class Attempt:
     parent_checkpoint: Shown = ""  # the checkpoint that it took over, as a member of a population
     started_at: Moment | None = None  # when it was placed, in unix seconds
     ended_at: Moment | None = None
+    order: Whole | None = None  # among all that happened in the study; None in those of earlier versions
     config: Mapping[str, CheckedValue] = field(default_factory=dict)
     study: str = ""  # the study's name where several are shown together
 
     @classmethod
-    def of(cls, outcome: Outcome, estimate: MemoryEstimate, times: Times | None = None) -> Self:
+    def of(
+        cls, outcome: Outcome, estimate: MemoryEstimate, times: Times | None = None, order: int | None = None
+    ) -> Self:
         """An attempt that has just ended; ``times`` are when it was placed and ended, in unix seconds."""
         trial, placement = outcome.trial, outcome.placement
         started_at, ended_at = times or (None, None)
@@ -102,6 +105,7 @@ class Attempt:
             parent_checkpoint=trial.parent,
             started_at=None if started_at is None else round(started_at, 3),
             ended_at=None if ended_at is None else round(ended_at, 3),
+            order=order,
             config=trial.config,
         )
 

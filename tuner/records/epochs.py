@@ -35,6 +35,7 @@ class EpochLine:
     metrics: Mapping[str, Metric]  # by name; None for a metric that was no number
     memory_bytes: Size | None = None  # the peak of its process on its device so far; None if unknown
     host_peak_bytes: Size | None = None  # beside a GPU, its peak in its host's RAM so far; None if unknown
+    order: Whole | None = None  # among all that happened in the study; None in those of earlier versions
 
     @model_validator(mode="before")
     @classmethod
@@ -51,7 +52,7 @@ class EpochLog:
         self._file: io.FileIO | None = None
         self._is_cut = False  # whether the last line is incomplete
 
-    def add(self, report: EpochReport, attempt: int) -> None:
+    def add(self, report: EpochReport, attempt: int, order: int | None = None) -> None:
         """Writes the report of a trial's attempt at once; if that fails, it is lost."""
         line = {
             "trial_id": report.trial_id,
@@ -59,6 +60,7 @@ class EpochLog:
             "epoch": report.epoch,
             "at": round(time.time(), 3),
             "metrics": in_json(recorded(report.metrics)),
+            "order": order,
         }
         if report.memory_bytes is not None:
             line["memory_bytes"] = report.memory_bytes

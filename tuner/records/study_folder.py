@@ -127,6 +127,7 @@ class StudyFolder:
         estimate: MemoryEstimate,
         weights: Callable[[], bytes],
         times: Times | None = None,
+        order: int | None = None,
     ) -> Attempt:
         """Records an ended attempt: its weights if it may be the best, its line in the journal, and the table.
 
@@ -136,7 +137,7 @@ class StudyFolder:
         Raises:
             ExecutionError: the disk is full, or the folder can no longer be written.
         """
-        row = Attempt.of(outcome, estimate, times)
+        row = Attempt.of(outcome, estimate, times, order)
         with self._writing():
             row, staged = self._stage(row, weights)
             try:

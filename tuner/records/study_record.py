@@ -27,7 +27,7 @@ from tuner.records.checking import (
     readable_lines,
 )
 from tuner.records.files import STUDY, SUGGESTIONS
-from tuner.trial import Configuration, ConfigValue, Device
+from tuner.trial import Config, Configuration, ConfigValue, Device
 from tuner.values import decode, encode, label, value_key
 
 OPTUNA_CALL = "tuner.optuna.optimize()"  # the command of a user's Optuna study
@@ -195,15 +195,18 @@ class StudyRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """A configuration that a search has suggested."""
+    """A configuration that a search has suggested, or only values that cannot be used."""
 
     number: Count  # among the study's configurations, from 1
-    configuration: Named
+    configuration: Named | None = None
+    order: Whole | None = None  # among all that happened in the study
+    refused: Annotated[Sequence[Config], PlainValidator(decode)] = ()  # what it suggested before and cannot be used
 
     def to_line(self) -> bytes:
         """Its line in ``suggestions.jsonl``."""
-        line = {"number": self.number, "configuration": to_content(self.configuration)}
-        return (json.dumps(line) + "\n").encode()
+        one = self.configuration
+        line = {"number": self.number, "order": self.order, "refused": encode([*map(dict, self.refused)])}
+        return (json.dumps({**line, "configuration": one and to_content(one)}) + "\n").encode()
 
 
 UNKNOWN = StudyRecord(workload=[])  # a new study, or one without ``study.json``
@@ -231,7 +234,12 @@ def read_study(folder: Path, where: str = "") -> StudyRecord:
     except ValueError as error:
         raise InputError(f"{where}: {STUDY} is damaged ({error}); {RESTORE}") from error
     found = list(record.configurations)
-    for suggestion in readable_lines(Suggestion, folder / SUGGESTIONS, MOST_BYTES):
-        if suggestion.number == len(found) + 1:  # a study that was resumed has those before in ``study.json``
+    for suggestion in read_suggestions(folder):
+        if suggestion.configuration and suggestion.number == len(found) + 1:  # ``study.json`` has those before
             found.append(suggestion.configuration)
     return replace(record, configurations=[replace(one, values=record.typed(one.values)) for one in found])
+
+
+def read_suggestions(folder: Path) -> list[Suggestion]:
+    """The lines of ``suggestions.jsonl`` in order, without damaged ones."""
+    return readable_lines(Suggestion, folder / SUGGESTIONS, MOST_BYTES)

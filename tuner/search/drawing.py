@@ -1,4 +1,4 @@
-"""The configurations of a space that are known before the study begins: a grid, or random draws of Optuna's."""
+"""The configurations of a space that no result changes: a grid, or random draws of Optuna's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tuner.errors import InputError, ParameterError, option
 from tuner.search.configurations import check_grid
 from tuner.search.domains import Space, in_optuna, size, suggested
+from tuner.search.searchers import Searcher
 from tuner.trial import ConfigValue
 from tuner.values import config_key
 
@@ -57,6 +58,32 @@ def draws(space: Space, seed: int, points: Sequence[Mapping[str, ConfigValue]] =
         if point:
             study.enqueue_trial(in_optuna(space, point))
         yield suggested(study.ask(), space)
+
+
+class Draws(Searcher):
+    """Suggests random points of a space, each once. Those of earlier processes are skipped."""
+
+    def __init__(self, space: Space, seed: int, points: Sequence[Mapping[str, ConfigValue]] = ()) -> None:
+        """Begins with the points, as ``draws`` does."""
+        self._space, self._drawn = space, draws(space, seed, points)
+        self._known: set[str] = set()
+
+    def ask(self, trial_id: str) -> Values | None:
+        """A point that was not suggested before; None if there seems to be none."""
+        for _ in range(MAX_REJECTED_DRAWS + len(self._known)):
+            values, count = next(self._drawn), len(self._known)
+            self.recall(trial_id, values)
+            if len(self._known) > count:
+                return values
+        return None
+
+    def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
+        """Skips a point that was suggested before."""
+        own: Values = {}
+        for key, domain in self._space.items():
+            if key in values and domain.applies(own):
+                own[key] = values[key]
+        self._known.add(config_key(own))
 
 
 def check_number(space: Space, number: int, source: str, points: Sequence[object]) -> int:

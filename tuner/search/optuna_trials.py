@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tuner.objective import Direction
 from tuner.search.domains import Space, in_optuna, size, suggested
-from tuner.search.searchers import State
+from tuner.search.searchers import Searcher, State
 from tuner.trial import ConfigValue
 
 FIRST_UNRUN = 10  # so many more trials that never ran may be told to a sampler than others; Optuna's startup trials
@@ -21,25 +21,33 @@ EXCESS = "constraints"  # the user attribute with what ``excess_of`` returns
 STATES: Mapping[State, TrialState] = {"pruned": TrialState.PRUNED, "unfit": TrialState.PRUNED}
 
 
-class OptunaTrials:
+class OptunaTrials(Searcher):
     """The trials of an Optuna study, by our ids: what is suggested to them, what they report, and how they end.
 
     Optuna's own loop is not used. Without a space, trials get no suggestions, and the study's pruner judges them.
     """
 
-    def __init__(
-        self, study: optuna.Study, space: Space | None = None, points: Sequence[Mapping[str, ConfigValue]] = ()
-    ) -> None:
-        """Takes the space to search, and the points in it to suggest first.
+    prunes = True
 
-        The study takes this thread for its own loop, which samplers end by ``study.stop``.
+    def __init__(
+        self,
+        study: optuna.Study,
+        space: Space | None = None,
+        points: Sequence[Mapping[str, ConfigValue]] = (),
+        anew: Callable[[], BaseSampler] | None = None,
+    ) -> None:
+        """Takes the space to search, the points in it to suggest first, and what makes the sampler that goes on.
+
+        That one goes on after trials of an earlier process which the study's own would not suggest again. The study
+        takes this thread for its own loop, which samplers end by ``study.stop``.
         """
-        self.study = study
+        self.study, self._anew = study, anew
         study._thread_local.in_optimize_loop, study._stop_flag = True, False
         self._space = space or {}
         self._points = list(points)
         self._most = size(self._space) if isinstance(study.sampler, BruteForceSampler) else math.inf
         self._trials: dict[str, optuna.Trial] = {}
+        self._replaced: BaseSampler | None = None  # the sampler that would suggest other values than an earlier one
         self._unrun = 0  # trials that never ran as they break constraints, less those with a value
         self._stopped: dict[str, int] = {}  # after which epoch the pruner stopped a trial
 
@@ -47,18 +55,34 @@ class OptunaTrials:
         """Values for a new trial, of which conditions may leave out some; None if the sampler has no more."""
         if self.study._stop_flag or len(self.study.get_trials(deepcopy=False)) >= self._most:
             return None
-        if self._points:
-            self.study.enqueue_trial(in_optuna(self._space, self._points.pop(0)))
-        return self._asked(trial_id)
+        if self._replaced:
+            self.study.sampler, self._replaced = self._anew() if self._anew else self._replaced, None
+        return self._asked(trial_id, self._points[:1])
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
-        """Adds a trial of an earlier process; its reports and its end follow."""
+        """Adds a trial of an earlier process; its reports and its end follow.
+
+        The sampler is asked again. So it comes to the same state, wherever it keeps that. If it suggests other values
+        than then, the trial gets those that it had, and a new sampler goes on after that.
+        """
         sampler = self.study.sampler
         if isinstance(sampler, GPSampler):  # it would fit a model for values that are known
-            self.study.sampler = RandomSampler()
-        self.study.enqueue_trial(in_optuna(self._space, values))
-        self._asked(trial_id)
-        self.study.sampler = sampler
+            self.study.sampler, self._replaced = RandomSampler(), sampler
+        known = in_optuna(self._space, values)
+        points = [in_optuna(self._space, point) for point in self._points[:1]]
+        asked = self._asked(trial_id, [point for point in points if point.items() <= known.items()])
+        if in_optuna(self._space, asked).items() <= known.items():
+            return
+        if not self._replaced:
+            name, goes_on = type(sampler).__name__, "it is told what was tried, and goes on with another seed"
+            self.differs = f"search: {name} suggests other values now than {trial_id} had: {goes_on}"
+            self._replaced = sampler
+        number, storage = self._trials[trial_id]._trial_id, self.study._storage
+        frozen = storage.get_trial(number)
+        frozen.params, frozen.distributions = {}, {}
+        storage.set_trial_system_attr(number, "fixed_params", known)  # as ``study.enqueue_trial`` does
+        self._trials[trial_id] = optuna.Trial(self.study, number)
+        suggested(self._trials[trial_id], self._space)
 
     def report(self, trial_id: str, epoch: int, value: float) -> bool:
         """Takes a trial's metric after an epoch, and returns whether the pruner stops the trial.
@@ -81,7 +105,8 @@ class OptunaTrials:
         A sampler that knows constraints takes the values of trials that break them, too. Of those that never ran it
         hears hardly more than of others: TPE would take them for good ones once it has few that keep the constraints.
         """
-        trial = self._trials.pop(trial_id)
+        if (trial := self._trials.pop(trial_id, None)) is None:
+            return  # it was too large in an earlier process, which told so
         if excess:
             trial.set_user_attr(EXCESS, [*excess])
         numbers = [value for value in values if value is not None and not math.isnan(value)]
@@ -94,7 +119,10 @@ class OptunaTrials:
         else:
             self.study.tell(trial, state=STATES.get(state, TrialState.FAIL))
 
-    def _asked(self, trial_id: str) -> Mapping[str, ConfigValue]:
+    def _asked(self, trial_id: str, points: Sequence[Mapping[str, ConfigValue]]) -> Mapping[str, ConfigValue]:
+        for point in points:
+            self.study.enqueue_trial(in_optuna(self._space, point))
+            self._points.pop(0)
         trial = self._trials[trial_id] = self.study.ask()
         return suggested(trial, self._space)
 

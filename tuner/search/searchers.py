@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from tuner.errors import InputError, option
 from tuner.objective import Objective
@@ -22,23 +22,29 @@ if TYPE_CHECKING:
 State = Literal["completed", "pruned", "unfit", "failed"]
 
 
-class Searcher(Protocol):
+class Searcher:
     """Suggests values that are expected to have good metrics."""
+
+    prunes = False  # whether it judges reports, too
+    differs = ""  # why it does not go on as if earlier trials had been in this process; empty if it does
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
         """Values for a new trial, or None if the searcher suggests none now."""
+        raise NotImplementedError
 
     def report(self, trial_id: str, epoch: int, value: float) -> bool:
         """Takes a trial's metric after an epoch, and returns whether the trial is to be stopped."""
+        return False
 
     def tell(self, trial_id: str, state: State, *values: float | None, excess: Sequence[float] = ()) -> None:
         """A trial has ended, with its metric if it has one, and by how much it breaks each constraint."""
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
         """Adds a trial of an earlier process; its results follow. Unsupported searchers raise ``InputError``."""
+        raise NotImplementedError
 
 
-class RaySearcher:
+class RaySearcher(Searcher):
     """A ``ray.tune.search.Searcher``."""
 
     def __init__(
@@ -105,7 +111,7 @@ class RaySearcher:
         elif value is None or state in ("unfit", "failed"):
             error = state not in ("pruned", "unfit")
             self._searcher.on_trial_complete(self._suggested.pop(trial_id), error=error)
-        else:
+        elif trial_id in self._suggested:
             result = {self._objective.metric: value, "training_iteration": len(reports)}
             self._searcher.on_trial_complete(self._suggested.pop(trial_id), result)
 

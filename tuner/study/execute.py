@@ -93,6 +93,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
         optuna,
         [*(settings.callbacks or ()), keep_pauses],
         lambda trial: weights_so_far(study.tasks[trial.workload], trial, folder.path / CHECKPOINTS),
+        steering.order,
     )
     if optuna:
         optuna.begin(folder.path, course.state.ended)
@@ -120,7 +121,9 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
             progress,
             recording(folder.path / MACHINE, study.plan.devices if study.requests else ()),
         ):
-            for request in study.misfits:
+            for event in steering.searching.begun if steering.searching else ():
+                recorder.hear(course.state, event)
+            for request in () if steering.searching else study.misfits:
                 loop.take(dropped(request, study.whole, settings))
             if study.requests:
                 around.interrupt.check()

@@ -10,7 +10,7 @@ from tuner.decisions.events import Concluded, Decision, Dropped, Ended, Event, P
 from tuner.decisions.state import State
 from tuner.objective import Objective
 from tuner.search.optuna_names import FIFO, PBT, make_pruner
-from tuner.search.searchers import RaySearcher, Searcher
+from tuner.search.searchers import Searcher
 from tuner.search.searchers import State as Ending
 from tuner.spec.settings import Settings
 from tuner.trial import Status, Trial
@@ -23,6 +23,7 @@ ENDINGS: Mapping[Status, Ending] = {
     "infeasible": "unfit",
     "out_of_memory": "unfit",
 }
+REFUSED = "refused"  # the id of values that were suggested earlier and could not be used
 
 
 class Judging:
@@ -40,7 +41,7 @@ class Judging:
         self._searcher = searcher
         self._judges: dict[str, list[Searcher]] = {workload: [] for workload in objectives}
         self._unworthy: set[str] = set()  # the ids of running trials that are to end
-        prunes = settings.scheduler not in (FIFO, PBT) and (searcher is None or isinstance(searcher, RaySearcher))
+        prunes = settings.scheduler not in (FIFO, PBT) and not (searcher and searcher.prunes)
         for workload, objective in objectives.items():
             self._judges[workload] += [] if searcher is None else [searcher]
             self._judges[workload] += [_pruner(settings, objective)] if prunes else []
@@ -48,6 +49,10 @@ class Judging:
     def hear(self, state: State, event: Event) -> None:
         """Tells the judges of trials, of their reports and of their ends."""
         if isinstance(event, Planned):
+            for values in () if event.suggested else event.refused:
+                for judge in filter(None, [self._searcher]):
+                    judge.recall(REFUSED, values)
+                    judge.tell(REFUSED, "unfit")
             for request in event.requests:
                 for judge in self._judges[request.trial.workload]:
                     if not (event.suggested and judge is self._searcher):
@@ -56,6 +61,8 @@ class Judging:
             self._reported(state, event)
         elif isinstance(event, Ended):
             self._unworthy.discard(event.trial.trial_id)
+            if event.result.status == "too_large":  # the earlier process told so, and it may run by now
+                self._tell(state, event.trial, "unfit", {})
         elif isinstance(event, Concluded):
             ended = event.ended
             self._tell(state, ended.trial, ENDINGS.get(ended.result.status, "failed"), ended.metrics)

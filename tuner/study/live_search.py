@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.decisions.constraints import INFEASIBLE, broken, known_figures
-from tuner.decisions.events import Corrected, Decision, Dropped, Event, Opened, Planned, Started
+from tuner.decisions.events import Corrected, Decision, Dropped, Event, Opened, Planned, RoomSeen, Started
 from tuner.decisions.policies import Course, Packing
 from tuner.decisions.state import State
 from tuner.errors import InputError, option
@@ -17,13 +17,13 @@ from tuner.search.searchers import Searcher
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, Whole, estimate_requests, fits, to_trials, whole_of, within
 from tuner.study.selection import configurations_of
-from tuner.trial import GB, Configuration, Device, MemoryEstimate, Outcome, Request, Status, Trial
+from tuner.trial import GB, Configuration, ConfigValue, Device, MemoryEstimate, Outcome, Request, Status, Trial
 from tuner.workloads.base import Trainable
 from tuner.workloads.protocols import check, prerequisites
 from tuner.workloads.task import Selection, Tasks
 
 ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
-FIRST = 8  # so many suggestions are needed to plan by; with fewer workers only so many
+FIRST = 8  # so many suggestions are enough to plan by
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Search:
     workload: Trainable  # what they train
     searcher: Searcher  # what suggests values
     fixed: Mapping[str, object]  # values of all of them
-    first: int = FIRST  # so many suggestions are asked for before anything runs
+    first: int = FIRST  # at most so many suggestions are asked for before anything runs
     most: int | None = None  # how many it may suggest; None for ``num_samples``
     endless: bool = False  # nobody has said how many: something else ends it
 
@@ -63,6 +63,10 @@ class Searching:
         self._refused: dict[str, str] = {}  # why there is no estimate, by ``memory_key``
         self._least = 0  # the smallest need so far
         self._new = ""  # the last suggestion, until it is known whether a device has room for it
+        self._asked: Mapping[str, ConfigValue] = {}  # the values of the last one
+        self._unusable: list[Mapping[str, ConfigValue]] = []  # those before it that cannot be used
+        self._rests = False  # whether it has just suggested nothing that can be used
+        self.begun: list[Planned | Dropped] = []  # what it has decided before the study has a folder
 
     @property
     def left(self) -> int:
@@ -77,13 +81,15 @@ class Searching:
 
     def hear(self, state: State, event: Event) -> None:
         """Counts the trials, and remembers their estimates."""
+        if not isinstance(event, RoomSeen):
+            self._rests = isinstance(event, Planned) and not event.requests
         if isinstance(event, Planned):
             self._requests += event.requests
             self._raw |= event.raw
             for request in event.requests:
                 self._infeasible += bool(unwanted(request, self.settings))
                 self._alike.setdefault(memory_key(request.trial.config), request)
-            self._new = event.requests[-1].trial.trial_id if state.plan else ""
+            self._new = event.requests[-1].trial.trial_id if state.plan and event.requests else ""
             self._least = min([self._least, *(request.need_bytes for request in event.requests)])
         elif isinstance(event, Opened):
             self._least = min((request.need_bytes for request in event.requests), default=0)
@@ -100,16 +106,17 @@ class Searching:
         if request and not self._fitting([request]):
             return dropped(request, self._whole, self.settings)
         least = min(self._least, state.largest_bytes)  # a trial that needs more gets a whole device
-        if state.waiting or self.packing.room_bytes < max(1, least):
+        if state.waiting or self._rests or self.packing.room_bytes < max(1, least):
             return None
         return self.suggest()
 
     def suggest(self) -> Planned | None:
-        """The next suggestion that can be used, with its estimate; None if there is none, now or ever."""
+        """The next suggestion that can be used, and those before it that cannot; None if there are neither."""
+        self._unusable = []
         for _ in range(ESTIMATES):
             trial = self._next(self.tasks[self.search.workload.name].data)
             if trial is None:
-                return None
+                break
             key = memory_key(trial.config)
             if key not in self._refused:
                 try:
@@ -118,21 +125,32 @@ class Searching:
                     self._refused[key] = str(error)
                 else:
                     self._fault = ""
-                    return Planned(found.requests, found.raw, suggested=True)
+                    return Planned(found.requests, found.raw, suggested=True, refused=tuple(self._unusable))
             self._refuse(trial.trial_id, self._refused[key])
-        return None
+        return Planned((), {}, suggested=True, refused=tuple(self._unusable)) if self._unusable else None
 
-    def begin(self, course: Course, left: Sequence[Request]) -> None:
+    def begin(self, course: Course, workers: Callable[[Sequence[Request]], int]) -> None:
         """Suggests trials before anything runs, beside those that are left, so that there is something to plan by.
+
+        They are as many as can run at once, for which ``workers`` plans, and at most ``first`` of the search. Those
+        that fit no device are dropped.
 
         Raises:
             InputError: none of its suggestions can be used.
         """
-        fit = self._fitting(left)
-        first = self.search.first
-        while fit < min(first, self.settings.max_workers or first) and (planned := self.suggest()):
-            course.take(planned)
-            fit += self._fitting(planned.requests)
+        self._rests = False
+        while True:
+            fit, misfits = fitting(course.state.left, self._whole, self.tasks, self.settings)
+            most = min(self.search.first, workers(fit)) if fit else 1
+            decided: Planned | Dropped | None = None
+            if misfits:
+                decided = dropped(misfits[0], self._whole, self.settings)
+            elif not self._rests and len(fit) < most:
+                decided = self.suggest()
+            if decided is None:
+                break
+            self.begun.append(decided)
+            course.take(decided)
         if not self._requests:
             why = self._fault or "it suggests nothing"
             search = option("search", self.settings.search)
@@ -160,9 +178,9 @@ class Searching:
         for _ in range(MAX_REJECTED_DRAWS if self.left > 0 else 0):
             number = len(self._requests) + 1
             trial_id = f"t{number:0{max(3, len(str(self.settings.most_suggestions)))}d}"
-            values = searcher.ask(trial_id)
-            if values is None:
+            if (values := searcher.ask(trial_id)) is None:
                 return None
+            self._asked = values
             try:
                 found = to_configuration(workload, {**self.search.fixed, **values}, f"suggestion-{number}")
                 for key, wanted in prerequisites(workload, found.values).items():
@@ -177,6 +195,7 @@ class Searching:
 
     def _refuse(self, trial_id: str, reason: str) -> None:
         self._fault = reason
+        self._unusable.append(self._asked)
         self.search.searcher.tell(trial_id, "unfit")
 
     def _estimated(self, trial: Trial) -> Estimates:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.decisions.constraints import STEP, known_figures
-from tuner.decisions.events import Planned
+from tuner.decisions.events import Dropped, Planned
 from tuner.decisions.packing import Plan, host_need_bytes, need_bytes
 from tuner.decisions.policies import Course, Packing, Policy, Retrying, goes_on, replay
 from tuner.decisions.state import State
@@ -31,7 +31,7 @@ from tuner.records.epochs import read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import check_unused
-from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study
+from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study, read_suggestions
 from tuner.reporting import phases
 from tuner.search.domains import Space
 from tuner.spec.settings import Settings
@@ -40,7 +40,7 @@ from tuner.study.judging import Judging
 from tuner.study.live_search import Search, Searching, fitting, unwanted
 from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
 from tuner.study.population import Population, following
-from tuner.study.resume import check_same, description, events_of, with_batches_of
+from tuner.study.resume import asks_of, check_same, description, events_of, with_batches_of
 from tuner.trial import KNOWN, Device, Request, Trial
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
 
@@ -87,13 +87,14 @@ class Study:
     attempts: Sequence[Attempt]  # the lines of its journal
     devices: tuple[Device, ...]  # where trials may run
     sized: SizedTrials  # the trials that are known from the start, each with a batch that is a number
-    trials: Sequence[Trial]  # these, and what a search has suggested before the first trial
-    estimates: Estimates  # of these trials
+    trials: Sequence[Trial]  # these, or what a search has suggested in earlier processes
+    estimates: Estimates  # of these, and of what it has suggested now, before the first trial
     plan: Plan  # how the trials share the devices
     requests: Sequence[Request] = ()  # the trials that are left to run
     misfits: Sequence[Request] = ()  # those that fit no device and are left out
     seconds: float | None = None  # how long they are expected to take together; None if unknown
     left: int = 0  # how many more trials a search may suggest
+    notes: Sequence[str] = ()  # on what is not as it was when the study began
 
     @property
     def objectives(self) -> Mapping[str, Objective]:
@@ -121,6 +122,7 @@ class Steering:
     packing: Packing
     searching: Searching | None
     population: Population | None = None
+    order: int = 0  # of the last line on disk
 
 
 @dataclass(frozen=True)
@@ -175,18 +177,27 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     mine = usable(devices, settings)
     sized = size_batches(tasks, loaded.trials, mine, settings)
     steering = _steering(loaded, mine, sized)
-    if steering.searching:
-        steering.searching.begin(steering.course, steering.course.state.left)
+    searching, whole = steering.searching, whole_of(mine, settings)
+
+    def planning(fit: Sequence[Request]) -> tuple[int, Plan, list[Request]]:
+        trials = len(fit) + searching.left if searching else 0
+        trials = min(trials, PLANNED) if loaded.selected.is_endless else trials
+        return trials, *plan_requests(tasks, fit, mine, settings, trials)
+
+    if searching:
+        searching.begin(steering.course, lambda fit: planning(fit)[1].workers)
     left = steering.course.state.left
-    whole = whole_of(mine, settings)
     makes_room = settings.search or settings.skip_too_large or settings.constraints
     fit, misfits = fitting(left, whole, tasks, settings) if makes_room else (left, [])
-    known = steering.searching.estimates if steering.searching else sized.estimates
+    begun = searching.begun if searching else []
+    misfits += [event.request for event in begun if isinstance(event, Dropped)]
+    known = searching.estimates if searching else sized.estimates
     check_known(known.requests, settings)
-    more = steering.searching.left if steering.searching else 0
-    trials = [request.trial for request in known.requests]
+    more = searching.left if searching else 0
+    listed = [request.trial for request in sized.estimates.requests]
     before = (loaded.selected, settings, tasks, loaded.record, loaded.attempts)
-    planned = partial(Study, *before, mine, sized, trials, known, misfits=misfits, left=more)
+    notes = [searching.search.searcher.differs] if searching else []
+    planned = partial(Study, *before, mine, sized, listed, known, misfits=misfits, left=more, notes=notes)
     if settings.resume:  # by the peaks of its own trials, but none is too large by that
         found = sorted(steering.feedback.begin(fit, own_bytes(settings, mine)), key=lambda one: one.trial.trial_id)
         fit = [
@@ -194,11 +205,8 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
             for was, now in zip(fit, found, strict=True)
         ]
     if fit:
-        count = len(fit) + more if steering.searching else 0
-        if loaded.selected.is_endless:
-            count = min(count, PLANNED)
-        plan, served = plan_requests(tasks, fit, mine, settings, count)
-        seconds = None if loaded.selected.is_endless else expected_seconds(served, plan, count)
+        trials, plan, served = planning(fit)
+        seconds = None if loaded.selected.is_endless else expected_seconds(served, plan, trials)
         return planned(plan=plan, requests=served, seconds=seconds), steering
     if misfits and not loaded.attempts:
         smallest = min(misfits, key=lambda request: request.need_bytes)
@@ -227,21 +235,26 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
     course = Course(State(whole.device_bytes, whole.ram_bytes), policies)
     paced: Callable[[Trial], Trial] = population.paced if population else lambda trial: trial
     requests = tuple(replace(request, trial=paced(request.trial)) for request in estimates.requests)
-    if requests:
+    if requests and not search:
         course.take(Planned(requests, estimates.raw))
+    order = 0
     if settings.resume:
-        lines = read_epochs(Path(settings.resume) / EPOCHS)
+        folder = Path(settings.resume)
+        lines, suggestions = read_epochs(folder / EPOCHS), read_suggestions(folder)
+        order = max([0, *(row.order or 0 for row in loaded.attempts), *(line.order or 0 for line in lines)])
+        order = max([order, *(line.order or 0 for line in suggestions)])
+        asked = asks_of(suggestions, estimates) if search else []
         trials = {request.trial.trial_id: request.trial for request in requests}
         replay(
             course,
             retrying,
-            events_of(loaded.attempts, lines, trials, paced),
+            events_of(loaded.attempts, lines, trials, paced, asked),
             population.goes_on if population else goes_on,
         )
         for paused in list(course.state.undecided.values()):
             alone = goes_on(course.state, paused, following(paused.trial, paused.epochs))
             course.take(population.after(course.state, paused, 0.0) if population else alone)
-    return Steering(course, feedback, packing, searching, population)
+    return Steering(course, feedback, packing, searching, population, order)
 
 
 def _bounded(request: Request, most: int, ram: int) -> Request:

@@ -74,6 +74,7 @@ def to_record(study: Study) -> StudyRecord:
     Raises:
         InputError: the data cannot be pickled, so that no worker could have them.
     """
+    # What a search suggests is in ``suggestions.jsonl``.
     configurations, record = listed(study.trials, several=len(study.tasks) > 1), study.record
     if not study.settings.resume:
         return _new(study)

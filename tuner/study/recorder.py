@@ -21,7 +21,7 @@ from tuner.records.study_record import Suggestion
 from tuner.reporting.progress import StudyProgress
 from tuner.reporting.texts import count_text
 from tuner.search.optuna_names import FIFO, PBT
-from tuner.trial import Configuration, EpochReport, Outcome, Placement, Question, Request, Trial
+from tuner.trial import Configuration, EpochReport, MemoryEstimate, Outcome, Placement, Question, Request, Trial
 from tuner.workloads.written_files import WrittenFiles, Wrote
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Recorder(Listener):
     objective: ObjectiveTrials | None = None  # has the trials of a user's own Optuna study
     callbacks: Sequence[Callable[[Event], object]] = ()  # are called with every event
     weights: Callable[[Trial], bytes] = lambda _: b""  # of a trial that has not completed
+    order: int = 0  # the last one on disk, of all that has happened in the study
 
     def __post_init__(self) -> None:
         self._written = WrittenFiles()
@@ -62,7 +63,7 @@ class Recorder(Listener):
         request = self._unfinished.pop(trial_id)
         estimate = outcome.placement.estimate if outcome.placement else request.estimate
         weights = weights if outcome.status == "completed" else partial(self.weights, outcome.trial)
-        row = self.folder.record(outcome, estimate, weights, self._times(trial_id))
+        row = self._record(outcome, estimate, weights)
         if outcome.status == "paused":  # it is decided later what follows
             self.progress.paused(outcome, request)
         else:
@@ -121,9 +122,9 @@ class Recorder(Listener):
         """Records every unfinished trial as ``interrupted``, and closes the folder."""
         try:
             for request in self._unfinished.values():
-                outcome, times = self._unfinished_outcome(request, cause), self._times(request.trial.trial_id)
+                outcome = self._unfinished_outcome(request, cause)
                 weights = partial(self.weights, outcome.trial)
-                self.trackers.ended(self.folder.record(outcome, request.estimate, weights, times))
+                self.trackers.ended(self._record(outcome, request.estimate, weights))
             self._unfinished.clear()
         finally:
             self._epochs.close()
@@ -131,12 +132,14 @@ class Recorder(Listener):
             self._say(self.trackers.close())
 
     def _planned(self, event: Planned) -> None:
-        """Writes down what a search has suggested, before it runs."""
+        """Writes down what a search has suggested, before it runs, and after what it was told before."""
+        suggestion = Suggestion(number=self.known + 1, order=self._next(), refused=event.refused)
         for request in event.requests:
             self._unfinished[request.trial.trial_id] = request
             self.known += 1
             configuration = Configuration(request.trial.name, request.trial.config)
-            self.folder.suggested(Suggestion(number=self.known, configuration=configuration))
+            suggestion = replace(suggestion, configuration=configuration)
+        self.folder.suggested(suggestion)
 
     def _started(self, placement: Placement) -> None:
         self._placements[placement.trial.trial_id] = placement, time.time(), time.monotonic()
@@ -147,7 +150,7 @@ class Recorder(Listener):
         trial = self._placements[report.trial_id][0].trial
         self._reports[report.trial_id] = report
         self._compare(trial, report)
-        self._epochs.add(report, trial.attempt)
+        self._epochs.add(report, trial.attempt, self._next())
         self.progress.reported(report)
         self.trackers.reported(report)
         self._say(self.trackers.faults())
@@ -187,6 +190,14 @@ class Recorder(Listener):
             said = f"{'the objective pruned it' if by_itself else f'{self.scheduler} ended it'} after {done}"
             outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
         return replace(outcome, trial=self.objective.described(outcome.trial)) if self.objective else outcome
+
+    def _next(self) -> int:
+        self.order += 1
+        return self.order
+
+    def _record(self, outcome: Outcome, estimate: MemoryEstimate, weights: Weights) -> Attempt:
+        times = self._times(outcome.trial.trial_id)
+        return self.folder.record(outcome, estimate, weights, times, self._next())
 
     def _say(self, faults: Sequence[str]) -> None:
         for fault in faults:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.decisions.events import Ended, Event, Reported
+from tuner.decisions.events import Ended, Event, Planned, Reported
 from tuner.errors import InputError, one_line, option
 from tuner.hyperparameters import is_auto, shrunk, with_batch
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
-from tuner.records.study_record import StudyRecord
+from tuner.records.study_record import StudyRecord, Suggestion
 from tuner.spec.settings import Settings
+from tuner.study.planning import Estimates
 from tuner.trial import AUTO, RANKS, Configuration, EpochReport, Trial
 from tuner.values import config_key, value_key
 from tuner.workloads.task import Tasks
@@ -209,29 +210,43 @@ def _check_seeds(study: StudyRecord, described: StudyRecord, where: str) -> None
         )
 
 
+def asks_of(suggestions: Sequence[Suggestion], estimates: Estimates) -> list[tuple[int | None, Planned]]:
+    """What a search has suggested in earlier processes, with its order."""
+    lines = {line.number: line for line in suggestions if line.configuration}
+    asks: list[tuple[int | None, Planned]] = []
+    for number, request in enumerate(estimates.requests, 1):
+        line, trial_id = lines.get(number, Suggestion(number=number)), request.trial.trial_id
+        raw = {trial_id: estimates.raw[trial_id]}
+        asks.append((line.order, Planned((request,), raw, refused=tuple(line.refused))))
+    alone = [line for line in suggestions if not line.configuration]
+    return [*asks, *((line.order, Planned((), {}, refused=tuple(line.refused))) for line in alone)]
+
+
 def events_of(
     attempts: Sequence[Attempt],
     lines: Sequence[EpochLine],
     trials: Mapping[str, Trial],
     paced: Callable[[Trial], Trial] = lambda trial: trial,
+    asks: Sequence[tuple[int | None, Planned]] = (),
 ) -> list[Event]:
-    """The events in an earlier process's journal, in the order in which they happened.
+    """The events in the journal of earlier processes, in the order in which they happened.
 
+    Earlier versions wrote no order. Their events come first: what a search suggested, and all else by its time.
     ``paced`` says when a member of a population pauses.
     """
     begun = {f"{row.trial_id}@{row.attempts}": row.epochs for row in attempts if row.status == "paused"}
-    timed: list[tuple[float, Event]] = []
+    timed: list[tuple[int, float, Event]] = [(order or 0, -math.inf, event) for order, event in asks]
     reports: dict[str, list[EpochLine]] = {}
     for line in lines:
         if line.trial_id in trials:  # a changed file may have others
             reports.setdefault(line.trial_id, []).append(line)
-            timed.append((line.at, _reported(line)))
+            timed.append((line.order or 0, line.at, _reported(line)))
     now = -math.inf
     for row in attempts:  # the system's clock may have been changed, and some rows have no time
         own = [line.at for line in reports.get(row.trial_id, ()) if line.attempt <= row.attempts]
         now = max(now, -math.inf if row.ended_at is None else row.ended_at, *own)
-        timed.append((now, _ended(row, trials[row.trial_id], begun, paced)))
-    return [event for _, event in sorted(timed, key=lambda pair: pair[0])]
+        timed.append((row.order or 0, now, _ended(row, trials[row.trial_id], begun, paced)))
+    return [event for *_, event in sorted(timed, key=lambda found: found[:2])]
 
 
 def _reported(line: EpochLine) -> Reported:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.objective import Objective
@@ -24,7 +25,7 @@ from tuner.search.configurations import (
     read_space,
 )
 from tuner.search.domains import Space
-from tuner.search.drawing import MAX_REJECTED_DRAWS, check_number, draws, grid, without_grid
+from tuner.search.drawing import MAX_REJECTED_DRAWS, Draws, check_number, grid, without_grid
 from tuner.search.optuna_names import FIFO, PBT, UP_FRONT, canonical, check_choice, make_pruner, make_sampler
 from tuner.search.searchers import RaySearcher, Searcher, is_of_tune
 from tuner.search.spaces import flat_keys, kinds_of, merged, parse_points, parse_space
@@ -33,12 +34,14 @@ from tuner.study.live_search import Search, to_configuration
 from tuner.study.selection import choose, configurations_of, label_of, parse_override
 from tuner.study.stored_options import to_stored
 from tuner.trial import AUTO, UNNAMED, Configuration, ConfigValue
-from tuner.values import config_key
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
 from tuner.workloads.lookup import Finder, as_list
 from tuner.workloads.objectives import objective_of
 from tuner.workloads.task import Selection
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
 
 SELECTION = ("workload", "mode", "config", "only", "limit", "overrides")
 
@@ -139,32 +142,34 @@ def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelection
 def _searcher(
     settings: Settings, one: SearchedSpace, objective: Objective, before: Sequence[Configuration]
 ) -> Searcher:
-    """What suggests values: a sampler of Optuna, with the pruner in the same Optuna study, or a searcher of Tune."""
+    """What suggests values: draws, a sampler of Optuna with the pruner in its study, or a searcher of Tune."""
     from tuner.search.optuna_trials import OptunaTrials, new_study
 
     search, space = settings.search, one.space
-    points = [point for point in one.points if not any(point.items() <= tried.values.items() for tried in before)]
     if is_of_tune(search):
-        return RaySearcher(search, space, objective, points)
+        return RaySearcher(search, space, objective, one.points)
     if not space:
         raise InputError(
             f"{option('search')}: an Optuna sampler needs a space: give space={{...}} or a file with 'space:'"
         )
+    if search == "random":
+        check_number(space, settings.num_samples or 0, one.source, one.points)
+        return Draws(space, settings.seed, one.points)
     endless = [key for key, domain in space.items() if domain.kind == "uniform" and domain.step is None]
     endless += [key for key, domain in space.items() if domain.kind == "loguniform"]  # Optuna knows no steps of these
     if search == "bruteforce" and endless:
         raise without_grid(endless, one.source)
-    # Anew, a sampler with the same seed would begin with the same suggestions.
-    sampler = make_sampler(
-        search,
-        settings.search_options,
-        settings.seed + 1_000_003 * len(before),
-        constrained=bool(settings.constraints),
-    )
-    if before and not isinstance(search, str):
-        sampler.reseed_rng()
+    make = partial(make_sampler, search, settings.search_options, constrained=bool(settings.constraints))
+
+    def anew() -> BaseSampler:
+        sampler = make(settings.seed + 1_000_003 * len(before))
+        if not isinstance(search, str):
+            sampler.reseed_rng()
+        return sampler
+
     pruner = make_pruner(settings.scheduler, settings.scheduler_options)
-    return OptunaTrials(new_study(sampler, pruner, [one.direction for one in objective.all]), space, points)
+    study = new_study(make(settings.seed), pruner, [one.direction for one in objective.all])
+    return OptunaTrials(study, space, one.points, anew)
 
 
 def _of_data(one: SearchedSpace) -> dict[str, ConfigValue]:
@@ -265,23 +270,19 @@ def _random(settings: Settings, one: SearchedSpace, before: Sequence[Configurati
     """
     number = check_number(one.space, settings.num_samples or 0, one.source, one.points)
     found = configurations_of(one.workload, before, "study.json") if before else []
-    known = {config_key(tried.values) for tried in found}
-    drawn = draws(one.space, settings.seed, one.points)
-    rejected, reason = 0, ""
+    drawn, rejected, reason = Draws(one.space, settings.seed, one.points), 0, "all were drawn already"
+    for tried in found:
+        drawn.recall("", tried.values)
     while len(found) < number:
-        try:
-            # The names are not padded: with more samples the first are called as before.
-            made = to_configuration(one.workload, {**one.fixed, **next(drawn)}, f"sample-{len(found) + 1}")
-            reason = "all were drawn already" if config_key(made.values) in known else ""
-        except InputError as error:
-            reason = error.text
-        rejected = rejected + 1 if reason else 0
-        if rejected == MAX_REJECTED_DRAWS:
+        if rejected == MAX_REJECTED_DRAWS or (values := drawn.ask("")) is None:
             rule = f"{one.source} gave {len(found)} usable ones, and then none in {MAX_REJECTED_DRAWS} draws"
             raise ParameterError("num_samples", number, f"{rule}; reason of the last: {reason}")
-        if not reason:
-            found.append(made)
-            known.add(config_key(made.values))
+        try:
+            # The names are not padded: with more samples the first are called as before.
+            found.append(to_configuration(one.workload, {**one.fixed, **values}, f"sample-{len(found) + 1}"))
+            rejected = 0
+        except InputError as error:
+            rejected, reason = rejected + 1, error.text
     return found
 
 

@@ -31,7 +31,7 @@ def show_plan(console: Console, study: Study) -> None:
     data, batches = describe(study.tasks), study.sized.text
     bound = "in_process" if study.settings.in_process else "max_workers"
     lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, bound)]
-    lines += left_out(study)
+    lines += [*left_out(study), *filter(None, study.notes)]
     if study.requests:
         how = mps_line(study.settings.mps, study.plan), processes_line(study.plan, study.tasks, study.settings)
         lines += filter(None, how)
