@@ -30,6 +30,7 @@ class Books:
         self.configs: dict[str, Config] = {}  # of trials whose values are suggested or drawn
         self.ended: dict[str, tuple[object, ...]] = {}  # how each trial has ended
         self._stopped: dict[str, tuple[Trial, int]] = {}  # trials that ended with a checkpoint, and their epochs
+        self._paused: set[str] = set()  # members of which nobody has decided yet how they go on
         self._attempts: dict[str, int] = {}  # the number of each trial's last attempt that has a row
         self._pauses: dict[str, float] = {}  # the losses of members as they paused
         self._last: set[str] = set()  # the running trials that have done all their epochs
@@ -41,6 +42,7 @@ class Books:
         self._before, self._most = steering.course.state, study.settings.max_workers
         again = {request.trial.trial_id for request in study.requests} & set(self.completed)
         assert not again, "a completed trial is planned again"
+        assert self._paused <= {*steering.course.state.undecided}, "it is decided too early how a member goes on"
         self.suggested(steering)
 
     def suggested(self, steering: Steering) -> None:
@@ -128,9 +130,10 @@ class Books:
         assert len(found) == len({row.trial_id for row in found}), "a trial is completed twice"
         now = {row.trial_id: row for row in found}
         assert all(now.get(name) == row for name, row in self.completed.items()), "a completed trial has changed"
-        self.completed = now
-        self._attempts = {row.trial_id: row.attempts for row in rows if row.device}
         latest = {row.trial_id: row for row in rows}
+        self.completed = now
+        self._paused = {row.trial_id for row in latest.values() if row.status == "paused"}
+        self._attempts = {row.trial_id: row.attempts for row in rows if row.device}
         assert all(latest[name] == row for name, row in now.items()), "something follows on a completion"
         self.ended = {name: (row.status, row.epochs, row.metrics) for name, row in sorted(latest.items())}
         if found:

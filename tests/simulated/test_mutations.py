@@ -143,6 +143,15 @@ def a_member_that_takes_over_a_worse_one(patch: Patch) -> None:
     wrapped(patch, population, "_rank", lambda original, member: (-member.loss, ""))
 
 
+def a_member_that_is_decided_too_early(patch: Patch) -> None:
+    def replay(original: Any, course: Any, *given: Any) -> None:
+        original(course, *given)
+        for paused in course.state.paused:
+            course.take(given[-1](course.state, paused, replace(paused.trial, attempt=paused.trial.attempt + 1)))
+
+    wrapped(patch, prepare, "replay", replay)
+
+
 def a_checkpoint_that_is_not_read(patch: Patch) -> None:
     patch.setattr(ProgramCheckpoints, "restore", lambda self: Progress())
 
@@ -189,6 +198,7 @@ WHOLE: dict[Callable[[Patch], None], str] = {
     a_checkpoint_that_is_removed_too_early: "a checkpoint is taken over that was removed",
     a_member_that_gives_up_what_it_has: "have the same number|an interrupted member gives up what it has",
     a_member_that_takes_over_a_worse_one: "a member takes over a worse one",
+    a_member_that_is_decided_too_early: "it is decided too early how a member goes on",
     a_checkpoint_that_is_not_read: "a trial does not go on with what it has|begins with less than it takes over",
     a_second_best: "the kept weights are not the best trial's",
     a_constraint_that_is_not_looked_at: "a trial runs that is known to break a constraint",
