@@ -20,15 +20,19 @@ from tuner.trial import Config, Trial
 class Books:
     """Keeps what a study has done, and checks it; raises AssertionError."""
 
-    def __init__(self, kind: str, objectives: Sequence[Objective], most_gb: float, *, once: bool) -> None:
-        """No trial may have a larger ``w``, its GB, than ``most_gb``. With ``once`` nothing is suggested twice."""
+    def __init__(self, kind: str, objectives: Sequence[Objective], most: int, most_gb: float, *, once: bool) -> None:
+        """Of at most so many trials, none has a larger ``w``, its GB, than ``most_gb``; with ``once`` all differ."""
         self.kind, self.objectives, self.once = kind, objectives, once
-        self.most_gb = most_gb
+        self.most, self.most_gb = most, most_gb
+        self.ran: set[str] = set()
         self.seen: set[type] = set()
         self.completed: dict[str, Attempt] = {}  # the rows of completed trials, by id
         self.configs: dict[str, Config] = {}  # of trials whose values are suggested or drawn
         self.ended: dict[str, tuple[object, ...]] = {}  # how each trial has ended
         self._stopped: dict[str, tuple[Trial, int]] = {}  # trials that ended with a checkpoint, and their epochs
+        self._paused: set[str] = set()  # members of which nobody has decided yet how they go on
+        self._attempts: dict[str, int] = {}  # the number of each trial's last attempt that has a row
+        self._pauses: dict[str, float] = {}  # the losses of members as they paused
         self._last: set[str] = set()  # the running trials that have done all their epochs
         self._before = State()
         self._most: int | None = None
@@ -38,6 +42,7 @@ class Books:
         self._before, self._most = steering.course.state, study.settings.max_workers
         again = {request.trial.trial_id for request in study.requests} & set(self.completed)
         assert not again, "a completed trial is planned again"
+        assert self._paused <= {*steering.course.state.undecided}, "it is decided too early how a member goes on"
         self.suggested(steering)
 
     def suggested(self, steering: Steering) -> None:
@@ -72,14 +77,19 @@ class Books:
     def _started(self, state: State, event: Started) -> None:
         trial = event.request.trial
         assert trial.trial_id not in self.completed, "a completed trial runs again"
+        assert trial.attempt > self._attempts.get(trial.trial_id, 0), "two attempts have the same number"
         assert float(trial.config.get("w", 0)) <= self.most_gb, "a trial runs that is known to break a constraint"
         assert self._most is None or len(state.running) <= self._most, "more trials run at once than may"
         self._last.discard(trial.trial_id)
+        self.ran.add(trial.trial_id)
+        assert len(self.ran) <= self.most, "more trials run than were asked for"
         until = trial.begun + 2 if self.kind == "pbt" and trial.begun < 4 else 0
         assert trial.until == until, "a member trains through its next pause"
 
     def _ended(self, event: Ended) -> None:
         name, status = event.trial.trial_id, event.result.status
+        if status == "paused":
+            self._pauses[event.trial.pause] = event.metrics["loss"] or 0.0
         assert name not in self.completed, "a completed trial ends again"
         assert status != "pruned" or name not in self._last, "a trial that has done all its epochs is pruned"
 
@@ -87,7 +97,9 @@ class Books:
         """A member goes on from the epoch that it had, wherever the checkpoint is from."""
         before, after = event.ended, event.request.trial
         if before.result.status == "paused":
+            own, source = self._pauses[before.trial.pause], self._pauses[after.parent]
             assert after.begun == before.epochs, "a member goes on from another epoch"
+            assert source <= own, "a member takes over a worse one"
         else:
             same = (after.parent, after.begun, after.until) == (
                 *(before.trial.parent, before.trial.begun, before.trial.until),
@@ -118,8 +130,10 @@ class Books:
         assert len(found) == len({row.trial_id for row in found}), "a trial is completed twice"
         now = {row.trial_id: row for row in found}
         assert all(now.get(name) == row for name, row in self.completed.items()), "a completed trial has changed"
-        self.completed = now
         latest = {row.trial_id: row for row in rows}
+        self.completed = now
+        self._paused = {row.trial_id for row in latest.values() if row.status == "paused"}
+        self._attempts = {row.trial_id: row.attempts for row in rows if row.device}
         assert all(latest[name] == row for name, row in now.items()), "something follows on a completion"
         self.ended = {name: (row.status, row.epochs, row.metrics) for name, row in sorted(latest.items())}
         if found:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.simulated.studies import run_study
+from tests.simulated.whole import run_whole
 from tuner.decisions import policies, retry, state
 from tuner.decisions.accounts import Account
-from tuner.decisions.events import Concluded, Reported
+from tuner.decisions.events import Concluded, Ended, Event, Reported
 from tuner.decisions.packer import Packer
 from tuner.decisions.policies import Retrying
 from tuner.decisions.queue import Queue
 from tuner.estimation.feedback import StudyFeedback
+from tuner.records.study_folder import StudyFolder
 from tuner.search import optuna_trials
+from tuner.study import live_search, population, prepare
+from tuner.study.live_search import Searching
+from tuner.study.population import Population
+from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
 from tuner.trial import GB
 
 Patch = pytest.MonkeyPatch
@@ -103,6 +109,72 @@ def a_retry_that_a_crash_forgets(patch: Patch) -> None:
     wrapped(patch, Retrying, "after_earlier", again)
 
 
+def without_ends(patch: Patch, status: str) -> None:
+    """A resume does not hear of such ends of members that have paused."""
+
+    def replay(original: Any, course: Any, retrying: Any, happened: Sequence[Event], *others: Any) -> None:
+        ends = [event for event in happened if isinstance(event, Ended)]
+        members = {event.trial.trial_id for event in ends if event.result.status == "paused"}
+        gone = [event for event in ends if event.result.status == status and event.trial.trial_id in members]
+        original(course, retrying, [event for event in happened if event not in gone], *others)
+
+    wrapped(patch, prepare, "replay", replay)
+
+
+def a_pause_that_overwrites_a_completion(patch: Patch) -> None:
+    without_ends(patch, "completed")
+
+
+def a_pause_that_is_forgotten(patch: Patch) -> None:
+    patch.setattr(Population, "paced", lambda self, trial: replace(trial, until=0))
+
+
+def a_checkpoint_that_is_removed_too_early(patch: Patch) -> None:
+    wrapped(
+        patch, Population, "kept", lambda original, *given: {name for name in original(*given) if "@1" not in name}
+    )
+
+
+def a_member_that_gives_up_what_it_has(patch: Patch) -> None:
+    without_ends(patch, "interrupted")
+
+
+def a_member_that_takes_over_a_worse_one(patch: Patch) -> None:
+    wrapped(patch, population, "_rank", lambda original, member: (-member.loss, ""))
+
+
+def a_member_that_is_decided_too_early(patch: Patch) -> None:
+    def replay(original: Any, course: Any, *given: Any) -> None:
+        original(course, *given)
+        for paused in course.state.paused:
+            course.take(given[-1](course.state, paused, replace(paused.trial, attempt=paused.trial.attempt + 1)))
+
+    wrapped(patch, prepare, "replay", replay)
+
+
+def a_checkpoint_that_is_not_read(patch: Patch) -> None:
+    patch.setattr(ProgramCheckpoints, "restore", lambda self: Progress())
+
+
+def a_second_best(patch: Patch) -> None:
+    wrapped(patch, StudyFolder, "_loss", lambda original, *given: tuple(-value for value in original(*given)))
+
+
+def a_constraint_that_is_not_looked_at(patch: Patch) -> None:
+    patch.setattr(live_search, "unwanted", lambda *_: "")
+
+
+def a_search_that_counts_wrongly(patch: Patch) -> None:
+    patch.setattr(Searching, "left", property(lambda self: 9))
+
+
+def a_recalled_trial_with_other_values(patch: Patch) -> None:
+    def other(original: Any, self: Any, trial_id: str, values: Any) -> None:
+        original(self, trial_id, {**values, "n": 1})
+
+    wrapped(patch, optuna_trials.OptunaTrials, "recall", other)
+
+
 FAULTS: dict[Callable[[Patch], None], str] = {  # with what the rules say of each
     retry_factor: "a retry has the wrong memory",
     budget_check: "others' memory is promised|budget is exceeded",
@@ -120,9 +192,32 @@ FAULTS: dict[Callable[[Patch], None], str] = {  # with what the rules say of eac
 }
 
 
+WHOLE: dict[Callable[[Patch], None], str] = {
+    a_pause_that_overwrites_a_completion: "a completed trial is planned again",
+    a_pause_that_is_forgotten: "a member trains through its next pause",
+    a_checkpoint_that_is_removed_too_early: "a checkpoint is taken over that was removed",
+    a_member_that_gives_up_what_it_has: "have the same number|an interrupted member gives up what it has",
+    a_member_that_takes_over_a_worse_one: "a member takes over a worse one",
+    a_member_that_is_decided_too_early: "it is decided too early how a member goes on",
+    a_checkpoint_that_is_not_read: "a trial does not go on with what it has|begins with less than it takes over",
+    a_second_best: "the kept weights are not the best trial's",
+    a_constraint_that_is_not_looked_at: "a trial runs that is known to break a constraint",
+    a_search_that_counts_wrongly: "more trials run than were asked for",
+    a_recalled_trial_with_other_values: "a configuration is suggested twice",
+}
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_a_fault_in_a_decision_is_found(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
     fault(monkeypatch)
     with pytest.raises(AssertionError, match=FAULTS[fault]):
         for seed in range(500):
             run_study(seed)
+
+
+@pytest.mark.parametrize("fault", WHOLE, ids=lambda fault: fault.__name__)
+def test_a_fault_in_a_whole_study_is_found(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    fault(monkeypatch)
+    with pytest.raises(AssertionError, match=WHOLE[fault]):
+        for seed in range(200):
+            run_whole(seed)

@@ -79,9 +79,15 @@ class State:
         return self.whole_ram_bytes if self.plan is None else self.plan.largest_ram_budget
 
     @property
+    def paused(self) -> list[Ended]:
+        """The members of a population that have paused, and of which is not decided how they go on."""
+        return [ended for ended in self.undecided.values() if ended.result.status == "paused"]
+
+    @property
     def left(self) -> list[Request]:
-        """The trials that wait, in the order of their ids, with those whose retries are delayed."""
+        """The trials that wait, are delayed or have paused, in the order of their ids."""
         left = [*self.waiting.values(), *(retry.request for retry in self.delayed.values())]
+        left += [self.requests[ended.trial.trial_id] for ended in self.paused]
         return sorted(left, key=lambda request: request.trial.trial_id)
 
     @property
@@ -107,7 +113,7 @@ MOVES: Mapping[type, tuple[tuple[Place, ...], Place]] = {
     events.Retried: (("undecided",), "delayed"),
     events.Woken: (("delayed",), "waiting"),
     events.Concluded: (("undecided",), "ended"),
-    events.Dropped: (("waiting", "delayed"), "ended"),
+    events.Dropped: (("waiting", "delayed", "undecided"), "ended"),
 }
 # Before a study is opened its journal is read, which does not say when an attempt started.
 UNSTARTED: tuple[Place, ...] = ("waiting", "delayed")

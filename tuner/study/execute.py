@@ -67,6 +67,8 @@ def execute(
 
 def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surroundings) -> None:
     settings, optuna, course = study.settings, study.selected.optuna, steering.course
+    paused = {ended.trial.trial_id for ended in course.state.paused}  # their next attempts are not known yet
+    ready = [request for request in study.requests if request.trial.trial_id not in paused]
     progress = (NotebookProgress if in_notebook() else StudyProgress)(
         around.console,
         0 if study.selected.is_endless else study.count,
@@ -86,7 +88,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
     recorder = Recorder(
         folder,
         len(study.trials),
-        study.requests,
+        ready,
         progress,
         around.trackers,
         settings.scheduler_name,
@@ -129,11 +131,8 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
                 around.interrupt.check()
                 with around.interrupt.at_once():  # Ray takes seconds to start
                     around.executor.open(study.tasks, study.plan, folder.checkpoints)
-                loop.take(
-                    Opened(
-                        study.plan, tuple(steering.feedback.begin(study.requests, own_bytes(settings, study.devices)))
-                    )
-                )
+                own = own_bytes(settings, study.devices)
+                loop.take(Opened(study.plan, tuple(steering.feedback.begin(ready, own))))
                 name, alone = str(folder.path.absolute()), settings.in_process
                 with closing(DeviceArbiter(name, study.plan, takes_rest=alone)) as loop.arbiter:
                     loop.run()

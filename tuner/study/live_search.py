@@ -36,6 +36,7 @@ class Search:
     first: int = FIRST  # at most so many suggestions are asked for before anything runs
     most: int | None = None  # how many it may suggest; None for ``num_samples``
     endless: bool = False  # nobody has said how many: something else ends it
+    name_of: Callable[[str], str] = lambda trial_id: f"suggestion-{int(trial_id[1:])}"  # of a trial's configuration
 
 
 @dataclass(eq=False)
@@ -182,7 +183,8 @@ class Searching:
                 return None
             self._asked = values
             try:
-                found = to_configuration(workload, {**self.search.fixed, **values}, f"suggestion-{number}")
+                name = self.search.name_of(trial_id)
+                found = to_configuration(workload, {**self.search.fixed, **values}, name)
                 for key, wanted in prerequisites(workload, found.values).items():
                     path = option("overrides", f"{key}=PATH")
                     raise InputError(f"{wanted.name} must be trained first: do that, and give the path by {path}")

@@ -63,7 +63,7 @@ class Population:
     def kept(self, state: State) -> set[str]:
         """The names of the checkpoints that somebody may still take over."""
         left = {name: request.trial for name, request in state.requests.items() if name not in state.ended}
-        paused = {name: ended.epochs for name, ended in state.undecided.items() if ended.result.status == "paused"}
+        paused = {ended.trial.trial_id: ended.epochs for ended in state.paused}
         least = min((paused.get(name, trial.begun) for name, trial in left.items()), default=math.inf)
         of_others = {
             member.trial.pause
@@ -84,16 +84,15 @@ class Population:
 
     def decide(self, state: State, now: float) -> Decision | None:
         """How the member goes on that is furthest behind, if there is room for it."""
-        paused = [ended for ended in state.undecided.values() if ended.result.status == "paused"]
-        if not paused or state.plan is None or state.stopping or state.waiting or state.bounds is not None:
+        if not state.paused or state.plan is None or state.stopping or state.waiting or state.bounds is not None:
             return None
-        behind = min(paused, key=lambda ended: (ended.epochs, ended.trial.trial_id))
+        behind = min(state.paused, key=lambda ended: (ended.epochs, ended.trial.trial_id))
         need = min(state.requests[behind.trial.trial_id].need_bytes, state.largest_bytes)
         return self.after(state, behind, now) if self._packing.room_bytes >= need else None
 
     def after(self, state: State, ended: Ended, now: float) -> Retried:
         """How a paused member goes on: by itself, or with the checkpoint and changed values of a better one."""
-        random = Random(f"{self._settings.seed}/{ended.trial.trial_id}/{ended.trial.attempt}")
+        random = Random(f"{self._settings.seed}/{ended.trial.trial_id}/{ended.epochs}")
         members = self._members[ended.epochs]
         member, ranked = members[ended.trial.trial_id], sorted(members.values(), key=_rank)
         count = min(math.ceil(len(ranked) * self._options.quantile), len(ranked) // 2)

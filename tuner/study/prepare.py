@@ -251,9 +251,8 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
             events_of(loaded.attempts, lines, trials, paced, asked),
             population.goes_on if population else goes_on,
         )
-        for paused in list(course.state.undecided.values()):
-            alone = goes_on(course.state, paused, following(paused.trial, paused.epochs))
-            course.take(population.after(course.state, paused, 0.0) if population else alone)
+        for paused in [] if population else course.state.paused:
+            course.take(goes_on(course.state, paused, following(paused.trial, paused.epochs)))
     return Steering(course, feedback, packing, searching, population, order)
 
 
