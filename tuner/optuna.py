@@ -73,7 +73,7 @@ def optimize(options: OptunaOptions) -> StudyResult:
             label="optuna",
             command=OPTUNA_CALL,
             options=to_stored(settings),
-            search=Search(objective, trials, {}, 1, min(most, MOST_TRIALS), options.n_trials is None),
+            search=Search(objective, trials, {}, 1, min(most, MOST_TRIALS), options.n_trials is None, trials.name_of),
             optuna=trials,
             shows_end=True,
             from_python=True,

@@ -101,7 +101,7 @@ def test_points_are_tried_first_also_by_a_search_that_goes_on() -> None:
     for before, expected in (([], [0.15, 0.125]), ([Configuration("suggestion-1", {"lr": 0.15})], [0.125])):
         _, _, live, _ = choose_searched(settings, StudyRecord(workload="toy", configurations=before))
         for one in before if live else []:
-            live.searcher.recall("earlier", one)
+            live.searcher.recall("earlier", one.values)
         asked = [live.searcher.ask(f"t{number}") or {} for number in range(2)] if live else []
         assert [values["lr"] for values in asked][: len(expected)] == expected
     with pytest.raises(InputError, match="points: config has points, too: leave one of them out"):

@@ -144,16 +144,22 @@ class ObjectiveTrials(OptunaTrials):
         return "by its timeout" if time.monotonic() >= self._until else ""
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
-        """The name of a new trial, whose objective asks for its values itself; None if no more begin.
+        """No values for a new trial, as its objective asks for them itself; None if no more begin.
 
         Before the study has a folder, it is only foreseen.
         """
         if self.ended_by:
             return None
         if self._begun:
-            return {"name": named(self._trial(trial_id).number)}
+            self._trial(trial_id)
+        return {}
+
+    def name_of(self, trial_id: str) -> str:
+        """What a trial is called, by the number of the study's next trial before it has one."""
+        if trial_id in self._trials:
+            return named(self._trials[trial_id].number)
         trials = self.study.get_trials(deepcopy=False)
-        return {"name": named(next((one.number for one in trials if one.state is TrialState.WAITING), len(trials)))}
+        return named(next((one.number for one in trials if one.state is TrialState.WAITING), len(trials)))
 
     def close(self) -> None:
         """Fails the trials that have not ended, as Optuna does."""
