@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 import pytest
@@ -84,6 +85,30 @@ def test_bruteforce_ends_when_everything_was_tried_also_side_by_side() -> None:
     assert trials.ask("t5") is None
 
 
+def test_bruteforce_tries_each_value_of_a_stepped_range_of_any_digits() -> None:
+    draw = Random(0)
+    for _ in range(200):
+        low, step = draw.choice([0.0, 0.1, draw.uniform(-5, 5)]), draw.choice([0.1, 0.311, draw.uniform(0.01, 1)])
+        high = low + draw.choice([2, 4, draw.uniform(2, 4)]) * step
+        space = parse_space({"x": {"uniform": [low, high], "step": step}}, None, "f")
+        trials, found = searcher("bruteforce", space), list[Any]()
+        while values := trials.ask("t"):
+            found.append(values["x"])
+            trials.tell("t", "completed", 1.0)
+        assert sorted(found) == list(space["x"].listed) and len(found) == space["x"].count
+        assert all(space["x"].taken(value) == (value,) and low <= value <= high for value in found)
+
+
+@pytest.mark.parametrize("kind", ["int", "logint"])
+def test_a_gaussian_process_searches_more_integers_than_memory_holds(kind: str) -> None:
+    space = parse_space({"n": {kind: [1, 10**12]}, "x": {"uniform": [0, 1], "step": 1e-12}}, None, "f")
+    trials = searcher("gp", space)
+    for number in range(12):
+        values: Any = trials.ask(f"t{number}")
+        assert type(values["n"]) is int and 1 <= values["n"] <= 10**12 and values["x"] == round(values["x"], 12)
+        trials.tell(f"t{number}", "completed", values["x"])
+
+
 def test_earlier_trials_are_learned_from() -> None:
     trials = searcher(seed=1)
     for index in range(30):
@@ -129,7 +154,9 @@ def test_only_the_keys_of_a_branch_are_suggested() -> None:
 def test_points_follow_what_was_tried_and_precede_suggestions() -> None:
     trials = searcher(space=CONDITIONAL, points=[{"kind": "adam", "beta": 0.5}])
     trials.recall("a", {"kind": "sgd", "momentum": 0.7, "beta": 0.1, "sizes": None, "fixed": 3})
-    assert trials.study.trials[0].params == {"kind": "sgd", "momentum": 0.7, "sizes": None}
+    assert trials.study.trials[0].params == {"kind": "sgd", "momentum": 2, "sizes": None}, (
+        "0.7 is two steps above 0.5"
+    )
     values = trials.ask("b")
     assert values and (values["kind"], values["beta"]) == ("adam", 0.5)
 

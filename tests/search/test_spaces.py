@@ -225,3 +225,8 @@ def test_a_hyperparameter_may_be_called_as_a_column_of_a_list() -> None:
     assert list(opened({"name": {"choice": ["vgg", "resnet"]}, "workload": 1})) == ["name", "workload"]
     with pytest.raises(InputError, match="it is there twice, as a dot names a group"):
         configurations([{"a.b": 1, "a": {"b": 2}}], None)
+
+
+def test_a_step_may_be_the_whole_range_also_where_decimals_are_rounded() -> None:
+    assert 0.3 - 0.1 < 0.2
+    assert parse_space({"x": {"uniform": [0.1, 0.3], "step": 0.2}}, None, "f")["x"].listed == (0.1, 0.3)

@@ -56,7 +56,7 @@ class Domain:
             return len(set(map(value_key, self.values)))  # a repeated value is drawn more often
         low, high = self.ends
         step = self.step or (1 if self.kind in WHOLE else None)
-        return math.inf if step is None else min((_exact(high) - _exact(low)) // _exact(step) + 1, ENDLESS)
+        return math.inf if step is None else min((exact(high) - exact(low)) // exact(step) + 1, ENDLESS)
 
     @property
     def listed(self) -> tuple[ConfigValue, ...]:
@@ -79,34 +79,43 @@ class Domain:
         found = categories(self.values)
         return tuple(found[value_key(value)] for value in self.values)
 
+    @property
+    def _in_steps(self) -> bool:
+        """Whether Optuna has the number of steps in the place of a value, as its own sums of decimals are rounded."""
+        return self.kind == "uniform" and self.step is not None
+
     def category(self, value: ConfigValue) -> ConfigValue:
         """What Optuna has in the place of a value."""
+        if self._in_steps:
+            return self._place(value)
         return _same(value, self.values, self.categories) if self.kind == "choice" else value
 
     def of_category(self, category: ConfigValue) -> ConfigValue:
         """The value in whose place Optuna has this."""
         return _same(category, self.categories, self.values) if self.kind == "choice" else category
 
-    def suggested(self, trial: Trial, name: str) -> ConfigValue:
-        """A value that Optuna suggests. It knows no steps of logarithms, so these are rounded here."""
+    def suggested(self, trial: Trial, name: str, most: float = math.inf) -> ConfigValue:
+        """A value that Optuna suggests. It knows no steps of logarithms, so these are rounded here.
+
+        A range of more integers than ``most`` is one of numbers for it.
+        """
         if self.is_constant:
             return self.values[0]
         if self.kind == "choice":
             return self.of_category(trial.suggest_categorical(name, self.categories))
-        low, high = self.ends
-        log, step = self.scale == "log", None if self.scale == "log" else self.step
-        if step is not None:
-            high = float(self.nearest(high))  # the last step, which may end before the range does
-        if self.kind in WHOLE:
-            return self.nearest(trial.suggest_int(name, int(low), int(high), log=log, step=int(step or 1)))
-        return self.nearest(trial.suggest_float(name, low, high, log=log, step=step))
+        low, high = (0, self._place(self.ends[1])) if self._in_steps else self.ends
+        log, whole = self.scale == "log", self._in_steps or self.kind in WHOLE
+        if whole and self.count <= most:
+            step = 1 if log or self._in_steps else int(self.step or 1)
+            drawn = trial.suggest_int(name, int(low), int(high) - (int(high) - int(low)) % step, log=log, step=step)
+        else:
+            drawn = trial.suggest_float(name, low, high, log=log)
+            drawn = min(max(round(drawn), int(low)), int(high)) if whole else drawn
+        return self._at(drawn) if self._in_steps else self.nearest(drawn)
 
     def nearest(self, value: ConfigValue) -> ConfigValue:
         """The value itself, or the nearest one of a range with a step."""
-        if self.step is None:
-            return value
-        place = round((value - self.ends[0]) / self.step)
-        return self._at(min(max(place, 0), int(self.count) - 1))
+        return value if self.step is None else self._at(self._place(value))
 
     def taken(self, value: object) -> tuple[ConfigValue, ...]:
         """A value that the user gave as this domain has it; empty if it is outside."""
@@ -121,9 +130,14 @@ class Domain:
         found = self.nearest(typed)
         return (found,) if math.isclose(found, typed, rel_tol=1e-9, abs_tol=1e-12) else ()
 
+    def _place(self, value: ConfigValue) -> int:
+        """After how many steps the nearest value is."""
+        place = round((exact(value) - exact(self.ends[0])) / exact(self.step or 1))
+        return min(max(place, 0), int(self.count) - 1)
+
     def _at(self, place: int) -> ConfigValue:
         """The value after this many steps, as people write it: 0.3 and not 0.30000000000000004."""
-        value = _exact(self.ends[0]) + place * _exact(self.step or 1)
+        value = exact(self.ends[0]) + place * exact(self.step or 1)
         return int(value) if self.kind in WHOLE else float(value)
 
 
@@ -136,12 +150,12 @@ def _same(value: ConfigValue, among: Sequence[ConfigValue], others: Sequence[Con
 Space = Mapping[str, Domain]  # by key; a key stands behind those that its conditions name
 
 
-def suggested(trial: Trial, space: Space) -> dict[str, ConfigValue]:
-    """A value of each key whose conditions hold, as Optuna suggests them to a trial."""
+def suggested(trial: Trial, space: Space, most: float = math.inf) -> dict[str, ConfigValue]:
+    """A value of each key whose conditions hold, as Optuna suggests them to a trial; see ``Domain.suggested``."""
     values: dict[str, ConfigValue] = {}
     for key, domain in space.items():
         if domain.applies(values):
-            values[key] = domain.suggested(trial, key)
+            values[key] = domain.suggested(trial, key, most)
     return values
 
 
@@ -169,7 +183,8 @@ def _count(keys: Sequence[str], space: Space, values: Mapping[str, ConfigValue])
     return math.fsum([*counts, others * _count(rest, space, values) if others else 0])
 
 
-def _exact(number: float) -> Fraction:
+def exact(number: float) -> Fraction:
+    """The number as people write it, which sums do not round."""
     return Fraction(str(number))
 
 

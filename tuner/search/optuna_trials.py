@@ -17,6 +17,7 @@ from tuner.search.searchers import Searcher, State
 from tuner.trial import ConfigValue
 
 FIRST_UNRUN = 10  # so many more trials that never ran may be told to a sampler than others; Optuna's startup trials
+WIDEST = 10_000  # a range of more integers is one of numbers for a Gaussian process, which would list them all
 EXCESS = "constraints"  # the user attribute with what ``excess_of`` returns
 STATES: Mapping[State, TrialState] = {"pruned": TrialState.PRUNED, "unfit": TrialState.PRUNED}
 
@@ -46,6 +47,7 @@ class OptunaTrials(Searcher):
         self._space = space or {}
         self._points = list(points)
         self._most = size(self._space) if isinstance(study.sampler, BruteForceSampler) else math.inf
+        self._widest = WIDEST if isinstance(study.sampler, GPSampler) else math.inf
         self._trials: dict[str, optuna.Trial] = {}
         self._replaced: BaseSampler | None = None  # the sampler that would suggest other values than an earlier one
         self._unrun = 0  # trials that never ran as they break constraints, less those with a value
@@ -82,7 +84,7 @@ class OptunaTrials(Searcher):
         frozen.params, frozen.distributions = {}, {}
         storage.set_trial_system_attr(number, "fixed_params", known)  # as ``study.enqueue_trial`` does
         self._trials[trial_id] = optuna.Trial(self.study, number)
-        suggested(self._trials[trial_id], self._space)
+        suggested(self._trials[trial_id], self._space, self._widest)
 
     def report(self, trial_id: str, epoch: int, value: float) -> bool:
         """Takes a trial's metric after an epoch, and returns whether the pruner stops the trial.
@@ -124,7 +126,7 @@ class OptunaTrials(Searcher):
             self.study.enqueue_trial(in_optuna(self._space, point))
             self._points.pop(0)
         trial = self._trials[trial_id] = self.study.ask()
-        return suggested(trial, self._space)
+        return suggested(trial, self._space, self._widest)
 
     def _frozen(self, trial: optuna.Trial) -> Any:
         return self.study._storage.get_trial(trial._trial_id)

@@ -23,12 +23,12 @@ from typing import Any, cast
 
 from tuner.errors import InputError, did_you_mean
 from tuner.search.configurations import Schema, ambiguous, faults, to_entry
-from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, flat, is_group, is_number
+from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, exact, flat, is_group, is_number
 from tuner.trial import AUTO, Configuration, ConfigValue, Objects
 from tuner.values import encode, has_objects, label, parse, plain, value_key
 
 CONDITION, STEP = "if", "step"
-MOST_STEPS = 1e15  # numbers of more digits are not apart
+MOST_STEPS = 10**15  # numbers of more digits are not apart
 # How other tools write a range or choices: as keys of a mapping, or as a text.
 RANGES = ("interval", "range", "randint", "quniform", "log_uniform", "linspace", "logspace", "bounds")
 CHOICES = ("value", "values", "_value", "choices", "options", "categorical")
@@ -319,7 +319,8 @@ def _wrong_range(kind: str, ends: Sequence[object], default: ConfigValue | None)
 
 def _wrong_step(kind: str, ends: Sequence[object], step: object) -> str:
     low, high = (end for end in ends if isinstance(end, (int, float)))
-    if step is None or (is_number(step, kind in WHOLE) and (high - low) / MOST_STEPS <= step <= high - low):
+    length = exact(high) - exact(low)
+    if step is None or (is_number(step, kind in WHOLE) and length / MOST_STEPS <= exact(step) <= length):
         return ""
     return f"has step {step!r}: give {'a whole number' if kind in WHOLE else 'a number'} above 0, within its range"
 
