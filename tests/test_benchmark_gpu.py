@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from scripts.gpu import cells as gpu_cells
-from scripts.gpu.cells import Cell, Measured, Sample, Timed, Trial
+from scripts.gpu.cells import ADAPTIVE, GRAPHS, Cell, Measured, Sample, Timed, Trial
 
 MODELS = ("graphsage-64x2", "mlp")
-LEVERS = {"graphsage-64x2": ("cuda_graphs", "mps"), "mlp": ()}
+LEVERS = {"graphsage-64x2": (GRAPHS, ADAPTIVE), "mlp": ()}
 
 
 def trial(seed: int, *epochs: float, value: float = 1.0, reserved: int | None = None) -> Trial:
@@ -19,7 +19,7 @@ def test_the_main_model_is_measured_in_every_way_with_each_lever_and_all_togethe
     cells = gpu_cells.plan(MODELS, gpu_cells.WAYS, [1, 4, 16], LEVERS)
     main = {(each.way, each.workers, each.levers) for each in cells if each.model == gpu_cells.MAIN}
     assert {("fresh", 1, ()), ("warm", 1, ()), ("ray-tune", 4, ()), ("ray-tune", 16, ())} <= main
-    assert {("ours", 16, levers) for levers in [(), ("mps",), ("cuda_graphs",), ("cuda_graphs", "mps")]} <= main
+    assert {("ours", 16, levers) for levers in [(), (ADAPTIVE,), (GRAPHS,), (GRAPHS, ADAPTIVE)]} <= main
     assert {("fresh", "mlp"), ("warm", "mlp"), ("ours", "mlp"), ("ray-tune", "mlp")} <= {
         (each.way, each.model) for each in cells
     }

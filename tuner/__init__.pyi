@@ -23,7 +23,6 @@ from tuner.spec.commands import Model as Model
 from tuner.spec.commands import Paths as Paths
 from tuner.spec.commands import Step as Step
 from tuner.spec.commands import Table as Table
-from tuner.spec.groups import MpsChoice as MpsChoice
 from tuner.spec.groups import Points as Points
 from tuner.spec.groups import Scheduler as Scheduler
 from tuner.spec.groups import Search as Search
@@ -619,7 +618,6 @@ def run(
     time_limit: str | float | None = None,
     in_process: bool = False,
     fresh_processes: FreshProcesses = 'auto',
-    mps: MpsChoice = 'off',
     address: str | None = None,
     skip_too_large: bool = False,
     output: str | PathLike[str] | None = None,
@@ -735,8 +733,6 @@ def run(
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
         fresh_processes: Run each trial in a process of its own, so that it finds nothing of an earlier one: on, off, or
             auto, which does so on the CPU, where it costs milliseconds.
-        mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto if it is available. Not
-            measured on a real GPU yet.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
             all.
@@ -837,7 +833,6 @@ def tune_hyperparameters_parallel(
     time_limit: str | float | None = None,
     in_process: bool = False,
     fresh_processes: FreshProcesses = 'auto',
-    mps: MpsChoice = 'off',
     address: str | None = None,
     output: str | PathLike[str] | None = None,
     resume: str | PathLike[str] | None = None,
@@ -907,8 +902,6 @@ def tune_hyperparameters_parallel(
         in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
         fresh_processes: Run each trial in a process of its own, so that it finds nothing of an earlier one: on, off, or
             auto, which does so on the CPU, where it costs milliseconds.
-        mps: Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto if it is available. Not
-            measured on a real GPU yet.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.

@@ -3,7 +3,7 @@
     fresh       one by one, each in a process of its own, from the first start to the last end
     warm        one by one in one process
     ray-tune    Ray Tune with the same training code, ``reuse_actors`` and 1/2 to 1/16 of the GPU for each trial
-    ours        tuner with so many workers, and with each of the levers cuda_graphs, mps and adaptive_workers
+    ours        tuner with so many workers, and with each of the levers cuda_graphs and adaptive_workers
 
 All train the same models with the same seeds for the same epochs; the number of epochs is chosen so that all cells
 fit into the time. Trials of the parallel ways are counted while all workers are busy. After each
@@ -44,7 +44,6 @@ from tuner.errors import one_line
 from tuner.execution.cluster import RayConnection, local_ray
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import available_cores, cuda_devices, detect_devices
-from tuner.machine.mps import CONTROL, control_program
 from tuner.records.epochs import read_epochs
 from tuner.records.files import EPOCHS
 from tuner.trial import GB
@@ -170,8 +169,7 @@ def by_ray_tune(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[M
 
 def by_tuner(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[Measured, list[Trial]]:
     """Trials of a study of ours."""
-    levers = {"mps": "on" if "mps" in cell.levers else "off", ADAPTIVE: ADAPTIVE in cell.levers}
-    most = None if levers[ADAPTIVE] else cell.workers
+    adaptive = ADAPTIVE in cell.levers
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "study"
         result = tuner.run(
@@ -180,13 +178,13 @@ def by_tuner(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[Meas
             seeds=cell.trials,
             split_seed=0,
             device=device,  # type: ignore[arg-type]
-            max_workers=most,
+            max_workers=None if adaptive else cell.workers,
+            adaptive_workers=adaptive,
             threads=1,
             time_limit=seconds,
             calibration=False,
             report=False,
             output=output,
-            **levers,  # type: ignore[arg-type]
         )
         assert result.plan is not None
         attempts = [json.loads(line) for line in (output / "attempts.jsonl").read_text().splitlines()]
@@ -326,9 +324,8 @@ def main() -> int:
         "memory_gb": cuda_devices()[0].total_bytes / GB if options.device == "cuda" else None,
     }
     levers = {model: [*[GRAPHS] * (has_constant_shapes(model) and options.device == "cuda")] for model in models}
-    mps = ["mps"] * (control_program() is not None)
     for model in models if options.device == "cuda" else []:
-        levers[model] += [*mps, ADAPTIVE]
+        levers[model].append(ADAPTIVE)
     found, parts = list[Measured](), dict[str, tuple[Timed, float]]()
     for model in models:
         try:
@@ -355,7 +352,6 @@ def main() -> int:
         f"{start:.1f} s until it trains, so that longer trials gain less over fresh processes. "
         "Trials an hour are counted while all workers are busy; of fresh processes with their start. The estimate is "
         "compared with what was reserved in a warm process. The metric is its mean over the trials."
-        f"{'' if mps or options.device == 'cpu' else f' Without MPS, as {CONTROL} is not on the path.'}"
     )
     print(about["caption"], flush=True)
     options.output.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from tuner.execution.pool import WorkerPool
-from tuner.machine.mps import MpsClients
-from tuner.trial import MB, Device, MemoryEstimate, Outcome, Placement, Trial
+from tuner.trial import MB, Device, MemoryEstimate, Placement, Trial
 
 BUNDLE = {"CPU": 1.0, "GPU": 1.0, "memory": 0.0}
 
@@ -62,35 +61,3 @@ def test_a_new_worker_has_the_place_of_an_idle_one_where_no_other_is_left(pool: 
     assert pool.take(place(pool.device, 100), new=True)[1]
     assert len(pool._living) == 8
     assert oldest not in pool._living
-
-
-def test_a_client_of_mps_gets_no_trial_whose_share_is_above_its_limit(gpu_16gb: Device, pool: WorkerPool) -> None:
-    pool.mps = MpsClients("/pipes")
-    small, large = (pool.take(place(gpu_16gb, mb), new=False)[0] for mb in (200, 300))
-    for worker in (small, large):
-        pool.give_back(worker)
-    assert pool.take(place(gpu_16gb, 200), new=False) == (small, False), "the lowest limit that is enough"
-    pool.give_back(small)
-    assert pool.take(place(gpu_16gb, 250), new=False) == (large, False)
-    assert pool.take(place(gpu_16gb, 250), new=False)[1]
-
-
-def test_without_caps_a_client_has_no_limit(gpu_16gb: Device, pool: WorkerPool) -> None:
-    pool.mps = MpsClients("/pipes", limited=False)
-    (one,) = warm(pool, 1)
-    assert pool.take(place(gpu_16gb, 900), new=False) == (one, False)
-
-
-def test_after_a_fatal_error_under_mps_idle_clients_end_and_new_workers_are_none(
-    gpu_16gb: Device, pool: WorkerPool
-) -> None:
-    made: list[Any] = []
-    pool.mps = MpsClients("/pipes")
-    pool.make = lambda *given: made.append(given[2]) or Actor()  # type: ignore[func-returns-value,return-value]
-    idle, busy = warm(pool, 1)[0], pool.take(place(gpu_16gb, 100), new=True)[0]
-    trial = place(gpu_16gb, 100).trial
-    assert pool.after_mps(busy, Outcome(trial, "failed", error="ValueError")).lost == "" and idle in pool._living
-    pool.after_mps(busy, Outcome(trial, "stalled", error="no report"))
-    assert idle not in pool._living and busy in pool._living
-    pool.take(place(gpu_16gb, 100), new=True)
-    assert [variables["CUDA_MPS_PIPE_DIRECTORY"] for variables in made] == ["/pipes", "/pipes", "/dev/null"]

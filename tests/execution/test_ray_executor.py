@@ -32,7 +32,7 @@ from tuner.machine.interrupts import Interrupt, orderly
 from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome
 from tuner.workloads.task import TrainingTask
 
-POOL = cast(Any, Mock(after_mps=lambda worker, outcome: outcome))
+POOL = cast(Any, Mock())
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,13 @@ def test_a_study_keeps_that_it_was_given_a_function_but_not_which() -> None:
     assert from_stored(to_stored(Settings(memory_gb=2.5))).memory_gb == 2.5
 
 
+def test_an_option_that_is_gone_is_left_out_of_a_study_that_is_continued() -> None:
+    stored, given = to_stored(Settings(seeds=3)), Settings(resume="study")
+    kept, older = (replace(UNKNOWN, options=options) for options in (stored, stored | {"mps": "on"}))
+    assert with_own(older, given) == with_own(kept, given)
+    assert with_own(older, given).seeds == 3
+
+
 def test_a_study_whose_memory_was_estimated_may_be_continued_with_memory_that_is_given() -> None:
     study = replace(UNKNOWN, options=to_stored(Settings(memory_estimation="measured")))
     given = with_own(study, Settings(resume="study", model_memory_gb=3.0))

@@ -43,7 +43,7 @@ class Worker:
         """
         self._options, self._beside = options, beside
         self.device = device
-        os.environ.update({**options.variables, **thread_variables(threads)})
+        os.environ.update(thread_variables(threads))
         self._child: Child | None = None
         if options.fresh and not forks:
             file = tasks.open() if isinstance(tasks, Packed) else pack(tasks)

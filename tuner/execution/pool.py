@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from tuner.decisions.packing import Plan
 from tuner.errors import ExecutionError
 from tuner.execution.ray_api import RAY_STEP, PlacementGroup, WorkerHandle
-from tuner.machine.mps import MpsClients
-from tuner.trial import Device, Outcome, Placement
+from tuner.trial import Device, Placement
 
 READY_SECONDS = 60
 NODE_LABEL = "ray.io/node-id"
 
-# From a device, options for the actor, and environment variables that it sets before it uses CUDA.
-MakeWorker = Callable[[Device, Mapping[str, object], Mapping[str, str]], WorkerHandle]
+MakeWorker = Callable[[Device, Mapping[str, object]], WorkerHandle]  # from a device and options for the actor
 
 
 @dataclass
@@ -30,7 +28,6 @@ class WorkerPool:
     budget_bytes: int  # the device's memory for trials and idle workers
     node_id: str
     make: MakeWorker
-    mps: MpsClients = field(default_factory=MpsClients)  # the workers that share a GPU by MPS
     _group: PlacementGroup | None = None
     _idle: list[WorkerHandle] = field(default_factory=list)
     _living: list[WorkerHandle] = field(default_factory=list)
@@ -53,39 +50,23 @@ class WorkerPool:
         """A worker for a trial, and whether it is new. A ``new`` one replaces an idle one if no slot is free.
 
         The contexts of idle workers take memory that is in no trial's share. Idle workers that do not fit are ended.
-        Among warm workers whose memory MPS limits, it takes the one with the lowest limit that is enough.
         """
-        limit, share = self.mps.limit, placement.limit_bytes
-        enough = [] if new else [worker for worker in reversed(self._idle) if limit(worker) >= share]
-        warm = min(enough, key=limit, default=None)
-        if warm is not None:
-            self._idle.remove(warm)
-        room = self.budget_bytes - sum(self._reserved.values()) - share
+        warm = self._idle.pop() if self._idle and not new else None
+        room = self.budget_bytes - sum(self._reserved.values()) - placement.limit_bytes
         while self._idle and len(self._idle) * placement.estimate.context_bytes > room:
             self.end(self._idle[0])
         if warm is None and self._idle and len(self._living) >= self.slots:
             self.end(self._idle[0])
-        worker = warm or self._new(share)
-        self._reserved[worker] = share
+        worker = warm or self.make(self.device, self._options())
+        if warm is None:
+            self._living.append(worker)
+        self._reserved[worker] = placement.limit_bytes
         return worker, warm is None
-
-    def _new(self, share_bytes: int) -> WorkerHandle:
-        worker = self.make(self.device, self._options(), self.mps.variables(share_bytes))
-        self.mps.add(worker, share_bytes)
-        self._living.append(worker)
-        return worker
 
     def give_back(self, worker: WorkerHandle) -> None:
         """Keeps a worker for the next trial."""
         del self._reserved[worker]
         self._idle.append(worker)
-
-    def after_mps(self, worker: WorkerHandle, outcome: Outcome) -> Outcome:
-        """The outcome as MPS explains it. Idle clients end after a fatal error, else the server takes no new ones."""
-        judged = self.mps.judge(worker, outcome)
-        for idle in [idle for idle in self._idle if not self.mps.may_keep(idle)]:
-            self.end(idle)
-        return judged
 
     def end(self, worker: WorkerHandle) -> None:
         """Ends a living worker, so that its part of the device is free."""

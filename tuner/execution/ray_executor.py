@@ -30,7 +30,6 @@ from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_pr
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.logs import shorten
-from tuner.machine.mps import MpsClients
 from tuner.machine.network import free_port
 from tuner.machine.process_exits import ProcessExit
 from tuner.trial import LOOPBACK, Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
@@ -63,7 +62,6 @@ class RayExecutor(Executor):
         """
         super().__init__(**options)
         self._address = address
-        self.mps_pipes: Mapping[str, str] = {}  # the folders of MPS daemons by GPU UUID; set before ``open``
         self._connection: RayConnection | None = None
         self._pools: dict[Device, WorkerPool] = {}
         self._nodes: dict[Device, str] = {}  # the id of each device's node
@@ -132,8 +130,6 @@ class RayExecutor(Executor):
                 shared = put(self._tasks, self._files, one_machine=one_machine)
                 self._shared = (shared, plan.threads, self._options)
         pools = make_pools(plan, where, memory, self._make)
-        for device, pool in pools.items():
-            pool.mps = MpsClients(self.mps_pipes.get(device.uuid, ""), limited=self._options.caps)
         try:
             reserve(list(pools.values()), JOIN_SECONDS if self._pools else READY_SECONDS)
             self._failures.watch({pool.node_id for pool in pools.values()})
@@ -243,10 +239,9 @@ class RayExecutor(Executor):
         """Environment variables that the C library or torch reads when a worker's process starts."""
         return {**worker_environment(device), **self._allocator}
 
-    def _make(self, device: Device, options: Mapping[str, object], variables: Mapping[str, str]) -> WorkerHandle:
+    def _make(self, device: Device, options: Mapping[str, object]) -> WorkerHandle:
         own = {} if self._has_own_ray else {"runtime_env": {"env_vars": self._environment(device)}}
         tasks, threads, trial_options = self._shared
-        trial_options = replace(trial_options, variables=variables)
         return self._actor.options(**options, **own).remote(tasks, device, threads, trial_options)
 
     def _meeting(self, placement: Placement) -> Placement:
@@ -302,8 +297,7 @@ class RayExecutor(Executor):
         elif isinstance(event, Outcome):
             del self._running[stream]
             self._stop_requests.forget_prune(event.trial.trial_id)
-            event = run.pool.after_mps(run.worker, event)
-            if event.reusable and run.pool.mps.may_keep(run.worker):
+            if event.reusable:
                 run.pool.give_back(run.worker)
             else:
                 self._spent.append(run)  # it ends later, as its weights must be fetched first

@@ -6,7 +6,7 @@ import gc
 import io
 import re
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +25,6 @@ from tuner.machine.caps import (
     lacks_shared_memory,
     lost_loader,
 )
-from tuner.machine.mps import denied_by_limit
 from tuner.machine.oom_texts import LackOfMemory
 from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.machine.shared_memory import MORE_SHARED, SHARED
@@ -87,7 +86,6 @@ class TrialOptions:
     checkpoints: Path | None = None  # the folder for checkpoints; ignored if this machine does not have it
     # The time between a trial's checkpoints and before the first. ``StopRequests`` cause another one.
     checkpoint_seconds: float = 60.0
-    variables: Mapping[str, str] = field(default_factory=dict)  # that a worker sets before it uses CUDA
     fresh: bool = False  # whether each trial has a process of its own
     imports: tuple[str, ...] = ()  # the modules that trials need, which a process imports before their code
 
@@ -260,7 +258,7 @@ class _TrialExecution:
         no_ram = self.status == "out_of_memory" and (loader_killed or is_short_of_ram(error))
         if no_ram and self.placement.device.kind == "cuda":
             self.short_of = "RAM"
-        if lack and lack.within(share_bytes) and not denied_by_limit(self.placement.device, lack.requested_bytes):
+        if lack and lack.within(share_bytes):
             self.lost = "memory"
         elif lack and not self.short_of and lack.in_use_bytes is not None:
             self.wanted_bytes = lack.in_use_bytes + (lack.requested_bytes or 0)

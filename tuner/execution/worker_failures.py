@@ -69,7 +69,7 @@ class RunningTrial:
         if status == "failed" and self.report is None and not (self.fresh or self.alone):
             lost = lost or "worker"  # an earlier trial may have broken it: once more in a new one
         known = [peak_bytes, self.report.host_peak_bytes if self.report else None]
-        outcome = lost_outcome(
+        return lost_outcome(
             self.placement,
             self.report,
             self.started,
@@ -81,7 +81,6 @@ class RunningTrial:
             host_peak_bytes=max(filter(None, known), default=None) if on_gpu else None,
             short_of=short_of,
         )
-        return self.pool.after_mps(self.worker, outcome)
 
 
 def end_processes(runs: Iterable[RunningTrial], own_node: str) -> None:

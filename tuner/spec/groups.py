@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, ValidationInfo
 
@@ -36,7 +36,6 @@ else:  # looked over where they are used, which imports torch
 DEFAULT_MODE = "quick"
 DEFAULT_DATA = ""  # each workload's own default
 
-MpsChoice = Literal["auto", "on", "off"]
 
 _NUMBER = r"(\d+\.?\d*|\.\d+)"
 _TIME = re.compile(rf"(?:{_NUMBER}\s*h)?\s*(?:{_NUMBER}\s*m)?\s*(?:{_NUMBER}\s*s)?")  # such as 1h30m
@@ -293,11 +292,6 @@ class StudyOptions(Training, PackingOptions, Retries, Caps, EarlyEnd, title="Exe
         "auto",
         "Run each trial in a process of its own, so that it finds nothing of an earlier one: on, off, or auto, which "
         "does so on the CPU, where it costs milliseconds.",
-    )
-    mps: MpsChoice = field(
-        "off",
-        "Let the trials of a GPU compute at the same time by NVIDIA's MPS: on, or auto if it is available. Not "
-        "measured on a real GPU yet.",
     )
     address: str | None = field(
         None, "Join this Ray cluster: auto or HOST:PORT.", Terminal("auto|HOST:PORT", unset="a local Ray is started")

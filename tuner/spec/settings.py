@@ -59,8 +59,6 @@ class Settings(
             for name in ("address", "trial_timeout"):
                 if getattr(self, name) is not None:
                     raise both_given("in_process", name)
-            if self.mps == "on":
-                raise both_given("in_process", "mps", "this process trains one trial at a time")
             if self.max_workers not in (None, 1):
                 raise both_given("in_process", "max_workers", "this process trains one trial at a time")
         if self.inference_batch and INFERENCE not in self.compared_by:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +32,15 @@ def several_expected(settings: Settings, devices: Sequence[Device], trials: int)
     return most > 1 or settings.address is not None
 
 
-def for_plan(executor: Executor, plan: Plan, settings: Settings, pipes: Mapping[str, str]) -> Executor:
+def for_plan(executor: Executor, plan: Plan, settings: Settings) -> Executor:
     """The executor for a plan: a child process for a single worker, unless Ray has started.
-
-    ``pipes`` are the folders of MPS daemons by GPU UUID.
 
     Raises:
         InputError: Ray is needed, and no folder can hold its sockets.
     """
     from tuner.execution.ray_executor import RayExecutor
 
-    if not isinstance(executor, RayExecutor):
-        return executor
-    executor.mps_pipes = pipes
-    if settings.address is not None:
+    if not isinstance(executor, RayExecutor) or settings.address is not None:
         return executor
     if "ray" in sys.modules:
         import ray  # waits for a thread that still imports it

@@ -11,7 +11,6 @@ from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.texts import count_text
 from tuner.study.executors import processes_line
 from tuner.study.live_search import misfit_text
-from tuner.study.mps import mps_line
 from tuner.study.prepare import Study
 from tuner.trial import Status, title
 from tuner.workloads.task import describe
@@ -32,9 +31,8 @@ def show_plan(console: Console, study: Study) -> None:
     bound = "in_process" if study.settings.in_process else "max_workers"
     lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, bound)]
     lines += [*left_out(study), *filter(None, study.notes)]
-    if study.requests:
-        how = mps_line(study.settings.mps, study.plan), processes_line(study.plan, study.tasks, study.settings)
-        lines += filter(None, how)
+    if study.requests and (how := processes_line(study.plan, study.tasks, study.settings)):
+        lines.append(how)
     if study.left:
         name = study.settings.search_name or "Optuna"
         more = "more trials" if study.selected.is_endless else count_text(study.left, "more trial")

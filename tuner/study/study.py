@@ -15,7 +15,6 @@ from tuner.execution.executor import Executor
 from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.first_use import remove_compiled_folder
 from tuner.machine.interrupts import Immediate, orderly
-from tuner.machine.mps import MpsDaemons
 from tuner.records.files import DECISIONS
 from tuner.records.ranking import best_first
 from tuner.reporting import phases
@@ -26,7 +25,6 @@ from tuner.spec.spelling import in_terminal
 from tuner.study.ending import show_end
 from tuner.study.execute import Surroundings, execute
 from tuner.study.executors import for_plan, make_executor, several_expected
-from tuner.study.mps import check_mps, start_mps
 from tuner.study.prepare import Selected, load, prepare
 from tuner.study.record import open_folder, to_record
 from tuner.study.result import StudyResult
@@ -54,12 +52,10 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
     with orderly(interrupt), ExitStack() as started:
         started.callback(remove_compiled_folder)
         decisions = started.enter_context(DecisionLog())
-        daemons = started.enter_context(closing(MpsDaemons()))  # they end after the workers
         started.enter_context(closing(executor))
         with interrupt.at_once():  # nothing is written yet, and the user's own code may be stuck
             phases.show("looking for devices")
             devices = executor.devices(settings.device)
-            check_mps(settings.mps, devices)
         several = several_expected(settings, devices, loaded.most_trials)
         if several and loaded.settings.estimates_memory and not settings.dry_run:
             # Starting Ray and estimating take seconds, so they overlap. Broken off, it would leave a Ray that nobody
@@ -77,9 +73,7 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
                 trackers.connect()
         interrupt.check_signals()  # one that came where Python drops exceptions
         if given is None:
-            with interrupt.at_once():
-                pipes = start_mps(settings.mps, daemons, study.plan, console) if study.requests else {}
-            executor = started.enter_context(closing(for_plan(executor, study.plan, settings, pipes)))
+            executor = started.enter_context(closing(for_plan(executor, study.plan, settings)))
         folder = open_folder(study, console)
         with closing(folder):
             if record is not study.record:

@@ -99,25 +99,14 @@ static inline void write_log(const char *format, ...) {
     fclose(file);
 }
 
-/* What a client of MPS may take of its card in all, as CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=...M says: CUDA's own memory,
- * such as its context, counts. It holds for the process's first card, and only where a daemon's socket is. */
-static inline size_t mps_limit(void) {
-    const char *pipes = getenv("CUDA_MPS_PIPE_DIRECTORY"), *said = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
-    char path[256];
-    snprintf(path, sizeof path, "%s/control", pipes ? pipes : "/tmp/nvidia-mps");
-    size_t mib;
-    return said && !access(path, F_OK) && sscanf(said, "0=%zuM", &mib) == 1 ? mib << 20 : (size_t)-1;
-}
-
-/* Takes memory of a card, and a context where this process has none there yet: 0 if the card has no room for both, or
- * MPS does not allow it. All processes' sum is looked at and added to under one lock, or two could take the same. */
+/* Takes memory of a card, and a context where this process has none there yet: 0 if the card has no room for both. All
+ * processes' sum is looked at and added to under one lock, or two could take the same. */
 static inline int account_take(int gpu, size_t bytes) {
     open_accounts();
     flock(accounts_file, LOCK_EX);
     struct account *account = my_account();
     size_t context = atomic_load(&account->gpu[gpu].context) ? 0 : context_bytes();
     int fits = account_used(gpu) + context + bytes <= gpu_total(gpu);
-    fits = fits && held_by(account, gpu) + context + bytes <= mps_limit();
     if (fits) {
         atomic_store(&account->gpu[gpu].context, 1);
         atomic_fetch_add(&account->gpu[gpu].bytes, bytes);
