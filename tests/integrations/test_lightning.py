@@ -50,7 +50,7 @@ def events(function: Callable[..., Any], folder: Path | None = None, **asked: An
 
 
 def reports(said: list[Any]) -> list[EpochReport]:
-    return [event for event in said if isinstance(event, EpochReport)][1:]
+    return [event for event in said if isinstance(event, EpochReport) and not event.again][1:]
 
 
 def test_every_validation_is_reported_with_the_metrics_of_its_epoch(tmp_path: Path) -> None:

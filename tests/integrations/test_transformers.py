@@ -62,7 +62,7 @@ def events(function: Callable[[], Any], folder: Path | None = None, **asked: Any
 
 
 def reports(said: list[Any]) -> list[EpochReport]:
-    return [event for event in said if isinstance(event, EpochReport)][1:]
+    return [event for event in said if isinstance(event, EpochReport) and not event.again][1:]
 
 
 @pytest.fixture
