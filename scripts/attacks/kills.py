@@ -141,6 +141,6 @@ def _check(study: Study, rows: list[dict]) -> None:
         raise Difference(f"a figure is wrong: {ends}")
     if study.kind == "optuna":
         stored = optuna.load_study(study_name="killed", storage=f"sqlite:///{study.folder}/optuna.db").trials
-        has = [(trial.user_attrs.get("tuner", "/").rpartition("/")[2], trial.state.name[:6]) for trial in stored]
-        if sorted(has) != [(row["trial_id"], row["status"][:6].upper()) for row in ends]:
+        has = [(f"trial-{trial.number}", trial.state.name[:6]) for trial in stored]
+        if sorted(has) != sorted((row["name"], row["status"][:6].upper()) for row in ends):
             raise Difference(f"Optuna has {has}, the journal {ends}")

@@ -159,13 +159,7 @@ def can_be_calibrated(estimate: MemoryEstimate) -> bool:
 
 
 def trace_of(
-    workload: Trainable,
-    config: Config,
-    data: object,
-    device: Device,
-    *,
-    origins: bool = False,
-    forward: bool = False,
+    workload: Trainable, config: Config, data: object, device: Device, *, origins: bool = False, forward: bool = False
 ) -> Trace:
     """The trace of a configuration on this device; the others and errors are as in ``trace_workload``."""
     from tuner.estimation.tracing.tracer import trace_workload

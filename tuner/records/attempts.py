@@ -112,16 +112,8 @@ class Attempt:
     @property
     def result(self) -> AttemptResult:
         """The part that decisions are based on."""
-        return AttemptResult(
-            self.status,
-            self.lost,
-            self.limit_bytes or 0,
-            self.peak_bytes,
-            self.phase,
-            self.short_of,
-            self.limit_ram_bytes or 0,
-            self.peak_ram_bytes,
-        )
+        limit, ram, peak = self.limit_bytes or 0, self.limit_ram_bytes or 0, self.peak_ram_bytes
+        return AttemptResult(self.status, self.lost, limit, self.peak_bytes, self.phase, self.short_of, ram, peak)
 
     @property
     def estimated_memory_gb(self) -> float:

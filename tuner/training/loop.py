@@ -141,11 +141,7 @@ def fit(
 
 
 def _begin(
-    workload: Workload,
-    trial: Trial,
-    data: object,
-    device: str,
-    checkpoint: Checkpoint | None,
+    workload: Workload, trial: Trial, data: object, device: str, checkpoint: Checkpoint | None
 ) -> tuple[nn.Module, torch.optim.Optimizer, LearningRates, TrainingState]:
     """The model, its optimizer, the learning rates and the progress, from the checkpoint if it can be used."""
     torch.manual_seed(seed_of(trial))

@@ -63,10 +63,4 @@ def build_optimizer(workload: Workload, model: nn.Module, config: Config) -> Opt
     if groups := optional(workload, OwnLoop.parameter_groups):
         with contract.calling(workload, "parameter_groups"):
             parameters = list(groups(model, config))
-    return make(
-        parameters,
-        lr=float(config["lr"]),
-        weight_decay=float(config["weight_decay"]),
-        fused=True,
-        **options,
-    )
+    return make(parameters, lr=float(config["lr"]), weight_decay=float(config["weight_decay"]), fused=True, **options)

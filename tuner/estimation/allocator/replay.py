@@ -87,10 +87,7 @@ def least_capacity(events: Sequence[Event], peaks: AllocatorPeaks, *, expandable
         try:
             for descending in (False,) if expandable_segments else (False, True):
                 replay(
-                    events,
-                    expandable_segments=expandable_segments,
-                    capacity_bytes=capacity,
-                    descending=descending,
+                    events, expandable_segments=expandable_segments, capacity_bytes=capacity, descending=descending
                 )
         except SimulatedOutOfMemoryError:
             return False

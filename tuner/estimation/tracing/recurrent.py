@@ -54,10 +54,7 @@ class Network:
 
 def replacements(mode: TraceMode, dropout: Dropout) -> dict[object, Callable[..., tuple[Tensor, ...]]]:
     """By torch's functions: what to call instead for a GPU. ``dropout`` is a GPU's."""
-    return {
-        torch.lstm: partial(_run, mode, dropout, "lstm"),
-        torch.gru: partial(_run, mode, dropout, "gru"),
-    }
+    return {torch.lstm: partial(_run, mode, dropout, "lstm"), torch.gru: partial(_run, mode, dropout, "gru")}
 
 
 def _run(mode: TraceMode, dropout: Dropout, kind: str, first: Tensor, second: Any, *arguments: Any) -> State:

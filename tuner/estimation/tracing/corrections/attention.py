@@ -108,13 +108,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bo
 
 
 def _efficient(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    causal: bool,
-    scale: float | None,
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float | None
 ) -> Tensor:
     trained = torch.is_grad_enabled() and any(part.requires_grad for part in (query, key, value))
     if mask is not None:

@@ -54,12 +54,7 @@ def _is_readable(matrix: Tensor) -> bool:
 
 
 def _index_put(
-    _out: Tensor,
-    values: Tensor,
-    indices: Sequence[Tensor | None],
-    _new: Tensor,
-    accumulate: bool = False,
-    *_: object,
+    _out: Tensor, values: Tensor, indices: Sequence[Tensor | None], _new: Tensor, accumulate: bool = False, *_: object
 ) -> Steps:
     """To accumulate, positions are sorted with their order (``index_put_with_sort_kernel`` in Indexing.cu)."""
     used = [index for index in indices if index is not None]

@@ -46,9 +46,7 @@ GEMMS = frozenset(
     }
 )
 # These results of CUDA's kernels are on the host (the state of the random numbers), by their places.
-HOST_RESULTS: Mapping[Operator, tuple[int, ...]] = {
-    aten._scaled_dot_product_efficient_attention.default: (2, 3),
-}
+HOST_RESULTS: Mapping[Operator, tuple[int, ...]] = {aten._scaled_dot_product_efficient_attention.default: (2, 3)}
 # The order in which CUDA's kernels allocate their results, if it is another (Dropout.cu, EmbeddingBag.cu,
 # ConvolutionMM2d.cu, RNN.cu).
 ORDER: Mapping[Operator, tuple[int, ...]] = {
