@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
+from operator import le
 from pathlib import Path
 
 from tuner.decisions.events import Dropped, Ended, Event, Planned, Reported, Retried, Started
@@ -140,10 +140,10 @@ class Books:
             self._best(found, folder)
 
     def _best(self, found: Sequence[Attempt], folder: Path) -> None:
-        """The kept weights are of the trial that no other one is better than."""
-        kept = now.read_text() if (now := folder / BEST).exists() else ""
-        first = self.objectives[0].metric
-        best = min(found, key=lambda row: row.metrics.get(first) or math.inf)
-        if len(self.objectives) == 1:
-            (mine,) = (row for row in found if row.trial_id == kept)
-            assert mine.metrics[first] == best.metrics[first], "the kept weights are not the best trial's"
+        """The kept weights are of the trial that no other one is better than; of equal ones, of the first."""
+        (mine,) = (row for row in found if row.trial_id == (folder / BEST).read_text())
+        values = {row.trial_id: [row.metrics[one.metric] or 0.0 for one in self.objectives] for row in found}
+        own = values[mine.trial_id]
+        better = [value for value in values.values() if value != own and all(map(le, value, own))]
+        first = len(own) > 1 or min(name for name, value in values.items() if value == own) == mine.trial_id
+        assert first and not better, "the kept weights are not the best trial's"

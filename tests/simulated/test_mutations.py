@@ -17,9 +17,9 @@ from tuner.decisions.packer import Packer
 from tuner.decisions.policies import Retrying
 from tuner.decisions.queue import Queue
 from tuner.estimation.feedback import StudyFeedback
-from tuner.records.study_folder import StudyFolder
+from tuner.records import study_folder
 from tuner.search import optuna_trials
-from tuner.study import live_search, population, prepare
+from tuner.study import live_search, population, prepare, resume
 from tuner.study.live_search import Searching
 from tuner.study.population import Population
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
@@ -109,6 +109,14 @@ def a_retry_that_a_crash_forgets(patch: Patch) -> None:
     wrapped(patch, Retrying, "after_earlier", again)
 
 
+def a_rounded_estimate(patch: Patch) -> None:
+    def rounded(original: Any, *given: Any) -> Any:
+        ended = original(*given)
+        return replace(ended, estimated_bytes=int(round(ended.estimated_bytes / GB, 4) * GB))
+
+    wrapped(patch, resume, "_ended", rounded)
+
+
 def without_ends(patch: Patch, status: str) -> None:
     """A resume does not hear of such ends of members that have paused."""
 
@@ -157,7 +165,10 @@ def a_checkpoint_that_is_not_read(patch: Patch) -> None:
 
 
 def a_second_best(patch: Patch) -> None:
-    wrapped(patch, StudyFolder, "_loss", lambda original, *given: tuple(-value for value in original(*given)))
+    def last(original: Any, rows: Any, objective: Any) -> Any:
+        return original(rows, replace(objective, direction="maximize"))
+
+    wrapped(patch, study_folder, "ranked", last)
 
 
 def a_constraint_that_is_not_looked_at(patch: Patch) -> None:
@@ -188,6 +199,7 @@ FAULTS: dict[Callable[[Patch], None], str] = {  # with what the rules say of eac
     attempts_that_are_not_counted: "the wrong thing follows",
     more_trials_than_slots: "more trials run at once than may",
     ram_that_is_not_counted: "a host's RAM is exceeded|others' RAM is promised",
+    a_rounded_estimate: "a crash changes what is known of a trial's memory",
     a_retry_that_a_crash_forgets: "another attempt follows after a crash|had ended runs again|is not tried again",
 }
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -44,7 +45,8 @@ from tuner.trial import (
 )
 
 MOST_SECONDS = 20_000.0  # no study lasts so long
-STEP = GB // 16  # sizes are multiples of it, which the journal keeps exactly
+STEP = GB // 16
+ODD = 60_000  # the bytes above a multiple of it, which four decimals of a GB would round up
 OBJECTIVE = Objective("loss")
 FATES: Sequence[tuple[float, Status, str]] = (
     (0.05, "failed", ""),
@@ -72,7 +74,7 @@ class World:
     policy: RetryPolicy
     plan: Plan
     deaths: tuple[tuple[float, Device], ...]  # when devices are lost; never the last one
-    learned: bool  # whether the trials' needs are to be learned from each other
+    method: str  # of the estimates: "given", "traced" and corrected by peaks, or "learned" from each other
 
     @classmethod
     def of(cls, seed: int) -> World:
@@ -80,8 +82,8 @@ class World:
         draw = Random(seed)
         devices = tuple(_device(index, draw) for index in range(draw.choice([1, 1, 2, 3])))
         number = draw.choice([1, 2, 3, 5, 8, 12, 20, 50] if seed % 10 == 0 else [1, 2, 3, 5, 8, 12])
-        learned, seeds = seed % 25 == 7, draw.choice([1, 1, 2])
-        requests = [_request(index, index % seeds, learned, draw) for index in range(number)]
+        method, seeds = {7: "learned", 8: "traced"}.get(seed % 25, "given"), draw.choice([1, 1, 2])
+        requests = [_request(index, index % seeds, method, draw) for index in range(number)]
         whole = max(device.total_bytes for device in devices) - GB
         requests = [replace(each, need_bytes=min(each.need_bytes, whole)) for each in requests]
         ids = [request.trial.trial_id for request in requests]
@@ -114,7 +116,7 @@ class World:
             ),
             plan,
             deaths,
-            learned,
+            method,
         )
 
     def smaller(self, trial: Trial, phase: Phase) -> Config | None:
@@ -154,11 +156,12 @@ def _device(index: int, draw: Random) -> Device:
     return Device(node, "cuda", index, "card", size, size, draw.choice([1, 2, 4]), ram_bytes=ram, free_ram_bytes=ram)
 
 
-def _request(index: int, seed: int, learned: bool, draw: Random) -> Request:
+def _request(index: int, seed: int, method: str, draw: Random) -> Request:
     trial = Trial(f"t{index + 1:03d}", "toy", f"c{index}", {"width": draw.choice([8, 16, 32])}, seed)
-    need = draw.randrange(4, 64) * STEP
-    method = "learned" if learned else "given"
-    return Request(trial, MemoryEstimate(method, context_bytes=need), need, host_bytes=draw.choice([0, 0, 1, 4]) * GB)
+    need = draw.randrange(4, 64) * STEP + ODD
+    above = need // 2 if method == "traced" else 0
+    estimate = MemoryEstimate(method, activation_bytes=above, context_bytes=need - above)
+    return Request(trial, estimate, need, host_bytes=draw.choice([0, 0, 1, 4]) * GB)
 
 
 @dataclass
@@ -255,6 +258,7 @@ class Journal(Listener):
     def __init__(self, check: Callable[[State, Event], None]) -> None:
         self.rows: list[Attempt] = []
         self.lines: list[EpochLine] = []
+        self.orders = count(1)
         self.end: Callable[[State], None] = lambda _: None  # ends the process at some moment
         self.kill: Callable[[], None] = lambda: None  # ends it between a row and all that follows from it
         self.now: Callable[[], float] = lambda: 0.0
@@ -263,7 +267,8 @@ class Journal(Listener):
     def append(self, outcome: Outcome, weights: Weights) -> None:
         assert outcome.placement is None or outcome.trial == outcome.placement.trial
         estimate = outcome.placement.estimate if outcome.placement else MemoryEstimate("given")
-        line = json.dumps(Attempt.of(outcome, estimate, (self.now(), self.now())).to_line(exact=True))
+        row = Attempt.of(outcome, estimate, (self.now(), self.now()), next(self.orders))
+        line = json.dumps(row.to_line(exact=True))
         self.rows.append(parse_attempt(json.loads(line), "line"))
         self.kill()
 
@@ -274,6 +279,7 @@ class Journal(Listener):
                 trial_id=report.trial_id,
                 attempt=run.placement.trial.attempt,
                 epoch=report.epoch,
+                order=next(self.orders),
                 at=self.now(),
                 metrics=report.metrics,
                 memory_bytes=report.memory_bytes or 0,
