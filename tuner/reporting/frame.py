@@ -66,6 +66,8 @@ class StudyFrame(pd.DataFrame):
         """
         objective = self._objective()
         metric = objective.metric
+        if "status" in self and metric not in self and not (self["status"] == "completed").any():
+            raise InputError(f"best: no trial of this table has reported {metric}; its column error says why")
         if missing := [name for name in ("name", "seed", "status", metric) if name not in self]:
             raise InputError(f"best: this table has no column {missing[0]!r}: take it of the table with all columns")
         rows = attempts_of(pd.DataFrame(self))

@@ -133,8 +133,8 @@ def _best(study: StudyView, workload: str) -> str:
     heading += f" of {workload}" if len(study.objectives) > 1 else ""
     best = best_of(rows, objective)
     if best is None:
-        why = "No trial has ended with it yet." if len(study.rows) < study.total else "No trial reported it."
-        content = f'<p class="none">{escape(metric)}: {why}</p>'
+        why = "No trial has completed yet." if len(study.rows) < study.total else "No trial completed."
+        content = f'<p class="none">{why}</p>'
     else:
         metrics = [(key, number_text(best.value(key))) for key in metric_columns([best], objective)]
         metrics += [("status", best.status)] * (best.status != "completed")
