@@ -40,11 +40,12 @@ if __name__ == "__main__":
 """
 
 PLOT = """
-import pandas as pd
-from tuner.reporting.frame import study_frame
+from pathlib import Path
+from tuner.records.recorded_study import RecordedStudy
 from tuner.objective import Objective
+from tuner.reporting.frame import study_frame
 
-study_frame(pd.DataFrame(), "out", Objective("val_loss")).plot_curves()
+study_frame(RecordedStudy(Path("out"), "out", objectives={"toy": Objective("val_loss")})).plot_curves()
 """
 
 

@@ -60,8 +60,7 @@ def optimize(options: OptunaOptions) -> StudyResult:
     settings, record = _settings(options)
     if (options.n_trials is not None and options.n_trials <= 0) or options.timeout == 0:  # as Optuna, nothing
         nothing = Plan((), 0, (), "uniform", 0, (), (), (), threads=1, bound="max_workers")
-        name = objective.name
-        return StudyResult(nothing, {}, workloads={name: objective}, objectives={name: compared_by})
+        return StudyResult(nothing, {}, workloads={objective.name: objective})
     if settings.resume and study.get_trials(deepcopy=False):
         study.sampler.reseed_rng()  # a new sampler with the same seed would repeat its suggestions
     most = options.n_trials or 10 ** max(3, len(str(settings.num_samples))) - 1  # more would have longer ids

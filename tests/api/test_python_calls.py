@@ -222,9 +222,11 @@ def test_a_result_knows_what_won(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_result_without_a_completed_trial_says_so() -> None:
     result = tuner.run(Toy(), config=[{"fault": 2}], output="out", **HERE)
-    with pytest.raises(InputError, match=r"^best: no trial of this table is completed; its column error says why$"):
+    with pytest.raises(
+        InputError, match=r"^best: no trial of this table has reported val_loss; its column error says why$"
+    ):
         result.best  # noqa: B018
-    with pytest.raises(InputError, match=r"^best_value: no trial is completed with a val_loss; its column error"):
+    with pytest.raises(InputError, match=r"^best_value: no trial has reported val_loss; its column error"):
         result.best_value  # noqa: B018
     assert repr(result) == "StudyResult('out': 1 out_of_memory)"
 

@@ -23,13 +23,13 @@ import tuner
 from tests.study.test_study import study as run_toy
 from tests.support.generated_study import write_study
 from tuner.api import report as report_module
-from tuner.api.report import load_study_view
+from tuner.api.report import load_study, page_of
 from tuner.errors import InputError
 from tuner.machine.interrupts import INSISTED
 from tuner.objective import Objective
 from tuner.reporting.figures.library import javascript_name
+from tuner.reporting.page.document import Page
 from tuner.reporting.serving import LivePage, make_server
-from tuner.reporting.study_view import StudyView
 from tuner.study.repeat import program
 
 pytestmark = pytest.mark.usefixtures("writes_pages")
@@ -137,14 +137,14 @@ def test_a_study_from_before_metrics_were_kept_still_gives_a_page(folder: Path) 
     about = json.loads((folder / "study.json").read_text())
     del about["metrics"]
     (folder / "study.json").write_text(json.dumps(about))
-    assert load_study_view(folder).objectives == {"toy": Objective("val_loss")}
+    assert load_study(folder).objectives == {"toy": Objective("val_loss")}
 
 
 def test_half_a_line_at_the_end_of_the_journal_is_left_out_and_told(folder: Path) -> None:
-    before = load_study_view(folder).rows
+    before = load_study(folder).rows
     with (folder / "attempts.jsonl").open("a") as file:
         file.write('{"trial_id": "t00')
-    assert load_study_view(folder).rows == before
+    assert load_study(folder).rows == before
     with pytest.warns(UserWarning, match=r"attempts\.jsonl: line 6 is incomplete; left out$"):
         page = tuner.write_report(folder).read_text()
     assert "/attempts.jsonl: line 6 is incomplete; left out</p>" in page
@@ -152,7 +152,7 @@ def test_half_a_line_at_the_end_of_the_journal_is_left_out_and_told(folder: Path
 
 @pytest.fixture
 def address(folder: Path) -> Iterator[str]:
-    with make_server(LivePage(folder, lambda: load_study_view(folder)), 0) as server:
+    with make_server(LivePage(folder, lambda: page_of(load_study(folder))), 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -190,7 +190,7 @@ def test_only_those_who_name_this_machine_are_answered(address: str) -> None:
 def test_what_goes_wrong_with_a_page_is_a_line_in_it(
     folder: Path, error: Exception, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def load() -> StudyView:
+    def load() -> Page:
         raise error
 
     with make_server(LivePage(folder, load), 0) as server:
@@ -205,7 +205,7 @@ def test_what_goes_wrong_with_a_page_is_a_line_in_it(
 
 
 def test_an_answer_that_cannot_be_sent_leaves_no_traceback(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def load() -> StudyView:
+    def load() -> Page:
         raise AssertionError
 
     with make_server(LivePage(folder, load), 0) as server, socket.socket() as request:
@@ -301,8 +301,8 @@ def test_a_page_that_cannot_be_written_costs_a_line_and_not_the_study(
 
 def test_a_study_is_read_once_for_its_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
-    whole = report_module.load_study_view
-    monkeypatch.setattr(report_module, "load_study_view", lambda path: (read.append(path), whole(path))[1])
+    whole = report_module.load_study
+    monkeypatch.setattr(report_module, "load_study", lambda path: (read.append(path), whole(path))[1])
     monkeypatch.setattr(report_module, "main_html", lambda _: "")
     tuner.write_report(folder)
     assert read == [folder]

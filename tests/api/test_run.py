@@ -63,7 +63,7 @@ def test_a_notebooks_seeds_share_one_split_and_python_is_known_from_the_command(
 
     def run_study(selected: Selected, executor: Any = None) -> StudyResult:
         seen.update(vars(selected), data=selected.selections[0].load_data())
-        return StudyResult(plan=None, estimates={}, folder=tmp_path)  # type: ignore[arg-type]
+        return StudyResult(plan=None, estimates={})  # type: ignore[arg-type]
 
     for caller in ("run", "tune_hyperparameters"):
         monkeypatch.setattr(f"tuner.api.{caller}.run_study", run_study)

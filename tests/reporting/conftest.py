@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.generated_study import OBJECTIVES, write_study
-from tuner.reporting.study_view import StudyView, read_study_view
+from tests.support.generated_study import write_study
+from tuner.records.recorded_study import RecordedStudy, open_study
 
 
 @pytest.fixture(scope="session")
-def study(tmp_path_factory: pytest.TempPathFactory) -> StudyView:
+def study(tmp_path_factory: pytest.TempPathFactory) -> RecordedStudy:
     folder = tmp_path_factory.mktemp("studies") / "forty"
     write_study(folder, 40)
-    return read_study_view(folder, OBJECTIVES, lambda row: f"again {row.name}")
+    return open_study(folder)
 
 
 @pytest.fixture(scope="session")
-def seeded(tmp_path_factory: pytest.TempPathFactory) -> StudyView:
+def seeded(tmp_path_factory: pytest.TempPathFactory) -> RecordedStudy:
     folder = tmp_path_factory.mktemp("studies") / "seeded"
     write_study(folder, 36, seeds=3)
-    return read_study_view(folder, OBJECTIVES, lambda row: f"again {row.name}")
+    return open_study(folder)

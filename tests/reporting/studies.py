@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from tests.support.attempts import attempt
 from tests.support.generated_study import OBJECTIVES
 from tuner.records.attempts import Attempt
-from tuner.records.study_record import UNKNOWN
+from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures.chart import Chart
-from tuner.reporting.study_view import StudyView
 
 
 def rows_of(**columns: list[Any]) -> list[Attempt]:
@@ -21,9 +22,17 @@ def rows_of(**columns: list[Any]) -> list[Attempt]:
     ]
 
 
-def view_of(rows: list[Attempt]) -> StudyView:
+def view_of(rows: list[Attempt]) -> RecordedStudy:
     """A study of which nothing but these rows is known."""
-    return StudyView("s", UNKNOWN, [], rows, [], OBJECTIVES, lambda _: "")
+    return told(RecordedStudy(Path("nowhere"), "s", rows, objectives=OBJECTIVES), epochs=[], machine=[])
+
+
+def told(study: RecordedStudy, **facts: Any) -> RecordedStudy:
+    """The study with other facts; those of its folder's files are not read."""
+    of_files = {name: facts.pop(name) for name in ("epochs", "machine", "snapshots") if name in facts}
+    other = replace(study, **facts)
+    vars(other).update(of_files)
+    return other
 
 
 def points(chart: Chart, mode: str) -> Any:

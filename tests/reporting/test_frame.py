@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import subprocess
 import sys
@@ -14,24 +15,26 @@ import pytest
 from tests.support.attempts import attempt
 from tests.support.generated_study import write_study
 from tuner.errors import InputError
-from tuner.objective import Objective
-from tuner.records.attempts import columns
-from tuner.records.ranking import best_first
+from tuner.records.recorded_study import open_study
+from tuner.records.study_record import StudyRecord
 from tuner.reporting.frame import StudyFrame, study_frame
 
 Row = dict[str, Any]
 
 
 def to_frame(rows: list[Row], folder: Path) -> StudyFrame:
-    ordered = best_first([attempt(**row) for row in rows], {"toy": Objective("val_loss")})
-    table = pd.DataFrame([row.to_line() for row in ordered], columns=columns(ordered))
-    return study_frame(table, str(folder), Objective("val_loss"))
+    record = StudyRecord(workload="toy", metrics={"toy": "val_loss"})
+    (folder / "study.json").write_bytes(record.to_json())
+    lines = [json.dumps(attempt(**row).to_line(exact=True)) + "\n" for row in rows]
+    (folder / "attempts.jsonl").write_text("".join(lines))
+    return study_frame(open_study(folder))
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFrame:
     folder = tmp_path_factory.mktemp("frame") / "study"
-    return to_frame(write_study(folder, 40, name="<b>wide"), folder)
+    write_study(folder, 40, name="<b>wide")
+    return study_frame(open_study(folder))
 
 
 def completed(study: StudyFrame) -> pd.DataFrame:
@@ -92,13 +95,16 @@ def test_where_no_trial_has_reported_the_metric_there_is_no_best(tmp_path: Path)
 
 
 def test_a_table_of_no_study_is_refused(study: StudyFrame) -> None:
-    both = pd.concat([study, study_frame(pd.DataFrame(study), "elsewhere", Objective("val_loss"))])
-    with pytest.raises(InputError, match="does not say its study's metric: use the one that"):
+    elsewhere = study.copy()
+    elsewhere.attrs["folder"] = "elsewhere"
+    both = pd.concat([study, elsewhere])
+    with pytest.raises(InputError, match="does not say its study's folder: use the one that"):
         both.best  # noqa: B018
-    with pytest.raises(InputError, match="has no column 'seed': take it of the table with all columns"):
+    with pytest.raises(InputError, match="has no column 'trial_id': take it of the table with all columns"):
         study[["name"]].best  # noqa: B018
     with pytest.raises(InputError, match="there is no such folder"):
-        study_frame(pd.DataFrame(study), "elsewhere", Objective("val_loss")).plot_curves()
+        elsewhere.plot_curves()
+    assert ">name</th>" in (elsewhere._repr_html_() or ""), "it is shown as pandas shows it"
 
 
 def test_curves_end_at_the_last_epoch_and_the_best_are_named(study: StudyFrame) -> None:
@@ -143,7 +149,7 @@ def test_what_matters_and_how_the_search_went_are_plots_too(study: StudyFrame) -
 
 def test_what_cannot_be_drawn_is_said_in_a_line(tmp_path: Path) -> None:
     write_study(tmp_path / "one", 1)
-    frame = to_frame([seeded("a", 0, 0.5)], tmp_path / "one")
+    frame = study_frame(open_study(tmp_path / "one"))
     for plot in (frame.plot_parallel, frame.plot_metric):
         with pytest.raises(InputError, match="nothing to draw: Only one trial was successful"):
             plot()

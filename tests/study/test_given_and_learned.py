@@ -17,10 +17,10 @@ from tests.support.toy import Toy
 from tuner.decisions.packing import budget_bytes
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
-from tuner.records.study_record import UNKNOWN, read_study
+from tuner.records.recorded_study import open_study
+from tuner.records.study_record import UNKNOWN
 from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.plan_text import plan_text
-from tuner.reporting.study_view import read_study_view
 from tuner.spec.settings import Settings
 from tuner.study.planning import check_estimate, estimate_requests, plan_requests
 from tuner.study.prepare import Selected
@@ -171,7 +171,7 @@ def test_a_study_of_a_function_learns_as_it_runs_and_as_it_is_resumed(
     result = run(output=str(tmp_path / "study"))
     assert [row.status for row in result.trials] == ["completed"] * len(SIZES)
     folder = tmp_path / "study"
-    view = read_study_view(folder, read_study(folder).objectives, lambda _: "")
+    view = open_study(folder)
     said = capsys.readouterr().out.partition("estimates: ")[2].partition("\n")[0]
     assert view.record.plan.first_shares
     assert said in estimate_against_peak(view).caption, "the terminal and the page count the same trials"

@@ -343,8 +343,8 @@ def test_of_several_workloads_one_is_chosen(mixed: Path) -> None:
 
 
 def test_a_study_without_a_completed_trial_has_no_best(small: Path) -> None:
-    changed_journal(small, lambda row: row.update(status="failed"))
-    with pytest.raises(InputError, match=r"none of its trials is completed; name one by trial, such as t001"):
+    changed_journal(small, lambda row: row.update(status="failed", val_rmse=None))
+    with pytest.raises(InputError, match=r"none of its trials has reported .*; name one by trial, such as t001"):
         tuner.train(small)
     with pytest.raises(InputError, match="exact: t001 is failed"):
         tuner.train(small, trial="t001", exact=True)

@@ -34,7 +34,7 @@ def test_weights_that_are_lost_do_not_lose_the_result_and_are_told_at_the_end(
     result = study(tmp_path / "out", {"name": "a"}, {"name": "b"}, executor=LostWeights)
     assert [row["status"] for row in result.rows] == ["completed"] * 2
     assert {row["error"] for row in result.rows} == {"weights not kept: the worker died"}
-    assert (result.exit_code, [row.trial_id for row in result.unkept]) == (1, ["t001", "t002"])
+    assert (result.exit_code, [row.trial_id for row in result.study.unkept]) == (1, ["t001", "t002"])
     told = "best.pt is not of the best trial: the weights of a (t001) and 1 more could not be kept: the worker died"
     assert told in " ".join(capsys.readouterr().out.split())
 
@@ -78,12 +78,13 @@ def test_a_functions_checkpoint_that_could_not_be_written_is_missed(
     options = {"metric": "score", "direction": "max", "output": tmp_path / "out", "in_process": True}
     result = tuner.run(train, space={"n": {"choice": [1]}}, **options)
     lost = "weights not kept: checkpoint not written: [Errno 28] No space left on device"
-    assert [(row.status, row.error) for row in result.unkept] == [("completed", lost)]
+    assert [(row.status, row.error) for row in result.study.unkept] == [("completed", lost)]
 
 
 def test_weights_of_a_worse_trial_are_not_missed(tmp_path: Path) -> None:
     result = study(tmp_path / "out", {"name": "a"}, {"name": "b", "epochs": 2})
     best, worse = result.trials
     lost = "weights not kept: No space left on device"
-    assert replace(result, trials=[best, replace(worse, error=lost)]).exit_code == 0
-    assert replace(result, trials=[replace(best, error=lost), worse]).unkept == [replace(best, error=lost)]
+    told = replace(result.study, attempts=[best, replace(worse, error=lost)])
+    assert replace(result, study=told).exit_code == 0
+    assert replace(told, attempts=[replace(best, error=lost), worse]).unkept == [replace(best, error=lost)]

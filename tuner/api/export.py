@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.api.report import load_study_view
+from tuner.api.report import load_study
 from tuner.errors import InputError, one_line, option
 from tuner.objective import Objective
 from tuner.records.attempts import CONFIG
@@ -71,7 +71,7 @@ def export(options: ExportOptions) -> list[Exported]:
         example = option("optuna", "sqlite:///optuna.db")
         raise InputError(f"{option('optuna')}: say where the study goes, such as {example}")
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
-    view = load_study_view(folder, "export")
+    view = load_study(folder, "export")
     study, objectives, curves = view.record, view.objectives, histories(view.epochs)
     if not view.rows:
         raise InputError(f"export {folder}: no attempt has ended yet; try again later")

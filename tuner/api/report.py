@@ -9,14 +9,14 @@ from pathlib import Path
 
 from tuner.errors import InputError, ParameterError, option, printable
 from tuner.records.checking import collecting_later
-from tuner.records.read_studies import RESULTS_FOLDER, RecordedStudy, labels, newest_study
+from tuner.records.read_studies import RESULTS_FOLDER, labels, newest_study
+from tuner.records.recorded_study import RecordedStudy, open_study
 from tuner.records.study_record import read_study
 from tuner.reporting.figures.library import check_plotly
 from tuner.reporting.page.document import REPORT, Page, check_replaceable, library_file, write_page
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.page.side_by_side import side_by_side_html
 from tuner.reporting.serving import LivePage, serve
-from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.spec.commands import PORT, ReportOptions
 from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat
@@ -52,13 +52,13 @@ def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
     folders = _folders(options.directory)
     if watch and len(folders) > 1:
         raise InputError(f"{option('watch')} follows one study, and {len(folders)} were given: give one of them")
-    studies = [load_study_view(folder) for folder in folders]  # what cannot be read is refused before all else
+    studies = [load_study(folder) for folder in folders]  # what cannot be read is refused before all else
     file = folders[0] / REPORT if len(folders) == 1 else folders[0].resolve().parent / COMPARED
     file = file if options.output is None else Path(options.output)
     _check_file(file)
     if watch:
-        serve(LivePage(folders[0], lambda: load_study_view(folders[0])), port)
-        studies = [load_study_view(folders[0])]
+        serve(LivePage(folders[0], lambda: page_of(load_study(folders[0]))), port)
+        studies = [load_study(folders[0])]
     library = None if options.single_file else library_file(folders[0], file)
     try:
         write_page(_page(studies, folders, file), file, library)
@@ -75,16 +75,16 @@ def _folders(given: str | Path | Sequence[str | Path] | None) -> list[Path]:
 
 
 @collecting_later()
-def _page(studies: Sequence[StudyView], folders: Sequence[Path], file: Path) -> Page:
+def _page(studies: Sequence[RecordedStudy], folders: Sequence[Path], file: Path) -> Page:
     """The page of a study, or that of several with links to their own."""
     if len(studies) == 1:
-        return Page(studies[0].name, main_html(studies[0]))
+        return page_of(studies[0])
     place = file.resolve().parent
     links = [
         os.path.relpath((folder / REPORT).resolve(), place) if (folder / REPORT).is_file() else ""
         for folder in folders
     ]
-    names = labels([RecordedStudy(folder, study.name, ()) for folder, study in zip(folders, studies, strict=True)])
+    names = labels(studies)
     return Page(" · ".join(names), side_by_side_html(dict(zip(names, studies, strict=True)), links))
 
 
@@ -104,8 +104,18 @@ def _refusal(file: Path, error: OSError) -> InputError:
     return ParameterError("output", str(file), f"cannot be written: {error.strerror}", "give another file")
 
 
-def load_study_view(folder: Path, command: str = "report") -> StudyView:
-    """A study's folder as the page shows it."""
-    where = f"{command} {folder}"
-    study = read_study(folder, where)
-    return read_study_view(folder, None, lambda row: how_to_repeat(study, row, folder), where)
+def page_of(study: RecordedStudy) -> Page:
+    """The page of a study."""
+    return Page(study.name, main_html(study, lambda row: how_to_repeat(study.record, row, study.path)))
+
+
+def load_study(folder: Path, command: str = "report") -> RecordedStudy:
+    """A study's folder as the page shows it; its trials must be comparable."""
+    read_study(folder, where := f"{command} {folder}")  # without it little would be known
+    study = open_study(folder, where)
+    for workload, objective in study.objectives.items():
+        if not objective.metric:
+            raise InputError(
+                f"report: it is not known what trials of {workload!r} are compared by: no trial has a val_… metric"
+            )
+    return study

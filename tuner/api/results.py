@@ -12,8 +12,10 @@ from tuner.errors import InputError, printable
 from tuner.objective import Objective
 from tuner.records.attempts import STUDY, Attempt, Line
 from tuner.records.attempts import columns as csv_columns
+from tuner.records.frames import frame_of
 from tuner.records.ranking import best_first, best_of
-from tuner.records.read_studies import RecordedStudy, by_data, name_in_study, objective_in, read_together
+from tuner.records.read_studies import by_data, name_in_study, objective_in, read_together
+from tuner.records.recorded_study import RecordedStudy
 from tuner.records.row_queries import (
     check_number,
     parse_columns,
@@ -98,19 +100,16 @@ def results(options: ResultsOptions) -> pd.DataFrame:
     """What studies came to, a row for each trial: what ``tuner results`` shows.
 
     Returns:
-        ``study``, then the columns of ``results.csv`` (seconds, GB of 2**30 bytes): numbers are numbers, whole ones
+        ``study``, then the columns of ``results.csv`` (seconds, GB of 2**30 bytes), each of the type of its values,
         also where some are missing. What could not be read of a study is a warning.
 
     Raises:
         InputError: something given cannot be used, or no attempt has ended yet.
     """
-    import pandas as pd
-
     found = side_by_side(options)
     for note in found.notes:
         warnings.warn(printable(note), stacklevel=3)
-    frame = pd.DataFrame(found.records(), columns=list(found.names))
-    return frame.astype(dict.fromkeys((name for name in frame.columns if _with_gaps(found.rows, name)), "Int64"))
+    return frame_of(found.shown, found.names)
 
 
 def side_by_side(options: ResultsOptions) -> Comparison:
@@ -153,9 +152,3 @@ def _expected(study: RecordedStudy) -> list[str]:
     """The metrics that completed trials of a study have, which are columns before the first of them has ended."""
     own = study.record.metrics.values()
     return [*own, "best_epoch"] if own else []
-
-
-def _with_gaps(rows: Sequence[Attempt], column: str) -> bool:
-    """Whether a column holds whole numbers that pandas can have beside missing ones, and some are missing."""
-    values = [value for row in rows if (value := row.value(column)) is not None]
-    return 0 < len(values) < len(rows) and all(isinstance(value, int) and abs(value) < 2**63 for value in values)

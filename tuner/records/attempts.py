@@ -10,16 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Literal, Self, cast
+from typing import Literal, Self, cast
 
 from tuner.objective import Objective
 from tuner.records import checking
 from tuner.records.checking import Amount, CheckedValue, Metric, Moment, Name, Shown, Size, TrialId, Whole, checked
 from tuner.trial import GB, AttemptResult, ConfigValue, Lost, MemoryEstimate, Outcome, Phase, ShortOf, Status
 from tuner.values import encode, in_table
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 CONFIG = "config/"  # the prefix of a hyperparameter's column
 STUDY = "study"
@@ -235,30 +232,6 @@ def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:
     given = {field: key for key, field in names.items()}
     values = {**checking.in_bytes(fixed, IN_GB), "metrics": metrics, "config": config}
     return checked(Attempt, values, where, partial(_column, given))
-
-
-def attempts_of(table: pd.DataFrame) -> list[Attempt]:
-    """The rows of a table of trials that Python returned; its missing columns are blank.
-
-    Raises:
-        InputError: a value has a wrong type.
-    """
-    plain = table.astype(object)
-    lines = plain.where(plain.notna() & (plain != ""), None).to_dict("records")
-    return [_of_table({str(key): value for key, value in line.items()}, number) for number, line in enumerate(lines)]
-
-
-def _of_table(line: Mapping[str, object], number: int) -> Attempt:
-    """The attempt in a table's row. Missing columns get defaults; text columns that the user added are ignored."""
-    whole = {"seed": 0, "attempts": 1, "epochs": 0}
-    blank = {**whole, "trial_id": f"row{number}", "workload": "-", "duration_s": 0, "estimated_memory_gb": 0}
-    given = {key: value for key, value in line.items() if value is not None and key != STUDY}
-    # pandas turns whole numbers into decimal ones in a column with gaps.
-    given |= {key: int(value) for key in whole if isinstance(value := given.get(key), float)}
-    texts = {key: value for key, value in given.items() if isinstance(value, str)}
-    others = {key for key in texts if key not in FIXED and not key.startswith(CONFIG)}
-    known = {key: value for key, value in given.items() if key not in others}
-    return replace(parse_attempt({**blank, **known}, f"row {number}"), study=str(line.get(STUDY) or ""))
 
 
 def columns(rows: Sequence[Attempt], expected: Iterable[str] = ()) -> list[str]:

@@ -1,14 +1,27 @@
-"""The order of a workload's trials, the best first. Whatever names, shows or keeps the best one asks this module."""
+"""The order of a workload's trials, the best first. Whatever names, shows or keeps the best one asks this module.
+
+With several objectives trials are ranked by front, and within a front by crowding. Source: K. Deb et al., A fast and
+elitist multiobjective genetic algorithm: NSGA-II, IEEE Transactions on Evolutionary Computation 6, 2002.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
-from tuner.records.fronts import front_ranks, key_of, marked
 from tuner.records.seed_statistics import averages, has_seeds, id_order
+from tuner.trial import FRONT
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+Rank = tuple[float, float]  # the front, and the negated crowding distance
+NO_RANK: Rank = (math.inf, 0.0)
 
 
 def ranked(rows: Sequence[Attempt], objective: Objective) -> list[Attempt]:
@@ -18,19 +31,23 @@ def ranked(rows: Sequence[Attempt], objective: Objective) -> list[Attempt]:
     several seeds by the means of their configurations, as ``averages`` has them; then by their own values. Trials
     that reported the metric without completing follow, then the others. Ties go to the lowest trial id.
     """
-    fronts = front_ranks(rows, objective)
-    means = averages(rows, objective) if has_seeds(rows) and not objective.others else []
+    several = has_seeds(rows) and not objective.others
+    means = averages(rows, objective) if several else []
     places = {(average.study, average.name): place for place, average in enumerate(means)}
 
-    def order(row: Attempt) -> tuple[object, ...]:
-        losses = row.losses(objective)
+    def order(pair: tuple[Attempt, Rank]) -> tuple[object, ...]:
+        row, front = pair
+        losses, completed = row.losses(objective), row.status == "completed"
         if not stands(row, objective):
-            return 2, row.status != "completed", losses
-        place = places.get((row.study, row.name), 0) if row.status == "completed" else 0
-        front = fronts.get(key_of(row), (math.inf, 0.0))
-        return row.status != "completed", place, front, losses, id_order(row)
+            return 2, not completed, losses
+        return not completed, places.get((row.study, row.name), 0) * completed, front, losses, id_order(row)
 
-    return marked(sorted(rows, key=order), fronts)
+    pairs = sorted(zip(rows, _fronts(rows, objective), strict=True), key=order)
+    return [row if rank == NO_RANK else _with(row, rank) for row, rank in pairs]
+
+
+def _with(row: Attempt, rank: Rank) -> Attempt:
+    return replace(row, metrics={**row.metrics, FRONT: int(rank[0])})
 
 
 def stands(row: Attempt, objective: Objective) -> bool:
@@ -46,11 +63,9 @@ def best_of(rows: Sequence[Attempt], objective: Objective) -> Attempt | None:
 
 
 def best_first(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> list[Attempt]:
-    """The rows by workload in the order of ``objectives``, each workload's best first."""
-    by_workload: dict[str, list[Attempt]] = {name: [] for name in objectives}
-    for row in rows:
-        by_workload[row.workload].append(row)
-    return [row for name, own in by_workload.items() for row in ranked(own, objectives[name])]
+    """The rows of the workloads of ``objectives`` in their order, each workload's best first."""
+    own = {name: [row for row in rows if row.workload == name] for name in objectives}
+    return [row for name, objective in objectives.items() for row in ranked(own[name], objective)]
 
 
 def contenders(rows: Sequence[Attempt], objective: Objective, unfinished: Collection[str]) -> list[Attempt]:
@@ -63,3 +78,36 @@ def contenders(rows: Sequence[Attempt], objective: Objective, unfinished: Collec
     first = {row.name: row for row in reversed(rows) if row.status == "completed"}
     final = next((row for row in rows if first.get(row.name) is row and row.name not in unfinished), None)
     return [row for row in rows if first.get(row.name) is row and (row.name in unfinished or row is final)]
+
+
+def _fronts(rows: Sequence[Attempt], objective: Objective) -> list[Rank]:
+    """The rank of each completed trial that has all values of several objectives."""
+    losses = [row.losses(objective) if row.status == "completed" else (math.inf,) for row in rows]
+    places = [place for place, values in enumerate(losses) if all(map(math.isfinite, values))]
+    found = [NO_RANK] * len(rows)
+    if not objective.others or not places:
+        return found
+    import numpy as np
+    from optuna.study._multi_objective import _fast_non_domination_rank
+
+    valued = np.array([losses[place] for place in places])
+    fronts = _fast_non_domination_rank(valued)
+    for front in set(fronts.tolist()):
+        own = np.flatnonzero(fronts == front)
+        for one, distance in zip(own.tolist(), _crowding(valued[own]).tolist(), strict=True):
+            found[places[one]] = front + 1.0, -distance
+    return found
+
+
+def _crowding(losses: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The distance of each trial of a front to its neighbours, over all objectives; infinite at the ends."""
+    import numpy as np
+
+    distance = np.zeros(len(losses))
+    for column in losses.T:
+        order = np.argsort(column, kind="stable")
+        least, most = column[order[0]], column[order[-1]]
+        if most > least:
+            distance[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / (most - least)
+        distance[(column == least) | (column == most)] = math.inf
+    return distance

@@ -6,7 +6,7 @@ import csv
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +25,13 @@ from tuner.records.attempts import (
 from tuner.records.checking import collecting_later
 from tuner.records.files import ATTEMPTS, RESULTS
 from tuner.records.files import STUDY as STUDY_FILE
-from tuner.records.journal import read_attempts
+from tuner.records.recorded_study import RecordedStudy, guessed, objectives_in, open_study
 from tuner.records.row_queries import is_number
-from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
+from tuner.records.study_record import UNKNOWN
 from tuner.values import parse
-from tuner.workloads.built_in import BUILT_IN
-from tuner.workloads.lookup import find_workload
-from tuner.workloads.objectives import is_score
 
 RESULTS_FOLDER = Path("results")  # the default parent of studies' folders
 COLUMNS = (*BEFORE_METRICS, *AFTER_METRICS)
-
-
-@dataclass(frozen=True)
-class RecordedStudy:
-    """A study as it was read."""
-
-    path: Path  # its folder, or a CSV file
-    name: str  # the folder's or the file's name, or the value in the file's column ``study``
-    rows: Sequence[Attempt]  # the latest attempt of each trial that has ended, without missing values
-    record: StudyRecord = UNKNOWN  # the content of ``study.json``
 
 
 def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[RecordedStudy], list[str]]:
@@ -67,13 +54,15 @@ def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[Recorde
     damaged: list[str] = []
     for place in once:
         try:
-            found, warnings = _read_folder(place) if place.is_dir() else (_read_table(place), [])
+            found = [open_study(place, f"results {place}", some=True)] if place.is_dir() else _read_table(place)
         except InputError as error:
             damaged.append(str(error))
             continue
         studies += found
-        notes += warnings
-    if not any(study.rows for study in studies):
+        for study in found:
+            notes += study.notes
+            notes += [] if study.attempts or not place.is_dir() else [f"{place}: no attempt has ended yet"]
+    if not any(study.attempts for study in studies):
         if damaged:
             more = f"; {len(damaged) - 1} more cannot be read" if len(damaged) > 1 else ""
             raise InputError(f"{damaged[0]}{more}")
@@ -92,17 +81,10 @@ def newest_study(folder: Path) -> Path:
 def objective_in(workload: str, rows: Sequence[Attempt], studies: Iterable[RecordedStudy] = ()) -> Objective:
     """What a workload's trials are compared by; without a metric if that is unknown.
 
-    The record of a study says it. A table alone does not: then it is a built-in workload's own, or the first
-    validation metric in the rows, of which more is better if its name says so.
+    The record of a study says it; else it is ``guessed`` by the rows.
     """
-    for study in studies:
-        if workload in study.record.objectives:
-            return study.record.objectives[workload]
-    if workload in BUILT_IN:
-        return find_workload(workload).objective
-    own = (key for row in rows if row.workload == workload for key in row.metrics)
-    metric = next((key for key in own if key.startswith("val_")), "")
-    return Objective(metric, "maximize" if is_score(metric) else "minimize")
+    record = next((study.record for study in studies if workload in study.record.objectives), UNKNOWN)
+    return record.objectives.get(workload) or guessed(workload, rows)
 
 
 def labels(studies: Sequence[RecordedStudy]) -> list[str]:
@@ -204,20 +186,6 @@ def _start(path: Path) -> tuple[int, str]:
     return file.stat().st_mtime_ns, path.name
 
 
-def _read_folder(path: Path) -> tuple[list[RecordedStudy], list[str]]:
-    """The study of a folder, and notes about what could not be read."""
-    known = (path / STUDY_FILE).exists()
-    record = read_study(path, f"results {path}") if known else UNKNOWN
-    attempts, notes = read_attempts(path / ATTEMPTS, record, some=True)
-    latest = {row.trial_id: row for row in attempts}
-    rows = [_present(latest[trial_id]) for trial_id in sorted(latest)]
-    if not rows:
-        notes.append(f"{path}: no attempt has ended yet")
-    if not known:
-        notes.append(f"{path}: holds no {STUDY_FILE}: it is unknown how its trials were run")
-    return [RecordedStudy(path, path.resolve().name, rows, record)], notes
-
-
 def _read_table(path: Path) -> list[RecordedStudy]:
     """The studies of a CSV file: one, or those named in its column ``study``."""
     try:
@@ -243,7 +211,7 @@ def _read_table(path: Path) -> list[RecordedStudy]:
     by_name: dict[str, list[Attempt]] = {own: []} if not rows else {}
     for row in rows:
         by_name.setdefault(row.study or own, []).append(row)
-    return [RecordedStudy(path, name, found) for name, found in by_name.items()]
+    return [RecordedStudy(path, name, found, objectives=objectives_in(found)) for name, found in by_name.items()]
 
 
 def _cells(line: Sequence[str], columns: Sequence[str], where: str) -> dict[str, str]:
@@ -270,10 +238,3 @@ def _check_columns(columns: Iterable[str], path: Path) -> None:
         raise InputError(f"{path}: is not a table of tuner: it has no column {', '.join(missing)}")
     if repeated := [column for column, count in Counter(list(columns)).items() if count > 1]:
         raise InputError(f"{path}: it has the column {repeated[0]} more than once; leave one of them")
-
-
-def _present(row: Attempt) -> Attempt:
-    """A row without missing metrics."""
-    if None not in row.metrics.values():
-        return row
-    return replace(row, metrics={name: value for name, value in row.metrics.items() if value is not None})

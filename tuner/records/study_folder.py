@@ -7,9 +7,10 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal, Self
 
@@ -19,9 +20,9 @@ from tuner.machine.atomic_files import PARTIAL
 from tuner.objective import Objective
 from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv, with_defaults
 from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STUDY, SUGGESTIONS, TRACEBACKS, best_name
-from tuner.records.fronts import with_fronts
 from tuner.records.journal import Journal, open_locked
-from tuner.records.ranking import contenders, ranked, stands
+from tuner.records.ranking import best_first, contenders, ranked, stands
+from tuner.records.recorded_study import RecordedStudy
 from tuner.records.study_record import StudyRecord, Suggestion, read_study
 from tuner.records.weights import whose
 from tuner.trial import ConfigValue, MemoryEstimate, Outcome, Status
@@ -179,13 +180,18 @@ class StudyFolder:
         """All lines of the journal in order, with those of earlier runs."""
         return list(self._journal.rows)
 
+    def recorded(self, record: StudyRecord) -> RecordedStudy:
+        """The study as it is now, whose rows have every hyperparameter as those of ``rows``."""
+        attempts = with_defaults(self._journal.rows, self.defaults)
+        return RecordedStudy(self.path, self.path.resolve().name, attempts, record, self._objectives)
+
     def rows(self) -> list[Attempt]:
         """The latest attempt of each trial that has ended, in the order of trials.
 
         A row also has the hyperparameters that only others of its workload set, at their defaults.
         """
-        rows = with_defaults([self._rows[trial_id] for trial_id in sorted(self._rows)], self.defaults)
-        return with_fronts(rows, self._objectives)
+        rows = with_defaults(list(self._rows.values()), self.defaults)
+        return sorted(best_first(rows, self._objectives), key=attrgetter("trial_id"))
 
     def reported(self, trial_id: str) -> tuple[dict[str, float], int]:
         """The metrics and the epochs of a trial that was interrupted or has paused; none of another one."""
@@ -218,7 +224,8 @@ class StudyFolder:
 
         An empty file says that a program has reported no checkpoint. It is not written where no other file is.
         """
-        if row.status == "paused" or row.trial_id not in self._contenders(row.workload, row):
+        there = self._weights.get(row.workload, ())
+        if row.status == "paused" or row.trial_id not in self._contenders(row.workload, row, there):
             return row, None
         staged = self._staged(row.workload, row.trial_id)
         try:
@@ -231,26 +238,25 @@ class StudyFolder:
             return replace(row, error="; ".join(filter(None, [f"{NOT_KEPT}: {why}", known]))), None
         return row, staged
 
-    def _contenders(self, workload: str, new: Attempt | None = None, *, at_end: bool = False) -> list[str]:
-        """The trials that are the best or may become it, of those whose weights are there and a ``new`` row's."""
-        objective, there = self._objectives[workload], set(self._weights.get(workload, ()))
+    def _contenders(
+        self, workload: str, new: Attempt | None = None, among: Collection[str] | None = None, *, at_end: bool = False
+    ) -> list[str]:
+        """The trials that are the best or may become it: a ``new`` row's, and those ``among`` these ids, if given."""
+        objective = self._objectives[workload]
         # Of one seed no other row counts, however many there are.
-        known = self._rows.values() if self.seeds > 1 else [self._rows[trial_id] for trial_id in there]
+        known = self._rows.values() if among is None or self.seeds > 1 else [self._rows[key] for key in among]
         rows = {row.trial_id: row for row in (*known, *filter(None, [new])) if row.workload == workload}
-        there |= {new.trial_id} if new else set()
         order = ranked(list(rows.values()), objective)
-        standing = [row for row in order if row.trial_id in there and stands(row, objective)]
-        return [row.trial_id for row in contenders(standing, objective, self._unfinished(order, at_end=at_end))]
-
-    def _unfinished(self, rows: Iterable[Attempt], *, at_end: bool = False) -> set[str]:
-        """The configurations of these rows of which seeds may still end otherwise."""
-        ended = Counter(row.name for row in rows if (row.status not in GOES_ON if at_end else row.status in ENDED))
-        return {row.name for row in rows if ended[row.name] < self.seeds}
+        ended = Counter(row.name for row in order if (row.status not in GOES_ON if at_end else row.status in ENDED))
+        unfinished = {row.name for row in order if ended[row.name] < self.seeds}  # seeds may still end otherwise
+        asked = rows if among is None else {*among, new.trial_id} if new else among
+        standing = [row for row in order if row.trial_id in asked and stands(row, objective)]
+        return [row.trial_id for row in contenders(standing, objective, unfinished)]
 
     def _keep_weights(self, workload: str, *, at_end: bool = False) -> None:
         """Makes ``best.pt`` that of the best trial, and drops the weights of those that cannot become it."""
-        there, wanted = self._weights.get(workload, set()), self._contenders(workload, at_end=at_end)
-        if not wanted:
+        there = self._weights.get(workload, set())
+        if not (wanted := self._contenders(workload, among=there, at_end=at_end)):
             return
         best, before, path = wanted[0], self._in_best.get(workload), self._best_path(workload)
         staged = self._staged(workload, best)
@@ -311,12 +317,10 @@ class StudyFolder:
         """Removes the folders of a workload's trials that need not stay."""
         if self.keep == "all":
             return
-        order = ranked([row for row in self._rows.values() if row.workload == workload], self._objectives[workload])
-        standing = [row for row in order if stands(row, self._objectives[workload])] if self.keep == "best" else []
-        kept = contenders(standing, self._objectives[workload], self._unfinished(order))
-        gone = {row.trial_id for row in order if row.status in ENDED}.difference(row.trial_id for row in kept)
+        kept = self._contenders(workload) if self.keep == "best" else ()
         for folder in (self.path / TRIALS).glob("*"):
-            if folder.name in gone:
+            row = self._rows.get(folder.name)
+            if row and row.workload == workload and row.status in ENDED and row.trial_id not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _write_csv(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tuner.errors import InputError, printable
-from tuner.objective import DIRECTIONS, Objective
-from tuner.records.attempts import Attempt, attempts_of
-from tuner.records.ranking import best_of
+from tuner.records.frames import frame_of
+from tuner.records.recorded_study import RecordedStudy, open_study
 from tuner.records.row_queries import default_columns, head
 from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.figures.library import check_plotly
@@ -29,7 +28,6 @@ from tuner.reporting.figures.optuna_figures import (
 from tuner.reporting.figures.optuna_study import Drawn, drawn
 from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.result_tables import best_value_text
-from tuner.reporting.study_view import StudyView, read_study_view
 from tuner.reporting.texts import count_text
 
 if TYPE_CHECKING:
@@ -37,9 +35,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 FOLDER = "folder"
-METRIC = "metric"
-DIRECTION = "direction"
-OTHERS = "others"  # further objectives, each a metric and its direction
 SHOWN_ROWS = 60
 SHOWN_COLUMNS = ("workload", "name", "seed", "status", "attempts", "error")  # identify a table of trials
 
@@ -62,27 +57,26 @@ class StudyFrame(pd.DataFrame):
         least two completed seeds, if any has.
 
         Raises:
-            InputError: no trial of this table has the metric, or it is not known what trials are compared by.
+            InputError: no trial of this table has the metric, or the study's folder cannot be read.
         """
-        objective = self._objective()
-        metric = objective.metric
-        if missing := [name for name in ("name", "seed", "status", metric) if name not in self]:
-            raise InputError(f"best: this table has no column {missing[0]!r}: take it of the table with all columns")
-        rows = attempts_of(pd.DataFrame(self))
-        best = best_of(rows, objective)
-        if best is None:
-            raise InputError(f"best: no trial of this table has reported {metric}; its column error says why")
-        return self.iloc[[row.trial_id for row in rows].index(best.trial_id)]
+        study = self._study()
+        if "trial_id" not in self:
+            raise InputError("best: this table has no column 'trial_id': take it of the table with all columns")
+        (workload,), ids = study.objectives, self["trial_id"].tolist()
+        if best := study.best(workload, ids):
+            return self.iloc[ids.index(best.trial_id)]
+        metric = study.objectives[workload].metric
+        raise InputError(f"best: no trial of this table has reported {metric}; its column error says why")
 
     def best_model(self) -> nn.Module:
-        """The model whose weights the study has kept: of its trial with the best value, in evaluation mode.
+        """The model of the study's best trial, in evaluation mode.
 
         Raises:
             InputError: as ``tuner.load_best``.
         """
         from tuner.records.weights import load_best
 
-        model: nn.Module = load_best(self._about(FOLDER))
+        model: nn.Module = load_best(self._folder())
         return model
 
     def plot_curves(self) -> Figure:
@@ -119,15 +113,15 @@ class StudyFrame(pd.DataFrame):
 
     def plot_machine(self) -> Figure:
         """The load of the study's machine over time: CPU, RAM and GPUs."""
-        return machine_load(self._study()).titled()
+        return machine_load(self._drawable()).titled()
 
     def plot_timeline(self) -> Figure:
         """Every attempt on its device over time, with what it reserved and used, in GB of 2**30 bytes."""
-        return timeline(self._study()).titled()
+        return timeline(self._drawable()).titled()
 
     def plot_memory(self) -> Figure:
         """The estimate of each completed trial's memory against its measured peak, in GB of 2**30 bytes."""
-        return estimate_against_peak(self._study()).titled()
+        return estimate_against_peak(self._drawable()).titled()
 
     def __repr__(self) -> str:
         """The table as pandas shows it, without what a terminal would obey."""
@@ -135,48 +129,51 @@ class StudyFrame(pd.DataFrame):
 
     def _repr_html_(self) -> str | None:
         """Pandas' table of the important columns, if this is a table of trials; a selection is shown as it is."""
-        if not self.attrs.get(METRIC) or any(name not in self for name in SHOWN_COLUMNS) or self.empty:
-            plain: str | None = super()._repr_html_()  # type: ignore[misc]  # the stubs lack it
-            return plain
-        rows, known, objective = attempts_of(pd.DataFrame(self)), list(self.columns), self._objective()
+        with suppress(InputError):
+            if self.empty or any(name not in self for name in ("trial_id", *SHOWN_COLUMNS)):
+                raise InputError("a selection")
+            return self._of_trials(self._study())
+        plain: str | None = super()._repr_html_()  # type: ignore[misc]  # the stubs lack it
+        return plain
+
+    def _of_trials(self, study: RecordedStudy) -> str:
+        """The table, and below it how many trials ended in which way, the best one, and the study's folder."""
+        (workload,), known, ids = study.objectives, list(self.columns), set(self["trial_id"])
+        objective, rows = study.objectives[workload], [row for row in study.rows if row.trial_id in ids]
         shown = [column for column in default_columns(rows, known, objective) if column in known]
         table = pd.DataFrame(self)[shown].rename(columns={column: head(column, known) for column in shown})
         html = table.to_html(max_rows=SHOWN_ROWS, show_dimensions=False, index=False, na_rep="")
-        return f'<div style="overflow-x:auto">{html}</div><p>{escape(self._summary(rows))}</p>'
-
-    def _summary(self, rows: Sequence[Attempt]) -> str:
-        """How many trials ended in which way, the best one, and the study's folder."""
-        counts, objective, folder = Counter(row.status for row in rows), self._objective(), self.attrs.get(FOLDER, "")
-        text = f"{count_text(len(rows), 'trial')}: {', '.join(f'{count} {word}' for word, count in counts.items())}"
-        if best := best_of(rows, objective):
+        counts = ", ".join(f"{count} {word}" for word, count in self["status"].value_counts(sort=False).items())
+        text = f"{count_text(len(self), 'trial')}: {counts}"
+        if best := study.best(workload, ids):
             text += f" · best: {best.name}, {best_value_text(best, rows, objective)}"
-        return text + (f" · {folder}" if folder else "")
+        text += f" · {self.attrs[FOLDER]}"
+        return f'<div style="overflow-x:auto">{html}</div><p>{escape(text)}</p>'
 
     def _drawn(self) -> Drawn:
-        study = self._study()
+        study = self._drawable()
         return drawn(study, next(iter(study.objectives)))
 
-    def _study(self) -> StudyView:
-        """The whole study, even if this table has only some of its trials."""
+    def _drawable(self) -> RecordedStudy:
         check_plotly()
-        return read_study_view(Path(self._about(FOLDER)), None, lambda _: "")
+        return self._study()
 
-    def _objective(self) -> Objective:
-        others = tuple(Objective(metric, direction) for metric, direction in self.attrs.get(OTHERS, ()))
-        return Objective(self._about(METRIC), DIRECTIONS[self.attrs.get(DIRECTION, "minimize")], others)
+    def _study(self) -> RecordedStudy:
+        """The whole study, even if this table has only some of its trials."""
+        return open_study(Path(self._folder()))
 
-    def _about(self, key: str) -> str:
-        if key not in self.attrs:
+    def _folder(self) -> str:
+        if FOLDER not in self.attrs:
             raise InputError(
-                f"this table does not say its study's {key}: use the one that was returned, of one workload"
+                "this table does not say its study's folder: use the one that was returned, of one workload"
             )
-        return str(self.attrs[key])
+        return str(self.attrs[FOLDER])
 
 
-def study_frame(table: pd.DataFrame, folder: str, objective: Objective) -> StudyFrame:
-    """The frame of a study's trials; ``table`` has the columns of ``results.csv``."""
-    frame = StudyFrame(table)
-    frame.attrs.update({FOLDER: folder, METRIC: objective.metric, DIRECTION: objective.direction})
-    if objective.others:
-        frame.attrs[OTHERS] = [(other.metric, other.direction) for other in objective.others]
+def study_frame(study: RecordedStudy) -> StudyFrame:
+    """The frame of a study's trials, with the columns of ``results.csv``; of one workload it says its folder."""
+    frame = StudyFrame(frame_of(study.rows))
+    if len(study.objectives) == 1:
+        (objective,) = study.objectives.values()
+        frame.attrs.update({FOLDER: str(study.path), "metric": objective.metric, "direction": objective.direction})
     return frame

@@ -67,6 +67,6 @@ class NotebookProgress(StudyProgress):
         running = list(self._running.values())
         share, left = self._share_done(running), self._time_left()
         seconds = f"{self.clock() - self._began:.0f} s in all" if self._ended else left
-        text = f"{self._done_text()} trials ended · {self._best_text(running)} · {seconds}"
+        text = f"{self._done_text()} trials ended · {self._best_text()} · {seconds}"
         bar = f'<progress max="1" value="{share:.4f}" style="width:16em"></progress>'
         return {"text/plain": text, "text/html": f"<div>{bar} {escape(text)}</div>"}

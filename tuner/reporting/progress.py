@@ -30,7 +30,6 @@ QUIET_SHARE, QUIET_LEAST, QUIET_MOST = 0.05, 10.0, 300.0
 NAMED = 4  # the maximum number of running trials that this line names
 
 Running = Sequence[tuple[Placement, EpochReport | None]]  # running trials with their last reports
-Best = tuple[float, str]  # a value, and whose it is
 
 
 @dataclass(eq=False)
@@ -48,8 +47,8 @@ class StudyProgress:
     clock: Callable[[], float] = field(default=time.monotonic, kw_only=True)
     stamp: Callable[[], str] = field(default=lambda: time.strftime("%H:%M:%S "), kw_only=True)  # of a piped line
     _running: dict[str, tuple[Placement, EpochReport | None]] = field(default_factory=dict, init=False)
-    _best: dict[str, Best] = field(default_factory=dict, init=False)  # of trials that do not run, by workload
-    _reported: dict[str, Best] = field(default_factory=dict, init=False)  # the best report of those that run
+    # The best value so far and whose it is, by workload. It counts though a trial ends otherwise than completed.
+    _best: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)
     _began: float = field(init=False)
     _printed: float = field(init=False)
     _done: int = field(default=0, init=False)
@@ -61,8 +60,7 @@ class StudyProgress:
         self._left = TimeLeft(self.requests, self.trials)
         for row in self.rows():
             if stands(row, self.objectives[row.workload]):
-                value = row.number(self.objectives[row.workload].metric)
-                self._best = self._with(self._best, row.workload, (value, self._whose(row)))
+                self._count(row.workload, row.metrics, self._whose(row))
 
     def __enter__(self) -> Self:
         """Starts the live table, on a terminal."""
@@ -90,10 +88,7 @@ class StudyProgress:
         placement, _ = self._running[report.trial_id]
         self._running[report.trial_id] = (placement, report)
         trial = placement.trial
-        value = report.metrics.get(self.objectives[trial.workload].metric)
-        before, whose = self._reported.get(report.trial_id), f"{self._name(trial)}, epoch {report.epoch}"
-        if value is not None and self._better(trial.workload, value, before):
-            self._reported[report.trial_id] = value, whose
+        self._count(trial.workload, report.metrics, f"{self._name(trial)}, epoch {report.epoch}")
 
     def finished(self, outcome: Outcome, retry: Retried | None) -> None:
         """An attempt has ended. Prints its result, and its retry if there is one."""
@@ -101,7 +96,8 @@ class StudyProgress:
         if outcome.status == "infeasible" and not outcome.placement:  # it was suggested beside the trials that count
             return
         self._running.pop(trial.trial_id, None)
-        self._ends(outcome)
+        if outcome.status == "completed":
+            self._count(trial.workload, outcome.metrics, self._name(trial), again=True)
         self._left.finished(outcome, retry.request if retry else None, self.clock())
         self._done += not retry
         objective = self.objectives[trial.workload]
@@ -120,7 +116,6 @@ class StudyProgress:
         """A member of a population has its next checkpoint, and waits for its turn."""
         trial = outcome.trial
         self._running.pop(trial.trial_id, None)
-        self._ends(outcome)
         behind = replace(request, trial=replace(request.trial, begun=outcome.epochs))
         self._left.finished(outcome, behind, self.clock())
         value = outcome.metrics.get(self.objectives[trial.workload].metric)
@@ -155,20 +150,12 @@ class StudyProgress:
     def _title(self, trial: Trial) -> str:
         return self._name(trial, several=len(self.objectives) > 1)
 
-    def _ends(self, outcome: Outcome) -> None:
-        """What a trial has reported still counts when it has ended, unless it breaks a constraint."""
-        trial, reported = outcome.trial, self._reported.pop(outcome.trial.trial_id, None)
-        value = outcome.metrics.get(self.objectives[trial.workload].metric)
-        ended = [] if value is None else [(value, self._name(trial))]
-        for found in [*ended, *filter(None, [reported])] if outcome.status != "infeasible" else []:
-            self._best = self._with(self._best, trial.workload, found)
-
-    def _with(self, bests: dict[str, Best], workload: str, found: Best) -> dict[str, Best]:
-        return {**bests, workload: found} if self._better(workload, found[0], bests.get(workload)) else bests
-
-    def _better(self, workload: str, value: float, best: Best | None) -> bool:
-        objective = self.objectives[workload]
-        return objective.better(value, than=best[0] if best else objective.worst)
+    def _count(self, workload: str, metrics: Mapping[str, float | None], whose: str, *, again: bool = False) -> None:
+        """Counts a value if it is the best so far; ``again`` is for one that may have been reported before."""
+        objective, best = self.objectives[workload], self._best.get(workload)
+        value, known = metrics.get(objective.metric), best[0] if best else objective.worst
+        if value is not None and (objective.better(value, than=known) or (again and value == known)):
+            self._best[workload] = value, whose
 
     def _whose(self, row: Attempt) -> str:
         return self._name(row) + ("" if row.status == "completed" else f", {row.status}")
@@ -219,23 +206,19 @@ class StudyProgress:
         which = f" ({', '.join(names)})" if named and names else ""
         parts = [
             f"{self._done_text()} done, {len(running)} running{which}",
-            self._best_text(running),
+            self._best_text(),
             self._time_left(),
             f"memory reserved {reserved / GB:.1f} of {self.budget_bytes / GB:.1f} GB",
         ]
         line = " · ".join(parts)
         return line if len(line) <= self.console.width or named else " · ".join(parts[:-1])
 
-    def _best_text(self, running: Running) -> str:
+    def _best_text(self) -> str:
         """Each workload's best value so far with its trial's name, and the epoch of a report; in the end the best."""
-        bests = self._best
-        for trial in [placement.trial for placement, _ in running]:
-            if known := self._reported.get(trial.trial_id):
-                bests = self._with(bests, trial.workload, known)
-        if self._done == self.trials:
-            for key, objective in self.objectives.items():
-                if best := best_of([row for row in self.rows() if row.workload == key], objective):
-                    bests = {**bests, key: (best.number(objective.metric), self._whose(best))}
+        bests = dict(self._best)
+        for key, objective in self.objectives.items() if self._done == self.trials else ():
+            if best := best_of([row for row in self.rows() if row.workload == key], objective):
+                bests[key] = best.number(objective.metric), self._whose(best)
         texts = [
             f"{self.objectives[key].metric} {metric_text(value)} ({name})" for key, (value, name) in bests.items()
         ]

@@ -12,15 +12,13 @@ from urllib.parse import urlsplit
 from tuner.errors import ParameterError, TunerError, one_line, printable
 from tuner.records.files import ATTEMPTS, EPOCHS, STUDY
 from tuner.reporting.page.document import Page, page_html
-from tuner.reporting.page.sections import main_html
-from tuner.reporting.study_view import StudyView
 from tuner.trial import LOOPBACK
 
 
 class LivePage:
     """A study's page, which is updated when the study's files change."""
 
-    def __init__(self, folder: Path, load: Callable[[], StudyView]) -> None:
+    def __init__(self, folder: Path, load: Callable[[], Page]) -> None:
         self.folder = folder
         self._load = load
 
@@ -31,12 +29,11 @@ class LivePage:
     def page(self) -> str:
         """The whole page."""
         version = self.version()  # before the study is read, so that no later change is missed
-        study = self._load()
-        return page_html(Page(study.name, main_html(study)), live=version)
+        return page_html(self._load(), live=version)
 
     def main(self) -> str:
         """The part that changes."""
-        return main_html(self._load())
+        return self._load().main
 
 
 def _stamp(path: Path) -> str:

@@ -15,7 +15,7 @@ from tuner.objective import Objective
 from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.epochs import read_epochs, seconds_per_epoch
 from tuner.records.files import EPOCHS, RESULTS
-from tuner.records.ranking import best_of
+from tuner.records.recorded_study import open_study
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
 from tuner.records.study_record import StudyRecord
@@ -31,7 +31,7 @@ from tuner.study.record import doubt
 from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stored_options import needs_objects, same_call
-from tuner.trial import FRONT, RANKS, MemoryEstimate, title
+from tuner.trial import RANKS, MemoryEstimate, title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,12 +75,11 @@ def write_report(console: Console, study: Study, result: StudyResult, record: St
         from tuner.reporting.figures.library import check_plotly
         from tuner.reporting.page.document import REPORT, Page, library_file, write_page
         from tuner.reporting.page.sections import main_html
-        from tuner.reporting.study_view import read_study_view
 
         check_plotly()
-        view = read_study_view(folder, study.objectives, lambda row: how_to_repeat(record, row, folder))
-        page = folder / REPORT
-        write_page(Page(view.name, main_html(view)), page, library_file(folder, page))
+        shown, page = open_study(folder), folder / REPORT
+        main = main_html(shown, lambda row: how_to_repeat(record, row, folder))
+        write_page(Page(shown.name, main), page, library_file(folder, page))
     except Exception as error:
         fault = getattr(error, "strerror", None) or f"{type(error).__name__}: {one_line(error)}"
         again = f"{program()} report {shlex.quote(str(folder))} tries again"
@@ -102,7 +101,7 @@ def show_end(
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
         if study.selected.shows_end:
             _print_end(console, study, result, record, page)
-        if result.unkept:
+        if result.study.unkept:
             print_text(console, _unkept(result))
         if fewer and not early:
             print_text(console, fewer)
@@ -120,19 +119,19 @@ def _print_end(console: Console, study: Study, result: StudyResult, record: Stud
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, objective in study.objectives.items():
-        rows = [row for row in result.trials if row.workload == workload]
+        rows = result.study.of_workload(workload)
         if several:
             console.print(workload, style="bold", markup=False)
         if tables:
             _print_tables(console, rows, objective, result.workloads[workload].headline)
-        if best := best_of(rows, objective):
+        if best := result.study.best(workload):
             name = title(workload, best.name, several=several, seed=best.seed if has_seeds(rows) else None)
             said = best_text(best, rows, objective)
             if not said.endswith(f" with {name.replace(',', ', ')}"):  # a grid's names are the values
                 said = f"{name}, {said}"
             which = "best single trial" if has_seeds(rows) else "best"
             if objective.others:
-                front = [row for row in rows if row.metrics.get(FRONT) == 1]
+                front = result.study.front(workload)
                 lines.append(f"front: {count_text(len(front), 'trial')} that none is better than in everything")
                 which = f"best by {objective.metric}"
             again = how_to_repeat(record, best, folder)
@@ -143,7 +142,7 @@ def _print_end(console: Console, study: Study, result: StudyResult, record: Stud
 
 def _unkept(result: StudyResult) -> str:
     """Names the trials whose weights are better than the kept ones but could not be kept, and says why."""
-    first, *others = result.unkept
+    first, *others = result.study.unkept
     several, more = len(result.objectives) > 1, f" and {len(others)} more" if others else ""
     which = f"{title(first.workload, first.name, several=several)} ({first.trial_id}){more}"
     reason = first.error.removeprefix(f"{NOT_KEPT}: ")

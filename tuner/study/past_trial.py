@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
-from tuner.records.files import ATTEMPTS, STUDY
-from tuner.records.journal import read_attempts
-from tuner.records.ranking import best_of, ranked
+from tuner.records.files import STUDY
+from tuner.records.recorded_study import RecordedStudy, open_study
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.spec.groups import DEFAULT_DATA
 from tuner.study.resume import fingerprint
@@ -98,27 +97,26 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     Raises:
         InputError: there is no such study or trial, more than one is meant, or the study's data are not at hand.
     """
-    study = read_study(folder, option("study", str(folder)))
+    where = option("study", str(folder))
+    study = read_study(folder, where)
     _check_repeatable(folder, study)
     name, given = _named_workload(study, workload)
     if name is not None and name not in study.workloads:
         raise InputError(f"{option('workload', name)}: the study in {folder} is of {', '.join(study.workloads)}")
-    attempts, notes = read_attempts(folder / ATTEMPTS, study, some=True)
-    latest = {row.trial_id: row for row in attempts if name in (None, row.workload)}
-    rows = [latest[trial_id] for trial_id in sorted(latest)]
-    if not rows:
+    recorded = open_study(folder, where, some=True)
+    known = {key: recorded.of_workload(key) for key in recorded.objectives if name in (None, key)}
+    if not any(known.values()):
         remedy = f"continue it with {option('resume', str(folder))}"
         raise ParameterError("study", str(folder), "no trial has ended there yet", remedy)
-    found = _meant(folder, study, rows, wanted)
-    best = ranked(found, study.objectives[found[0].workload])[0]
-    row = next((row for row in found if row.seed == seed), best)
+    found = _meant(recorded, known, wanted)
+    row = next((row for row in found if row.seed == seed), found[0])
     if given is None and study.classes.get(row.workload, "") is None:
         raise InputError(
             f"{option('study', str(folder))}: its workload {row.workload} {WAS_OBJECT}: give it again, from Python: "
             f"tuner.train({str(folder)!r}, workload=…)"
         )
     trained = given or find_workload(row.workload, study.classes)
-    return PastTrial(folder, study, row, study.objectives[row.workload], trained, notes)
+    return PastTrial(folder, study, row, study.objectives[row.workload], trained, recorded.notes)
 
 
 def _check_repeatable(folder: Path, study: StudyRecord) -> None:
@@ -147,23 +145,22 @@ def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[st
     return found.name, found
 
 
-def _meant(folder: Path, study: StudyRecord, rows: Sequence[Attempt], wanted: str) -> list[Attempt]:
-    """The trial with this id, else those of this name; of "best" those of the best trial's configuration."""
+def _meant(study: RecordedStudy, known: Mapping[str, Sequence[Attempt]], wanted: str) -> list[Attempt]:
+    """The trial with this id, else those of this name, the best first; of "best" those of the best one's name."""
+    rows = [row for own in known.values() for row in own]
     found = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
     if wanted == BEST_TRIAL:
-        bests = [best_of([row for row in rows if row.workload == name], by) for name, by in study.objectives.items()]
-        found = [
-            row for row in rows for best in bests if best and (row.workload, row.name) == (best.workload, best.name)
-        ]
+        bests = {name: best.name for name in known if (best := study.best(name))}
+        found = [row for row in rows if row.name == bests.get(row.workload)]
     if not found and wanted == BEST_TRIAL:
         raise InputError(
-            f"{option('study', str(folder))}: none of its trials has reported its metric; name one by "
+            f"{option('study', str(study.path))}: none of its trials has reported its metric; name one by "
             f"{option('trial')}, such as {rows[0].trial_id} ({rows[0].status})"
         )
     if not found:
-        known = list(dict.fromkeys([*(row.trial_id for row in rows), *(row.name for row in rows)]))
-        hint = did_you_mean(wanted, known, f"there are {', '.join(known)}", most=3, cutoff=0.5)
-        raise InputError(f"{option('trial', wanted)}: no trial in {folder} has ended that is called so; {hint}")
+        names = list(dict.fromkeys([*(row.trial_id for row in rows), *(row.name for row in rows)]))
+        hint = did_you_mean(wanted, names, f"there are {', '.join(names)}", most=3, cutoff=0.5)
+        raise InputError(f"{option('trial', wanted)}: no trial in {study.path} has ended that is called so; {hint}")
     workloads = list(dict.fromkeys(row.workload for row in found))
     if len(workloads) > 1:
         asked, named = option("trial", wanted), " and one of ".join(workloads)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +12,10 @@ from tuner.decisions.packing import Plan
 from tuner.errors import InputError, printable
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt, Line
-from tuner.records.ranking import best_of, stands
+from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.result_tables import best_text
 from tuner.reporting.texts import count_text
-from tuner.trial import FRONT, SUCCESSFUL, MemoryEstimate
+from tuner.trial import SUCCESSFUL, MemoryEstimate
 from tuner.workloads.program import Program
 
 if TYPE_CHECKING:
@@ -26,6 +25,8 @@ if TYPE_CHECKING:
     from tuner.reporting.frame import StudyFrame
     from tuner.workloads.base import Trainable
 
+NOT_RUN = RecordedStudy(Path(), "")
+
 
 @dataclass(frozen=True)
 class StudyResult:
@@ -34,18 +35,29 @@ class StudyResult:
     Attributes:
         plan: how the trials shared the devices.
         estimates: each trial's estimate before calibration, by trial id.
-        trials: the last attempt of each trial, each workload's best first; empty after a dry run.
-        folder: where the results are; None after a dry run.
+        study: what is recorded of it, which says all else; of nothing after a dry run.
         workloads: what was trained, by name.
-        objectives: what the trials of each workload are compared by.
     """
 
     plan: Plan
     estimates: Mapping[str, MemoryEstimate]
-    trials: Sequence[Attempt] = ()
-    folder: Path | None = None
+    study: RecordedStudy = NOT_RUN
     workloads: Mapping[str, Trainable] = field(default_factory=dict)
-    objectives: Mapping[str, Objective] = field(default_factory=dict)
+
+    @property
+    def trials(self) -> Sequence[Attempt]:
+        """The last attempt of each trial, each workload's best first; empty after a dry run."""
+        return self.study.rows
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the results are; None after a dry run."""
+        return None if self.study is NOT_RUN else self.study.path
+
+    @property
+    def objectives(self) -> Mapping[str, Objective]:
+        """What the trials of each workload are compared by."""
+        return self.study.objectives
 
     @property
     def rows(self) -> list[Line]:
@@ -55,16 +67,7 @@ class StudyResult:
     @property
     def exit_code(self) -> int:
         """0 if every trial was completed or pruned on purpose, and the best weights were kept, else 1."""
-        return 0 if all(trial.status in SUCCESSFUL for trial in self.trials) and not self.unkept else 1
-
-    @property
-    def unkept(self) -> list[Attempt]:
-        """Trials without weights that are better than those in ``best.pt``; their ``error`` says why."""
-        found: list[Attempt] = []
-        for workload, objective in self.objectives.items():
-            ranked = (row for row in self.trials if row.workload == workload and stands(row, objective))
-            found += takewhile(lambda row: not row.weights_kept, ranked)
-        return found
+        return 0 if all(trial.status in SUCCESSFUL for trial in self.trials) and not self.study.unkept else 1
 
     def __fspath__(self) -> str:
         """The study's folder, so that a result can be given wherever a folder is expected."""
@@ -85,27 +88,23 @@ class StudyResult:
     @property
     def best_trials(self) -> list[Attempt]:
         """The completed trials that none is better than in every objective; with one objective the best one."""
-        found: list[Attempt] = []
-        for workload, objective in self.objectives.items():
-            rows = [row for row in self.trials if row.workload == workload]
-            found += [row for row in rows if row.metrics.get(FRONT) == 1] or filter(None, [best_of(rows, objective)])
-        return found
+        return [row for workload in self.objectives for row in self.study.front(workload)]
 
     @property
     def best_config(self) -> dict[str, object]:
         """The hyperparameters of the best trial; raises the errors of ``best``."""
-        trial = self._best_of("best_config")
+        trial = self._best_trial("best_config")
         workload = self.workloads[trial.workload]
         return workload.arguments_of(trial.config) if isinstance(workload, Program) else dict(trial.config)
 
     @property
     def best_value(self) -> float:
         """The best trial's value of the compared metric; raises the errors of ``best``."""
-        trial = self._best_of("best_value")
+        trial = self._best_trial("best_value")
         return trial.number(self.objectives[trial.workload].metric)
 
     def best_model(self) -> nn.Module:
-        """The model of the trial with the best value, in evaluation mode.
+        """The model of the best trial, in evaluation mode.
 
         Raises:
             InputError: as for ``tuner.load_best``; or it was a dry run, or the study is of several workloads.
@@ -113,31 +112,26 @@ class StudyResult:
         from tuner.records.weights import load_best
 
         workload = self._only_workload("best_model")
-        assert self.folder is not None
-        model: nn.Module = load_best(self.folder, workload)
+        model: nn.Module = load_best(self.study.path, workload)
         return model
 
     def to_frame(self) -> StudyFrame:
         """The rows as a DataFrame with the CSV's columns; with one workload it has the best trial and plots."""
-        import pandas as pd
+        from tuner.reporting.frame import study_frame
 
-        from tuner.records.attempts import columns
-        from tuner.reporting.frame import StudyFrame, study_frame
-
-        table = pd.DataFrame(self.rows, columns=columns(self.trials))
-        if len(self.workloads) != 1:
-            return StudyFrame(table)
-        (objective,) = self.objectives.values()
-        return study_frame(table, str(self.folder), objective)
+        return study_frame(self.study)
 
     def __repr__(self) -> str:
         """The study in a line."""
         if self.folder is None:
             return f"StudyResult(dry run of {count_text(len(self.estimates), 'trial')})"
-        counts = ", ".join(
-            f"{number} {status}" for status, number in Counter(trial.status for trial in self.trials).items()
-        )
-        return f"StudyResult({str(self.folder)!r}: {printable('; '.join([counts, *self._bests()]))})"
+        counts = Counter(trial.status for trial in self.trials)
+        told = [", ".join(f"{number} {status}" for status, number in counts.items())]
+        for workload, objective in self.objectives.items():
+            if best := self.study.best(workload):
+                which = f"best of {workload}" if len(self.objectives) > 1 else "best"
+                told.append(f"{which}: {best_text(best, self.study.of_workload(workload), objective)}")
+        return f"StudyResult({str(self.folder)!r}: {printable('; '.join(told))})"
 
     def _repr_html_(self) -> str | None:
         """The trials as a table in a notebook."""
@@ -151,18 +145,9 @@ class StudyResult:
             raise InputError(f"{asked}: the study is of {named}: use to_frame(), or tuner.load_best(folder, name)")
         return next(iter(self.workloads.values()))
 
-    def _best_of(self, asked: str) -> Attempt:
-        objective = self.objectives[self._only_workload(asked).name]
-        if best := best_of(self.trials, objective):
+    def _best_trial(self, asked: str) -> Attempt:
+        workload = self._only_workload(asked).name
+        if best := self.study.best(workload):
             return best
-        raise InputError(f"{asked}: no trial has reported {objective.metric}; its column error says why")
-
-    def _bests(self) -> list[str]:
-        """The best trial of each workload, in a few words."""
-        bests = []
-        for workload, objective in self.objectives.items():
-            rows = [row for row in self.trials if row.workload == workload]
-            if best := best_of(rows, objective):
-                which = f"best of {workload}" if len(self.objectives) > 1 else "best"
-                bests.append(f"{which}: {best_text(best, rows, objective)}")
-        return bests
+        metric = self.objectives[workload].metric
+        raise InputError(f"{asked}: no trial has reported {metric}; its column error says why")

@@ -16,7 +16,6 @@ from tuner.integrations.trackers.selection import choose_trackers
 from tuner.machine.first_use import remove_compiled_folder
 from tuner.machine.interrupts import Immediate, orderly
 from tuner.records.files import DECISIONS
-from tuner.records.ranking import best_first
 from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, make_console
 from tuner.reporting.decision_log import DecisionLog
@@ -85,12 +84,11 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
             if selected.optuna and (scales := selected.optuna.scales()):  # an objective defines its space as it runs
                 record = replace(record, scales=scales)
                 folder.describe(record)
-        trials = best_first(folder.rows(), study.objectives)
         workloads = {name: task.workload for name, task in study.tasks.items()}
         searching = steering.searching
         estimates = searching.estimates if searching else study.estimates
         plan = steering.course.state.plan or study.plan  # with devices that have joined
-        result = StudyResult(plan, estimates.raw, trials, folder.path, workloads, study.objectives)
+        result = StudyResult(plan, estimates.raw, folder.recorded(record), workloads)
         fewer = searching.ended_early(selected.optuna.ended_by if selected.optuna else "") if searching else ""
         show_end(console, study, result, record, early=broken is not None, fewer=fewer)
         if isinstance(broken, KeyboardInterrupt):

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tests.reporting.studies import points
+from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures.estimates import estimate_against_peak
-from tuner.reporting.study_view import StudyView
 
 
-def test_estimates_are_judged_only_where_some_were_made(study: StudyView) -> None:
+def test_estimates_are_judged_only_where_some_were_made(study: RecordedStudy) -> None:
     chart = estimate_against_peak(study)
     completed = [row for row in study.rows if row.status == "completed"]
     assert len(points(chart, "markers").x) == len(completed)
@@ -27,13 +27,13 @@ def test_estimates_are_judged_only_where_some_were_made(study: StudyView) -> Non
         ({"memory_gb": {"python object": "<lambda>"}}, "what a function of its configuration says"),
     ],
 )
-def test_memory_that_was_given_is_no_estimate(study: StudyView, given: dict[str, object], size: str) -> None:
+def test_memory_that_was_given_is_no_estimate(study: RecordedStudy, given: dict[str, object], size: str) -> None:
     record = replace(study.record, settings={"auto_memory": False, **given})
     said = estimate_against_peak(replace(study, record=record)).caption
     assert said == f"No memory was estimated: each was given {size}."
 
 
-def test_the_shares_of_first_trials_are_no_estimates(study: StudyView) -> None:
+def test_the_shares_of_first_trials_are_no_estimates(study: RecordedStudy) -> None:
     completed = [row for row in study.rows if row.status == "completed"]
     first = {row.estimated_bytes for row in completed[:2]}
     view = replace(study, record=replace(study.record, plan=replace(study.record.plan, first_shares=[*first])))

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.reporting.studies import points, rows_of, view_of
+from tests.reporting.studies import points, rows_of, told, view_of
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
+from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures import optuna_figures, optuna_study
 from tuner.reporting.figures.chart import Chart
 from tuner.reporting.figures.optuna_figures import (
@@ -23,7 +24,6 @@ from tuner.reporting.figures.optuna_figures import (
 )
 from tuner.reporting.figures.optuna_study import Drawn, drawn, subset
 from tuner.reporting.page.sections import main_html
-from tuner.reporting.study_view import StudyView
 from tuner.trial import Configuration
 
 
@@ -36,7 +36,7 @@ def every(found: Drawn) -> list[Chart]:
     return [*charts, history({"s": found}), distribution({"s": found})]
 
 
-def test_all_figures_are_of_the_completed_trials_and_a_point_names_its_trial(study: StudyView) -> None:
+def test_all_figures_are_of_the_completed_trials_and_a_point_names_its_trial(study: RecordedStudy) -> None:
     found = drawn(study, "toy")
     completed = {row.trial_id for row in study.rows if row.status == "completed"}
     charts = every(found)
@@ -128,7 +128,7 @@ def test_importance_that_cannot_be_judged_says_why(rows: list[Attempt], why: str
 
 
 def test_what_optuna_raises_is_told_in_place_of_the_importance(
-    study: StudyView, monkeypatch: pytest.MonkeyPatch
+    study: RecordedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optuna_figures, "_evaluator", lambda: 1 / 0)
     (chart,) = what_matters(drawn(study, "toy"))
@@ -142,16 +142,16 @@ def test_lines_are_of_the_best_and_others_evenly_by_rank() -> None:
     assert subset(rows[:2], 60) == rows[:2]
 
 
-def test_a_running_trial_has_a_curve_and_is_named(study: StudyView) -> None:
+def test_a_running_trial_has_a_curve_and_is_named(study: RecordedStudy) -> None:
     waiting = replace(study.record, configurations=[*study.record.configurations, Configuration("late <one>", {})])
     line = EpochLine(trial_id="t041", attempt=1, epoch=1, at=0.0, metrics={"val_loss": 1.0})
-    going = replace(study, record=waiting, epochs=[*study.epochs, line])
+    going = told(study, record=waiting, epochs=[*study.epochs, line])
     plot = learning_curves(drawn(going, "toy")).plot
     assert plot and [trace.name for trace in plot.data if trace.customdata[0] == ["t041"]] == ["late &lt;one&gt;"]
     assert "late &lt;one&gt; (after epoch 1)" in main_html(going)
 
 
-def test_several_seeds_are_drawn_as_single_trials_and_said_to_be_so(seeded: StudyView) -> None:
+def test_several_seeds_are_drawn_as_single_trials_and_said_to_be_so(seeded: RecordedStudy) -> None:
     found = drawn(seeded, "toy")
     assert slices(found).caption.endswith("Configurations have several seeds; each trial is drawn.")
     assert len(found.keys) == 5, "the seed is no hyperparameter"

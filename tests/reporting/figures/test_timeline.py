@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.reporting.studies import view_of
 from tests.support.attempts import attempt
+from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, used_share, without_pauses
 from tuner.reporting.figures.timeline import timeline
-from tuner.reporting.study_view import StudyView
 
 
 def bar(start: float, end: float, reserved: float = 1.0, used: float | None = 0.5) -> Bar:
@@ -34,7 +32,7 @@ def test_the_time_between_a_study_and_its_resumption_is_left_out() -> None:
     assert pauses == [(20, 3600), (30, 3600)]
 
 
-def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: StudyView) -> None:
+def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: RecordedStudy) -> None:
     chart = timeline(study)
     assert chart.plot
     traces = [trace for trace in chart.plot.data if trace.type == "bar" and trace.text]
@@ -52,5 +50,5 @@ def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: StudyView) -
 def test_the_unit_of_time_suits_the_longest_device() -> None:
     ends = enumerate((10, 1000))
     rows = [attempt(trial_id=f"t{n}", device=f"cuda:{n}", started_at=0, ended_at=end) for n, end in ends]
-    plot = timeline(replace(view_of(rows), attempts=rows)).plot
+    plot = timeline(view_of(rows)).plot
     assert plot and plot.layout.xaxis4.title.text.endswith("placed, min")

@@ -21,7 +21,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.support.generated_study import write_study
-from tuner.api.report import load_study_view, write_report
+from tuner.api.report import load_study, page_of, write_report
 from tuner.reporting.serving import LivePage, make_server
 from tuner.reporting.texts import number_text
 
@@ -311,7 +311,7 @@ def test_a_live_page_follows_its_study_and_keeps_sort_and_filter(browser: webdri
     write_study(folder, 12)
     lines = (folder / "attempts.jsonl").read_text().splitlines(keepends=True)
     (folder / "attempts.jsonl").write_text("".join(lines[:4]))
-    with make_server(LivePage(folder, lambda: load_study_view(folder)), 0) as server:
+    with make_server(LivePage(folder, lambda: page_of(load_study(folder))), 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         browser.get(f"http://127.0.0.1:{server.server_port}/")

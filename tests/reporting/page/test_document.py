@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.generated_study import OBJECTIVES, write_study
+from tests.support.generated_study import write_study
+from tuner.records.recorded_study import RecordedStudy, open_study
 from tuner.reporting.figures.library import javascript, javascript_name
 from tuner.reporting.page.document import Page, library_file, page_html, write_page
 from tuner.reporting.page.parts import address, json_block
 from tuner.reporting.page.sections import main_html
-from tuner.reporting.study_view import StudyView, read_study_view
 
 
 def test_no_text_breaks_out_of_the_json_in_a_page() -> None:
@@ -27,7 +27,7 @@ def test_no_text_breaks_out_of_the_json_in_a_page() -> None:
 def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
     nasty = "</script><img src=x onerror=alert(1)>'\"$title"
     write_study(tmp_path / "s", 6, name=nasty)
-    found = read_study_view(tmp_path / "s", OBJECTIVES, lambda row: f"tune --only {row.name}")
+    found = open_study(tmp_path / "s")
     found = replace(found, name=nasty, record=replace(found.record, command=nasty, data=nasty))
     page = page_html(Page(nasty, main_html(found)))
     assert "<img" not in page.partition("<body>")[2].partition("<script")[0]
@@ -36,7 +36,7 @@ def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
     )
 
 
-def test_a_policy_lets_no_other_script_run_and_nothing_be_loaded(study: StudyView) -> None:
+def test_a_policy_lets_no_other_script_run_and_nothing_be_loaded(study: RecordedStudy) -> None:
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page_html(Page("s", main_html(study))))
     assert policy.startswith("default-src 'none'; script-src 'nonce-")
     assert "connect-src 'none'" in policy

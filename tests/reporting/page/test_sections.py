@@ -6,33 +6,34 @@ from dataclasses import replace
 
 import pytest
 
+from tests.reporting.studies import told
 from tests.support.generated_study import OBJECTIVES
 from tuner.objective import Objective
+from tuner.records.recorded_study import RecordedStudy
 from tuner.records.seed_statistics import averages, summary
 from tuner.records.study_record import OPTUNA_CALL
 from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.result_tables import interval_text
-from tuner.reporting.study_view import StudyView
 
 
 @pytest.fixture
-def few(study: StudyView) -> StudyView:
+def few(study: RecordedStudy) -> RecordedStudy:
     """A study of two trials, of which little is drawn."""
-    return replace(study, rows=study.rows[:2], epochs=[])
+    return told(study, attempts=study.rows[:2], epochs=[])
 
 
-def test_an_older_study_gives_a_page_that_says_what_was_not_kept(study: StudyView) -> None:
+def test_an_older_study_gives_a_page_that_says_what_was_not_kept(study: RecordedStudy) -> None:
     attempts = [replace(row, started_at=None, ended_at=None) for row in study.attempts]
-    old = replace(study, attempts=attempts, epochs=[])
+    old = told(study, attempts=attempts, epochs=[])
     assert "an earlier version ran it and did not record times" in timeline(old).caption
     text = main_html(old)
     assert "No epoch with a val_loss was recorded" in text
     assert text.count('class="plot"') == 2 + 1 + 1 + 2 + 1
 
 
-def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: StudyView) -> None:
-    text = main_html(replace(study, attempts=[], rows=[], epochs=[]))
+def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: RecordedStudy) -> None:
+    text = main_html(told(study, attempts=[], epochs=[]))
     assert text.count('class="plot"') == 0
     for said in (
         "No trial has ended with it yet",
@@ -43,12 +44,11 @@ def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: Stu
         assert said in text
 
 
-def test_workloads_have_sections_of_their_own(study: StudyView) -> None:
+def test_workloads_have_sections_of_their_own(study: RecordedStudy) -> None:
     error = {"val_error": 0.5}
     other = [replace(row, trial_id=f"u{row.trial_id}", workload="wide", metrics=error) for row in study.rows]
     both = replace(
         study,
-        rows=[*study.rows, *other],
         attempts=[*study.attempts, *other],
         objectives={**OBJECTIVES, "wide": Objective("val_error")},
     )
@@ -57,7 +57,9 @@ def test_workloads_have_sections_of_their_own(study: StudyView) -> None:
         assert heading in text
 
 
-def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_has_its_seed(seeded: StudyView) -> None:
+def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_has_its_seed(
+    seeded: RecordedStudy,
+) -> None:
     best, *others = averages(seeded.rows, Objective("val_loss"))
     assert best.verdict == "best"
     assert best.interval
@@ -70,29 +72,29 @@ def test_the_head_is_the_best_configuration_by_mean_and_the_best_single_trial_ha
     assert f"Best single trial: <strong>{lucky.name} (seed {lucky.seed})</strong>, val_loss" in text
 
 
-def test_seeds_of_one_configuration_are_not_compared(seeded: StudyView) -> None:
-    text = main_html(replace(seeded, rows=[row for row in seeded.rows if row.name == "width-8"]))
+def test_seeds_of_one_configuration_are_not_compared(seeded: RecordedStudy) -> None:
+    text = main_html(replace(seeded, attempts=[row for row in seeded.rows if row.name == "width-8"]))
     assert "All trials have the same hyperparameters" in text
     assert "Means of 3 of 3 seeds" in text
     assert "cannot be told from the best" not in text
 
 
-def test_trials_that_have_a_whole_device_but_less_than_they_would_cache_are_named(few: StudyView) -> None:
+def test_trials_that_have_a_whole_device_but_less_than_they_would_cache_are_named(few: RecordedStudy) -> None:
     plan = replace(few.record.plan, tight=["wide", "<b>"])
     text = main_html(replace(few, record=replace(few.record, plan=plan)))
     assert "wide, &lt;b&gt;: each has a whole device, and runs as the allocator gives back what it caches" in text
     assert "Tight" not in main_html(few)
 
 
-def test_traces_in_the_folder_are_linked_with_how_to_look_at_them(few: StudyView) -> None:
-    text = main_html(replace(few, snapshots=["wide.pickle", '<a"b>.pickle']))
+def test_traces_in_the_folder_are_linked_with_how_to_look_at_them(few: RecordedStudy) -> None:
+    text = main_html(told(few, snapshots=["wide.pickle", '<a"b>.pickle']))
     assert '<a href="wide.pickle" download>wide.pickle</a>' in text
     assert '<a href="%3Ca%22b%3E.pickle" download>&lt;a&quot;b&gt;.pickle</a>' in text
     assert "https://docs.pytorch.org/memory_viz" in text
     assert "memory_viz" not in main_html(few)
 
 
-def test_more_seeds_are_advised_only_where_a_study_takes_them(few: StudyView) -> None:
+def test_more_seeds_are_advised_only_where_a_study_takes_them(few: RecordedStudy) -> None:
     own = replace(few, record=replace(few.record, command=OPTUNA_CALL))
     suggested = replace(few, record=replace(few.record, settings={"search": "optuna"}))
     said = [main_html(view).count("Resume the study with three seeds") for view in (few, own, suggested)]

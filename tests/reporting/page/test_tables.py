@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from tests.reporting.studies import rows_of, view_of
 from tuner.objective import Objective
+from tuner.records.recorded_study import RecordedStudy
 from tuner.records.seed_statistics import averages
 from tuner.reporting.page.sections import _trials
 from tuner.reporting.page.tables import configurations_table, most_rows
 from tuner.reporting.result_tables import interval_text
-from tuner.reporting.study_view import StudyView
 
 
-def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: StudyView) -> None:
+def test_configurations_have_the_means_and_verdicts_that_results_have(seeded: RecordedStudy) -> None:
     table, _ = configurations_table(seeded.rows, Objective("val_loss"), "configurations", "Configurations")
     found = averages(seeded.rows, Objective("val_loss"))
     lines = [line for line in table.splitlines() if line.startswith("<tr")]
@@ -37,7 +37,7 @@ def test_a_page_lists_the_best_of_many_trials_and_others_by_rank_and_says_how_ma
     assert f'"failed">failed ({text.count(">failed</span><td")})' in text, "the filter counts what is listed"
 
 
-def test_a_page_lists_the_best_of_many_configurations_and_says_how_many(seeded: StudyView) -> None:
+def test_a_page_lists_the_best_of_many_configurations_and_says_how_many(seeded: RecordedStudy) -> None:
     rows = [replace(row, name=f"{row.name}-{number}") for row in seeded.rows for number in range(300)]
     table, fewer = configurations_table(rows, Objective("val_loss"), "configurations", "Configurations")
     assert table.count("<tr data-trial") == most_rows(rows) < 3600

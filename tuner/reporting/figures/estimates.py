@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tuner.records.attempts import Attempt
+from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures.chart import Chart, Names, plain, thinned
 from tuner.reporting.figures.style import colour, new_plot
 from tuner.reporting.result_tables import estimate_accuracy, measured_rows
-from tuner.reporting.study_view import StudyView
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MANY = 200  # more points are drawn smaller
 
 
-def estimate_against_peak(study: StudyView) -> Chart:
+def estimate_against_peak(study: RecordedStudy) -> Chart:
     """A point for each completed trial: its estimated memory and its measured peak."""
     title = "Memory: estimate against measured peak"
     settings = study.record.used

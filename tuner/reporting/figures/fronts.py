@@ -7,10 +7,10 @@ from itertools import combinations
 
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
+from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures.chart import Chart, plain, thinned
 from tuner.reporting.figures.optuna_study import quiet
 from tuner.reporting.figures.style import colour, house_style
-from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, number_text
 from tuner.trial import FRONT
 
@@ -19,7 +19,7 @@ HEIGHT = 300  # of a row of plots, in CSS pixels
 BEYOND = 1.1  # the reference point lies so many times the range of an objective from the best value
 
 
-def fronts(study: StudyView, workload: str) -> Chart:
+def fronts(study: RecordedStudy, workload: str) -> Chart:
     """A point for each completed trial, for every two objectives; of two alone, the first front is joined."""
     from plotly.subplots import make_subplots
 
@@ -54,7 +54,7 @@ def fronts(study: StudyView, workload: str) -> Chart:
     return Chart(title, text, house_style(plot, HEIGHT * -(-len(pairs) // wide) + 40))
 
 
-def hypervolume(study: StudyView, workload: str) -> Chart:
+def hypervolume(study: RecordedStudy, workload: str) -> Chart:
     """The hypervolume that is dominated by the completed trials, in the order in which they ended."""
     import optuna
     from optuna.visualization import plot_hypervolume_history
@@ -78,7 +78,7 @@ def hypervolume(study: StudyView, workload: str) -> Chart:
     return Chart(title, text, house_style(plot, HEIGHT))
 
 
-def _ranked(study: StudyView, workload: str) -> list[Attempt]:
+def _ranked(study: RecordedStudy, workload: str) -> list[Attempt]:
     return [row for row in study.of_workload(workload) if FRONT in row.metrics]
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tuner.records.machine_log import SECONDS, MachineLine
+from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures.chart import Chart, plain, thinned
 from tuner.reporting.figures.style import new_plot, series
-from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import number_text
 
 MOST = 600  # the maximum number of points of a line
@@ -18,7 +18,7 @@ GAP_SECONDS = 30.0  # and ten times the usual distance of two lines: the study d
 UNITS = (("s", 1), ("min", 60), ("h", 3600))
 
 
-def machine_load(study: StudyView) -> Chart:
+def machine_load(study: RecordedStudy) -> Chart:
     """The share of time in which CPU and GPUs were busy, and below it the memory in use."""
     title, lines = "Load of the machine", without_gaps(study.machine)
     if len(lines) < 2:

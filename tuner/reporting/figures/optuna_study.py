@@ -16,10 +16,10 @@ from tuner.objective import Objective
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.epochs import EpochLine, histories
 from tuner.records.optuna_space import frozen_trials, is_number, without_log
+from tuner.records.recorded_study import RecordedStudy
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
 from tuner.reporting.figures.chart import MOST_POINTS, padded_range, plain, thinned
-from tuner.reporting.study_view import StudyView
 from tuner.trial import ConfigValue
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Drawn:
         return "" if self.keys else "All trials have the same hyperparameters, so there is nothing to compare."
 
 
-def drawn(study: StudyView, workload: str) -> Drawn:
+def drawn(study: RecordedStudy, workload: str) -> Drawn:
     """A workload's trials for the functions of this module."""
     objective, rows = study.objectives[workload], study.of_workload(workload)
     rows = [row for row in rows if row.status in DRAWN and math.isfinite(row.number(objective.metric))]
@@ -148,7 +148,7 @@ def _in_memory(name: str, objective: Objective, trials: Sequence[FrozenTrial]) -
     return study
 
 
-def _running(study: StudyView, metric: str, curves: Mapping[str, Mapping[int, EpochLine]]) -> list[FrozenTrial]:
+def _running(study: RecordedStudy, metric: str, curves: Mapping[str, Mapping[int, EpochLine]]) -> list[FrozenTrial]:
     """The trials that have a curve, and no row of any workload yet."""
     from optuna.trial import TrialState, create_trial
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures.chart import Chart, plain
 from tuner.reporting.figures.style import colour, house_style, shade
-from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text
 from tuner.values import in_table, value_key
 
@@ -14,7 +14,7 @@ NAMED = 5  # the best trials, which are in the legend
 HEIGHT = 190  # of each hyperparameter's plot, in CSS pixels
 
 
-def schedules(study: StudyView) -> Chart | None:
+def schedules(study: RecordedStudy) -> Chart | None:
     """A line for each trial of a population: the values with which it was trained; None if it is none."""
     from plotly.subplots import make_subplots
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
-from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, used_share
+from tuner.records.recorded_study import RecordedStudy
+from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, to_bars, used_share, without_pauses
 from tuner.reporting.figures.chart import MOST_POINTS, Chart, Names, plain, thinned
 from tuner.reporting.figures.style import PALE, colour, new_plot
-from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import count_text, duration, number_text
 from tuner.trial import GB, Status
 
@@ -21,10 +21,10 @@ Step = tuple[float, float, float]  # as of ``memory_over_time``
 Unit = tuple[str, int]  # the unit's name and its seconds
 
 
-def timeline(study: StudyView) -> Chart:
+def timeline(study: RecordedStudy) -> Chart:
     """The attempts of each device over time, and below them the memory that they reserved and used."""
     title = "Timeline"
-    bars, pauses = study.bars
+    bars, pauses = without_pauses(to_bars(study.attempts))
     if not bars:
         placed = any(row.device for row in study.attempts)
         why = "an earlier version ran it and did not record times" if placed else "no attempt has ended yet"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from html import escape
@@ -11,10 +11,11 @@ from typing import get_args
 
 from tuner.objective import Objective
 from tuner.records.attempts import CONFIG, Attempt
-from tuner.records.ranking import best_of
+from tuner.records.recorded_study import RecordedStudy
 from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import averages, has_seeds, some_names, summary
 from tuner.records.study_record import OPTUNA_CALL
+from tuner.reporting.figures.attempt_bars import to_bars, without_pauses
 from tuner.reporting.figures.estimates import estimate_against_peak
 from tuner.reporting.figures.fronts import fronts, hypervolume
 from tuner.reporting.figures.machine import machine_load
@@ -33,7 +34,6 @@ from tuner.reporting.page.parts import address, command, facts, figure, pair, se
 from tuner.reporting.page.tables import configurations_table, most_rows, trials_table, values_text
 from tuner.reporting.result_tables import interval_text, intervals
 from tuner.reporting.standing import standing
-from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import MEMORY_VIEWER, count_text, duration, number_text
 from tuner.trial import GB, Status, title
 
@@ -41,12 +41,18 @@ from tuner.trial import GB, Status, title
 REASONS, DEVICES, RUNNING = 8, 8, 12
 
 
-def main_html(study: StudyView) -> str:
-    """The part of the page that changes while the study runs, without styles and scripts."""
+Again = Callable[[Attempt], str]
+
+
+def main_html(study: RecordedStudy, again: Again = lambda _: "") -> str:
+    """The part of the page that changes while the study runs, without styles and scripts.
+
+    ``again`` returns the command that runs a row's trial again.
+    """
     memory = [timeline(study), machine_load(study), estimate_against_peak(study)]
     body = [
         _head(study),
-        *(_best(study, workload) for workload in study.objectives),
+        *(_best(study, workload, again) for workload in study.objectives),
         *(_configurations(study, workload) for workload in study.objectives),
         _trials(study),
         *(_comparison(study, workload) for workload in study.objectives),
@@ -56,7 +62,7 @@ def main_html(study: StudyView) -> str:
     return f'<main id="main">{"".join(body)}</main>'
 
 
-def _head(study: StudyView) -> str:
+def _head(study: RecordedStudy) -> str:
     known = [("Trials", _counts(study)), *_times(study)]
     for device, budget in study.devices()[:DEVICES]:
         known.append((device.label, f"{device.name}, {number_text(budget / GB)} GB for trials"))
@@ -77,7 +83,7 @@ def _head(study: StudyView) -> str:
     )
 
 
-def _counts(study: StudyView) -> str:
+def _counts(study: RecordedStudy) -> str:
     parts = [f"{count} {status.replace('_', ' ')}" for status, count in _by_status(study)]
     if waiting := study.total - len(study.rows):
         parts.append(f"{waiting} not ended yet")
@@ -86,31 +92,31 @@ def _counts(study: StudyView) -> str:
     return f"{study.total:,}: {', '.join(parts)}"
 
 
-def _by_status(study: StudyView) -> list[tuple[str, int]]:
+def _by_status(study: RecordedStudy) -> list[tuple[str, int]]:
     counts = Counter(row.status for row in study.rows)
     return [(status, counts[status]) for status in get_args(Status) if counts[status]]
 
 
-def _times(study: StudyView) -> list[tuple[str, str]]:
+def _times(study: RecordedStudy) -> list[tuple[str, str]]:
     found = []
     with suppress(ValueError):
         started = datetime.fromisoformat(study.record.started)
         found.append(("Started", f"{started.day} {started:%B %Y, %H:%M}"))
-    if bars := study.bars[0]:
+    if bars := without_pauses(to_bars(study.attempts))[0]:
         took = max(bar.end for bar in bars)
         found.append(("Took" if len(study.rows) == study.total else "So far", duration(took)))
     trained = sum(row.own_seconds for row in study.attempts)
     return [*found, ("Training", f"{duration(trained)} over all attempts")]
 
 
-def _bar(study: StudyView) -> str:
+def _bar(study: RecordedStudy) -> str:
     """The shares of trials by status, as a bar."""
     shares = [(status, count / study.total) for status, count in _by_status(study)]
     spans = "".join(f'<span class="{status}" style="width:{100 * share:.3f}%"></span>' for status, share in shares)
     return f'<div class="bar" aria-hidden="true">{spans}</div>'
 
 
-def _running(study: StudyView) -> str:
+def _running(study: RecordedStudy) -> str:
     names = study.trial_names
     ended = {row.trial_id for row in study.rows if row.status != "interrupted"}
     lines = [
@@ -124,17 +130,17 @@ def _running(study: StudyView) -> str:
     return f'<p class="running">Running at the last report: {escape(shown)}.</p>'
 
 
-def _best(study: StudyView, workload: str) -> str:
+def _best(study: RecordedStudy, workload: str, again: Again) -> str:
     """A workload's best trial; with several seeds its best configuration, then its best single trial."""
     rows, objective = study.of_workload(workload), study.objectives[workload]
     metric = objective.metric
     several = has_seeds(rows)
     heading = f"Best {'configuration' if several else 'trial'}{f' by {metric}' if objective.others else ''}"
     heading += f" of {workload}" if len(study.objectives) > 1 else ""
-    best = best_of(rows, objective)
+    best = study.best(workload)
     if best is None:
-        why = "No trial has ended with it yet." if len(study.rows) < study.total else "No trial reported it."
-        content = f'<p class="none">{escape(metric)}: {why}</p>'
+        why = "No trial has completed yet." if len(study.rows) < study.total else "No trial completed."
+        content = f'<p class="none">{why}</p>'
     else:
         metrics = [(key, number_text(best.value(key))) for key in metric_columns([best], objective)]
         metrics += [("status", best.status)] * (best.status != "completed")
@@ -147,11 +153,11 @@ def _best(study: StudyView, workload: str) -> str:
             content = _card(best.name, metrics, [best])
             caution = study.record.cautions.get(workload, "")
             content += _findings(standing(rows, objective, _more_seeds(study), caution))
-        content += command("Again", study.again(best))
+        content += command("Again", again(best))
     return section(heading, f"best-{list(study.objectives).index(workload)}", content)
 
 
-def _more_seeds(study: StudyView) -> str:
+def _more_seeds(study: RecordedStudy) -> str:
     """How to train with more seeds; empty where a search suggests configurations, and trains each with one only."""
     record = study.record
     search = record.used.get("search")
@@ -189,7 +195,7 @@ def _card(name: str, metrics: Iterable[tuple[str, str]], rows: Sequence[Attempt]
     )
 
 
-def _configurations(study: StudyView, workload: str) -> str:
+def _configurations(study: RecordedStudy, workload: str) -> str:
     """The workload's configurations over their seeds; empty if there is only one seed."""
     rows = study.of_workload(workload)
     if not has_seeds(rows):
@@ -200,7 +206,7 @@ def _configurations(study: StudyView, workload: str) -> str:
     return section(heading, name, _findings(filter(None, [fewer])) + table)
 
 
-def _trials(study: StudyView) -> str:
+def _trials(study: RecordedStudy) -> str:
     if not study.rows:
         return section("All trials", "all", '<p class="none">No trial has ended yet.</p>')
     each = most_rows(study.rows) // len(study.objectives)
@@ -240,7 +246,7 @@ def _reason_list(heading: str, rows: Sequence[Attempt]) -> str:
     return f'<div class="reasons"><h3>{heading}</h3><ul>{items}</ul>{more}</div>'
 
 
-def _comparison(study: StudyView, workload: str) -> str:
+def _comparison(study: RecordedStudy, workload: str) -> str:
     found = drawn(study, workload)
     heading = f"Comparison: {workload}" if len(study.objectives) > 1 else "Comparison"
     name = f"compared-{list(study.objectives).index(workload)}"
@@ -253,7 +259,7 @@ def _comparison(study: StudyView, workload: str) -> str:
     return section(heading, name, pair(what_matters(found)) + each_key + course)
 
 
-def _snapshots(study: StudyView) -> str:
+def _snapshots(study: RecordedStudy) -> str:
     """Links to the traces in the study's folder, and how to look at them; empty without any."""
     if not study.snapshots:
         return ""
@@ -264,7 +270,7 @@ def _snapshots(study: StudyView) -> str:
     )
 
 
-def _foot(study: StudyView) -> str:
+def _foot(study: RecordedStudy) -> str:
     record = study.record
     known = [("Code", f"git {record.revision}")] if record.revision else [("Code", "no git revision was recorded")]
     known += record.versions.items()

@@ -10,17 +10,16 @@ from html import escape
 
 from tuner.objective import Objective
 from tuner.records.attempts import CONFIG
-from tuner.records.ranking import best_of
+from tuner.records.recorded_study import RecordedStudy
 from tuner.records.row_queries import varying
 from tuner.reporting.figures.optuna_figures import distribution, history
 from tuner.reporting.figures.optuna_study import drawn
 from tuner.reporting.page.parts import address, figure, section
 from tuner.reporting.page.tables import values_text
-from tuner.reporting.study_view import StudyView
 from tuner.reporting.texts import duration, number_text
 
 
-def side_by_side_html(named: Mapping[str, StudyView], links: Sequence[str]) -> str:
+def side_by_side_html(named: Mapping[str, RecordedStudy], links: Sequence[str]) -> str:
     """The whole content of studies by their names.
 
     ``links`` are relative paths to the studies' own pages, empty where there is none.
@@ -39,13 +38,13 @@ def side_by_side_html(named: Mapping[str, StudyView], links: Sequence[str]) -> s
     return f'<main id="main">{"".join(body)}</main>'
 
 
-def _common(studies: Sequence[StudyView]) -> list[tuple[str, Objective]]:
+def _common(studies: Sequence[RecordedStudy]) -> list[tuple[str, Objective]]:
     """The workloads that at least two studies have, with what they compare them by."""
     counts = Counter((workload, objective) for study in studies for workload, objective in study.objectives.items())
     return [key for key, count in counts.items() if count > 1]
 
 
-def _glance(named: Mapping[str, StudyView], links: Sequence[str]) -> list[tuple[str, list[str]]]:
+def _glance(named: Mapping[str, RecordedStudy], links: Sequence[str]) -> list[tuple[str, list[str]]]:
     """The rows of the first table: a head, and the HTML of a cell for each study."""
     studies = list(named.values())
     pages = [f'<a href="{address(link)}">its page</a>' if link else "not written" for link in links]
@@ -58,19 +57,19 @@ def _glance(named: Mapping[str, StudyView], links: Sequence[str]) -> list[tuple[
     return [*rows, ("command", [f"<code>{escape(study.record.command)}</code>" for study in studies])]
 
 
-def _trials(study: StudyView) -> str:
+def _trials(study: RecordedStudy) -> str:
     counts = Counter(row.status for row in study.rows)
     return f"{study.total:,}: " + ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
 
 
-def _training(study: StudyView) -> str:
+def _training(study: RecordedStudy) -> str:
     return duration(sum(row.own_seconds for row in study.attempts))
 
 
-def _best(study: StudyView, workload: str) -> str:
+def _best(study: RecordedStudy, workload: str) -> str:
     """A study's best trial of a workload: its metric, its name and the hyperparameters that vary."""
     rows = study.of_workload(workload)
-    best = best_of(rows, study.objectives[workload]) if workload in study.objectives else None
+    best = study.best(workload) if workload in study.objectives else None
     if best is None:
         return "none has reported its metric"
     metric = study.objectives[workload].metric
@@ -80,7 +79,7 @@ def _best(study: StudyView, workload: str) -> str:
     return f"{value}<br>{escape(best.name)}{f'<br>{escape(tried)}' if tried else ''}"
 
 
-def _workload(named: Mapping[str, StudyView], workload: str, objective: Objective, name: str) -> str:
+def _workload(named: Mapping[str, RecordedStudy], workload: str, objective: Objective, name: str) -> str:
     """The plots of a workload with the studies that compare it by this; ``name`` is the heading's id."""
     own = {name: study for name, study in named.items() if study.objectives.get(workload) == objective}
     found = {name: drawn(replace(study, name=name), workload) for name, study in own.items()}
@@ -88,7 +87,7 @@ def _workload(named: Mapping[str, StudyView], workload: str, objective: Objectiv
     return section(heading, name, f"{_warning(own, workload)}{figure(history(found))}{figure(distribution(found))}")
 
 
-def _warning(own: Mapping[str, StudyView], workload: str) -> str:
+def _warning(own: Mapping[str, RecordedStudy], workload: str) -> str:
     """Whether the values can be compared at all: the studies must have the same data."""
     prints = {study.record.fingerprints.get(workload) for study in own.values()}
     if len(prints) == 1 and None not in prints:
@@ -97,7 +96,7 @@ def _warning(own: Mapping[str, StudyView], workload: str) -> str:
     return f'<p class="finding">Compare with care: {why}.</p>'
 
 
-def _differences(named: Mapping[str, StudyView]) -> list[tuple[str, list[str]]]:
+def _differences(named: Mapping[str, RecordedStudy]) -> list[tuple[str, list[str]]]:
     """The settings, versions and other facts that are not the same in all studies."""
     facts = [_facts(study) for study in named.values()]
     keys = dict.fromkeys(key for known in facts for key in known)
@@ -105,7 +104,7 @@ def _differences(named: Mapping[str, StudyView]) -> list[tuple[str, list[str]]]:
     return [(key, list(map(escape, texts))) for key, texts in rows if len(set(texts)) > 1]
 
 
-def _facts(study: StudyView) -> dict[str, str]:
+def _facts(study: RecordedStudy) -> dict[str, str]:
     record = study.record
     found: dict[str, object] = {"data": record.data or "", "code revision": record.revision}
     found |= {f"version of {name}": version for name, version in record.versions.items()}

@@ -1,0 +1,156 @@
+"""A study as it is on the disk, ended or not: what every table, figure, page and result is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import takewhile
+from pathlib import Path
+
+from tuner.objective import Objective
+from tuner.records.attempts import Attempt
+from tuner.records.epochs import EpochLine, read_epochs
+from tuner.records.files import ATTEMPTS, EPOCHS, MACHINE, SNAPSHOT, STUDY
+from tuner.records.journal import read_attempts
+from tuner.records.machine_log import MachineLine, read_machine
+from tuner.records.ranking import best_first, best_of, stands
+from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
+from tuner.trial import FRONT, Device, title
+from tuner.workloads.built_in import BUILT_IN
+from tuner.workloads.lookup import find_workload
+from tuner.workloads.objectives import is_score
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedStudy:
+    """A study's journal, and what is read of its folder when it is asked for."""
+
+    path: Path  # its folder, or a CSV file
+    name: str  # the folder's or the file's, or the value in the file's column ``study``
+    attempts: Sequence[Attempt] = ()  # the journal's lines in order; of a file its rows
+    record: StudyRecord = UNKNOWN  # the content of ``study.json``
+    objectives: Mapping[str, Objective] = field(default_factory=dict)  # what each workload's trials are compared by
+    notes: Sequence[str] = ()  # about what could not be read
+
+    @cached_property
+    def rows(self) -> list[Attempt]:
+        """The latest attempt of each trial that has ended, each workload's best first."""
+        return best_first(self.attempts if self.path.is_file() else latest(self.attempts), self.objectives)
+
+    def of_workload(self, workload: str) -> list[Attempt]:
+        """The rows of one workload, best first."""
+        return [row for row in self.rows if row.workload == workload]
+
+    def best(self, workload: str, among: Collection[str] | None = None) -> Attempt | None:
+        """A workload's best trial, or the best of those with these ids; None if none has reported the metric."""
+        rows = [row for row in self.of_workload(workload) if among is None or row.trial_id in among]
+        return best_of(rows, self.objectives[workload])
+
+    def front(self, workload: str) -> list[Attempt]:
+        """The completed trials that none is better than in every objective; with one objective the best one."""
+        front = [row for row in self.of_workload(workload) if row.metrics.get(FRONT) == 1]
+        return front or [row for row in [self.best(workload)] if row]
+
+    @property
+    def unkept(self) -> list[Attempt]:
+        """Trials without weights that are better than those in ``best.pt``; their ``error`` says why."""
+        found: list[Attempt] = []
+        for workload, objective in self.objectives.items():
+            ranked = [row for row in self.of_workload(workload) if stands(row, objective)]
+            found += takewhile(lambda row: not row.weights_kept, ranked)
+        return found
+
+    @cached_property
+    def epochs(self) -> Sequence[EpochLine]:
+        """The reports of its trials in order."""
+        return read_epochs(self.path / EPOCHS)
+
+    @cached_property
+    def machine(self) -> Sequence[MachineLine]:
+        """The load of its machine over time."""
+        return read_machine(self.path / MACHINE)
+
+    @cached_property
+    def snapshots(self) -> Sequence[str]:
+        """The names of traces in its folder, for PyTorch's memory viewer."""
+        return sorted(file.name for file in self.path.glob(f"*{SNAPSHOT}"))
+
+    @property
+    def total(self) -> int:
+        """The number of trials, with those that have not ended."""
+        return max(len(self.rows), len(self.record.configurations) * self.record.seeds)
+
+    @property
+    def running(self) -> dict[str, EpochLine]:
+        """The last line of each trial whose attempt has not ended, by trial id."""
+        ended = {(row.trial_id, row.attempts) for row in self.attempts}
+        return {line.trial_id: line for line in self.epochs if (line.trial_id, line.attempt) not in ended}
+
+    @cached_property
+    def trial_names(self) -> dict[str, str]:
+        """The name of each trial, by trial id."""
+        several, seeds, first = len(self.objectives) > 1, self.record.seeds, self.record.seed or 0
+        planned = [
+            title("", configuration.name, several=False, seed=seed if seeds > 1 else None)
+            for seed in range(first, first + seeds)
+            for configuration in self.record.configurations
+        ]
+        width = max(3, len(str(len(planned))))
+        names = {f"t{number:0{width}d}": name for number, name in enumerate(planned, 1)}
+        for row in self.rows:
+            names[row.trial_id] = title(row.workload, row.name, several=several, seed=row.seed if seeds > 1 else None)
+        return names
+
+    def devices(self) -> list[tuple[Device, int]]:
+        """The plan's devices with the bytes that they have for trials."""
+        return list(zip(self.record.plan.devices, self.record.plan.budgets, strict=False))
+
+
+def open_study(folder: Path, where: str = "", *, some: bool = False) -> RecordedStudy:
+    """The study of a folder, which may be running. Messages begin with ``where``, by default the folder.
+
+    A folder without ``study.json`` has a note. With ``some`` a journal of nothing but incomplete lines is refused.
+
+    Raises:
+        InputError: it is not the folder of a study, or cannot be read.
+    """
+    known = (folder / STUDY).exists() or not (folder / ATTEMPTS).is_file()
+    record = read_study(folder, where) if known else UNKNOWN
+    attempts, notes = read_attempts(folder / ATTEMPTS, record, some=some)
+    attempts = [_present(row) for row in attempts]
+    if not known:
+        notes.append(f"{folder}: holds no {STUDY}: it is unknown how its trials were run")
+    objectives = objectives_in(attempts, record)
+    return RecordedStudy(folder, folder.resolve().name, attempts, record, objectives, notes)
+
+
+def latest(attempts: Iterable[Attempt]) -> list[Attempt]:
+    """The latest attempt of each trial, in the order of their ids."""
+    found = {row.trial_id: row for row in attempts}
+    return [found[trial_id] for trial_id in sorted(found)]
+
+
+def objectives_in(rows: Sequence[Attempt], record: StudyRecord = UNKNOWN) -> dict[str, Objective]:
+    """What the trials of each workload are compared by: the record of a study says it, or it is ``guessed``."""
+    names = record.workloads or list(dict.fromkeys(row.workload for row in rows))
+    return {name: record.objectives.get(name) or guessed(name, rows) for name in names}
+
+
+def guessed(workload: str, rows: Sequence[Attempt]) -> Objective:
+    """What trials of a table are compared by: a built-in workload's own metric, or the first validation metric there.
+
+    More of it is better if its name says so. Without one the metric is empty.
+    """
+    if workload in BUILT_IN:
+        return find_workload(workload).objective
+    own = (key for row in rows if row.workload == workload for key in row.metrics)
+    metric = next((key for key in own if key.startswith("val_")), "")
+    return Objective(metric, "maximize" if is_score(metric) else "minimize")
+
+
+def _present(row: Attempt) -> Attempt:
+    """A row without missing metrics."""
+    if None not in row.metrics.values():
+        return row
+    return replace(row, metrics={name: value for name, value in row.metrics.items() if value is not None})
