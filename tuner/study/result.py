@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tuner.decisions.packing import Plan
 from tuner.errors import InputError, printable
@@ -16,7 +16,7 @@ from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.result_tables import best_text
 from tuner.reporting.texts import count_text
 from tuner.trial import SUCCESSFUL, MemoryEstimate
-from tuner.workloads.program import Program
+from tuner.workloads.program import Program, given_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +43,15 @@ class StudyResult:
     estimates: Mapping[str, MemoryEstimate]
     study: RecordedStudy = NOT_RUN
     workloads: Mapping[str, Trainable] = field(default_factory=dict)
+
+    def with_objects(self) -> Self:
+        """The same, with the user's own objects in the place of their labels."""
+        objects = {name: own.objects for name, own in self.workloads.items() if isinstance(own, Program)}
+        given = [
+            replace(row, config=given_values(row.config, objects[row.workload])) if objects.get(row.workload) else row
+            for row in self.study.attempts
+        ]
+        return replace(self, study=replace(self.study, attempts=given)) if any(objects.values()) else self
 
     @property
     def trials(self) -> Sequence[Attempt]:

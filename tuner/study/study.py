@@ -93,4 +93,4 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         show_end(console, study, result, record, early=broken is not None, fewer=fewer)
         if isinstance(broken, KeyboardInterrupt):
             raise broken
-    return result
+    return result.with_objects()

@@ -64,18 +64,17 @@ class Program(Trainable):
 def values_of(config: Config, objects: Objects) -> dict[str, object]:
     """A configuration with the objects that its labels stand for, without the number of its ranks.
 
-    Lists and dicts are copies, so that a trial cannot change those of the next one.
+    Lists, dicts and tuples are copies, so that a trial cannot change those of the next one.
     """
-    given = {key: given_value(key, value, objects) for key, value in config.items() if key not in PLACING}
-    return {
-        key: copy.deepcopy(value) if isinstance(value, (list, dict, tuple)) else value for key, value in given.items()
-    }
+    values, mutable = given_values(config, objects), (list, dict, tuple)
+    own = {key: value for key, value in values.items() if key not in PLACING}
+    return {key: copy.deepcopy(value) if isinstance(value, mutable) else value for key, value in own.items()}
 
 
-def given_value(name: str, value: Any, objects: Objects) -> Any:
-    """The value of a hyperparameter as the user gave it: the object itself in the place of its label."""
-    known = objects.get(name)
-    return known.get(value_key(value), value) if known else value
+def given_values(config: Config, objects: Objects) -> Config:
+    """A configuration as the user gave it: with the objects themselves in the place of their labels."""
+    own = {key: objects[key].get(value_key(value), value) for key, value in config.items() if key in objects}
+    return {**config, **own}
 
 
 def arguments(config: Config, objects: Objects) -> dict[str, object]:
