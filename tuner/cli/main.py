@@ -293,10 +293,13 @@ def _write_records(records: Sequence[Mapping[str, object]], as_csv: bool, names:
     if as_csv:
         _write_csv(records, names)
     else:
+        from tuner.records.attempts import CONFIG
         from tuner.records.checking import in_json
 
-        values = [{name: encode(value) for name, value in in_json(record).items()} for record in records]
-        click.echo(json.dumps(values, indent=2))
+        def written(record: Mapping[str, object]) -> dict[str, object]:
+            return in_json({name: encode(one) if name.startswith(CONFIG) else one for name, one in record.items()})
+
+        click.echo(json.dumps([written(record) for record in records], indent=2))
 
 
 def _write_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import printable
 from tuner.objective import Objective
-from tuner.records.attempts import CONFIG, Attempt, columns
+from tuner.records.attempts import BLANK, CONFIG, Attempt, columns
 from tuner.records.row_queries import default_columns, head, is_metric, metric_columns, varying
 from tuner.records.seed_statistics import Interval, averages, some_names, summary
 from tuner.reporting.columns import TextColumn, table_lines
@@ -30,9 +30,9 @@ ELSEWHERE = "a wider terminal or results.csv"  # what shows the columns that are
 
 def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> str:
     """The best row's value, and those of its hyperparameters that vary between the rows."""
-    known = {key: best.value(key) for key in varying(rows)}
+    known = {key: best.value(key, BLANK) for key in varying(rows)}
     values = [
-        f"{key.removeprefix(CONFIG)}={value_text(key, value)}" for key, value in known.items() if value is not None
+        f"{key.removeprefix(CONFIG)}={value_text(key, value)}" for key, value in known.items() if value != BLANK
     ]
     return f"{best_value_text(best, rows, objective)}{' with ' * bool(values)}{', '.join(values)}"
 
@@ -97,7 +97,7 @@ def print_lines(console: Console, lines: Sequence[str]) -> None:
 
 def row_columns(rows: Sequence[Attempt], heads: Mapping[str, str], order: Sequence[str]) -> list[TextColumn]:
     """Columns of rows, by their heads; ``order`` names those that are left out first, and others stay."""
-    columns = {column: [row.value(column) for row in rows] for column in heads}
+    columns = {column: [row.value(column, BLANK) for row in rows] for column in heads}
     decimals = {column: decimals_apart(values) for column, values in columns.items()}
     return [
         TextColumn(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from tuner.records.attempts import CONFIG
 from tuner.records.row_queries import is_metric
 from tuner.trial import GB
+from tuner.values import label
 
 MEMORY_VIEWER = "https://docs.pytorch.org/memory_viz"  # draws snapshots of PyTorch's allocator
 MOST_OF_ERROR = 400  # the characters that a terminal shows of an error; the journal has them all
@@ -40,14 +42,14 @@ def _is_ordinary(value: float) -> bool:
 
 def value_text(column: str, value: object, decimals: int = DECIMALS) -> str:
     """A value as a line of printable characters; ``decimals`` are those of a metric."""
-    if value is None:
+    if value is None and not column.startswith(CONFIG):
         return ""
     if isinstance(value, float):
         if is_metric(column):
             return metric_text(value, decimals)
         digits = DIGITS.get(column)
         return f"{value:.6g}" if digits is None else f"{value:.{digits}f}"
-    text = str(value)
+    text = label(value)
     return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
 
 
@@ -57,7 +59,7 @@ def number_text(value: object) -> str:
     Zeros at the end stay where digits were left out: 0.8701 is ``0.870``, and 0.87 is ``0.87``.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return str(value)
+        return label(value)
     if abs(value) < 10**6 and (isinstance(value, int) or abs(value) >= 1000):
         return f"{value:.0f}"
     short = f"{value:.3g}"

@@ -24,7 +24,7 @@ from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperpa
 from tuner.search.domains import flat
 from tuner.search.parsing import parse_file
 from tuner.trial import AUTO, LARGEST_NUMBER, MOST_NAME, MOST_TRIALS, UNNAMED, Configuration, ConfigValue
-from tuner.values import config_key, label, plain
+from tuner.values import config_key, label, plain, to_text
 
 Schema = Mapping[str, AnyHyperparameter] | None  # None accepts any value of any key
 CONFIG = "config/"  # may stand before a hyperparameter's key in a list, as it does in the CSV
@@ -215,7 +215,8 @@ def _finished(name: str, values: dict[str, ConfigValue], finish: Finish, source:
 
 def name_of(values: Mapping[str, object]) -> str:
     """The name that values make, such as ``hidden_dim=64,lr=0.001``."""
-    made = ",".join(f"{key}={label(value)}" for key, value in values.items())
+    texts = {key: to_text(value) if type(value) is str else label(value) for key, value in values.items()}
+    made = ",".join(f"{key}={text}" for key, text in texts.items())
     if len(made) > MOST_NAME:  # different ones stay different
         made = f"{made[: MOST_NAME - 9]}…{hashlib.blake2b(made.encode(errors='replace'), digest_size=4).hexdigest()}"
     return made or UNNAMED

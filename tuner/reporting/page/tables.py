@@ -8,12 +8,13 @@ from html import escape
 
 from tuner.errors import printable
 from tuner.objective import Objective
-from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, CONFIG, Attempt, columns
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, BLANK, CONFIG, Attempt, columns
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
 from tuner.reporting.result_tables import average_columns
 from tuner.reporting.texts import MOST_OF_ERROR, number_text
 from tuner.trial import FRONT
+from tuner.values import label
 
 # The columns after the hyperparameters.
 THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_gb", "device")
@@ -78,19 +79,19 @@ def configurations_table(rows: Sequence[Attempt], objective: Objective, name: st
 
 def values_text(rows: Iterable[Attempt], key: str) -> str:
     """The distinct values of these rows in a column."""
-    return ", ".join(dict.fromkeys(number_text(row.value(key)) for row in rows if row.value(key) is not None))
+    known = (row.value(key, BLANK) for row in rows)
+    return ", ".join(dict.fromkeys(number_text(value) for value in known if value != BLANK))
 
 
 def _text(key: str, row: Attempt) -> str:
     """A value as in the CSV, but for the end of a long text."""
-    value = row.value(key)
-    return "" if value is None else printable(str(value), MOST_OF_ERROR)
+    return printable(label(row.value(key, BLANK)), MOST_OF_ERROR)
 
 
 def _classes(key: str, rows: Sequence[Attempt]) -> list[str]:
     texts = {_text(key, row) for row in rows}
     same = len(texts) == 1 and key not in ("name", "status") and len(rows) > 1
-    numbers = texts != {""} and all(isinstance(row.value(key), (int, float, type(None))) for row in rows)
+    numbers = texts != {""} and all(isinstance(row.value(key, 0), (int, float)) for row in rows)
     return [SAME] * same + [NUMBERS] * numbers
 
 
@@ -101,7 +102,7 @@ def _trial_cell(key: str, row: Attempt) -> str:
     if key == "status":
         return f'<td><span class="status {text}">{text}</span>'
     value = row.value(key)
-    shown = text if value is None or isinstance(value, str) else escape(number_text(value))
+    shown = escape(number_text(value)) if isinstance(value, (int, float)) else text
     return f"<td>{text}" if shown == text else f'<td data-sort="{text}">{shown}'  # sorted by the exact value
 
 
