@@ -13,6 +13,7 @@ from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.files import ATTEMPTS, BEST
 from tuner.records.journal import read_attempts
+from tuner.records.study_record import read_suggestions
 from tuner.study.prepare import Steering, Study
 from tuner.trial import Config, Trial
 
@@ -34,12 +35,13 @@ class Books:
         self._attempts: dict[str, int] = {}  # the number of each trial's last attempt that has a row
         self._pauses: dict[str, float] = {}  # the losses of members as they paused
         self._last: set[str] = set()  # the running trials that have done all their epochs
-        self._before = State()
+        self._suggested: dict[str, Config] = {}  # what the process knows of them
+        self._asked: set[str] = set()  # the ids of those that are written down
         self._most: int | None = None
 
     def planned(self, steering: Steering, study: Study) -> None:
         """A process begins."""
-        self._before, self._most = steering.course.state, study.settings.max_workers
+        self._most = study.settings.max_workers
         again = {request.trial.trial_id for request in study.requests} & set(self.completed)
         assert not again, "a completed trial is planned again"
         assert self._paused <= {*steering.course.state.undecided}, "it is decided too early how a member goes on"
@@ -52,8 +54,8 @@ class Books:
         found = {one.trial.trial_id: one.trial.config for one in steering.searching.estimates.requests}
         changed = [name for name, config in self.configs.items() if found.get(name, config) != config]
         assert not changed, "a suggestion is another one after a resume"
-        self.configs |= found
-        texts = [json.dumps(config, sort_keys=True) for config in self.configs.values()]
+        self._suggested = found
+        texts = [json.dumps(config, sort_keys=True) for config in found.values()]
         assert not self.once or len({*texts}) == len(texts), "a configuration is suggested twice"
 
     def check(self, state: State, event: Event) -> None:
@@ -62,8 +64,9 @@ class Books:
         if isinstance(event, Started):
             self._started(state, event)
         elif isinstance(event, Planned):
-            again = [one.trial.trial_id for one in event.requests if one.trial.trial_id in self._before.requests]
-            assert not again, "a trial is suggested twice"
+            new = {one.trial.trial_id for one in event.requests}
+            assert not new & self._asked, "a trial is suggested twice"
+            self._asked |= new
         elif isinstance(event, Reported) and event.report.is_last:
             self._last.add(event.report.trial_id)
         elif isinstance(event, Ended):
@@ -72,7 +75,6 @@ class Books:
             assert event.request.trial.trial_id not in self.completed, "a completed trial is dropped"
         elif isinstance(event, Retried) and self.kind == "pbt":
             self._follows(event)
-        self._before = state
 
     def _started(self, state: State, event: Started) -> None:
         trial = event.request.trial
@@ -126,6 +128,8 @@ class Books:
     def audit(self, folder: Path) -> None:
         """A process has ended, and left this."""
         rows, _ = read_attempts(folder / ATTEMPTS)
+        self._asked = {f"t{line.number:03d}" for line in read_suggestions(folder) if line.configuration}
+        self.configs = {name: self._suggested[name] for name in sorted(self._asked)}
         found = [row for row in rows if row.status == "completed"]
         assert len(found) == len({row.trial_id for row in found}), "a trial is completed twice"
         now = {row.trial_id: row for row in found}

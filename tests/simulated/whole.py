@@ -54,7 +54,7 @@ IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where nothing w
 FITS = "estimated_gb <= 2"
 EVENTS = (20, 60, 150)  # the most of a process that ends early
 ONCE = ("bruteforce", "grid")  # searches that suggest nothing twice
-REPLAYED = ("pbt", "grid")  # with one worker, a resume of these changes nothing
+REPLAYED = tuple({*KINDS} - {"gp"})  # with one worker, a resume of these changes nothing
 
 
 # A thread and a process of git take longer than a study.
