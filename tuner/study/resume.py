@@ -125,14 +125,7 @@ def with_more_seeds(study: StudyRecord, trials: Sequence[Trial], seeds: int) -> 
     """The record of a study that is resumed with more seeds."""
     found = _batches(study, trials)
     batches = {trial.trial_id: found[key] for trial in trials if (key := (trial.workload, trial.name)) in found}
-    return replace(with_option(study, "seeds", seeds), seeds=seeds, auto_batch=batches)
-
-
-def with_option(study: StudyRecord, name: str, value: int | None) -> StudyRecord:
-    """The record of a study that is resumed with this value of an option."""
-    if study.options is None:
-        return replace(study, settings={**study.settings, name: value})
-    return replace(study, options={**study.options, name: value})
+    return replace(study, seeds=seeds, auto_batch=batches)
 
 
 def _batches(study: StudyRecord, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:
