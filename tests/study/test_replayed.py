@@ -177,7 +177,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ({"space": {"x": {"uniform": [0, 2]}}}, r"^space=\{'x': \{'uniform': \[0, 2\]\}\}: .* has space=.*\[0, 1\]"),
         ({"search": "random"}, r"^search='random': \S+ has search='tpe': leave it out, or start a new study$"),
-        ({"search_options": {"n_startup_trials": 3}}, r"^search_options=\['n_startup_trials=3'\]: \S+ has search_opt"),
+        (
+            {"search_options": {"n_startup_trials": 3}},
+            r"^search_options=\['n_startup_trials=3'\]: \S+ has search_opt",
+        ),
         ({"points": [{"x": 0.5}]}, r"^points=\[\{'x': 0.5\}\]: \S+ has points=None: leave it out"),
         ({"constraints": "score < 1"}, r"^constraints=\['score < 1'\]: \S+ has constraints=\[\]: leave it out"),
         ({"overrides": ("y=1",)}, r"^overrides=\['y=1'\]: \S+ has overrides=\[\]: leave it out"),
@@ -217,3 +220,24 @@ def test_random_samples_are_not_fewer_and_of_no_other_values(tmp_path: Path) -> 
         tuner.run(train, num_samples=2, **again)
     with pytest.raises(tuner.InputError, match=r"has overrides=\[\]"):
         tuner.run(train, num_samples=4, overrides=("y=1",), **again)
+
+
+def test_changed_code_is_noted_and_its_rows_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, again = train, {"resume": tmp_path / "o", "in_process": True, "report": False}
+
+    def mended() -> Any:
+        def train(config: dict[str, Any]) -> None:
+            tuner.report(score=config["x"], other=0.0)
+
+        return train
+
+    tuner.run(first, space=LINE, search="tpe", num_samples=2, output=tmp_path / "o", **CALL)
+    tuner.run(first, num_samples=3, **again)
+    assert "code_version" not in (tmp_path / "o" / "results.csv").read_text()
+    assert "code       changed" not in capsys.readouterr().out
+    result = tuner.run(mended(), num_samples=5, **again)
+    assert "code       changed since the last trials" in capsys.readouterr().out
+    assert [row.code_version for row in sorted(result.trials, key=lambda row: row.trial_id)] == [1, 1, 1, 2, 2]
+    frame = tuner.results(tmp_path / "o")
+    assert sorted(frame["code_version"]) == sorted(result.to_frame()["code_version"]) == [1, 1, 1, 2, 2]
+    assert len(tuner.results(tmp_path / "o", where="code_version=2")) == 2
