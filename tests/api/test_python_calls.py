@@ -148,7 +148,7 @@ def test_a_search_that_was_an_object_is_given_again() -> None:
     assert not needs_objects(replace(study, options={"search": "optuna"}))
     with pytest.raises(InputError, match="resume='out': its search TPESampler must be given again, as only Python"):
         resumed(study, Settings(resume="out"))
-    given = object()
+    given = type("TPESampler", (), {})()
     assert resumed(study, Settings(resume="out", search=given)).search is given
 
 

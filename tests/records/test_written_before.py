@@ -28,7 +28,7 @@ def copied(folder: Path) -> Path:
 def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
     attempts, notes = read_attempts(WRITTEN / "attempts.jsonl")
     written = map(json.loads, (WRITTEN / "attempts.jsonl").read_text().splitlines())
-    later = {"rank_peaks_gb": "", "parent_checkpoint": "", "order": None}
+    later = {"rank_peaks_gb": "", "parent_checkpoint": "", "order": None, "code_version": None}
     assert [attempt.to_line() for attempt in attempts] == [{**line, **later} for line in written]
     assert notes == []
     before, now = json.loads((WRITTEN / "study.json").read_bytes()), json.loads(read_study(WRITTEN).to_json())

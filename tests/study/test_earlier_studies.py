@@ -33,5 +33,7 @@ def test_a_study_of_an_earlier_version_goes_on(search: str, number: int, tmp_pat
 
 def test_with_another_space_it_is_another_study(tmp_path: Path) -> None:
     shutil.copytree(DATA / "optuna", tmp_path / "out")
-    with pytest.raises(tuner.InputError, match="it searches another space: start a new study for this one"):
+    with pytest.raises(
+        tuner.InputError, match=r"^space=.*2\]\}\}: \S+ has space=.*: leave it out, or start a new study"
+    ):
         tuner.run(resume=tmp_path / "out", space={"x": {"uniform": [0, 2]}}, num_samples=9)

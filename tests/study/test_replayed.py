@@ -98,8 +98,10 @@ def test_a_grid_in_pieces_is_the_grid(tmp_path: Path) -> None:
     assert of(tuner.run(train, resume=tmp_path / "o", in_process=True)) == of(whole)
 
 
-@pytest.mark.parametrize(("scheduler", "options"), PRUNERS)
-@pytest.mark.parametrize("search", ["random", "tpe"])
+@pytest.mark.parametrize(
+    ("search", "scheduler", "options"),
+    [*(("random", *pruner) for pruner in PRUNERS), ("tpe", *PRUNERS[0]), ("tpe", *PRUNERS[-1])],
+)
 def test_a_pruner_in_pieces_ends_whom_it_does_at_once(
     search: str, scheduler: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -159,3 +161,85 @@ def test_what_happened_has_one_order_on_disk_over_all_processes(tmp_path: Path) 
             assert ended == {f"t{number:03d}" for number in range(1, line["number"])}, "each was asked for alone"
         elif name == "attempts" and line["status"] == "completed":
             ended.add(line["trial_id"])
+
+
+LINE = {"x": {"uniform": [0, 1]}}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of three trials."""
+    folder = tmp_path_factory.mktemp("study") / "o"
+    tuner.run(train, space=LINE, search="tpe", num_samples=3, output=folder, **CALL)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"space": {"x": {"uniform": [0, 2]}}}, r"^space=\{'x': \{'uniform': \[0, 2\]\}\}: .* has space=.*\[0, 1\]"),
+        ({"search": "random"}, r"^search='random': \S+ has search='tpe': leave it out, or start a new study$"),
+        (
+            {"search_options": {"n_startup_trials": 3}},
+            r"^search_options=\['n_startup_trials=3'\]: \S+ has search_opt",
+        ),
+        ({"points": [{"x": 0.5}]}, r"^points=\[\{'x': 0.5\}\]: \S+ has points=None: leave it out"),
+        ({"constraints": "score < 1"}, r"^constraints=\['score < 1'\]: \S+ has constraints=\[\]: leave it out"),
+        ({"overrides": ("y=1",)}, r"^overrides=\['y=1'\]: \S+ has overrides=\[\]: leave it out"),
+        ({"seed": 4}, "its seed is 3, not 4"),
+        ({"direction": "maximize"}, "its direction is 'minimize', not 'maximize'"),
+        ({"metric": "other"}, "its metric is 'score', not 'other'"),
+        ({"num_samples": 2}, r"^num_samples=2: \S+ has 3 already: give no fewer$"),
+    ],
+)
+def test_what_a_study_searches_cannot_be_changed(given: dict[str, Any], message: str, folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    with pytest.raises(tuner.InputError, match=message):
+        tuner.run(train, resume=folder, **{"num_samples": 4, "in_process": True, **given})
+    assert before == {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_what_is_equal_may_be_given_again_and_what_may_change_is_kept(tmp_path: Path) -> None:
+    config = tmp_path / "space.yaml"
+    config.write_text(json.dumps({"space": LINE}))
+    tuner.run(train, config=str(config), search="tpe", num_samples=2, output=tmp_path / "o", **CALL)
+    equal = {"config": str(config), "search": "optuna", "seed": 3, "metric": "score", "direction": "min"}
+    again: dict[str, Any] = {"resume": tmp_path / "o", "in_process": True}
+    tuner.run(train, num_samples=3, max_attempts=7, keep="none", scheduler="asha", **equal, **again)
+    options = json.loads((tmp_path / "o" / "study.json").read_text())["options"]
+    assert (options["num_samples"], options["max_attempts"], options["scheduler"]) == (3, 7, "asha")
+    config.write_text(json.dumps({"space": {"x": {"uniform": [0, 2]}}}))
+    result = tuner.run(train, num_samples=30, **again)
+    assert len(result.trials) == 30 and max(row.config["x"] for row in result.trials) <= 1, "the file may be gone"
+    with pytest.raises(tuner.InputError, match=r"config=.*2.*: .* has config=.*1.*: leave it out"):
+        tuner.run(train, num_samples=30, config=str(config), **again)
+
+
+def test_random_samples_are_not_fewer_and_of_no_other_values(tmp_path: Path) -> None:
+    tuner.run(train, space=LINE, search="random", num_samples=3, output=tmp_path / "o", **CALL)
+    again: dict[str, Any] = {"resume": tmp_path / "o", "in_process": True}
+    with pytest.raises(tuner.InputError, match=r"^num_samples=2: \S+ has 3 already: give no fewer$"):
+        tuner.run(train, num_samples=2, **again)
+    with pytest.raises(tuner.InputError, match=r"has overrides=\[\]"):
+        tuner.run(train, num_samples=4, overrides=("y=1",), **again)
+
+
+def test_changed_code_is_noted_and_its_rows_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, again = train, {"resume": tmp_path / "o", "in_process": True, "report": False}
+
+    def mended() -> Any:
+        def train(config: dict[str, Any]) -> None:
+            tuner.report(score=config["x"], other=0.0)
+
+        return train
+
+    tuner.run(first, space=LINE, search="tpe", num_samples=2, output=tmp_path / "o", **CALL)
+    tuner.run(first, num_samples=3, **again)
+    assert "code_version" not in (tmp_path / "o" / "results.csv").read_text()
+    assert "code       changed" not in capsys.readouterr().out
+    result = tuner.run(mended(), num_samples=5, **again)
+    assert "code       changed since the last trials" in capsys.readouterr().out
+    assert [row.code_version for row in sorted(result.trials, key=lambda row: row.trial_id)] == [1, 1, 1, 2, 2]
+    frame = tuner.results(tmp_path / "o")
+    assert sorted(frame["code_version"]) == sorted(result.to_frame()["code_version"]) == [1, 1, 1, 2, 2]
+    assert len(tuner.results(tmp_path / "o", where="code_version=2")) == 2

@@ -19,7 +19,7 @@ from tuner.decisions.state import State
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.objective import Objective
-from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
+from tuner.records.study_record import UNKNOWN, read_study
 from tuner.search.configurations import configurations
 from tuner.search.optuna_names import make_sampler
 from tuner.search.optuna_trials import OptunaTrials, new_study
@@ -323,13 +323,6 @@ def test_the_scales_of_a_spaces_ranges_are_known_to_the_study_and_lists_have_non
     asked = Settings(space=str(file), search="random", num_samples=2, data="synthetic")
     assert select(asked).scales == {"lr": "log", "dropout": "linear"}
     assert select(Settings(data="synthetic")).scales == {}
-
-
-def test_a_live_search_has_no_fewer_samples_than_before() -> None:
-    space = {"lr": {"uniform": [0.1, 0.2]}}
-    settings = Settings(workload=Toy(), space=space, search="optuna", resume="DIR", num_samples=1)
-    with pytest.raises(InputError, match=r"^num_samples=1: DIR has 2 already: give no fewer$"):
-        choose_searched(settings, StudyRecord(workload="toy", configurations=[{"name": "a"}, {"name": "b"}]))
 
 
 def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:

@@ -1,9 +1,13 @@
-"""The revision of the code in a folder."""
+"""Which code it is: the revision in a folder, and a digest of source."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 SECONDS = 2.0  # git checks every file for changes, which takes long on a slow disk
 DESCRIBE = ("describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12")
@@ -21,3 +25,15 @@ def git_revision(folder: Path) -> str:
     except (OSError, ValueError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()
+
+
+def source_digest(sources: Iterable[Any]) -> str:
+    """A digest of the source of files, classes and functions; empty if that of one cannot be read."""
+    digest = hashlib.blake2b(digest_size=8)
+    for source in sources:
+        try:
+            text = source.read_bytes() if isinstance(source, Path) else inspect.getsource(source).encode()
+        except (OSError, TypeError):
+            return ""
+        digest.update(text)
+    return digest.hexdigest()

@@ -66,13 +66,12 @@ class Attempt:
     started_at: Moment | None = None  # when it was placed, in unix seconds
     ended_at: Moment | None = None
     order: Whole | None = None  # among all that happened in the study; None in those of earlier versions
+    code_version: Whole | None = None  # of those in ``study.json``, from 1
     config: Mapping[str, CheckedValue] = field(default_factory=dict)
     study: str = ""  # the study's name where several are shown together
 
     @classmethod
-    def of(
-        cls, outcome: Outcome, estimate: MemoryEstimate, times: Times | None = None, order: int | None = None
-    ) -> Self:
+    def of(cls, outcome: Outcome, estimate: MemoryEstimate, times: Times | None = None) -> Self:
         """An attempt that has just ended; ``times`` are when it was placed and ended, in unix seconds."""
         trial, placement = outcome.trial, outcome.placement
         started_at, ended_at = times or (None, None)
@@ -102,7 +101,6 @@ class Attempt:
             parent_checkpoint=trial.parent,
             started_at=None if started_at is None else round(started_at, 3),
             ended_at=None if ended_at is None else round(ended_at, 3),
-            order=order,
             config=trial.config,
         )
 
@@ -238,7 +236,8 @@ def columns(rows: Sequence[Attempt], expected: Iterable[str] = ()) -> list[str]:
     """The CSV's columns in order. The ``expected`` metrics are columns even if no row has them."""
     metrics = dict.fromkeys([*(key for row in rows for key in row.metrics), *expected])
     config = dict.fromkeys(f"{CONFIG}{key}" for row in rows for key in row.config)
-    return [*BEFORE_METRICS, *metrics, *AFTER_METRICS, *config]
+    versions = {row.code_version for row in rows} - {None}
+    return [*BEFORE_METRICS, *metrics, *AFTER_METRICS, *["code_version"] * (len(versions) > 1), *config]
 
 
 def with_defaults(rows: Sequence[Attempt], defaults: Mapping[str, Mapping[str, ConfigValue]]) -> list[Attempt]:

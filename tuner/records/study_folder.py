@@ -45,6 +45,7 @@ class StudyFolder:
     seeds: int  # of each configuration
     keep: Literal["all", "best", "none"]  # which of the folders of ended trials stay
     defaults: Mapping[str, Mapping[str, ConfigValue]]  # of the hyperparameters of each workload
+    code: int | None = None  # the version of the code that trials run
 
     def __init__(self, path: Path, objectives: Mapping[str, Objective], *, new: bool = False) -> None:
         """Makes the folder with its parents and locks it until it is closed or the process ends.
@@ -138,7 +139,7 @@ class StudyFolder:
         Raises:
             ExecutionError: the disk is full, or the folder can no longer be written.
         """
-        row = Attempt.of(outcome, estimate, times, order)
+        row = replace(Attempt.of(outcome, estimate, times), order=order, code_version=self.code)
         with self._writing():
             row, staged = self._stage(row, weights)
             try:

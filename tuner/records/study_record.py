@@ -124,6 +124,7 @@ class StudyRecord:
     settings: Mapping[str, object] = field(default_factory=dict)  # its options where ``options`` does not have them
     plan: PlanRecord = PlanRecord()
     versions: Mapping[str, str] = field(default_factory=dict)
+    code: Sequence[str] = field(default_factory=list)  # a digest of each version of its source, the first first
     revision: str = ""  # git's, of the folder that the study was started in, with "+" if files were changed
     started: str = ""
     id: str = ""  # by which a user's Optuna study knows its trials

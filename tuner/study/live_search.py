@@ -9,7 +9,7 @@ from tuner.decisions.constraints import INFEASIBLE, broken, known_figures
 from tuner.decisions.events import Corrected, Decision, Dropped, Event, Opened, Planned, RoomSeen, Started
 from tuner.decisions.policies import Course, Packing
 from tuner.decisions.state import State
-from tuner.errors import InputError, option
+from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.service import memory_key
 from tuner.reporting.texts import count_text
 from tuner.search.drawing import MAX_REJECTED_DRAWS
@@ -137,9 +137,11 @@ class Searching:
         that fit no device are dropped.
 
         Raises:
-            InputError: none of its suggestions can be used.
+            InputError: none of its suggestions can be used, or the study has more than are asked for.
         """
         self._rests = False
+        if self.left < 0:
+            raise fewer(self.settings, (self.settings.num_samples or 0) - self.left)
         while True:
             fit, misfits = fitting(course.state.left, self._whole, self.tasks, self.settings)
             most = min(self.search.first, workers(fit)) if fit else 1
@@ -207,6 +209,13 @@ class Searching:
             return Estimates((replace(earlier, trial=trial),), {trial.trial_id: raw})
         task = self.tasks[trial.workload]
         return estimate_requests({trial.workload: task}, [trial], self.devices, self.settings)
+
+
+def fewer(settings: Settings, known: int) -> ParameterError:
+    """The error of fewer samples than a study has that is resumed."""
+    return ParameterError(
+        "num_samples", settings.num_samples, f"{settings.resume} has {known} already", "give no fewer"
+    )
 
 
 def fitting(

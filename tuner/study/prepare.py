@@ -40,7 +40,7 @@ from tuner.study.judging import Judging
 from tuner.study.live_search import Search, Searching, fitting, unwanted
 from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
 from tuner.study.population import Population, following
-from tuner.study.resume import asks_of, check_same, description, events_of, with_batches_of
+from tuner.study.resume import asks_of, check_same, description, events_of, with_batches_of, with_code
 from tuner.trial import KNOWN, Device, Request, Trial
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tuner.study.objective_trials import ObjectiveTrials
 
 
+CHANGED = "code       changed since the last trials: the column code_version says which ran with which"
 PLANNED = 1000  # for so many trials is planned where nobody has said how many there will be
 
 
@@ -197,6 +198,7 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     listed = [request.trial for request in sized.estimates.requests]
     before = (loaded.selected, settings, tasks, loaded.record, loaded.attempts)
     notes = [searching.search.searcher.differs] if searching else []
+    notes += [CHANGED] if loaded.record.code and with_code(loaded.record, tasks) != loaded.record else []
     planned = partial(Study, *before, mine, sized, listed, known, misfits=misfits, left=more, notes=notes)
     if settings.resume:  # by the peaks of its own trials, but none is too large by that
         found = sorted(steering.feedback.begin(fit, own_bytes(settings, mine)), key=lambda one: one.trial.trial_id)

@@ -18,8 +18,8 @@ from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.reporting.console import print_text
 from tuner.study.prepare import Study
-from tuner.study.resume import description, listed, with_more_seeds, with_option
-from tuner.study.stored_options import to_stored
+from tuner.study.resume import description, listed, with_code, with_more_seeds
+from tuner.study.stored_options import to_stored, with_options
 from tuner.trial import title
 from tuner.workloads.base import Trainable
 from tuner.workloads.contract import summarize
@@ -78,12 +78,12 @@ def to_record(study: Study) -> StudyRecord:
     configurations, record = listed(study.trials, several=len(study.tasks) > 1), study.record
     if not study.settings.resume:
         return _new(study)
+    record = with_code(with_options(record, study.settings), study.tasks)
     if (shares := _first_shares(study, record.plan)) != list(record.plan.first_shares):
         record = replace(record, plan=replace(record.plan, first_shares=shares))
     if study.selected.search or len(configurations) > len(record.configurations):
         study_id = study.selected.optuna.id if study.selected.optuna else record.id
-        grown = replace(record, configurations=configurations, id=study_id)
-        return with_option(grown, "num_samples", study.settings.num_samples)
+        return replace(record, configurations=configurations, id=study_id)
     if study.settings.seeds > record.seeds:
         return with_more_seeds(record, study.trials, study.settings.seeds)
     return record
@@ -96,7 +96,7 @@ def versions() -> dict[str, str]:
 
 def _new(study: Study) -> StudyRecord:
     return replace(
-        description(study.tasks, study.trials, study.settings),
+        with_code(description(study.tasks, study.trials, study.settings), study.tasks),
         auto_batch=study.sized.by_trial(),
         classes=classes_of([task.workload for task in study.tasks.values()]),
         programs=[name for name, task in study.tasks.items() if isinstance(task.workload, Program)],

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tuner.decisions.events import Ended, Event, Planned, Reported
 from tuner.errors import InputError, one_line, option
 from tuner.hyperparameters import is_auto, shrunk, with_batch
+from tuner.machine.revision import source_digest
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import StudyRecord, Suggestion
@@ -24,6 +25,7 @@ from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates
 from tuner.trial import AUTO, RANKS, Configuration, EpochReport, Trial
 from tuner.values import config_key, value_key
+from tuner.workloads.command_line import CommandLine
 from tuner.workloads.task import Tasks
 
 
@@ -125,14 +127,14 @@ def with_more_seeds(study: StudyRecord, trials: Sequence[Trial], seeds: int) -> 
     """The record of a study that is resumed with more seeds."""
     found = _batches(study, trials)
     batches = {trial.trial_id: found[key] for trial in trials if (key := (trial.workload, trial.name)) in found}
-    return replace(with_option(study, "seeds", seeds), seeds=seeds, auto_batch=batches)
+    return replace(study, seeds=seeds, auto_batch=batches)
 
 
-def with_option(study: StudyRecord, name: str, value: int | None) -> StudyRecord:
-    """The record of a study that is resumed with this value of an option."""
-    if study.options is None:
-        return replace(study, settings={**study.settings, name: value})
-    return replace(study, options={**study.options, name: value})
+def with_code(study: StudyRecord, tasks: Tasks) -> StudyRecord:
+    """The record of a study that goes on with the code that there is now."""
+    workloads = [task.workload for task in tasks.values()]
+    digest = source_digest(one.path if isinstance(one, CommandLine) else one.code for one in workloads)
+    return replace(study, code=[*study.code, digest]) if digest and digest not in study.code[-1:] else study
 
 
 def _batches(study: StudyRecord, trials: Sequence[Trial]) -> dict[tuple[str, str], int]:

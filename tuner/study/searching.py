@@ -6,7 +6,6 @@ trial whenever a device has room, by what came of those before.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,13 +25,12 @@ from tuner.search.configurations import (
 )
 from tuner.search.domains import Space
 from tuner.search.drawing import MAX_REJECTED_DRAWS, Draws, check_number, grid, without_grid
-from tuner.search.optuna_names import FIFO, PBT, UP_FRONT, canonical, check_choice, make_pruner, make_sampler
+from tuner.search.optuna_names import FIFO, PBT, UP_FRONT, check_choice, make_pruner, make_sampler
 from tuner.search.searchers import RaySearcher, Searcher, is_of_tune
 from tuner.search.spaces import flat_keys, kinds_of, merged, parse_points, parse_space
 from tuner.spec.settings import Settings
-from tuner.study.live_search import Search, to_configuration
+from tuner.study.live_search import Search, fewer, to_configuration
 from tuner.study.selection import choose, configurations_of, label_of, parse_override
-from tuner.study.stored_options import to_stored
 from tuner.trial import AUTO, UNNAMED, Configuration, ConfigValue
 from tuner.workloads.base import Trainable
 from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
@@ -42,8 +40,6 @@ from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
-
-SELECTION = ("workload", "mode", "config", "only", "limit", "overrides")
 
 
 @dataclass(frozen=True)
@@ -125,11 +121,6 @@ def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelection
         return SearchedSelections(selections, label, None, spaces)
     one = _one_space(settings, names, find)
     workload, before = one.workload, study.configurations
-    if study.options and not same_selection(study, settings, (*SELECTION, "search", "space", "points")):
-        raise ParameterError("resume", settings.resume, "it searches another space", "start a new study for this one")
-    if (settings.num_samples or 0) < len(before) and not settings.constraints:  # some may not have counted
-        rule = f"{settings.resume} has {len(before)} already: give no fewer"
-        raise ParameterError("num_samples", settings.num_samples, rule)
     objective = objective_of(workload, settings.metric, settings.direction)
     live = Search(workload, _searcher(settings, one, objective, before), one.fixed)
     tried = configurations_of(workload, before or [Configuration(UNNAMED, _of_data(one))], "study.json")
@@ -186,13 +177,6 @@ def _of_data(one: SearchedSpace) -> dict[str, ConfigValue]:
                 "and run a study for each"
             )
     return {key: one.space[key].values[0] for key in keys}
-
-
-def same_selection(study: StudyRecord, settings: Settings, names: Collection[str]) -> bool:
-    """Whether these options are a study's own, as ``study.json`` has them."""
-    stored = study.options
-    asked = json.loads(json.dumps({name: value for name, value in to_stored(settings).items() if name in names}))
-    return stored is not None and all(asked[name] == canonical(stored.get(name)) for name in names)
 
 
 def check_search(settings: Settings) -> None:
@@ -270,6 +254,8 @@ def _random(settings: Settings, one: SearchedSpace, before: Sequence[Configurati
     """
     number = check_number(one.space, settings.num_samples or 0, one.source, one.points)
     found = configurations_of(one.workload, before, "study.json") if before else []
+    if number < len(found):
+        raise fewer(settings, len(found))
     drawn, rejected, reason = Draws(one.space, settings.seed, one.points), 0, "all were drawn already"
     for tried in found:
         drawn.recall("", tried.values)

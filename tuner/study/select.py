@@ -21,18 +21,16 @@ from tuner.spec.settings import Settings
 from tuner.study.prepare import Selected
 from tuner.study.repeat import command
 from tuner.study.searching import (
-    SELECTION,
     SearchedSelections,
     SearchedSpace,
     check_search,
     choose_searched,
     is_up_front,
-    same_selection,
     searched_spaces,
     with_search,
 )
 from tuner.study.selection import chosen_before
-from tuner.study.stored_options import CALL, is_object, is_source, plainly, resumed, to_stored
+from tuner.study.stored_options import CALL, KEPT, OF_SPACE, is_object, is_source, plainly, resumed, to_stored, unlike
 from tuner.trial import Configuration, Objects
 from tuner.workloads.command_line import CommandLine, How
 from tuner.workloads.function import Function
@@ -40,6 +38,8 @@ from tuner.workloads.lookup import specs_of
 from tuner.workloads.objectives import objective_of
 from tuner.workloads.program import Program
 from tuner.workloads.task import Selection, on_all_data
+
+SELECTION = (*KEPT, *OF_SPACE, "workload", "only", "limit", "num_samples")  # options that say what is tried
 
 
 def select(settings: Settings, *, from_python: bool = False) -> Selected:
@@ -166,7 +166,7 @@ def _chosen(settings: Settings, record: StudyRecord) -> SearchedSelections:
     """What is to be tried. A resumed study has its earlier selections if no others are asked for."""
     check_search(settings)
     of_list = settings.search is None or is_up_front(settings)
-    if of_list and same_selection(record, settings, (*SELECTION, "search", "space", "points", "num_samples")):
+    if of_list and record.options is not None and not unlike(record, settings, SELECTION):
         known = record.configurations, record.workloads, settings.data, settings.data_seed, settings.skip_bad
         before = chosen_before(*known, record.classes, settings.workload)
         programs = {one.workload.name: one.workload for one in before if isinstance(one.workload, Program)}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
 
-from tuner.errors import ParameterError
+from tuner.errors import ParameterError, option
 from tuner.records.study_record import OPTUNA_CALL, StudyRecord
-from tuner.search.configurations import space_content
+from tuner.search.configurations import given_space, has_space, space_content
 from tuner.search.optuna_names import SCHEDULERS, SEARCHES, canonical
 from tuner.search.plain_values import plain_configs, plain_space
 from tuner.spec.settings import Settings
@@ -17,6 +21,8 @@ CALL = "tuner.run()"  # in ``study.json``, for a study that no command can start
 FUNCTIONS = ("memory_gb", "estimate", "data")  # options that may be functions or data, of which only a mark is kept
 OBJECTS = ("space", "points", "config", *FUNCTIONS)  # options that may hold objects
 NAMED = ("search", "scheduler")  # options that are a name or an object
+KEPT = ("search", "search_options", "space", "points", "constraints")  # what a study that is resumed keeps
+OF_SPACE = ("mode", "config", "overrides")  # what it keeps, too, if it searches
 MEMORY = ("auto_memory", "model_memory_gb", "memory_gb")  # of which one is given
 
 
@@ -36,6 +42,7 @@ def to_stored(settings: Settings) -> dict[str, object]:
         **settings.values(),
         "callbacks": None,
         "space": space_content(settings.space),
+        "config": _with_content(settings.config),
         "auto_memory": settings.estimates_memory,
     }
     if not is_source(settings.data):
@@ -43,6 +50,39 @@ def to_stored(settings: Settings) -> dict[str, object]:
     marked = {name: encode(values[name]) for name in OBJECTS}
     named = {"search": settings.search_name, "scheduler": settings.scheduler_name}
     return {**values, **marked, **named, "workload": texts_of(settings.workload)}
+
+
+def _with_content(config: object) -> object:
+    """The content of a file with a space; other configurations as they are given."""
+    is_file = isinstance(config, (str, Path)) and Path(config).is_file()
+    return space_content(config) if is_file and has_space(cast("str", config)) else config
+
+
+def unlike(study: StudyRecord, settings: Settings, names: Collection[str]) -> dict[str, tuple[object, object]]:
+    """The options that are not as ``study.json`` has them, with its values and these.
+
+    A space is compared by its content, an object by its label. Of two mappings it is what differs.
+    """
+    found: dict[str, tuple[object, object]] = {}
+    asked = json.loads(json.dumps(to_stored(settings)))
+    stored = {**json.loads(json.dumps(to_stored(Settings()))), **(study.options or {})}
+    for name in names:
+        own, other = _compared(name, stored[name]), _compared(name, asked[name])
+        if own != other:
+            if isinstance(own, Mapping) and isinstance(other, Mapping):
+                apart = [key for key in {**own, **other} if own.get(key, name) != other.get(key, name)]
+                own, other = ({key: one[key] for key in apart if key in one} for one in (own, other))
+            found[name] = own, other
+    return found
+
+
+def _compared(name: str, value: object) -> object:
+    if name == "space" and value is not None:
+        given = given_space(value)
+        more = {"defaults": given.defaults, "points": given.points}
+        others = {key: one for key, one in more.items() if one}
+        return {**given.space, **others} if isinstance(given.space, Mapping) else given.space
+    return _with_content(value) if name == "config" else canonical(value)
 
 
 def from_stored(stored: Mapping[str, object]) -> Settings:
@@ -111,17 +151,33 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
     """The settings of a study that is continued, in which those that are given now replace its own.
 
     Raises:
-        InputError: one of its own has objects, and must be given again.
+        InputError: one of its own has objects, and must be given again, or one cannot be changed.
     """
     _check_given_again(study, settings)
     stored, given = study.options or {}, settings.given()
+    kept = {*KEPT, *(OF_SPACE if stored.get("search") else ())} & set(given)
+    for name, (known, other) in unlike(study, settings, kept).items():
+        rule = f"{settings.resume} has {option(name, known)}"
+        raise ParameterError(name, other, rule, "leave it out, or start a new study")
+    given = {name: value for name, value in given.items() if name not in kept or name in _objects_in(stored)}
     if set(MEMORY) & set(given):
         replaced = (*MEMORY, *["memory_estimation"] * (not settings.estimates_memory))
         stored = {name: value for name, value in stored.items() if name not in replaced}
     own = from_stored(stored)
     of_one_run: dict[str, object] = {"output": None, "time_limit": None, "dry_run": False}
-    of_one_run |= {f"{name}_options": () for name in NAMED if name in given}  # those of another sampler or pruner
+    if own.scheduler_name != settings.scheduler_name and "scheduler" in given:
+        of_one_run["scheduler_options"] = ()  # it has others
     return own.changed(**{**of_one_run, "threads": own.threads or study.plan.threads, **given})
+
+
+def with_options(study: StudyRecord, settings: Settings) -> StudyRecord:
+    """The record of a study that is resumed with these options."""
+    of_one_run = {"output", "resume", "dry_run", *["threads"] * (settings.threads == study.plan.threads)}
+    options = json.loads(json.dumps(to_stored(settings)))
+    options = {name: value for name, value in options.items() if name not in of_one_run}
+    if study.options is None:
+        return replace(study, settings={**study.settings, **options})
+    return replace(study, options={**study.options, **options})
 
 
 def needs_objects(study: StudyRecord) -> bool:

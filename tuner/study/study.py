@@ -74,8 +74,9 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         if given is None:
             executor = started.enter_context(closing(for_plan(executor, study.plan, settings)))
         folder = open_folder(study, console)
+        folder.code = len(record.code) or None
         with closing(folder):
-            if record is not study.record:
+            if record != study.record:
                 folder.describe(record)
             around = Surroundings(executor, console, interrupt, trackers)
             decisions.open(folder.path / DECISIONS)

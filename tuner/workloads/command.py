@@ -46,7 +46,8 @@ class Command(CommandLine):
         _starting(self.start)
         module = next((after for word, after in pairwise(words) if word == MODULE), "")
         self._file = next((word for word in rest if Path(word).is_file()), first)
-        self.name = name_of(module or Path(self._file).stem)
+        self.path = Path(self._file)
+        self.name = name_of(module or self.path.stem)
 
     def run(self, config: Config, data: object, session: Session) -> None:
         """Runs the command, and reads what it and its processes print."""

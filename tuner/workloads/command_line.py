@@ -61,6 +61,7 @@ class CommandLine(Program):
 
     Attributes:
         program: what it is called in messages.
+        path: the file with its code, if it has one.
         start: the words with which people start it.
         arguments: the words behind these.
         how: see ``How``.
@@ -68,6 +69,7 @@ class CommandLine(Program):
 
     own_process = True
     program: str
+    path: Path
     start: tuple[str, ...]
     arguments: tuple[str, ...]
     how = How()
