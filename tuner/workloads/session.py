@@ -22,7 +22,7 @@ RESERVED_METRICS = (
     *("trial_id", "workload", "name", "seed", "status", "attempts", "epochs", "duration_s", "device", "gpu_fraction"),
     *("estimated_memory_gb", "peak_memory_gb", "peak_ram_gb", "error", "limit_gb", "limit_ram_gb", "short_of"),
     *("rank_peaks_gb", "parent_checkpoint", "estimated_bytes", "peak_bytes", "peak_ram_bytes", "limit_bytes"),
-    *("limit_ram_bytes", "rank_peaks"),
+    *("limit_ram_bytes", "rank_peaks", "order"),
     *("lost", "phase", "started_at", "ended_at", "study", "best_epoch"),
 )
 
