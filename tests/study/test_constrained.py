@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import nn
 
 import tuner
+from tuner.decisions.events import Concluded, Ended, Planned
+from tuner.decisions.state import State, apply
+from tuner.objective import Objective
+from tuner.spec.settings import Settings
+from tuner.study.judging import Judging
+from tuner.trial import GB, AttemptResult, MemoryEstimate, Request, Trial
 
 SPACE = {"hidden": {"choice": [2**n for n in range(3, 13)]}, "lr": {"uniform": [0.0, 1.0]}}
 QUICK: dict[str, Any] = {"in_process": True, "max_workers": 1}
@@ -46,6 +53,17 @@ def test_a_resumed_study_counts_what_was_left_out(tmp_path: Path) -> None:
     first = tuner.run(train, search="tpe", num_samples=2, output=tmp_path / "out", **kept, **OPTIONS)
     again = tuner.run(train, resume=tmp_path / "out", num_samples=3, estimate=build, report=False, **QUICK)
     assert [sum(bool(row.attempts) for row in result.trials) for result in (first, again)] == [2, 3]
+
+
+def test_a_search_is_told_a_trials_size_as_it_was_estimated_when_it_ran() -> None:
+    told: list[Any] = []
+    searcher = Mock(tell=lambda *_, excess: told.append(excess))
+    settings = Settings(search="tpe", constraints="estimated_gb <= 1")
+    now, trial = MemoryEstimate("static", context_bytes=GB), Trial("t001", "toy", "a", {}, 0)
+    state = apply(State(), Planned((Request(trial, now, GB),), {}))
+    ended = Ended(trial, AttemptResult("completed"), {"loss": 1.0}, estimated_bytes=3 * GB)
+    Judging({"toy": Objective("loss")}, settings, searcher).hear(state, Concluded(ended))
+    assert told == [[2.0]]
 
 
 def test_a_constraint_on_what_is_not_known_before_is_refused(tmp_path: Path) -> None:

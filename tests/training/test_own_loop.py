@@ -105,6 +105,7 @@ def test_a_resumed_training_ends_as_if_it_had_not_been_interrupted(
     halved.close()
     torch.manual_seed(99)
     first, *reports, last = train(workload, tmp_path, **values)
+    reports = [report for report in reports if not report.again]
     assert (first.epoch, reports) == (epoch, whole[epoch + 1 : -1])
     assert last.metrics == whole[-1].metrics
     assert all(torch.equal(last.weights[name], value) for name, value in whole[-1].weights.items())

@@ -88,7 +88,7 @@ class PlanRecord:
     tight: Sequence[str] = field(default_factory=list)  # the names of trials with less than they would cache
     # The shares in bytes of first trials whose footprints were not known yet. They are no estimates.
     first_shares: Sequence[Size] = field(default_factory=list)
-    # Expected times, as far as they were known: an epoch of each workload's slowest trial, and all trials together.
+    # Expected times, as far as they were known: an epoch of each trial by its id, and all trials together.
     epoch_seconds: Mapping[str, Amount] = field(default_factory=dict)
     seconds: Amount | None = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 
-from tuner.decisions.constraints import excesses, known_figures
+from tuner.decisions.constraints import ESTIMATED, excesses, known_figures
 from tuner.decisions.events import Concluded, Decision, Dropped, Ended, Event, Planned, PruneAsked, Reported
 from tuner.decisions.state import State
 from tuner.objective import Objective
@@ -13,7 +13,7 @@ from tuner.search.optuna_names import FIFO, PBT, make_pruner
 from tuner.search.searchers import Searcher
 from tuner.search.searchers import State as Ending
 from tuner.spec.settings import Settings
-from tuner.trial import Status, Trial
+from tuner.trial import GB, Status, Trial
 
 ENDINGS: Mapping[Status, Ending] = {
     "completed": "completed",
@@ -65,7 +65,8 @@ class Judging:
                 self._tell(state, event.trial, "unfit", {})
         elif isinstance(event, Concluded):
             ended = event.ended
-            self._tell(state, ended.trial, ENDINGS.get(ended.result.status, "failed"), ended.metrics)
+            ending, size = ENDINGS.get(ended.result.status, "failed"), ended.estimated_bytes
+            self._tell(state, ended.trial, ending, ended.metrics, size)
         elif isinstance(event, Dropped):
             self._tell(state, event.outcome.trial, "failed" if event.outcome.status == "failed" else "unfit", {})
 
@@ -90,10 +91,19 @@ class Judging:
         elif any(stops) and report.trial_id in state.running:  # another one is stopped when it is as far again
             self._unworthy.add(report.trial_id)
 
-    def _tell(self, state: State, trial: Trial, ending: Ending, metrics: Mapping[str, float | None]) -> None:
+    def _tell(
+        self,
+        state: State,
+        trial: Trial,
+        ending: Ending,
+        metrics: Mapping[str, float | None],
+        estimated_bytes: int = 0,
+    ) -> None:
         excess: list[float] = []
         if self._constraints:
             known = known_figures(state.requests[trial.trial_id].estimate)
+            if ESTIMATED in known and estimated_bytes:  # as it was when it began; later ones may be corrected
+                known[ESTIMATED] = estimated_bytes / GB
             excess = excesses(self._constraints, {**known, **metrics})
         values = [metrics.get(one.metric) for one in self._objectives[trial.workload].all]
         for judge in self._judges[trial.workload]:

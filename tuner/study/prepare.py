@@ -41,7 +41,7 @@ from tuner.study.live_search import Search, Searching, fitting, unwanted
 from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
 from tuner.study.population import Population, following
 from tuner.study.resume import asks_of, check_same, description, events_of, with_batches_of, with_code
-from tuner.trial import KNOWN, Device, Request, Trial
+from tuner.trial import KNOWN, Device, MemoryEstimate, Request, Trial
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
 
 if TYPE_CHECKING:
@@ -177,6 +177,8 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     settings, tasks = loaded.settings, loaded.tasks
     mine = usable(devices, settings)
     sized = size_batches(tasks, loaded.trials, mine, settings)
+    if settings.resume:
+        sized = timed_as_before(sized, loaded.record.plan.epoch_seconds)
     steering = _steering(loaded, mine, sized)
     searching, whole = steering.searching, whole_of(mine, settings)
 
@@ -256,6 +258,20 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
         for paused in [] if population else course.state.paused:
             course.take(goes_on(course.state, paused, following(paused.trial, paused.epochs)))
     return Steering(course, feedback, packing, searching, population, order)
+
+
+def timed_as_before(sized: SizedTrials, kept: Mapping[str, float]) -> SizedTrials:
+    """The trials with the times that were expected as their study began: since then, its own have been timed."""
+
+    def timed(trial_id: str, estimate: MemoryEstimate) -> MemoryEstimate:
+        now, step = estimate.epoch_seconds, estimate.step_seconds
+        then = kept.get(trial_id, now) if kept else None
+        return replace(estimate, epoch_seconds=then, step_seconds=then and now and step and step * (then / now))
+
+    known = sized.estimates
+    requests = [replace(one, estimate=timed(one.trial.trial_id, one.estimate)) for one in known.requests]
+    raw = {trial_id: timed(trial_id, estimate) for trial_id, estimate in known.raw.items()}
+    return replace(sized, estimates=replace(known, requests=tuple(requests), raw=raw))
 
 
 def _bounded(request: Request, most: int, ram: int) -> Request:

@@ -138,12 +138,8 @@ def _first_shares(study: Study, before: PlanRecord) -> list[int]:
 
 
 def _epoch_seconds(study: Study) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for request in study.requests:
-        seconds = request.estimate.epoch_seconds
-        if seconds and seconds <= LARGEST_AMOUNT:
-            found[request.trial.workload] = max(seconds, found.get(request.trial.workload, 0.0))
-    return found
+    known = {request.trial.trial_id: request.estimate.epoch_seconds for request in study.estimates.requests}
+    return {trial_id: seconds for trial_id, seconds in known.items() if seconds and seconds <= LARGEST_AMOUNT}
 
 
 def _tight(study: Study) -> list[str]:
