@@ -62,6 +62,7 @@ def test_metrics_and_texts_that_are_missing_are_not_zero_and_blank() -> None:
     frame = frame_of([attempt(val_loss=0.5, best_epoch=3), attempt(trial_id="t2", device=None, error="x")])
     assert frame.val_loss.isna().tolist() == frame.best_epoch.isna().tolist() == [False, True]
     assert (frame.best_epoch.dtype, frame.error.tolist(), frame.device.tolist()) == ("Int64", ["", "x"], ["cpu", ""])
+    assert frame.peak_ram_gb.dtype == "float64" and frame.peak_ram_gb.isna().all()
     assert frame_of([]).empty and list(frame_of([], ["name"])) == ["name"]
 
 

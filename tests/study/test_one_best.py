@@ -43,6 +43,19 @@ def test_with_seeds_all_name_the_best_seed_of_the_best_mean(
     assert "best single trial: who=a (seed 1), acc 0.8100" in capsys.readouterr().out
 
 
+def test_further_seeds_can_make_a_trial_the_best_whose_weights_are_gone_which_is_told(tmp_path: Path) -> None:
+    def train(config: Config) -> None:
+        value = {"a": (0.9, 0.1), "b": (0.8, 0.7)}[config["who"]][torch.initial_seed() % 2]
+        tuner.report(acc=value, checkpoint={"who": config["who"]})
+
+    assert run(train, tmp_path / "out").best_model() == {"who": "a"}
+    result = tuner.run(train, resume=tmp_path / "out", seeds=2, in_process=True, report=False)
+    assert (result.best_config, result.best_value) == ({"who": "b"}, 0.8)
+    told = r"has the weights of who=b \(seed 1\): those of the best trial, who=b \(seed 0\), were not kept"
+    with pytest.warns(UserWarning, match=told):
+        assert result.best_model() == {"who": "b"}
+
+
 def interrupted(train: Any, folder: Path, reports: int, **options: Any) -> None:
     """Ends a study as Ctrl-C does, after so many reports."""
     left = [reports]

@@ -83,7 +83,7 @@ def best_lines(found: Comparison) -> list[str]:
     lines = []
     for workload, objective in found.objectives.items():
         if row := found.best(found.matching, workload):
-            which, name = _which(found, row), _named(found, row)
+            which, name = _called(found, row)
             whose = f" of {row.study}" if len(found.studies) > 1 else ""
             value = best_value_text(row, found.rows, objective)
             lines.append(f"{which}: {name}{whose}, {value}. {again(found, row)}")
@@ -91,23 +91,14 @@ def best_lines(found: Comparison) -> list[str]:
 
 
 def _best(found: Comparison, rows: Sequence[Attempt], workload: str) -> str:
-    """The best of a study's rows; empty where none is completed."""
-    row = found.best(rows, workload)
-    if row is None:
+    """The best of a study's rows; empty where none has reported the metric."""
+    if (row := found.best(rows, workload)) is None:
         return ""
-    return f"{_which(found, row)} {_named(found, row)}, {best_value_text(row, rows, found.objectives[workload])}"
+    return f"{' '.join(_called(found, row))}, {best_value_text(row, rows, found.objectives[workload])}"
 
 
-def _which(found: Comparison, row: Attempt) -> str:
-    return "best single trial" if _has_seeds(found, row) else "best"
-
-
-def _named(found: Comparison, row: Attempt) -> str:
-    seed = row.seed if _has_seeds(found, row) else None
-    return title(row.workload, row.name, several=len(found.objectives) > 1, seed=seed)
-
-
-def _has_seeds(found: Comparison, row: Attempt) -> bool:
-    """Whether a row's study has several seeds of its workload."""
-    key = (row.study, row.workload)
-    return has_seeds([row for row in found.rows if (row.study, row.workload) == key])
+def _called(found: Comparison, row: Attempt) -> tuple[str, str]:
+    """What a best row is, and the name of its trial, with the seed if its study has several."""
+    several = has_seeds([own for own in found.rows if (own.study, own.workload) == (row.study, row.workload)])
+    name = title(row.workload, row.name, several=len(found.objectives) > 1, seed=row.seed if several else None)
+    return "best single trial" if several else "best", name

@@ -43,7 +43,7 @@ def _column(values: Sequence[object]) -> pd.Series:
     elif kinds == {int} and all(isinstance(value, int) and -LARGEST <= value < LARGEST for value in known):
         kind = "Int64" if gaps else "int64"
     else:
-        kind = "float64" if float in kinds and kinds <= {int, float} else "object"
+        kind = "float64" if kinds <= {int, float} and (float in kinds or not kinds) else "object"
     filled = [pd.NA if value is MISSING else value for value in values] if kind in ("boolean", "Int64") else values
     return pd.Series(list(filled), dtype=kind)
 

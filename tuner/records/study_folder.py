@@ -182,12 +182,11 @@ class StudyFolder:
         return list(self._journal.rows)
 
     def recorded(self, record: StudyRecord) -> RecordedStudy:
-        """The study as it is now, whose rows have every hyperparameter as those of ``rows``."""
-        attempts = with_defaults(self._journal.rows, self.defaults)
-        return RecordedStudy(self.path, self.path.resolve().name, attempts, record, self._objectives)
+        """The study as it is now, as whoever opens the folder has it."""
+        return RecordedStudy(self.path, self.path.resolve().name, self.attempts(), record, self._objectives)
 
     def rows(self) -> list[Attempt]:
-        """The latest attempt of each trial that has ended, in the order of trials.
+        """The rows of the table for people: the latest attempt of each trial that has ended, in the order of trials.
 
         A row also has the hyperparameters that only others of its workload set, at their defaults.
         """
@@ -231,6 +230,8 @@ class StudyFolder:
         staged = self._staged(row.workload, row.trial_id)
         try:
             content = weights()
+            if not content and row.status != "completed" and row.trial_id in there:
+                return row, None  # those of an earlier attempt stay
             if content or next(self.path.glob(f"{self._best_path(row.workload).name}*"), None):
                 atomic_files.write_file(staged, content)
         except Exception as error:  # the result is recorded in any case

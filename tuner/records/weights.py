@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.errors import InputError, one_line
+from tuner.errors import InputError, one_line, printable
 from tuner.machine.regular_files import regular
 from tuner.records.files import BEST, STUDY, best_name
+from tuner.records.recorded_study import open_study
 from tuner.records.study_record import read_study
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import WAS_OBJECT, Classes, find_workload
@@ -44,6 +47,7 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
         content = torch.load(regular(path), map_location="cpu", weights_only=True)
         if name not in (None, content["workload"]):
             raise InputError(f"{path} is of workload {content['workload']!r}, not {name!r}")
+        _warn_of_better(path, content)
         if content.get("program"):
             return _checkpoint(content, path)
         known = {} if content["workload"] in BUILT_IN else _classes(path.parent)
@@ -65,6 +69,17 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, EOFError) as error:
         raise InputError(f"{path} cannot be loaded: {one_line(error)}") from error
     return model.eval().requires_grad_(False)
+
+
+def _warn_of_better(path: Path, content: Mapping[str, Any]) -> None:
+    """Warns where the best trial is another one: its weights were lost, or it is the best only by further seeds."""
+    with suppress(InputError):  # beside the weights there is no study
+        study = open_study(path.parent)
+        best = study.best(content["workload"]) if content["workload"] in study.objectives else None
+        if best and (best.name, best.seed) != (content.get("name"), content.get("seed")):
+            known = f"{content.get('name')} (seed {content.get('seed')})"
+            lost = f"those of the best trial, {best.name} (seed {best.seed}), were not kept"
+            warnings.warn(printable(f"{path} has the weights of {known}: {lost}"), stacklevel=4)
 
 
 def whose(path: Path) -> tuple[str, int] | None:

@@ -13,8 +13,8 @@ from tuner.errors import TunerError, one_line
 from tuner.hyperparameters import shrunk
 from tuner.objective import Objective
 from tuner.records.attempts import NOT_KEPT, Attempt
-from tuner.records.epochs import read_epochs, seconds_per_epoch
-from tuner.records.files import EPOCHS, RESULTS
+from tuner.records.epochs import seconds_per_epoch
+from tuner.records.files import RESULTS
 from tuner.records.recorded_study import open_study
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def learn_from(study: Study, result: StudyResult, console: Console) -> None:
     """Records what completed trials took, so that later studies on this machine estimate better."""
     names = {device.label: device.name for device in result.plan.devices}
-    took = seconds_per_epoch(read_epochs(Path(result) / EPOCHS))
+    took = seconds_per_epoch(result.study.epochs)
     ended: dict[tuple[str, str], list[tuple[MemoryEstimate, Attempt]]] = {}
     for row in result.trials:
         raw = result.estimates.get(row.trial_id)  # a changed line of the journal may be of no trial
@@ -114,7 +114,7 @@ def _print_end(console: Console, study: Study, result: StudyResult, record: Stud
     folder, several = Path(result), len(study.objectives) > 1
     tables = not (study.selected.returns_table and in_notebook())
     programs = record.programs
-    figures = Figures(result.trials, study.attempts, result.plan, study.settings, programs)
+    figures = Figures(result.trials, result.study.attempts, result.plan, study.settings, programs)
     lines = [estimate_accuracy(result.trials, record.plan.first_shares)] if study.settings.estimates_memory else []
     lines += [f"advice: {said}" for said in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]

@@ -81,7 +81,6 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
             around = Surroundings(executor, console, interrupt, trackers)
             decisions.open(folder.path / DECISIONS)
             broken = execute(study, steering, folder, record, around)
-            study = replace(study, attempts=folder.attempts())
             if selected.optuna and (scales := selected.optuna.scales()):  # an objective defines its space as it runs
                 record = replace(record, scales=scales)
                 folder.describe(record)
