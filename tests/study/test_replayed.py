@@ -119,8 +119,9 @@ def test_a_pruner_in_pieces_ends_whom_it_does_at_once(
         {"search": "tpe", "constraints": ("other <= 0.6",)},
         {"search": "random", "constraints": ("other <= 0.6",)},
         {"search": "cmaes", "points": [{"x": 0.5, "kind": "b"}, {"x": 0.1}]},
+        {"search": "nsgaii", "points": [{"x": 0.75, "kind": "b"}, {"x": 0.5}], "space": STEPS},
     ],
-    ids=["two objectives", "constraints", "random with constraints", "points"],
+    ids=["two objectives", "constraints", "random with constraints", "points", "points of steps"],
 )
 def test_objectives_constraints_and_points_in_pieces(options: dict[str, Any], tmp_path: Path) -> None:
     options = {"space": SPACE, **OPTIONS.get(options["search"], {}), **options}
