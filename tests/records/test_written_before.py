@@ -34,7 +34,15 @@ def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
     before, now = json.loads((WRITTEN / "study.json").read_bytes()), json.loads(read_study(WRITTEN).to_json())
     before["plan"]["first_shares"] = before["plan"].pop("first_shares_gb")
     listed = [{"name": one.pop("name"), "values": one} for one in before["configurations"]]
-    assert now == {**before, "last_epoch": None, "calls": {}, "further": {}, "configurations": listed, "id": ""}
+    assert now == {
+        **before,
+        "last_epoch": None,
+        "calls": {},
+        "further": {},
+        "configurations": listed,
+        "id": "",
+        "code": [],
+    }
     assert [(row.estimated_bytes, row.limit_bytes) for row in attempts] == [(3 * 2**29, 3 * 2**29)] * 3
     assert [line.memory_bytes for line in read_epochs(WRITTEN / "epochs.jsonl")][:1] == [round(0.1903 * 2**30)]
     assert len(read_epochs(WRITTEN / "epochs.jsonl")) == len((WRITTEN / "epochs.jsonl").read_text().splitlines())

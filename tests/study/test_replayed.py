@@ -12,6 +12,7 @@ import optuna
 import pytest
 
 import tuner
+from tests.support.toy import Batched
 from tuner.decisions.events import Reported
 from tuner.search.optuna_names import SEARCHES
 
@@ -118,8 +119,9 @@ def test_a_pruner_in_pieces_ends_whom_it_does_at_once(
         {"search": "tpe", "constraints": ("other <= 0.6",)},
         {"search": "random", "constraints": ("other <= 0.6",)},
         {"search": "cmaes", "points": [{"x": 0.5, "kind": "b"}, {"x": 0.1}]},
+        {"search": "nsgaii", "points": [{"x": 0.75, "kind": "b"}, {"x": 0.5}], "space": STEPS},
     ],
-    ids=["two objectives", "constraints", "random with constraints", "points"],
+    ids=["two objectives", "constraints", "random with constraints", "points", "points of steps"],
 )
 def test_objectives_constraints_and_points_in_pieces(options: dict[str, Any], tmp_path: Path) -> None:
     options = {"space": SPACE, **OPTIONS.get(options["search"], {}), **options}
@@ -243,3 +245,16 @@ def test_changed_code_is_noted_and_its_rows_are_marked(tmp_path: Path, capsys: p
     frame = tuner.results(tmp_path / "o")
     assert sorted(frame["code_version"]) == sorted(result.to_frame()["code_version"]) == [1, 1, 1, 2, 2]
     assert len(tuner.results(tmp_path / "o", where="code_version=2")) == 2
+
+
+def test_suggestions_that_cannot_be_used_are_recorded_and_asked_for_again(tmp_path: Path) -> None:
+    space = {"batch_size": {"int": [2, 9]}, "accumulation": {"choice": [2]}, "lr": {"uniform": [0, 1]}, "epochs": 1}
+    call = {**CALL, "metric": None, "direction": None, "space": space, "search": "tpe"}
+    whole = tuner.run(Batched(), num_samples=14, output=tmp_path / "whole", **call)
+    pieces = tuner.run(Batched(), num_samples=3, output=tmp_path / "o", **call)
+    for number in (6, 14):
+        pieces = tuner.run(Batched(), num_samples=number, resume=tmp_path / "o", in_process=True, report=False)
+    assert [dict(row.config) for row in pieces.trials] == [dict(row.config) for row in whole.trials]
+    lines = map(json.loads, filter(None, (tmp_path / "o" / "suggestions.jsonl").read_text().splitlines()))
+    refused = [values["batch_size"] for line in lines for values in line["refused"]]
+    assert refused and all(size % 2 for size in refused)

@@ -208,6 +208,21 @@ def test_a_search_goes_on_after_a_trial_that_needs_more_than_any_device(gpu_16gb
     assert isinstance(course.decide(0.0), Planned)
 
 
+@pytest.mark.parametrize(("workers", "asked"), [(1, 1), (3, 3), (100, 8)])
+def test_no_more_is_suggested_before_anything_runs_than_can_run_at_once(
+    workers: int, asked: int, gpu_16gb: Device
+) -> None:
+    workload = Toy()
+    search = Search(workload, Spy(new_study(make_sampler("tpe")), parse_space(SPACE, workload.schema, "")), {})
+    settings, tasks = Settings(num_samples=20, model_memory_gb=1), {"toy": TrainingTask(workload, None)}
+    searching = Searching(search, tasks, [gpu_16gb], settings, Estimates(), Packing())
+    course = Course(State(), [searching])
+    planned: list[int] = []
+    searching.begin(course, lambda fit: planned.append(len(fit)) or workers)  # type: ignore[func-returns-value]
+    assert len(course.state.waiting) == len(searching.begun) == asked
+    assert planned == list(range(1, asked + 1)), "the plan is made anew with each"
+
+
 def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies(gpu_16gb: Device) -> None:
     trials = [Trial(trial_id, "toy", trial_id, {"epochs": 16}, 0) for trial_id in "ab"]
     requests = tuple(Request(trial, MemoryEstimate("given"), GB) for trial in trials)
@@ -338,7 +353,7 @@ def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
     assert sampled(2, output=str(tmp_path / "out")) == ["t001", "t002"]
     assert sampled(3, resume=str(tmp_path / "out")) == ["t001", "t002", "t003"]
     assert len((tmp_path / "out" / "attempts.jsonl").read_text().splitlines()) == 3
-    assert json.loads((tmp_path / "out" / "study.json").read_text())["options"] == {"num_samples": 3}
+    assert json.loads((tmp_path / "out" / "study.json").read_text())["options"]["num_samples"] == 3
     with pytest.raises(InputError, match=r"its configurations are different \(it has 3, not 2\)"):
         sampled(2, resume=str(tmp_path / "out"))
 

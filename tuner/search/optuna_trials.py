@@ -49,7 +49,7 @@ class OptunaTrials(Searcher):
         self._most = size(self._space) if isinstance(study.sampler, BruteForceSampler) else math.inf
         self._widest = WIDEST if isinstance(study.sampler, GPSampler) else math.inf
         self._trials: dict[str, optuna.Trial] = {}
-        self._replaced: BaseSampler | None = None  # the sampler that would suggest other values than an earlier one
+        self._ends = False  # whether another sampler goes on, as this one would suggest other values than it did
         self._unrun = 0  # trials that never ran as they break constraints, less those with a value
         self._stopped: dict[str, int] = {}  # after which epoch the pruner stopped a trial
 
@@ -57,9 +57,9 @@ class OptunaTrials(Searcher):
         """Values for a new trial, of which conditions may leave out some; None if the sampler has no more."""
         if self.study._stop_flag or len(self.study.get_trials(deepcopy=False)) >= self._most:
             return None
-        if self._replaced:
-            self.study.sampler, self._replaced = self._anew() if self._anew else self._replaced, None
-        return self._asked(trial_id, self._points[:1])
+        if self._ends and self._anew:
+            self.study.sampler, self._ends = self._anew(), False
+        return self._asked(trial_id)
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
         """Adds a trial of an earlier process; its reports and its end follow.
@@ -67,18 +67,17 @@ class OptunaTrials(Searcher):
         The sampler is asked again. So it comes to the same state, wherever it keeps that. If it suggests other values
         than then, the trial gets those that it had, and a new sampler goes on after that.
         """
-        sampler = self.study.sampler
-        if isinstance(sampler, GPSampler):  # it would fit a model for values that are known
-            self.study.sampler, self._replaced = RandomSampler(), sampler
-        known = in_optuna(self._space, values)
-        points = [in_optuna(self._space, point) for point in self._points[:1]]
-        asked = self._asked(trial_id, [point for point in points if point.items() <= known.items()])
+        sampler, known = self.study.sampler, in_optuna(self._space, values)
+        fits = isinstance(sampler, GPSampler)  # it would fit a model for values that are known
+        self.study.sampler = RandomSampler() if fits else sampler
+        asked = self._asked(trial_id, known)
+        self.study.sampler = sampler
         if in_optuna(self._space, asked).items() <= known.items():
             return
-        if not self._replaced:
+        if not (fits or self._ends):
             name, goes_on = type(sampler).__name__, "it is told what was tried, and goes on with another seed"
             self.differs = f"search: {name} suggests other values now than {trial_id} had: {goes_on}"
-            self._replaced = sampler
+        self._ends = True
         number, storage = self._trials[trial_id]._trial_id, self.study._storage
         frozen = storage.get_trial(number)
         frozen.params, frozen.distributions = {}, {}
@@ -121,9 +120,10 @@ class OptunaTrials(Searcher):
         else:
             self.study.tell(trial, state=STATES.get(state, TrialState.FAIL))
 
-    def _asked(self, trial_id: str, points: Sequence[Mapping[str, ConfigValue]]) -> Mapping[str, ConfigValue]:
-        for point in points:
-            self.study.enqueue_trial(in_optuna(self._space, point))
+    def _asked(self, trial_id: str, known: Mapping[str, ConfigValue] | None = None) -> Mapping[str, ConfigValue]:
+        point = in_optuna(self._space, self._points[0]) if self._points else {}
+        if point and (known is None or point.items() <= known.items()):
+            self.study.enqueue_trial(point)
             self._points.pop(0)
         trial = self._trials[trial_id] = self.study.ask()
         return suggested(trial, self._space, self._widest)
