@@ -12,7 +12,7 @@ from tests.simulated.studies import run_study
 from tests.simulated.whole import run_whole
 from tuner.decisions import policies, retry, state
 from tuner.decisions.accounts import Account
-from tuner.decisions.events import Concluded, Ended, Event, Reported
+from tuner.decisions.events import Concluded, Ended, Event, Planned, Reported
 from tuner.decisions.packer import Packer
 from tuner.decisions.policies import Retrying
 from tuner.decisions.queue import Queue
@@ -171,6 +171,13 @@ def a_second_best(patch: Patch) -> None:
     wrapped(patch, study_folder, "ranked", last)
 
 
+def a_recall_before_the_telling(patch: Patch) -> None:
+    def first(original: Any, *given: Any) -> list[Event]:
+        return sorted(original(*given), key=lambda event: not isinstance(event, Planned))
+
+    wrapped(patch, prepare, "events_of", first)
+
+
 def a_constraint_that_is_not_looked_at(patch: Patch) -> None:
     patch.setattr(live_search, "unwanted", lambda *_: "")
 
@@ -213,6 +220,7 @@ WHOLE: dict[Callable[[Patch], None], str] = {
     a_member_that_is_decided_too_early: "it is decided too early how a member goes on",
     a_checkpoint_that_is_not_read: "a trial does not go on with what it has|begins with less than it takes over",
     a_second_best: "the kept weights are not the best trial's",
+    a_recall_before_the_telling: "a resume changes what is suggested",
     a_constraint_that_is_not_looked_at: "a trial runs that is known to break a constraint",
     a_search_that_counts_wrongly: "more trials run than were asked for",
     a_recalled_trial_with_other_values: "a configuration is suggested twice",

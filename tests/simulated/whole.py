@@ -53,7 +53,7 @@ FINITE = {"w": {"choice": [1, 2, 4]}, "n": {"int": [1, 4]}}
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where nothing waits for a disk
 FITS = "estimated_gb <= 2"
 EVENTS = (20, 60, 150)  # the most of a process that ends early
-ONCE = ("bruteforce", "grid")  # searches that suggest nothing twice
+ONCE = ("bruteforce", "grid", "qmc", "random")  # searches that suggest nothing twice
 REPLAYED = tuple({*KINDS} - {"gp"})  # with one worker, a resume of these changes nothing
 
 
