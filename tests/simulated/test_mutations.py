@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.simulated.studies import run_study
-from tests.simulated.whole import run_whole
+from tests.simulated.whole import KINDS, Whole, run_whole
 from tuner.decisions import policies, retry, state
 from tuner.decisions.accounts import Account
-from tuner.decisions.events import Concluded, Ended, Event, Reported
+from tuner.decisions.events import Concluded, Ended, Event, Planned, Reported
 from tuner.decisions.packer import Packer
 from tuner.decisions.policies import Retrying
 from tuner.decisions.queue import Queue
@@ -171,6 +171,13 @@ def a_second_best(patch: Patch) -> None:
     wrapped(patch, study_folder, "ranked", last)
 
 
+def a_recall_before_the_telling(patch: Patch) -> None:
+    def first(original: Any, *given: Any) -> list[Event]:
+        return sorted(original(*given), key=lambda event: not isinstance(event, Planned))
+
+    wrapped(patch, prepare, "events_of", first)
+
+
 def a_constraint_that_is_not_looked_at(patch: Patch) -> None:
     patch.setattr(live_search, "unwanted", lambda *_: "")
 
@@ -204,18 +211,23 @@ FAULTS: dict[Callable[[Patch], None], str] = {  # with what the rules say of eac
 }
 
 
-WHOLE: dict[Callable[[Patch], None], str] = {
-    a_pause_that_overwrites_a_completion: "a completed trial is planned again",
-    a_pause_that_is_forgotten: "a member trains through its next pause",
-    a_checkpoint_that_is_removed_too_early: "a checkpoint is taken over that was removed",
-    a_member_that_gives_up_what_it_has: "have the same number|an interrupted member gives up what it has",
-    a_member_that_takes_over_a_worse_one: "a member takes over a worse one",
-    a_member_that_is_decided_too_early: "it is decided too early how a member goes on",
-    a_checkpoint_that_is_not_read: "a trial does not go on with what it has|begins with less than it takes over",
-    a_second_best: "the kept weights are not the best trial's",
-    a_constraint_that_is_not_looked_at: "a trial runs that is known to break a constraint",
-    a_search_that_counts_wrongly: "more trials run than were asked for",
-    a_recalled_trial_with_other_values: "a configuration is suggested twice",
+# The same of whole studies, with the kinds of those that it can be in.
+WHOLE: dict[Callable[[Patch], None], tuple[str, tuple[str, ...]]] = {
+    a_pause_that_overwrites_a_completion: ("a completed trial is planned again", ("pbt",)),
+    a_pause_that_is_forgotten: ("a member trains through its next pause", ("pbt",)),
+    a_checkpoint_that_is_removed_too_early: ("a checkpoint is taken over that was removed", ("pbt",)),
+    a_member_that_gives_up_what_it_has: ("have the same number|an interrupted member gives up what it has", ("pbt",)),
+    a_member_that_takes_over_a_worse_one: ("a member takes over a worse one", ("pbt",)),
+    a_member_that_is_decided_too_early: ("it is decided too early how a member goes on", ("pbt",)),
+    a_checkpoint_that_is_not_read: (
+        "a trial does not go on with what it has|begins with less than it takes over",
+        KINDS,
+    ),
+    a_second_best: ("the kept weights are not the best trial's", KINDS),
+    a_recall_before_the_telling: ("a resume changes what is suggested", ("tpe",)),
+    a_constraint_that_is_not_looked_at: ("a trial runs that is known to break a constraint", KINDS),
+    a_search_that_counts_wrongly: ("more trials run than were asked for", KINDS),
+    a_recalled_trial_with_other_values: ("a configuration is suggested twice", ("bruteforce",)),
 }
 
 
@@ -230,6 +242,8 @@ def test_a_fault_in_a_decision_is_found(fault: Callable[[Patch], None], monkeypa
 @pytest.mark.parametrize("fault", WHOLE, ids=lambda fault: fault.__name__)
 def test_a_fault_in_a_whole_study_is_found(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
     fault(monkeypatch)
-    with pytest.raises(AssertionError, match=WHOLE[fault]):
-        for seed in range(200):
-            run_whole(seed)
+    text, kinds = WHOLE[fault]
+    with pytest.raises(AssertionError, match=text):
+        for seed in range(500):
+            if Whole.of(seed).kind in kinds:
+                run_whole(seed)

@@ -53,7 +53,7 @@ FINITE = {"w": {"choice": [1, 2, 4]}, "n": {"int": [1, 4]}}
 IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # where nothing waits for a disk
 FITS = "estimated_gb <= 2"
 EVENTS = (20, 60, 150)  # the most of a process that ends early
-ONCE = ("bruteforce", "grid")  # searches that suggest nothing twice
+ONCE = ("bruteforce", "grid", "qmc", "random")  # searches that suggest nothing twice
 REPLAYED = tuple({*KINDS} - {"gp"})  # with one worker, a resume of these changes nothing
 
 
@@ -178,6 +178,9 @@ class Pretended(Executor):
         self.books.begins(trial, progress.epoch)
         yield Began(trial.trial_id, 1, 0.0)
         yield EpochReport(trial.trial_id, progress.epoch, trial.epochs)
+        if trial.until and progress.epoch >= trial.until:  # a kill came before its pause
+            store.pause()
+            yield Outcome(trial, "paused", placement, progress.reports[-1][1], progress.epoch)
         needs = int(needs_gb(trial.config) * world.factor * GB) if not trial.begun else 0
         status = "out_of_memory" if needs > placement.limit_bytes else ""
         status = status or ("failed" if fate.random() < 0.06 else "diverged" if fate.random() < 0.03 else "")
@@ -211,6 +214,7 @@ class Pretended(Executor):
     def _save(self, store: ProgramCheckpoints, progress: Progress, metrics: dict[str, float], gain: float) -> None:
         if is_best := metrics["loss"] < progress.best.get("loss", 1e9):
             progress.best = {**metrics, "best_epoch": progress.epoch}
+        progress.reports = [(progress.epoch, metrics)]
         store.save({"gain": gain}, progress, is_best=is_best)
 
 

@@ -20,7 +20,7 @@ from tuner.errors import WorkloadError
 from tuner.objective import Objective
 from tuner.records.attempts import FIXED
 from tuner.training import program_checkpoints
-from tuner.training.endings import Diverged, Fit, Pruned, Stopped, phase_of
+from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phase_of
 from tuner.training.program import run_program, warm_up_program
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
 from tuner.trial import EpochReport, Question, Trial
@@ -242,7 +242,7 @@ def test_a_trial_that_has_done_all_its_epochs_is_completed(asked: str, ending: t
     def told(function: Callable[..., Any], after: int) -> EpochReport | Question | Fit:
         """What a trial says in the end that is asked to end after so many reports."""
         reports.clear()
-        late = {asked: lambda: len(reports) >= after}
+        late: dict[str, Any] = {asked: lambda: len(reports) >= after}
         said = run_program(Function(function), trial, "data", ACCURACY, ProgramCheckpoints(None, trial), **late)
         for last in said:
             reports.extend([1] * (isinstance(last, EpochReport) and last.epoch > 0))
@@ -310,6 +310,16 @@ def test_a_damaged_checkpoint_is_not_used(tmp_path: Path) -> None:
     assert store.restore().epoch == 0
     assert store.last() is None
     assert "not used: it is damaged" in store.faults[0]
+
+
+def test_a_member_that_was_killed_before_its_pause_trains_no_further(tmp_path: Path) -> None:
+    events(rising, tmp_path)
+    again = replace(TRIAL, until=3)
+    training = run_program(Function(rising), again, "data", ACCURACY, ProgramCheckpoints(tmp_path, again))
+    with pytest.raises(Paused, match="Paused") as paused:
+        list(training)
+    assert paused.value.metrics["accuracy"] == 0.3
+    assert (tmp_path / "t001@1").is_dir()
 
 
 def test_a_member_whose_sources_checkpoint_is_gone_begins_anew(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from tuner.decisions.constraints import INFEASIBLE, broken, known_figures
 from tuner.decisions.events import Corrected, Decision, Dropped, Event, Opened, Planned, RoomSeen, Started
 from tuner.decisions.policies import Course, Packing
 from tuner.decisions.state import State
+from tuner.decisions.stopping import Enough
 from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.service import memory_key
 from tuner.reporting.texts import count_text
@@ -133,8 +134,8 @@ class Searching:
     def begin(self, course: Course, workers: Callable[[Sequence[Request]], int]) -> None:
         """Suggests trials before anything runs, beside those that are left, so that there is something to plan by.
 
-        They are as many as can run at once, for which ``workers`` plans, and at most ``first`` of the search. Those
-        that fit no device are dropped.
+        They are as many as can run at once, for which ``workers`` plans, and at most ``first`` of the search; none
+        if an earlier process had seen enough. Those that fit no device are dropped.
 
         Raises:
             InputError: none of its suggestions can be used, or the study has more than are asked for.
@@ -142,13 +143,14 @@ class Searching:
         self._rests = False
         if self.left < 0:
             raise fewer(self.settings, (self.settings.num_samples or 0) - self.left)
+        over = any(isinstance(policy, Enough) and policy.decide(course.state, 0.0) for policy in course.policies)
         while True:
             fit, misfits = fitting(course.state.left, self._whole, self.tasks, self.settings)
             most = min(self.search.first, workers(fit)) if fit else 1
             decided: Planned | Dropped | None = None
             if misfits:
                 decided = dropped(misfits[0], self._whole, self.settings)
-            elif not self._rests and len(fit) < most:
+            elif not (over or self._rests) and len(fit) < most:
                 decided = self.suggest()
             if decided is None:
                 break

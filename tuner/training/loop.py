@@ -83,6 +83,13 @@ def fit(
             progress.weights |= unchanging
         yield EpochReport(trial.trial_id, progress.epoch, last)
         yield from told_again(trial, last, progress.reports)
+
+        def pause_if_due() -> None:
+            if checkpoint and progress.reports and trial.until and trial.until <= progress.epoch < last:
+                checkpoint.pause(model, optimizer, progress)
+                raise Paused(progress.reports[-1][1])
+
+        pause_if_due()  # a kill may have come before that
         number, launching = count(1), Launching()
         enter("first step")
 
@@ -125,9 +132,7 @@ def fit(
                 checkpoint.save_if_due(model, optimizer, progress)
             enter("training")
             yield EpochReport(trial.trial_id, epoch, last, metrics, core_share=core_share)
-            if checkpoint and trial.until and trial.until <= epoch < last:
-                checkpoint.pause(model, optimizer, progress)
-                raise Paused(metrics)
+            pause_if_due()
         step.end()
         if not leads:
             yield Fit({}, {})

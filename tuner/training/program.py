@@ -58,6 +58,9 @@ def run_program(
     with phases() as enter:
         yield EpochReport(trial.trial_id, progress.epoch, trial.epochs)
         yield from told_again(trial, trial.epochs, progress.reports)
+        if trial.until and progress.epoch >= trial.until and progress.reports:  # a kill came before its pause
+            store.pause()
+            raise Paused(progress.reports[-1][1])
         program_thread().start(partial(session.run, program, data, place.threads if place else 1))
         enter("training")
         try:
