@@ -195,7 +195,7 @@ def _differing(own: Sequence[Configuration], asked: Sequence[Configuration]) -> 
     before, now = next((before, now) for before, now in zip(own, asked, strict=True) if _key(before) != _key(now))
     if before.name != now.name:
         return f" (it has {before.name}, not {now.name})"
-    values = {key: (before.values.get(key), now.values.get(key)) for key in {**before.values, **now.values}}
+    values = {key: (before.values.get(key, ...), now.values.get(key, ...)) for key in {**before.values, **now.values}}
     key, pair = next((key, pair) for key, pair in values.items() if value_key(pair[0]) != value_key(pair[1]))
     return f" (in {before.name} {key} is {pair[0]!r}, not {pair[1]!r})"
 
