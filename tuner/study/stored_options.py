@@ -82,6 +82,8 @@ def _compared(name: str, value: object) -> object:
         more = {"defaults": given.defaults, "points": given.points}
         others = {key: one for key, one in more.items() if one}
         return {**given.space, **others} if isinstance(given.space, Mapping) else given.space
+    if isinstance(value, list) and all(isinstance(text, str) for text in value):
+        return " ".join(value)
     return _with_content(value) if name == "config" else canonical(value)
 
 
@@ -157,7 +159,7 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
     stored, given = study.options or {}, settings.given()
     kept = {*KEPT, *(OF_SPACE if stored.get("search") else ())} & set(given)
     for name, (known, other) in unlike(study, settings, kept).items():
-        rule = f"{settings.resume} has {option(name, known)}"
+        rule = f"{settings.resume} has {option(name, known) if known else 'none'}"
         raise ParameterError(name, other, rule, "leave it out, or start a new study")
     given = {name: value for name, value in given.items() if name not in kept or name in _objects_in(stored)}
     if set(MEMORY) & set(given):
