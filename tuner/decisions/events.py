@@ -1,7 +1,7 @@
 """What happens in a study. A study's state is what its events add up to: ``state.apply`` is the sum.
 
 Some events come from outside: what executors report, and what other programs leave of the devices. The others are
-decisions of a policy (``policies.py``). The journal holds ``Reported`` and ``Ended``, ``study.json`` what is planned.
+decisions of a policy (``policies.py``). On disk are ``Reported``, ``Ended`` and what is ``Planned``, in one order.
 Times are seconds of the study's clock, which never goes back.
 """
 

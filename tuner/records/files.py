@@ -4,10 +4,10 @@ results/<time>-<workload>-<mode>/
     attempts.jsonl            the journal: a line for each attempt as soon as it ends; other files follow it
     results.csv               a row for each trial, rewritten as a whole
     study.json                command, versions, seed, devices, plan
-    suggestions.jsonl         what a search has suggested since, a line for each before it runs
+    suggestions.jsonl         what a search has suggested, a line for each before it runs
     best.pt                   the best trial's weights and configuration; best-<workload>.pt in a study of several
     checkpoints/              <trial_id>.pt of unfinished trials, and <trial_id>.prune
-    epochs.jsonl              the reports of trials after their epochs, for curves only
+    epochs.jsonl              the reports of trials after their epochs, for curves and resumes
     machine.jsonl             the load of the study's machine over time, for the report only
     decisions.log             what was decided of which trial, when, and by which numbers
     tracebacks.log            the tracebacks of errors, if any
