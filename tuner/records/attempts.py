@@ -71,7 +71,9 @@ class Attempt:
     study: str = ""  # the study's name where several are shown together
 
     @classmethod
-    def of(cls, outcome: Outcome, estimate: MemoryEstimate, times: Times | None = None) -> Self:
+    def of(
+        cls, outcome: Outcome, estimate: MemoryEstimate, times: Times | None = None, order: int | None = None
+    ) -> Self:
         """An attempt that has just ended; ``times`` are when it was placed and ended, in unix seconds."""
         trial, placement = outcome.trial, outcome.placement
         started_at, ended_at = times or (None, None)
@@ -101,6 +103,7 @@ class Attempt:
             parent_checkpoint=trial.parent,
             started_at=None if started_at is None else round(started_at, 3),
             ended_at=None if ended_at is None else round(ended_at, 3),
+            order=order,
             config=trial.config,
         )
 

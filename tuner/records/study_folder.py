@@ -139,7 +139,7 @@ class StudyFolder:
         Raises:
             ExecutionError: the disk is full, or the folder can no longer be written.
         """
-        row = replace(Attempt.of(outcome, estimate, times), order=order, code_version=self.code)
+        row = replace(Attempt.of(outcome, estimate, times, order), code_version=self.code)
         with self._writing():
             row, staged = self._stage(row, weights)
             try:
