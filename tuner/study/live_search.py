@@ -105,7 +105,7 @@ class Searching:
         if state.plan is None or state.stopping or state.bounds is not None:
             return None
         request = state.waiting.get(self._new)
-        if request and not self._fitting([request]):
+        if request and fitting([request], self._whole, self.tasks, self.settings)[1]:
             return dropped(request, self._whole, self.settings)
         least = min(self._least, state.largest_bytes)  # a trial that needs more gets a whole device
         if state.waiting or self._rests or self.packing.room_bytes < max(1, least):
@@ -173,10 +173,6 @@ class Searching:
         if not self.search.endless:
             trials = f"{done} of {count_text(done + self.left, 'trial')}"
         return f"search: ended after {trials}, {by or f'as it suggests none that can be used{why}'}"
-
-    def _fitting(self, requests: Sequence[Request]) -> int:
-        """How many of these some device has room for."""
-        return len(fitting(requests, self._whole, self.tasks, self.settings)[0])
 
     def _next(self, data: object) -> Trial | None:
         workload, searcher = self.search.workload, self.search.searcher
