@@ -303,6 +303,6 @@ def test_a_study_is_read_once_for_its_page(folder: Path, monkeypatch: pytest.Mon
     read: list[Path] = []
     whole = report_module.load_study
     monkeypatch.setattr(report_module, "load_study", lambda path: (read.append(path), whole(path))[1])
-    monkeypatch.setattr(report_module, "main_html", lambda _: "")
+    monkeypatch.setattr(report_module, "main_html", lambda *_: "")
     tuner.write_report(folder)
     assert read == [folder]

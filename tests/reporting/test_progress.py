@@ -98,6 +98,16 @@ def test_the_best_so_far_never_gets_worse_and_counts_reports_of_trials_that_run_
     assert progress._best == {"toy": (0.4, "b")}
 
 
+def test_what_a_trial_reported_that_breaks_a_constraint_is_not_the_best() -> None:
+    console = Console(file=io.StringIO(), width=250)
+    progress = StudyProgress(console, 3, [], OBJECTIVES, GB, rows=lambda: [attempt(name="c", val_loss=0.3)])
+    placed = placement("e")
+    progress.started(placed)
+    progress.reported(EpochReport("e", 1, 4, {"val_loss": 0.1}))
+    progress.finished(Outcome(placed.trial, "infeasible", placed, {"val_loss": 0.1}, 1), None)
+    assert best_in(progress._summary([])) == "best so far val_loss 0.3000 (c)"
+
+
 def test_trials_of_earlier_sessions_count_and_in_the_end_the_best_trial_is_named() -> None:
     earlier = [attempt(trial_id="c", name="c", val_loss=0.3), attempt(trial_id="d", name="d", val_loss=None)]
     console = Console(file=io.StringIO(), width=250)

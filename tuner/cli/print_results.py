@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tuner.api.results import Comparison, again
 from tuner.records.attempts import Attempt
-from tuner.records.row_queries import default_columns, head
+from tuner.records.row_queries import head
 from tuner.records.seed_statistics import has_seeds
 from tuner.reporting.columns import table_lines
 from tuner.reporting.console import line_width
@@ -22,7 +22,7 @@ from tuner.reporting.result_tables import (
     rows_left_out,
     trial_lines,
 )
-from tuner.trial import FRONT, title
+from tuner.trial import title
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,9 +46,8 @@ def print_results(console: Console, found: Comparison, top: int | None = None) -
             heads = {column: head(column, found.columns) for column in found.chosen}
             lines = table_lines(row_columns(rows, heads, ()), width)
         else:
-            shown = default_columns(of_workload, found.columns, objective)
-            compared = [*(one.metric for one in objective.all), FRONT]
-            lines = trial_lines(rows, shown, found.columns, compared, width, f"--columns, {ELSEWHERE}")
+            elsewhere = f"--columns, {ELSEWHERE}"
+            lines = trial_lines(rows, of_workload, found.columns, objective, width, elsewhere=elsewhere)
         print_lines(console, lines)
         if top is None and (fewer := rows_left_out(listed, "--top or --csv")):
             console.out(fewer, highlight=False)

@@ -58,9 +58,7 @@ class StudyProgress:
     def __post_init__(self) -> None:
         self._began = self._printed = self.clock()
         self._left = TimeLeft(self.requests, self.trials)
-        for row in self.rows():
-            if stands(row, self.objectives[row.workload]):
-                self._count(row.workload, row.metrics, self._whose(row))
+        self._recall()
 
     def __enter__(self) -> Self:
         """Starts the live table, on a terminal."""
@@ -98,6 +96,9 @@ class StudyProgress:
         self._running.pop(trial.trial_id, None)
         if outcome.status == "completed":
             self._count(trial.workload, outcome.metrics, self._name(trial), again=True)
+        elif outcome.status == "infeasible":  # what it reported counts no more
+            self._best.clear()
+            self._recall()
         self._left.finished(outcome, retry.request if retry else None, self.clock())
         self._done += not retry
         objective = self.objectives[trial.workload]
@@ -149,6 +150,12 @@ class StudyProgress:
 
     def _title(self, trial: Trial) -> str:
         return self._name(trial, several=len(self.objectives) > 1)
+
+    def _recall(self) -> None:
+        """Counts the trials that have ended, now or in an earlier session."""
+        for row in self.rows():
+            if stands(row, self.objectives[row.workload]):
+                self._count(row.workload, row.metrics, self._whose(row))
 
     def _count(self, workload: str, metrics: Mapping[str, float | None], whose: str, *, again: bool = False) -> None:
         """Counts a value if it is the best so far; ``again`` is for one that may have been reported before."""
@@ -215,14 +222,14 @@ class StudyProgress:
 
     def _best_text(self) -> str:
         """Each workload's best value so far with its trial's name, and the epoch of a report; in the end the best."""
-        bests = dict(self._best)
-        for key, objective in self.objectives.items() if self._done == self.trials else ():
+        bests, over = dict(self._best), self._done == self.trials > 0
+        for key, objective in self.objectives.items() if over else ():
             if best := best_of([row for row in self.rows() if row.workload == key], objective):
                 bests[key] = best.number(objective.metric), self._whose(best)
         texts = [
             f"{self.objectives[key].metric} {metric_text(value)} ({name})" for key, (value, name) in bests.items()
         ]
-        so_far = " so far" * (self._done != self.trials)
+        so_far = " so far" * (not over)
         return f"best{so_far} {', '.join(texts)}" if texts else "no result yet"
 
     def _share_done(self, running: Running) -> float:

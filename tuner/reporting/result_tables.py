@@ -49,10 +49,7 @@ def print_trials(
     console: Console, rows: Sequence[Attempt], objective: Objective, headline: Sequence[str] = ()
 ) -> None:
     """Prints the trials of one workload with its ``headline`` metrics and the hyperparameters that vary."""
-    known = columns(rows)
-    shown = default_columns(rows, known, objective, headline)
-    compared = [*(one.metric for one in objective.all), FRONT]
-    print_lines(console, trial_lines(rows[:MOST_ROWS], shown, known, compared, console.width))
+    print_lines(console, trial_lines(rows[:MOST_ROWS], rows, columns(rows), objective, console.width, headline))
     if fewer := rows_left_out(rows, "results.csv"):
         print_text(console, fewer)
 
@@ -66,25 +63,23 @@ def rows_left_out(rows: Sequence[Attempt], elsewhere: str) -> str:
 
 def trial_lines(
     rows: Sequence[Attempt],
-    shown: Sequence[str],
+    of_all: Sequence[Attempt],
     known: Sequence[str],
-    compared: Sequence[str],
+    objective: Objective,
     width: int | None,
+    headline: Sequence[str] = (),
     elsewhere: str = ELSEWHERE,
 ) -> list[str]:
-    """A table of one workload's trials with the ``shown`` ones of the ``known`` columns, ``compared`` by some."""
-    other_metrics = [name for name in shown if is_metric(name) and name not in compared]
-    heads = {column: head(column, known) for column in shown}
-    return table_lines(row_columns(rows, heads, spared_order(rows, other_metrics)), width, elsewhere)
+    """A table of one workload's trials with those of the ``known`` columns that suit all that it has.
 
-
-def spared_order(rows: Sequence[Attempt], metrics: Sequence[str]) -> tuple[str, ...]:
-    """The order in which a narrow terminal omits columns; ``metrics`` are those other than the objective.
-
-    The column status goes first where all trials are completed. Otherwise it stays, as rows are sorted by it, too.
+    A narrow terminal omits columns, the status first where all trials are completed: otherwise rows are sorted by it.
     """
+    shown, compared = default_columns(of_all, known, objective, headline), [one.metric for one in objective.all]
+    metrics = [name for name in shown if is_metric(name) and name not in (*compared, FRONT)]
     says_nothing = all(row.status == "completed" for row in rows)
-    return (*["status"] * says_nothing, *SPARED, *metrics)
+    heads = {column: head(column, known) for column in shown}
+    spared = (*["status"] * says_nothing, *SPARED, *metrics)
+    return table_lines(row_columns(rows, heads, spared), width, elsewhere)
 
 
 def print_lines(console: Console, lines: Sequence[str]) -> None:

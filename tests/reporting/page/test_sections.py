@@ -36,7 +36,7 @@ def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: Rec
     text = main_html(told(study, attempts=[], epochs=[]))
     assert text.count('class="plot"') == 0
     for said in (
-        "No trial has ended with it yet",
+        "No trial has completed yet",
         "No trial has ended yet",
         "no attempt has ended yet",
         "40 not ended yet",
