@@ -114,6 +114,8 @@ class Whole:
         else:
             options["scheduler"] = draw.choice(list(PRUNERS))
             options["scheduler_options"] = PRUNERS[options["scheduler"]]
+        if kind == "tpe":
+            options["search_options"] = {"n_startup_trials": 2}
         if kind == "gp":
             options |= {"num_samples": 4, "search_options": {"n_startup_trials": 2}}
         if kind == "random" or (kind not in ("pbt", "grid", "cmaes", "gp") and draw.random() < 0.4):

@@ -267,7 +267,7 @@ class Journal(Listener):
     def append(self, outcome: Outcome, weights: Weights) -> None:
         assert outcome.placement is None or outcome.trial == outcome.placement.trial
         estimate = outcome.placement.estimate if outcome.placement else MemoryEstimate("given")
-        row = Attempt.of(outcome, estimate, (self.now(), self.now()), next(self.orders))
+        row = replace(Attempt.of(outcome, estimate, (self.now(), self.now())), order=next(self.orders))
         line = json.dumps(row.to_line(exact=True))
         self.rows.append(parse_attempt(json.loads(line), "line"))
         self.kill()
