@@ -58,9 +58,7 @@ def run_program(
     with phases() as enter:
         yield (begun := EpochReport(trial.trial_id, progress.epoch, trial.epochs))
         yield from told_again(trial, trial.epochs, progress.reports)
-        if (
-            progress.reports and not begun.is_last
-        ):  # it may have ended before it was pruned or had paused
+        if progress.reports and not begun.is_last:  # it may have ended before it was pruned or had paused
             if prune_asked():
                 raise Pruned(progress.best)
             if trial.until and progress.epoch >= trial.until:
