@@ -31,6 +31,7 @@ from tuner.study.execute import Surroundings, execute
 from tuner.study.prepare import load, prepare
 from tuner.study.record import open_folder, to_record
 from tuner.study.select import select
+from tuner.training.endings import told_again
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
 from tuner.trial import GB, Began, Device, EpochReport, Outcome, Placement, Trial
 
@@ -114,6 +115,8 @@ class Whole:
         else:
             options["scheduler"] = draw.choice(list(PRUNERS))
             options["scheduler_options"] = PRUNERS[options["scheduler"]]
+        if kind == "tpe":
+            options["search_options"] = {"n_startup_trials": 2}
         if kind == "gp":
             options |= {"num_samples": 4, "search_options": {"n_startup_trials": 2}}
         if kind == "random" or (kind not in ("pbt", "grid", "cmaes", "gp") and draw.random() < 0.4):
@@ -177,8 +180,11 @@ class Pretended(Executor):
         progress = store.restore()
         self.books.begins(trial, progress.epoch)
         yield Began(trial.trial_id, 1, 0.0)
-        yield EpochReport(trial.trial_id, progress.epoch, trial.epochs)
-        if trial.until and progress.epoch >= trial.until:  # a kill came before its pause
+        yield (begun := EpochReport(trial.trial_id, progress.epoch, trial.epochs))
+        yield from told_again(trial, trial.epochs, progress.reports)
+        if progress.reports and not begun.is_last and requests.prune_requested(trial.trial_id):
+            yield Outcome(trial, "pruned", placement, progress.best, progress.epoch)
+        if trial.until and progress.epoch >= trial.until:
             store.pause()
             yield Outcome(trial, "paused", placement, progress.reports[-1][1], progress.epoch)
         needs = int(needs_gb(trial.config) * world.factor * GB) if not trial.begun else 0
@@ -214,7 +220,7 @@ class Pretended(Executor):
     def _save(self, store: ProgramCheckpoints, progress: Progress, metrics: dict[str, float], gain: float) -> None:
         if is_best := metrics["loss"] < progress.best.get("loss", 1e9):
             progress.best = {**metrics, "best_epoch": progress.epoch}
-        progress.reports = [(progress.epoch, metrics)]
+        progress.reports = [*progress.reports, (progress.epoch, metrics)]
         store.save({"gain": gain}, progress, is_best=is_best)
 
 

@@ -312,10 +312,21 @@ def test_a_damaged_checkpoint_is_not_used(tmp_path: Path) -> None:
     assert "not used: it is damaged" in store.faults[0]
 
 
+def test_a_trial_that_was_to_end_trains_no_further_in_its_next_attempt(tmp_path: Path) -> None:
+    events(rising, tmp_path)
+    with pytest.raises(Pruned, match="Pruned") as pruned:
+        events(forbidden, tmp_path, prune_asked=lambda: True)
+    assert pruned.value.metrics["accuracy"] == 0.9
+
+
+def forbidden(config: dict[str, Any]) -> None:
+    raise AssertionError("it trains on")
+
+
 def test_a_member_that_was_killed_before_its_pause_trains_no_further(tmp_path: Path) -> None:
     events(rising, tmp_path)
     again = replace(TRIAL, until=3)
-    training = run_program(Function(rising), again, "data", ACCURACY, ProgramCheckpoints(tmp_path, again))
+    training = run_program(Function(forbidden), again, "data", ACCURACY, ProgramCheckpoints(tmp_path, again))
     with pytest.raises(Paused, match="Paused") as paused:
         list(training)
     assert paused.value.metrics["accuracy"] == 0.3

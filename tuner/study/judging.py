@@ -40,7 +40,7 @@ class Judging:
         self._constraints = settings.limited_by
         self._searcher = searcher
         self._judges: dict[str, list[Searcher]] = {workload: [] for workload in objectives}
-        self._unworthy: set[str] = set()  # the ids of running trials that are to end
+        self._unworthy: dict[str, int] = {}  # the epochs after which trials are to end, by id
         prunes = settings.scheduler not in (FIFO, PBT) and not (searcher and searcher.prunes)
         for workload, objective in objectives.items():
             self._judges[workload] += [] if searcher is None else [searcher]
@@ -60,7 +60,6 @@ class Judging:
         elif isinstance(event, Reported):
             self._reported(state, event)
         elif isinstance(event, Ended):
-            self._unworthy.discard(event.trial.trial_id)
             if event.result.status == "too_large":  # the earlier process told so, and it may run by now
                 self._tell(state, event.trial, "unfit", {})
         elif isinstance(event, Concluded):
@@ -71,25 +70,25 @@ class Judging:
             self._tell(state, event.outcome.trial, "failed" if event.outcome.status == "failed" else "unfit", {})
 
     def decide(self, state: State, now: float) -> Decision | None:
-        """The next running trial that is to end, and has not been asked to."""
-        for trial_id in self._unworthy:
-            if (run := state.running.get(trial_id)) and not run.prune_asked:
+        """The next running trial that is to end, and has not been asked to. A new attempt must have come as far."""
+        for trial_id, epoch in self._unworthy.items():
+            if (run := state.running.get(trial_id)) and not run.prune_asked and (run.epoch or 0) >= epoch:
                 return PruneAsked(trial_id)
         return None
 
     def _reported(self, state: State, event: Reported) -> None:
         """Tells of what a trial is compared by, if it reports that. No trial is stopped after its last epoch."""
         report = event.report
+        if report.is_last:
+            self._unworthy.pop(report.trial_id, None)
         workload = state.requests[report.trial_id].trial.workload
         metric, others = self._objectives[workload].metric, self._objectives[workload].others
         if others or report.epoch == 0 or metric not in report.metrics or report.trial_id in state.ended:
             return
         value = report.metrics[metric]
         stops = [judge.report(report.trial_id, report.epoch, value) for judge in self._judges[workload]]
-        if report.is_last:
-            self._unworthy.discard(report.trial_id)
-        elif any(stops) and report.trial_id in state.running:  # another one is stopped when it is as far again
-            self._unworthy.add(report.trial_id)
+        if any(stops) and not report.is_last:
+            self._unworthy.setdefault(report.trial_id, report.epoch)
 
     def _tell(
         self,
@@ -99,6 +98,7 @@ class Judging:
         metrics: Mapping[str, float | None],
         estimated_bytes: int = 0,
     ) -> None:
+        self._unworthy.pop(trial.trial_id, None)
         excess: list[float] = []
         if self._constraints:
             known = known_figures(state.requests[trial.trial_id].estimate)

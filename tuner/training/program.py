@@ -56,11 +56,14 @@ def run_program(
     progress = store.restore()
     session = _Session(trial, objective, store, progress, place)
     with phases() as enter:
-        yield EpochReport(trial.trial_id, progress.epoch, trial.epochs)
+        yield (begun := EpochReport(trial.trial_id, progress.epoch, trial.epochs))
         yield from told_again(trial, trial.epochs, progress.reports)
-        if trial.until and progress.epoch >= trial.until and progress.reports:  # a kill came before its pause
-            store.pause()
-            raise Paused(progress.reports[-1][1])
+        if progress.reports and not begun.is_last:  # it may have ended before it was pruned or had paused
+            if prune_asked():
+                raise Pruned(progress.best)
+            if trial.until and progress.epoch >= trial.until:
+                store.pause()
+                raise Paused(progress.reports[-1][1])
         program_thread().start(partial(session.run, program, data, place.threads if place else 1))
         enter("training")
         try:
