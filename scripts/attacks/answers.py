@@ -76,7 +76,7 @@ class Child:
     folder: Path
 
 
-def forked(work: Callable[[], None], folder: Path, seconds: float = SECONDS) -> Child:
+def forked(work: Callable[[], None], folder: Path, seconds: float = SECONDS, *, limited: bool = True) -> Child:
     """Does something in a child with a group of its own, whose output goes to files in a folder."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -90,7 +90,8 @@ def forked(work: Callable[[], None], folder: Path, seconds: float = SECONDS) -> 
                 os.dup2(opened, descriptor)
                 os.close(opened)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            limit(MEMORY_BYTES)
+            if limited:
+                limit(MEMORY_BYTES)
             work()
             code = 0
         except SystemExit as ended:

@@ -2,7 +2,7 @@
 
     undamaged     every command of the next section on undamaged files, where all must end with 0
     fuzz          damaged files of every kind, read by every command that reads them
-    kills         SIGKILL of a study's driver at random moments; the study is resumed
+    kills         SIGKILL and Ctrl-C of a study at random moments; it is resumed, and compared with one left alone
     trials        trials that misbehave in every way, beside good ones
     environments  the folders, limits and terminals that clusters and services have
 
@@ -25,6 +25,7 @@ import torch
 from scripts.attacks import originals
 from scripts.attacks.environments import ENVIRONMENTS, environments
 from scripts.attacks.fuzz import fuzz, undamaged
+from scripts.attacks.killed import CASES
 from scripts.attacks.kills import kills
 from scripts.attacks.misbehaving import ALONE, KINDS
 from scripts.attacks.tally import BAR, Tally
@@ -50,7 +51,7 @@ WARM += ("torch._dynamo", "sympy", "rich.live", "plotly.graph_objects", "psutil"
 SECTIONS = {
     "undamaged": 0,
     "fuzz": 5000,
-    "kills": 20,
+    "kills": 2 * len(CASES),
     "trials": len(KINDS) + len(ALONE),
     "environments": len(ENVIRONMENTS),
 }
@@ -99,7 +100,7 @@ def main() -> int:
     asked = options.section or list(SECTIONS)
     if unknown := [name for name in asked if name not in SECTIONS]:
         parser.error(f"{unknown[0]}: choose from {', '.join(SECTIONS)}")
-    if {"undamaged", "fuzz"} & {*asked}:
+    if {"undamaged", "fuzz", "kills"} & {*asked}:
         warm()
     tally, began = Tally(options.seed), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="attack-") as name:

@@ -1,146 +1,227 @@
-"""SIGKILL at random moments, of a study's driver alone or of its whole group; the study is resumed each time."""
+"""SIGKILL and Ctrl-C at random moments, of a study's driver alone or of its whole group; it is resumed each time.
+
+Nothing that has completed is lost, changed or trained again, and with one worker all comes out as in a study that
+was left alone: configurations, scores, epochs, the best with its weights, and what was suggested.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
 import os
 import random
+import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
+import traceback
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import optuna
-import yaml
 
 from scripts.attacks import killed
-from scripts.attacks.answers import run_apart
-from scripts.attacks.crash_study import COMMAND, LISTED, Difference, check, left_behind, lines, table
+from scripts.attacks.answers import Answer, Child, answer_of, forked
+from scripts.attacks.crash_study import Difference, left_behind, table
 from scripts.attacks.tally import Tally
 
-SECONDS = 240.0
-TRIALS, FIRST_GB, DEVICE_GB = 5, 0.3, 0.9
-FIXED = {"device": "cpu", "threads": 1, "device_memory_gb": DEVICE_GB, "gpu_memory_buffer_gb": 0, "backoff": 0.1}
-SPACE = {"space": {"x": {"uniform": [0, 1]}, "mb": {"choice": [*killed.MB]}}}
-BUILT_IN = {"space": {"lr": {"loguniform": [0.001, 0.1]}, "hidden_dim": {"choice": [4, 8]}}}
-LIST = {"configurations": [*LISTED, {"name": "e", "hidden_dim": 6}]}
-SHOWN = ["trial_id", "seed", "status", "attempts", "score", "value", "val_rmse", "epochs", "duration_s", "error"]
-PLACE = {"env": {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}, "start_new_session": True}
-NOWHERE = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-
-
-class Study:
-    """A study that is killed: of each four tries one is of each kind."""
-
-    def __init__(self, number: int, folder: Path) -> None:
-        self.kind, turn = ("function", "script", "optuna", "workload")[number % 4], number // 4
-        self.folder, self.workers = folder, 2 if turn % 12 == 5 else 1
-        self.pruner = ("fifo", "asha", "median")[turn % 3]
-        self.search = ("tpe", "random")[turn % 2]
-        self.given = {"optuna": True, "workload": turn % 8 == 1}.get(self.kind, turn % 4 != 2)  # too little memory
-        self.listed = self.kind == "workload" and turn % 4 == 2  # so that it comes to what it would if left alone
-
-    @property
-    def words(self) -> list[str]:
-        """The command that begins it or goes on with it."""
-        options = {**FIXED, "max_workers": self.workers, **({"memory_gb": FIRST_GB} if self.given else {})}
-        if self.kind == "optuna":
-            options |= {"scheduler": self.pruner, "trials": TRIALS, "report": False}
-            return [sys.executable, "-c", f"from scripts.attacks import killed; killed.optimize(**{options})"]
-        if (self.folder / "study/study.json").exists():
-            return [*COMMAND, "run", "--resume", "study"]
-        space = LIST if self.listed else BUILT_IN if self.kind == "workload" else SPACE
-        (self.folder / "space.yaml").write_text(yaml.safe_dump(space))
-        options |= {"config": "space.yaml", "output": "study", "checkpoint_seconds": 0}
-        if not self.listed:
-            options |= {"search": self.search, "num_samples": TRIALS, "scheduler": self.pruner}
-        options |= {"epochs": 2} if self.kind == "workload" else {"metric": "score", "direction": "min"}
-        words = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-        what = {"script": ["script", killed.__file__], "function": ["run", "--workload", f"{killed.__name__}:train"]}
-        end = ["--", "{x}", "{mb}"] if self.kind == "script" else []
-        return [*COMMAND, *what.get(self.kind, ["run"]), *words, "--no-report", *end]
+SECONDS = 600.0
+JOURNALS = ("attempts", "epochs", "suggestions")
+ENDED = ("completed", "pruned", "infeasible")
+OF_AN_ATTEMPT = {"attempts", "duration_s", "device", "gpu_fraction", "lost", "rank_peaks", "code_version", "order"}
+OF_AN_ATTEMPT |= {"started_at", "ended_at", "parent_checkpoint", *killed.MEMORY}
+Rows = list[dict[str, Any]]
 
 
 def kills(numbers: Sequence[int], seed: int, place: Path, tally: Tally) -> None:
-    """Makes these tries: each kills a study, and up to two of three times what goes on with it, too."""
-    alone = Study(11, place / "alone")
-    if any(Study(number, place).listed for number in numbers):
-        alone.folder.mkdir()
-        run_apart(alone.words, alone.folder, PLACE["env"], SECONDS)
+    """Makes these tries: each kills a study, and up to twice what goes on with it, too."""
+    alone: dict[str, dict[str, object]] = {}
+    counts: Counter[str] = Counter()
     for number in numbers:
-        study, draw = Study(number, place / f"kill-{number}"), random.Random(f"{seed}/kill/{number}")
-        study.folder.mkdir()
-        what, answer = [study.search, study.pruner], None
+        case, draw = [*killed.CASES][number % len(killed.CASES)], random.Random(f"{seed}/kill/{number}")
+        folder, what, answer, faults = place / f"kill-{number}", list[str](), None, list[str]()
         try:
-            rows, times = list[dict](), draw.choice((1, 1, 2, 3))
-            for kill in range(times + 1):
-                if kill < times:
-                    what.append(_kill(study, draw))
-                    left_behind(study.folder, 60.0)
-                    table(study.folder / "study")
-                else:
-                    answer = run_apart(study.words, study.folder, PLACE["env"], SECONDS)
-                before, rows = rows, lines(study.folder / "study")
-                if rows[: len(before)] != before:
-                    raise Difference(f"rows before a kill: {before}, afterwards: {rows}")
-            faults = answer.faults() or [f"exit code {answer.code}"] * bool(answer.code)
-            if not faults:
-                _check(study, rows)
-            if not faults and study.listed:
-                done = [row["trial_id"] for row in before if row["status"] == "completed"]
-                check(study.folder / "study", done, table(alone.folder / "study"))
+            if case not in alone and case not in killed.CHANGES:
+                _end(case, place / f"alone-{case}")
+                alone[case] = _outcome(place / f"alone-{case}")
+            folder.mkdir()
+            before, trained = _journals(folder), Counter[str]()
+            for _ in range(draw.choice((1, 2, 2, 3))):
+                what.append(_kill(case, folder, draw))
+                counts[what[-1].split()[0]] += 1
+                before, trained = _check_kept(folder, before, trained)
+            answer = _end(case, folder)
+            before, trained = _check_kept(folder, before, trained)
+            _check_ends(case, folder, before["attempts"])
+            if case in alone and (other := _differing(alone[case], _outcome(folder))):
+                raise Difference(other)
+            begun = [line for line in _trainings(folder) if line.endswith("begins")]
+            counts["epochs trained again"] += len(begun) - len(set(begun))
+            everything = _files(folder)
+            _end(case, folder)
+            if changed := [name for name, content in _files(folder).items() if content != everything.get(name)]:
+                raise Difference(f"a further resume has changed {', '.join(changed)}")
         except (Difference, OSError, ValueError, KeyError) as error:
-            faults = [str(error)]
-        way = "Ray" if study.workers > 1 else "child"
-        if tally.take("kills", f"{study.kind}, {way}", number, faults, ", ".join(what), answer):
-            shutil.rmtree(study.folder, ignore_errors=True)
+            faults = [f"{type(error).__name__}: {error}"]
+        if tally.take("kills", case, number, faults, ", ".join(what), answer):
+            shutil.rmtree(folder, ignore_errors=True)
+    tally.notes.append("kills: " + ", ".join(f"{number} {what}" for what, number in sorted(counts.items())))
 
 
-def _kill(study: Study, draw: random.Random) -> str:
-    """Begins a study or goes on with it, and kills it at its start or up to a second after so many rows more."""
-    begun, rows = study.folder / "study/study.json", len(lines(study.folder / "study"))
-    of_group, more, delay = draw.random() < 0.5, draw.randrange(-1, TRIALS + 2), draw.uniform(0, 1)
-    process = subprocess.Popen(study.words, cwd=study.folder, **PLACE, **NOWHERE)
-    while more >= 0 and process.poll() is None:
-        if begun.exists() and len(lines(study.folder / "study")) >= rows + more:
-            break
-        time.sleep(0.05)
-    time.sleep(delay if more >= 0 else 5 * delay)
-    if process.poll() is None:
-        (os.killpg if of_group else os.kill)(process.pid, signal.SIGKILL)
-    if (code := process.wait()) not in (0, -signal.SIGKILL):
-        raise Difference(f"exit code {code} before the kill")
-    return f"{'group' if of_group else 'driver'} killed {delay:.2f} s after {more} rows" if code else "not killed"
+def _begin(case: str, folder: Path) -> Child:
+    """A child that begins a study or goes on with it."""
+
+    def work() -> None:
+        os.chdir(folder)
+        os.environ["TRAININGS"] = str(folder / killed.TRAININGS)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+        try:
+            if case in killed.APART:
+                os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+                code = f"from scripts.attacks import killed; killed.study({case!r})"
+                os.execv(sys.executable, [sys.executable, "-c", code])
+            killed.study(case)
+        except KeyboardInterrupt:
+            sys.exit(130)
+        except BaseException:
+            traceback.print_exc()
+            raise
+
+    return forked(work, folder, SECONDS, limited=False)
 
 
-def _check(study: Study, rows: list[dict]) -> None:
-    """Every trial has ended once, and came to what it should; the journal, the table and Optuna tell the same."""
-    trials: dict[str, list[dict]] = {f"t{number:03d}": [] for number in range(1, TRIALS + 1)}
-    for row in rows:
-        trials[row["trial_id"]].append(row)
-    for own in trials.values():
-        right = [row["attempts"] for row in own] == [*range(1, len(own) + 1)]
-        right &= [row["status"] in ("completed", "pruned") for row in own] == [*[False] * (len(own) - 1), True]
-        for row, after in pairwise(own):  # out of memory, a trial gets more, up to the whole device
-            growth = 1.0 if row["lost"] else 1.5 if study.given or study.kind == "workload" else 2.0
-            wanted = min(max(row["limit_bytes"], row["peak_bytes"] or 0) * growth, DEVICE_GB * 2**30)
-            right &= row["status"] == "out_of_memory" and abs(after["limit_bytes"] - wanted) <= 1
-        if not right:
-            raise Difference(f"a trial has these attempts: {own}")
-    ends = [own[-1] for own in trials.values()]
-    with (study.folder / "study/results.csv").open(newline="") as file:
-        cells = [[row.get(key, "") for key in SHOWN] for row in csv.DictReader(file, strict=True)]
-    if cells != [[str(row.get(key, "")) for key in SHOWN] for row in ends]:
-        raise Difference(f"the table has {cells}, the journal {ends}")
-    off = [row.get("score", row.get("value", 0)) - row.get("config/x", 0) / row["epochs"] for row in ends]
-    if max(map(abs, off)) > 1e-5:
-        raise Difference(f"a figure is wrong: {ends}")
-    if study.kind == "optuna":
-        stored = optuna.load_study(study_name="killed", storage=f"sqlite:///{study.folder}/optuna.db").trials
-        has = [(f"trial-{trial.number}", trial.state.name[:6]) for trial in stored]
-        if sorted(has) != sorted((row["name"], row["status"][:6].upper()) for row in ends):
+def _end(case: str, folder: Path) -> Answer:
+    """Begins a study or goes on with it, to its end."""
+    folder.mkdir(exist_ok=True)
+    child = _begin(case, folder)
+    return _answer(child, (0,))
+
+
+def _answer(child: Child, codes: Sequence[int]) -> Answer:
+    ended, _, _ = select.select([child.watched], [], [], SECONDS)
+    if ended:
+        left_behind(child.folder, 120.0)
+    answer = answer_of(child, hung=not ended)
+    if answer.hung or answer.code not in codes:
+        raise Difference(answer.text())
+    return answer
+
+
+def _kill(case: str, folder: Path, draw: random.Random) -> str:
+    """Begins a study or goes on with it, and kills it at its start or once more epochs have begun or ended."""
+    child, has = _begin(case, folder), len(_trainings(folder))
+    of_group, sign = draw.random() < 0.5, signal.SIGINT if draw.random() < 1 / 3 else signal.SIGKILL
+    more, delay = draw.choice((-1, *range(12), draw.randrange(12, 60))), draw.uniform(0, 2 * killed.SECONDS)
+    if more < 0:
+        time.sleep(20 * delay)
+    while more >= 0 and len(_trainings(folder)) < has + more and not _has_ended(child):
+        time.sleep(0.002)
+    time.sleep(delay)
+    if ended := _has_ended(child):
+        sign = signal.SIG_DFL
+    else:
+        (os.killpg if of_group else os.kill)(child.pid, sign)
+    _answer(child, (0,) if ended else (-signal.SIGKILL,) if sign == signal.SIGKILL else (0, 1, 130, -signal.SIGINT))
+    name = {signal.SIGKILL: "SIGKILL", signal.SIGINT: "SIGINT"}.get(sign, "not-killed")
+    return f"{name} of {'the group' if of_group else 'the driver'} {delay:.3f} s after {more} lines"
+
+
+def _has_ended(child: Child) -> bool:
+    return bool(select.select([child.watched], [], [], 0)[0])
+
+
+def _trainings(folder: Path) -> list[str]:
+    path = folder / killed.TRAININGS
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _journals(folder: Path) -> dict[str, Rows]:
+    """The journals, which must be readable, save a last line that a kill has cut off; so must be the table."""
+    table(folder / killed.STUDY)
+    found = dict[str, Rows]()
+    for name in JOURNALS:
+        path = folder / killed.STUDY / f"{name}.jsonl"
+        texts = path.read_text().splitlines(keepends=True) if path.exists() else []
+        found[name] = [json.loads(text) for text in texts if text.endswith("\n") and text.strip()]
+    return found
+
+
+def _check_kept(folder: Path, before: dict[str, Rows], trained: Counter[str]) -> tuple[dict[str, Rows], Counter[str]]:
+    """Nothing in the journals has changed, and what had ended was not trained again; ``trained`` counts that."""
+    now = _journals(folder)
+    for name, rows in before.items():
+        if now[name][: len(rows)] != rows:
+            raise Difference(f"{name}.jsonl was {rows[-3:]}, and is {now[name][len(rows) - 3 : len(rows) + 1]}")
+    ended = [row["trial_id"] for row in now["attempts"] if row["status"] in ENDED]
+    if len(set(ended)) != len(ended):
+        raise Difference(f"a trial has ended twice: {ended}")
+    lines = Counter(line.split()[0] for line in _trainings(folder))
+    if again := [name for name, number in trained.items() if lines[name] != number]:
+        raise Difference(f"trained again after its end: {', '.join(again)}")
+    return now, Counter({name: lines[name] for name in ended})
+
+
+def _last(rows: Rows) -> dict[str, dict[str, Any]]:
+    return {row["trial_id"]: row for row in rows}
+
+
+def _check_ends(case: str, folder: Path, rows: Rows) -> None:
+    """Every trial has ended, and its score follows from its configuration; the table and Optuna tell the same."""
+    ends, cells = _last(rows), {row["trial_id"]: row for row in _table(folder)}
+    wrong = [row for row in ends.values() if row["status"] not in ENDED]
+    if "pbt" not in case:
+        for row in ends.values():
+            config = {key[7:]: value for key, value in row.items() if key.startswith("config/")}
+            noise = 0.0 if "value" in row else random.Random(row["seed"]).random()
+            due = ([4.0, *killed.losses(config, noise)][row["epochs"]]) if row["epochs"] else None
+            wrong += [row] * (row.get("score", row.get("value")) != due)
+    wrong += [row for row in ends.values() if str(row.get("score", "")) != cells[row["trial_id"]].get("score", "")]
+    if wrong or ends.keys() != cells.keys():
+        raise Difference(f"it has ended otherwise than it should: {wrong[:3]}, {ends.keys() ^ cells.keys()}")
+    if case == "Optuna study":
+        stored = optuna.load_study(study_name="killed", storage=f"sqlite:///{folder}/optuna.db").trials
+        has = sorted((f"trial-{trial.number}", trial.state.name[:6]) for trial in stored)
+        if has != sorted((row["name"], row["status"][:6].upper()) for row in ends.values()):
             raise Difference(f"Optuna has {has}, the journal {ends}")
+
+
+def _table(folder: Path) -> list[dict[str, str]]:
+    with (folder / killed.STUDY / "results.csv").open(newline="") as file:
+        return list(csv.DictReader(file, strict=True))
+
+
+def _outcome(folder: Path) -> dict[str, object]:
+    """What came of a study, without what may differ from one attempt to the next."""
+    journals = _journals(folder)
+    ends = _last(journals["attempts"])
+    ranked = enumerate([*_table(folder), *journals["suggestions"]])  # both have an order
+    said = json.loads((folder / killed.SAID).read_text()) if (folder / killed.SAID).exists() else None
+    return {
+        **{name: _lasting(row) for name, row in ends.items()},
+        **{f"parent of {name}": row["parent_checkpoint"].split("@")[0] for name, row in ends.items()},
+        **{f"{row['trial_id']}, {row['epoch']}": row["metrics"] for row in journals["epochs"] if row["metrics"]},
+        **{f"row or suggestion {number}": _lasting(row) for number, row in ranked},
+        "best config, value, weights and front": said,
+    }
+
+
+def _lasting(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in OF_AN_ATTEMPT}
+
+
+def _differing(alone: dict[str, object], found: dict[str, object]) -> str:
+    keys = [key for key in {**alone, **found} if repr(alone.get(key)) != repr(found.get(key))]
+    return "; ".join(f"{key} is {found.get(key)}, and alone {alone.get(key)}" for key in keys)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """What a further resume must leave as it is."""
+    paths = [
+        *(folder / killed.STUDY).glob("*.json*"),
+        folder / killed.STUDY / "results.csv",
+        folder / killed.TRAININGS,
+    ]
+    return {path.name: path.read_bytes() for path in paths}

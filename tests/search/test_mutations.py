@@ -30,6 +30,12 @@ def test_a_choice_becomes_its_neighbour() -> None:
     assert values({"choice": [16, 32]}, 16) == {16, 32}
 
 
+def test_lists_and_equal_values_of_other_types_are_choices() -> None:
+    space = parse_space({"key": {"choice": [[8], [8, 4], True, 1]}}, None, "space")
+    found = [mutated(space["key"], value, "drawn", 0.0, Random(seed)) for seed in range(9) for value in ([8], 1)]
+    assert {str(one) for one in found} == {"[8]", "[8, 4]", "True", "1"}
+
+
 def test_a_value_is_drawn_anew_with_a_probability() -> None:
     assert values({"uniform": [0.0, 1.0]}, 0.5, again=1.0) == {"drawn"}
     assert values({"uniform": [0.0, 1.0]}, 0.5, again=0.5) == {"drawn", 0.4, 0.6}

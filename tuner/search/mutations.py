@@ -12,6 +12,7 @@ from random import Random
 from tuner.errors import InputError, option
 from tuner.search.domains import WHOLE, Domain, Space
 from tuner.trial import AUTO, Config, ConfigValue
+from tuner.values import value_key
 
 FACTORS = 0.8, 1.2
 
@@ -56,9 +57,10 @@ def mutated(domain: Domain, value: ConfigValue, drawn: ConfigValue, again: float
     if random.random() < again or value == AUTO:
         return drawn
     if domain.kind == "choice":
-        listed = list(dict.fromkeys(domain.values))
-        place = listed.index(value) + random.choice((-1, 1)) if value in listed else 0
-        return listed[min(max(place, 0), len(listed) - 1)]
+        listed = {value_key(one): one for one in domain.values}
+        keys, own = list(listed), value_key(value)
+        place = keys.index(own) + random.choice((-1, 1)) if own in listed else 0
+        return listed[keys[min(max(place, 0), len(keys) - 1)]]
     low, high = domain.ends
     factor = random.choice(FACTORS)
     moved = float(value) * factor
