@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.cache import cached, file_key
+from tuner.datasets.download import progress_bar
 from tuner.datasets.faults import unexpected
-from tuner.datasets.progress import progress_bar
 from tuner.datasets.ratings import RatingData, Ratings, rating_data, split_validation
 from tuner.datasets.spans import joined
 from tuner.errors import DataError, option
