@@ -24,8 +24,8 @@ from scripts.benchmarks.gpt_model import Built
 from scripts.benchmarks.gpt_model import build as build_gpt
 from scripts.benchmarks.memory_model_zoo import ZOO, loss_of, random_edges
 from tuner.datasets.can import build as build_can
+from tuner.datasets.can import synthetic_can
 from tuner.datasets.synthetic import synthetic_ratings
-from tuner.datasets.synthetic_can import synthetic_can
 from tuner.datasets.trees import build as build_trees
 from tuner.datasets.trees import split, synthetic_trees
 from tuner.search.configurations import complete

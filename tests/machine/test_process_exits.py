@@ -47,8 +47,8 @@ def test_the_end_of_a_process_that_is_gone_or_too_old_a_kernel_is_unknown(monkey
 def test_signals_are_called_by_name_and_one_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert exit_text(-signal.SIGSEGV) == "was killed by SIGSEGV"
     assert exit_text(-40) == "was killed by signal 40"
-    monkeypatch.setattr("tuner.machine.shared_memory.SHARED", tmp_path)
-    assert exit_text(-signal.SIGBUS).startswith("was killed by SIGBUS: /dev/shm may be full (")
+    monkeypatch.setattr("tuner.machine.process_exits.SHARED", tmp_path)
+    assert exit_text(-signal.SIGBUS).startswith(f"was killed by SIGBUS: {tmp_path} may be full (")
 
 
 STARTS = """

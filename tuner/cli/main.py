@@ -14,8 +14,7 @@ from dataclasses import asdict
 
 import click
 
-from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand
-from tuner.cli.hints import told
+from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand, told
 from tuner.cli.options import chosen, options
 from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, one_line, printable, spelled
 from tuner.reporting import phases
@@ -137,7 +136,7 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
 
             _say(f"snapshot: {asked.snapshot}, for PyTorch's memory viewer: {MEMORY_VIEWER}")
         if config := estimate.transformer(asked):
-            from tuner.cli.print_transformers import transformer_text
+            from tuner.cli.print_plan import transformer_text
 
             _say(transformer_text(config, found))
 
@@ -150,8 +149,7 @@ def plan(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     or single cards of several sizes (--gpu).
     """
     from tuner.api import capacity, plan
-    from tuner.cli.print_capacity import capacity_text
-    from tuner.cli.print_plan import forecast_text
+    from tuner.cli.print_plan import capacity_text, forecast_text
 
     found = plan.plan.of(chosen(ctx, PlanOptions))
     if as_json:

@@ -190,9 +190,9 @@ def _grow(random: np.random.Generator, stem: float, straight: float) -> Tree:
 def third_order_paths(edges: NDArray[np.integer], num_nodes: int, *, max_paths: int = MAX_PATHS) -> Index:
     """All simple paths of four nodes, in both directions, then a path (v, v, v, v) for each node: (4, P) int64.
 
-    So every node has a path. A tree has Σ over edges {j, k} of 2 (deg j - 1)(deg k - 1) simple paths. The edges
-    (2, E) are undirected, without loops, and each occurs once in one direction. Raises ``InputError`` before paths
-    are made if there are more than ``max_paths``.
+    So every node has a path. A tree has Σ over edges {j, k} of 2 (deg j - 1)(deg k - 1) simple paths. Time and memory
+    are linear in their number. The edges (2, E) are undirected, without loops, and each occurs once in one direction.
+    Raises ``InputError`` before paths are made if there are more than ``max_paths``.
     """
     source, target = (np.concatenate([edges[a], edges[b]]).astype(np.int64) for a, b in ((0, 1), (1, 0)))
     order = np.lexsort((target, source))

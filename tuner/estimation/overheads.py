@@ -65,7 +65,7 @@ def context_of(device: Device) -> tuple[int, str]:
 @cache
 def _context_on(device: Device) -> tuple[int, str]:
     from tuner.estimation import calibration
-    from tuner.estimation.new_process import run_in_new_process
+    from tuner.estimation.measure import run_in_new_process
     from tuner.machine.devices import driver_version
 
     try:
@@ -146,7 +146,7 @@ def program_bytes(program: Program) -> int:
 
 def _measured(growth: Callable[[bytes], int], trainable: Trainable, name: str) -> int:
     """What ``growth`` finds in a new process."""
-    from tuner.estimation.new_process import run_in_new_process
+    from tuner.estimation.measure import run_in_new_process
 
     try:
         return run_in_new_process(growth, (trainable,))
@@ -165,7 +165,7 @@ def _program_growth(content: bytes) -> int:
     """The bytes by which this process grows as it gets ready for a program, after the start of every worker."""
     import psutil
 
-    from tuner.estimation.new_process import unpacked
+    from tuner.estimation.measure import unpacked
     from tuner.training.program import warm_up_program
     from tuner.training.rehearsal import warm_up
     from tuner.workloads.task import TrainingTask
@@ -182,7 +182,7 @@ def _growth(content: bytes) -> int:
     import psutil
     import torch  # noqa: F401
 
-    from tuner.estimation.new_process import unpacked
+    from tuner.estimation.measure import unpacked
 
     before = psutil.Process().memory_info().rss
     (workload,) = unpacked(content)

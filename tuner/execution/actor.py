@@ -11,11 +11,11 @@ from functools import partial
 from tuner.execution.child import Child, run_in
 from tuner.execution.mapped_arrays import Packed, pack, unpack
 from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent, run_trial, torch_device
+from tuner.machine.caps import thread_variables
 from tuner.machine.devices import pin
 from tuner.machine.logs import output_in
 from tuner.machine.peak import PeakMeter
 from tuner.machine.process_trees import own_process
-from tuner.machine.threads import thread_variables
 from tuner.trial import Began, Device, Placement
 from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import struct
 import time
 from contextlib import suppress
+from pathlib import Path
 
-from tuner.machine.shared_memory import SHARED, free_shared_bytes
 from tuner.trial import GB
 
 # ``ioctl(pidfd, PIDFD_GET_INFO)`` of linux/pidfd.h, version 0 of ``struct pidfd_info``: 64 bytes, of which the first
@@ -19,6 +20,9 @@ INFO = struct.Struct("<Q52xi")
 GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
 EXIT = 1 << 3
 REAPED_SECONDS = 0.5  # the kernel returns it once the parent has reaped the process
+SHARED = Path("/dev/shm")  # in which the workers of data loaders keep their batches
+LITTLE_BYTES = GB  # a few workers' batches of large images; docker gives a container 64 MB
+MORE_SHARED = "start the container with --shm-size=8g, or use num_workers=0"
 
 
 class ProcessExit:
@@ -67,3 +71,8 @@ def signal_text(name: str) -> str:
     said = f"was killed by {name}"
     free = free_shared_bytes() if name == "SIGBUS" else None
     return said if free is None else f"{said}: {SHARED} may be full ({free / GB:.2f} GB free)"
+
+
+def free_shared_bytes() -> int | None:
+    """The free bytes of the shared memory; None where there is no such folder."""
+    return shutil.disk_usage(SHARED).free if SHARED.is_dir() else None

@@ -28,8 +28,8 @@ from tuner.estimation.tracing.trace import DeviceKind, Trace
 from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step, trace_workload
 from tuner.search.configurations import complete
 from tuner.training.optimizers import build_optimizer
-from tuner.training.recompute import recomputing
 from tuner.training.rehearsal import rehearse, representative_batches
+from tuner.training.step import recomputing
 from tuner.workloads.graphsage.workload import GraphSAGE
 
 FLOAT = 4

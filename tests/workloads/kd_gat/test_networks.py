@@ -12,7 +12,7 @@ from torch_geometric.nn import GATConv
 from tests.support.can_graphs import NUM_IDS, random_batch, random_graphs
 from tests.support.changed_batch import changed
 from tuner.errors import InputError
-from tuner.training.recompute import recomputing
+from tuner.training.step import recomputing
 from tuner.workloads.kd_gat import attention
 from tuner.workloads.kd_gat.attention import GraphAttention
 from tuner.workloads.kd_gat.distillation import difficulty, gat_loss, vgae_loss

@@ -24,10 +24,9 @@ from tuner.estimation.tracing.storage_tracker import StorageTracker
 from tuner.estimation.tracing.trace import DeviceKind, Trace
 from tuner.machine.first_use import without_compiled_folder
 from tuner.training.graphs import CudaRecorder, GraphedSteps
-from tuner.training.offload import offload, values
 from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import odd_batch, rehearse, representative_batches
-from tuner.training.step import prepare, uses
+from tuner.training.step import offload, prepare, uses, values
 from tuner.trial import CUDA_GRAPHS, OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
 from tuner.workloads.batches import changed, parts_of

@@ -17,7 +17,7 @@ from torch_geometric.data import Batch
 from torch_geometric.nn import JumpingKnowledge, global_mean_pool
 from torch_geometric.utils import add_self_loops
 
-from tuner.datasets.can_graphs import FEATURES
+from tuner.datasets.can import FEATURES
 from tuner.errors import InputError
 from tuner.workloads.kd_gat.attention import GraphAttention
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from tuner.estimation.tracing.corrections import convolutions
 from tuner.estimation.tracing.corrections.attention import efficient_backward, flash_backward, flash_forward
 from tuner.estimation.tracing.corrections.reductions import SEMAPHORE_BYTES, power_below, staging, staging_of_mean
-from tuner.estimation.tracing.corrections.sorting import sort_keys_bytes, sort_pairs_bytes
+from tuner.estimation.tracing.corrections.sparse import sort_keys_bytes, sort_pairs_bytes
 from tuner.estimation.tracing.corrections.temporaries import (
     FLOAT_BYTES,
     INDEX_BYTES,
