@@ -16,14 +16,12 @@ from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.cards import card_of
 from tuner.estimation.graphsage_formula import estimate_graphsage
 from tuner.estimation.overheads import CONTEXT_BYTES, NCCL_BYTES, RAY_BYTES, context_of, import_bytes
-from tuner.trial import CHECKPOINTING, CUDA_GRAPHS, LEARNED, MB, MemoryEstimate
-from tuner.workloads.base import Workload, needs_workload
+from tuner.trial import CHECKPOINTING, CUDA_GRAPHS, LEARNED, MB, Config, Device, MemoryEstimate
+from tuner.workloads.base import Trainable, Workload, needs_workload
 
 if TYPE_CHECKING:
     from tuner.estimation.tracing.trace import Trace
     from tuner.estimation.tracing.tracer import Parts
-    from tuner.trial import Config, Device
-    from tuner.workloads.base import Trainable
 
 Method: TypeAlias = str
 """``AUTO`` or an estimator's name."""

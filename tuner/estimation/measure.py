@@ -21,14 +21,13 @@ from tuner.errors import ExecutionError, WorkloadError, one_line
 from tuner.machine.caps import environment, is_out_of_memory, worker_environment
 from tuner.machine.devices import allocator_environment, pin
 from tuner.machine.peak import PeakMeter
-from tuner.trial import Device, MemoryEstimate
+from tuner.trial import Config, Device, MemoryEstimate
+from tuner.workloads.base import Workload
 from tuner.workloads.contract import to_workload_error
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from tuner.trial import Config
-    from tuner.workloads.base import Workload
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -31,8 +31,6 @@ from tuner.workloads.protocols import training_samples
 
 if TYPE_CHECKING:
     from tuner.estimation.tracing.tracer import Parts
-    from tuner.trial import Config
-    from tuner.workloads.base import Trainable
 
     Build = Callable[[dict[str, Any]], Parts]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.cuda import RETURNED
 from tuner.estimation.tracing.corrections.in_place import in_place
 from tuner.estimation.tracing.corrections.sparse import PRODUCTS, is_sparse, parts, product
@@ -33,15 +33,10 @@ from tuner.estimation.tracing.corrections.table import (
     is_composite,
     temporaries,
 )
-from tuner.estimation.tracing.corrections.temporaries import TORCH, aten, bytes_of
+from tuner.estimation.tracing.corrections.temporaries import TORCH, Operator, aten, bytes_of
 from tuner.estimation.tracing.storage_tracker import StorageTracker
+from tuner.estimation.tracing.trace import DeviceKind
 from tuner.trial import MB
-
-if TYPE_CHECKING:
-    from tuner.estimation.cards import CardProperties
-    from tuner.estimation.tracing.corrections.temporaries import Operator
-    from tuner.estimation.tracing.storage_tracker import StorageTracker
-    from tuner.estimation.tracing.trace import DeviceKind
 
 
 class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]

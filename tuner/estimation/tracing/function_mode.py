@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
@@ -21,9 +22,6 @@ from tuner.estimation.tracing import recurrent
 from tuner.estimation.tracing.corrections.attention import attention
 from tuner.estimation.tracing.corrections.temporaries import NARROW, TORCH, wide
 from tuner.estimation.tracing.dispatch_mode import TraceMode
-
-if TYPE_CHECKING:
-    from numpy.typing import DTypeLike, NDArray
 
 CUDA = torch.device("cuda", 0)
 _plain_linear = F.linear

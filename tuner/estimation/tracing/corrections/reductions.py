@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.temporaries import up
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from tuner.estimation.cards import CardProperties
 
 WARP = 32
 MOST_THREADS = 512  # of a block (MAX_NUM_THREADS)

@@ -8,7 +8,6 @@ takes more (SparseBlasImpl.cpp, SparseCUDABlas.cpp and SparseCUDATensor.cu in AT
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,15 +15,13 @@ from torch import Tensor
 from tuner.estimation.tracing.corrections.temporaries import (
     INDEX_BYTES,
     RESULTS,
+    Operator,
     Steps,
     aten,
     bytes_of,
     copy_if_strided,
     up,
 )
-
-if TYPE_CHECKING:
-    from tuner.estimation.tracing.corrections.temporaries import Operator
 
 # By the places of the sparse and the dense matrix among the arguments.
 PRODUCTS: Mapping[Operator, tuple[int, int]] = {
