@@ -6,7 +6,7 @@ from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from tuner.reporting.columns import TextColumn, table_lines
-from tuner.sizing.search import USERS_BOUND
+from tuner.sizing.choices import USERS_BOUND
 from tuner.spec.spelling import in_terminal
 from tuner.trial import GB
 

@@ -13,6 +13,8 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import psutil
+
 from tuner.errors import ExecutionError, InputError, one_line
 from tuner.trial import GB, MB, Device, MemoryEstimate
 
@@ -30,7 +32,7 @@ CONTEXT_SECONDS = 120  # for a process to make one
 # 10 MiB (github.com/NVIDIA/nccl/issues/1685).
 NCCL_BYTES = 320 * MB
 RAY_BYTES = 90 * MB  # Ray's part of a CPU worker, which a process that measures a step does not have
-# torch.utils.checkpoint and torch's own optimizers import torch.compile, see ``recompute`` and ``optimizers`` in
+# torch.utils.checkpoint and torch's own optimizers import torch.compile, see ``step`` and ``optimizers`` in
 # ``tuner.training``.
 COMPILER_BYTES = 76 * MB
 # torch_geometric imports all of its data sets and torch.compile's machinery. A new process grows by 192 MB where
@@ -163,8 +165,6 @@ def _module(value: object) -> str:
 
 def _program_growth(content: bytes) -> int:
     """The bytes by which this process grows as it gets ready for a program, after the start of every worker."""
-    import psutil
-
     from tuner.estimation.measure import unpacked
     from tuner.training.program import warm_up_program
     from tuner.training.rehearsal import warm_up
@@ -179,7 +179,6 @@ def _program_growth(content: bytes) -> int:
 
 def _growth(content: bytes) -> int:
     """The bytes by which this process grows as it unpacks the content, after the imports of every worker."""
-    import psutil
     import torch  # noqa: F401
 
     from tuner.estimation.measure import unpacked

@@ -13,6 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+import platformdirs
+import psutil
+import pynvml
+
 from tuner.errors import one_line
 from tuner.execution.cluster import session_bases
 from tuner.execution.cluster_discovery import ray_folder
@@ -50,8 +54,6 @@ def _python() -> Iterator[Finding]:
 
 
 def _torch() -> Iterator[Finding]:
-    import pynvml
-
     try:
         import torch
     except Exception as error:  # a broken installation may raise anything
@@ -73,8 +75,6 @@ def _torch() -> Iterator[Finding]:
 
 
 def _gpus() -> Iterator[Finding]:
-    import pynvml
-
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -89,8 +89,6 @@ def _gpus() -> Iterator[Finding]:
 
 def _gpu(index: int) -> Iterator[Finding]:
     """A finding for a GPU, or for each instance of one in MIG mode."""
-    import pynvml
-
     label = gpu_label(index, None)
     try:
         devices = nvml_gpu(index).devices
@@ -104,8 +102,6 @@ def _gpu(index: int) -> Iterator[Finding]:
 
 
 def _gpu_memory(device: NvmlDevice) -> Finding:
-    import pynvml
-
     memory, holders = pynvml.nvmlDeviceGetMemoryInfo(device.handle), gpu_holders(device.handle)
     total, free = int(memory.total), int(memory.free)
     held = f"; held: {', '.join(map(str, holders))}" if holders else ""
@@ -118,8 +114,6 @@ def _gpu_memory(device: NvmlDevice) -> Finding:
 
 
 def _ray() -> Iterator[Finding]:
-    import psutil
-
     yield Finding("ray", "ok", metadata.version("ray"))
     running = [process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == "raylet"]
     if running:
@@ -148,8 +142,6 @@ def _shared_memory() -> Iterator[Finding]:
 
 
 def _disks() -> Iterator[Finding]:
-    import platformdirs
-
     yield _disk("results", Path("results"), "make room, or run studies in another folder")
     yield _disk("cache", platformdirs.user_cache_path("tuner"), "set XDG_CACHE_HOME to a folder of yours", "warning")
     bases, chosen = session_bases(), os.environ.get("RAY_TMPDIR")

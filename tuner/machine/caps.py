@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -216,8 +217,6 @@ def _capped_cuda(cap_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def _capped_data(limit_bytes: int) -> Iterator[None]:
-    import resource
-
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     bounds = [limit for limit in (before, hard) if limit != resource.RLIM_INFINITY]
     limit_bytes = min([limit_bytes, *bounds])
@@ -236,8 +235,6 @@ def _capped_data(limit_bytes: int) -> Iterator[None]:
 
 def _stack_bytes() -> int:
     """The address space that a new thread asks for."""
-    import resource
-
     soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
     return threading.stack_size() or (STACK_BYTES if soft == resource.RLIM_INFINITY else soft)
 

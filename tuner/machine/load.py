@@ -8,6 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
+import pynvml
+
 from tuner.machine.devices import initialized_nvml, nvml_gpu, ram_bytes
 
 
@@ -35,15 +38,11 @@ class LoadMeter:
 
     def __init__(self, uuids: frozenset[str]) -> None:
         """Begins the first period. ``uuids`` are of the GPUs and MIG instances to look at."""
-        import psutil
-
         psutil.cpu_percent(percpu=True)
         self._handles = _handles(uuids) if uuids else {}
 
     def look(self) -> Load:
         """The load since the last look."""
-        import psutil
-
         cores = psutil.cpu_percent(percpu=True)
         own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(cores))
         shown = [cores[core] for core in own if core < len(cores)] or cores
@@ -53,8 +52,6 @@ class LoadMeter:
     def _gpus(self) -> dict[str, GpuLoad]:
         found = {}
         if self._handles:
-            import pynvml
-
             for uuid, handle in self._handles.items():
                 busy = None
                 with suppress(pynvml.NVMLError):
@@ -66,8 +63,6 @@ class LoadMeter:
 
 def _handles(uuids: frozenset[str]) -> dict[str, Any]:
     """NVML's handles of these GPUs and MIG instances."""
-    import pynvml
-
     handles: dict[str, Any] = {}
     with suppress(pynvml.NVMLError):
         for index in range(initialized_nvml().nvmlDeviceGetCount()):

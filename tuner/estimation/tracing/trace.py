@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from tuner.estimation.allocator.caching_allocator import RELEASE, Event, largest_peaks, least_capacity
 from tuner.estimation.allocator.pools import MIN_BLOCK_SIZE, round_size
-from tuner.estimation.allocator.replay import RELEASE, Event, largest_peaks, least_capacity
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
 from tuner.machine.atomic_files import replacing
@@ -35,7 +35,7 @@ _LEGEND: Entry = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "fram
 class Trace:
     """Every allocation and release of a step, in order."""
 
-    events: tuple[Event, ...]  # for ``tuner.estimation.allocator.replay``; ids are unique
+    events: tuple[Event, ...]  # for ``tuner.estimation.allocator.caching_allocator``; ids are unique
     categories: Mapping[int, Category]  # by id
     origins: Mapping[int, Origin] = field(default_factory=dict)  # by id, where they were asked for
     has_guess: bool = False  # for workspaces that only cuDNN or cuSPARSE knows

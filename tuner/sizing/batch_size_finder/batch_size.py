@@ -22,8 +22,8 @@ from tuner.sizing.batch_size_finder.counting import activation_bytes, count, opt
 from tuner.sizing.batch_size_finder.measuring import Line, Rehearsal, measure_line, rehearsal, step_failed
 from tuner.sizing.batch_size_finder.samples import Batch, Samples, apply, samples_of
 from tuner.sizing.batch_size_finder.training_step import Loss, MakeOptimizer, TrainingStep, copied, sharing
+from tuner.sizing.choices import MEMORY, USERS_BOUND, DoesNotFit, LargestBatch, Need, largest_batch
 from tuner.sizing.memory_state import torch_device
-from tuner.sizing.search import MEMORY, USERS_BOUND, DoesNotFit, LargestBatch, Need, largest_batch
 from tuner.sizing.target import imagined_gpu
 from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
 

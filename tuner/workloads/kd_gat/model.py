@@ -20,7 +20,6 @@ from torch_geometric.data import Batch
 from tuner.datasets.can import CanData
 from tuner.errors import InputError, one_line
 from tuner.trial import ACCUMULATION, Config
-from tuner.workloads.kd_gat.attention import GraphAttention
 from tuner.workloads.kd_gat.batches import chunks, graphs_of, largest, parts
 from tuner.workloads.kd_gat.distillation import (
     difficulty,
@@ -29,7 +28,7 @@ from tuner.workloads.kd_gat.distillation import (
     gat_loss,
     vgae_loss,
 )
-from tuner.workloads.kd_gat.networks import GAT, NUM_FEATURES, VGAE
+from tuner.workloads.kd_gat.networks import GAT, NUM_FEATURES, VGAE, GraphAttention
 from tuner.workloads.kd_gat.sizes import CHUNK, SIZES
 
 STUDENT = "student."
