@@ -44,7 +44,7 @@ def test_the_compiler_is_counted_once_where_a_module_imports_pyg_and_more(monkey
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
     """A GPU of this machine, of a model and a UUID that no other test has."""
-    monkeypatch.setattr("tuner.machine.devices.driver_version", lambda: "580")
+    monkeypatch.setattr("tuner.estimation.overheads.driver_version", lambda: "580")
     name = request.node.name
     return Device("", "cuda", 0, name, 0, 0, 0, uuid=name)
 

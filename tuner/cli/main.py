@@ -17,7 +17,10 @@ import click
 from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand, told
 from tuner.cli.options import chosen, options
 from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, one_line, printable, spelled
-from tuner.reporting import phases
+from tuner.records.attempts import CONFIG, write_rows
+from tuner.records.checking import in_json
+from tuner.reporting import decision_log, phases
+from tuner.reporting.console import make_console
 from tuner.spec.commands import (
     CalibrateOptions,
     EstimateOptions,
@@ -32,6 +35,7 @@ from tuner.spec.options import Options
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
 from tuner.values import encode
+from tuner.workloads.command import script_of
 
 MOST_OF_ERROR = 4000  # the characters that are printed of an error
 CONTROLS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\r\t"}
@@ -56,9 +60,7 @@ PRINTING = {
 
 def _log_decisions(ctx: click.Context, parameter: click.Parameter, debug: bool) -> None:
     if debug:
-        from tuner.reporting.decision_log import VARIABLE
-
-        os.environ[VARIABLE] = "debug"
+        os.environ[decision_log.VARIABLE] = "debug"
 
 
 def command(
@@ -105,7 +107,6 @@ def script(ctx: click.Context, /, path: str, arguments: tuple[str, ...], **_: ob
     tuner.report(), or like a command by lines of JSON on its output that have the metric.
     """
     from tuner.api import run
-    from tuner.workloads.command import script_of
 
     asked = chosen(ctx, Settings)
     if asked.workload:
@@ -222,7 +223,6 @@ def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> 
         _write_records(found.records(), as_csv, found.names)
     else:
         from tuner.cli.print_results import print_results
-        from tuner.reporting.console import make_console
 
         print_results(make_console(), found, options.top)
 
@@ -291,9 +291,6 @@ def _write_records(records: Sequence[Mapping[str, object]], as_csv: bool, names:
     if as_csv:
         _write_csv(records, names)
     else:
-        from tuner.records.attempts import CONFIG
-        from tuner.records.checking import in_json
-
         def written(record: Mapping[str, object]) -> dict[str, object]:
             return in_json({name: encode(one) if name.startswith(CONFIG) else one for name, one in record.items()})
 
@@ -302,8 +299,6 @@ def _write_records(records: Sequence[Mapping[str, object]], as_csv: bool, names:
 
 def _write_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> None:
     """Writes rows without control characters, as a pipe may end in a terminal; there also without what it hides."""
-    from tuner.records.attempts import write_rows
-
     table = write_rows(rows, names)
     click.echo(printable(table) if sys.stdout.isatty() else table.translate(CONTROLS), nl=False)
 

@@ -13,8 +13,12 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from tuner.errors import spelled
+from tuner.records.files import STUDY
+from tuner.records.read_studies import RESULTS_FOLDER
+from tuner.search.configurations import modes
 from tuner.spec.options import Options
 from tuner.spec.spelling import flag, in_terminal
+from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Chosen = TypeVar("Chosen", bound=Options)
@@ -24,16 +28,11 @@ KINDS = {bool: click.BOOL, str: click.STRING, int: click.INT, float: click.FLOAT
 
 def complete_workloads(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Built-in workloads that begin with what was typed."""
-    from tuner.workloads.built_in import BUILT_IN
-
     return [name for name in BUILT_IN if name.startswith(incomplete)]
 
 
 def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Modes of the workloads that were named before, if they begin with what was typed."""
-    from tuner.search.configurations import modes
-    from tuner.workloads.built_in import DEFAULT_WORKLOAD
-
     workloads = ctx.params.get("workload") or (DEFAULT_WORKLOAD,)
     found = {mode for name in workloads for mode in modes(name)}
     return sorted(mode for mode in found if mode.startswith(incomplete))
@@ -41,9 +40,6 @@ def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: s
 
 def complete_studies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Studies' folders under ``results/``, newest first, or any other folder."""
-    from tuner.records.files import STUDY
-    from tuner.records.read_studies import RESULTS_FOLDER
-
     found = sorted(RESULTS_FOLDER.glob(f"*/{STUDY}"), reverse=True)
     studies = [str(path.parent) for path in found]
     # First, as bash's script drops what stands before a kind of files.

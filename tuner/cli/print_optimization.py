@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 def optimization_text(found: Optimization, dry_run: bool) -> str:
     """The device, a row for each stage or configuration, the reasons, and the changes of files."""
-    lines = [_device_line(found), found.source, "", *_table(found), ""]
+    lines = [_target_line(found), found.source, "", *_table(found), ""]
     lines += [f"- {text}" for text in found.notes]
     return "\n".join([*lines, *_files(found, dry_run)]).rstrip()
 
 
-def _device_line(found: Optimization) -> str:
+def _target_line(found: Optimization) -> str:
     device, goal = found.device, found.goal
     return (
         f"{device.name}: {device.total_bytes / GB:.2f} GB, of which a step may take {goal.limit_bytes / GB:.2f} GB "
@@ -41,8 +41,8 @@ def _table(found: Optimization) -> list[str]:
         TextColumn("accumulation", [str(chosen.accumulation) for chosen in listed]),
         TextColumn("effective", [str(chosen.effective_batch) for chosen in listed]),
         *(TextColumn(name, [_number(chosen.variables.get(name)) for chosen in listed]) for name in variables),
-        TextColumn("predicted", [_gb(chosen.need_bytes) for chosen in listed]),
-        *[TextColumn("measured", [_gb(chosen.measured_bytes) for chosen in listed])] * measured,
+        TextColumn("predicted", [_gb_or_blank(chosen.need_bytes) for chosen in listed]),
+        *[TextColumn("measured", [_gb_or_blank(chosen.measured_bytes) for chosen in listed])] * measured,
         TextColumn("share", [f"{chosen.need_bytes / total:.0%}" for chosen in listed]),
         TextColumn("stopped by", stopped_by, left=True),
         TextColumn("method", [chosen.method for chosen in listed], left=True),
@@ -58,7 +58,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:g}"
 
 
-def _gb(size_bytes: int | None) -> str:
+def _gb_or_blank(size_bytes: int | None) -> str:
     return "" if size_bytes is None else f"{size_bytes / GB:.2f} GB"
 
 

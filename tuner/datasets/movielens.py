@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.cache import cached, file_key
-from tuner.datasets.download import progress_bar
+from tuner.datasets.download import fetch_movielens, progress_bar
 from tuner.datasets.faults import unexpected
 from tuner.datasets.ratings import RatingData, Ratings, rating_data, split_validation
 from tuner.datasets.spans import joined
+from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import DataError, option
 from tuner.machine.regular_files import regular
 
@@ -43,12 +44,8 @@ def load_ratings(source: str, *, seed: int) -> RatingData:
     ``seed`` is the seed of the training/validation split; the test ratings of a source are always the same.
     """
     if source == "synthetic":
-        from tuner.datasets.synthetic import synthetic_ratings
-
         return synthetic_ratings(split_seed=seed)
     if source == "ml-100k":
-        from tuner.datasets.download import fetch_movielens
-
         return load_folder(fetch_movielens(), seed=seed)
     return load_folder(Path(source).expanduser(), seed=seed)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tuner.errors import ExecutionError, InputError, one_line
+from tuner.machine.devices import driver_version, pin
 from tuner.trial import GB, MB, Device, MemoryEstimate
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ def context_of(device: Device) -> tuple[int, str]:
 def _context_on(device: Device) -> tuple[int, str]:
     from tuner.estimation import calibration
     from tuner.estimation.measure import run_in_new_process
-    from tuner.machine.devices import driver_version
 
     try:
         key = context_key(device.name, driver_version())
@@ -95,7 +95,6 @@ def context_key(name: str, driver: str) -> str:
 
 def _made_context(_content: bytes, device: Device) -> tuple[int, bool]:
     """The bytes of this process's context on a GPU, with the libraries that load late, and whether NVML lists it."""
-    from tuner.machine.devices import pin
     from tuner.machine.holders import gpu_handle, held_here
     from tuner.machine.peak import PeakMeter
     from tuner.training.rehearsal import warm_up

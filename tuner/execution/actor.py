@@ -16,6 +16,7 @@ from tuner.machine.devices import pin
 from tuner.machine.logs import output_in
 from tuner.machine.peak import PeakMeter
 from tuner.machine.process_trees import own_process
+from tuner.training.program import deliver, warm_up_program
 from tuner.trial import Began, Device, Placement
 from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
@@ -65,8 +66,6 @@ class Worker:
         pin(device, self._beside)  # Ray may have chosen another GPU
         tasks = list(self._tasks.values())
         if any(isinstance(task.workload, Program) for task in tasks):
-            from tuner.training.program import warm_up_program
-
             return PeakMeter(device, partial(warm_up_program, torch_device(device), threads, tasks))
         from tuner.training.rehearsal import warm_up
 
@@ -88,8 +87,6 @@ class Worker:
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers the question of a running trial. It is called in another thread than the trial's."""
-        from tuner.training.program import deliver
-
         (self._child.answer if self._child else deliver)(trial_id, answer)
 
     def ping(self) -> None:

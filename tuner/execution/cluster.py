@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import ExecutionError, InputError, TunerError, one_line
-from tuner.machine.caps import environment, unless_set
+from tuner.machine.caps import environment
 from tuner.machine.interrupts import SIGNALS, take_back
 from tuner.machine.logs import LOG_BYTES
 from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
@@ -168,7 +168,8 @@ def local_ray(
         started.folder = folder
         # Ray's processes inherit the variables, so the idle workers that Ray starts can be used. That saves half a
         # second for each.
-        with environment({**unless_set(ROTATION), **variables, **_instances(devices)}), _small(started):
+        rotation = {name: value for name, value in ROTATION.items() if name not in os.environ}
+        with environment({**rotation, **variables, **_instances(devices)}), _small(started):
             ray.init(
                 address="local",
                 num_cpus=sum(device.cores for device in devices),

@@ -21,7 +21,7 @@ from tuner.errors import one_line
 from tuner.execution.cluster import session_bases
 from tuner.execution.cluster_discovery import ray_folder
 from tuner.machine.devices import NvmlDevice, available_cores, cuda_devices, nvml_gpu, ram_bytes
-from tuner.machine.holders import gpu_holders
+from tuner.machine.holders import compute_processes, holder
 from tuner.machine.process_exits import LITTLE_BYTES, MORE_SHARED, SHARED
 from tuner.trial import GB, gpu_label
 
@@ -102,7 +102,8 @@ def _gpu(index: int) -> Iterator[Finding]:
 
 
 def _gpu_memory(device: NvmlDevice) -> Finding:
-    memory, holders = pynvml.nvmlDeviceGetMemoryInfo(device.handle), gpu_holders(device.handle)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(device.handle)
+    holders = [holder(pid, held) for pid, held in compute_processes(device.handle)]
     total, free = int(memory.total), int(memory.free)
     held = f"; held: {', '.join(map(str, holders))}" if holders else ""
     return _judged(

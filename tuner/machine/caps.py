@@ -89,11 +89,6 @@ def worker_environment(device: Device) -> dict[str, str]:
     return {**waiting, "GLIBC_TUNABLES": ":".join([*ours, *filter(None, [os.environ.get("GLIBC_TUNABLES")])])}
 
 
-def unless_set(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those of the variables that the user has not set."""
-    return {name: value for name, value in variables.items() if name not in os.environ}
-
-
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Sets environment variables in the block."""

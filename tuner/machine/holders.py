@@ -79,11 +79,6 @@ def holders(device: Device, own: Collection[int], most: int) -> list[Holder]:
     return [holder(pid, held) for pid, held in largest]
 
 
-def gpu_holders(handle: object) -> list[Holder]:
-    """The processes that compute on a GPU of NVML, with the memory that they hold."""
-    return [holder(pid, held) for pid, held in compute_processes(handle)]
-
-
 def holder(pid: int, held_bytes: int | None) -> Holder:
     """A process with its name, if it can be seen: in a container the driver may report process ids of the host."""
     try:

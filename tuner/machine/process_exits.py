@@ -69,10 +69,6 @@ def exit_text(code: int) -> str:
 def signal_text(name: str) -> str:
     """The text ``was killed by SIGSEGV``; for SIGBUS with its most common cause."""
     said = f"was killed by {name}"
-    free = free_shared_bytes() if name == "SIGBUS" else None
-    return said if free is None else f"{said}: {SHARED} may be full ({free / GB:.2f} GB free)"
-
-
-def free_shared_bytes() -> int | None:
-    """The free bytes of the shared memory; None where there is no such folder."""
-    return shutil.disk_usage(SHARED).free if SHARED.is_dir() else None
+    if name != "SIGBUS" or not SHARED.is_dir():
+        return said
+    return f"{said}: {SHARED} may be full ({shutil.disk_usage(SHARED).free / GB:.2f} GB free)"

@@ -232,11 +232,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.device_kind == "cuda" and by_cudnn:
             self.tracker.has_guess = True
         if self._workspaces and not by_cudnn and (operator in GEMMS or operator in CONVOLUTIONS):
-            self._workspaces.take(fused_bias=operator is aten.addmm.default and _is_vector(args[0]))
-
-
-def _is_vector(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dim() == 1
+            bias = args[0] if operator is aten.addmm.default else None
+            self._workspaces.take(fused_bias=isinstance(bias, Tensor) and bias.dim() == 1)
 
 
 def _scalar(value: object) -> float | int | bool:

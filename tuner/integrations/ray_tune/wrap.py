@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from ray.tune.trainable import FunctionTrainable
+from ray.tune import Trainable
+from ray.tune.trainable import FunctionTrainable, wrap_function
 
 from tuner.decisions.capacity import limited
 from tuner.errors import InputError, ParameterError
@@ -60,9 +61,6 @@ def memory_aware(options: MemoryAwareOptions) -> type:
 
 def _class_of(trainable: object) -> type:
     """The trainable as a class of Tune."""
-    from ray.tune import Trainable
-    from ray.tune.trainable import wrap_function
-
     if inspect.isclass(trainable) and issubclass(trainable, Trainable):
         return trainable
     if inspect.isclass(trainable) or not callable(trainable):

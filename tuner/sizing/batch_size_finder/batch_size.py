@@ -118,7 +118,8 @@ def compute_batch_size(
     target = _device(device, mode, total_gb)
     step = TrainingStep(model, **details)  # type: ignore[misc]  # of the other details
     _check_model(step)
-    smallest = min(max_batch_size, 2 if _normalises_batches(model) else 1)
+    normalises = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    smallest = min(max_batch_size, 2 if normalises else 1)
     limit_bytes, limited_by = int(target.total_bytes * target_utilization), MEMORY
     if total_gb is None and (room_bytes := _room_bytes(step, target)) < limit_bytes:
         limit_bytes, limited_by = room_bytes, FREE_MEMORY
@@ -327,10 +328,6 @@ def _check_model(step: TrainingStep) -> None:
         raise InputError("model: it has lazy parameters without a shape; run it once on a sample first")
     if not any(parameter.requires_grad for parameter in step.model.parameters()):
         raise InputError("model: it has no trainable parameter, so nothing would be trained")
-
-
-def _normalises_batches(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def _device(choice: str | torch.device, mode: str, total_gb: float | None) -> Device:
