@@ -13,7 +13,7 @@ import pytest
 import tuner
 from tests.support.toy import Batched
 from tuner.api.optimize import to_record
-from tuner.cli.print_optimization import optimization_text
+from tuner.cli.print_plan import optimization_text
 from tuner.errors import InputError
 from tuner.estimation.measure import Measurement
 from tuner.estimation.service import EstimationService

@@ -23,7 +23,7 @@ from tests.support.toy import Toy
 from tests.support.worker_process import place
 from tuner.decisions.packing import Plan, make_plan
 from tuner.execution.pool import WorkerPool, make_pools
-from tuner.execution.ray_errors import classify_loss, ran_out_of_ram
+from tuner.execution.ray_api import classify_loss, ran_out_of_ram
 from tuner.execution.ray_executor import RayExecutor
 from tuner.execution.worker_failures import RunningTrial, at_cap
 from tuner.machine.devices import ram_device

@@ -174,7 +174,7 @@ def optimize(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     if as_json:
         click.echo(json.dumps(optimize.to_record(found, in_terminal), indent=2))
     else:
-        from tuner.cli.print_optimization import optimization_text
+        from tuner.cli.print_plan import optimization_text
 
         _say(spelled(optimization_text(found, asked.dry_run), in_terminal))
 

@@ -1,23 +1,29 @@
-"""Plans as text: a forecast, a study on several cards, and a transformer under the table of its estimates."""
+"""What ``plan``, ``optimize`` and, of a transformer, ``estimate`` print."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from tuner.records.seed_statistics import some_names
+from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.plan_text import DEVICES, WATCH_GPU, WATCH_MEMORY, plan_text
 from tuner.reporting.texts import count_text, gb_of_ranks, gb_span, rough
+from tuner.sizing.choices import USERS_BOUND
 from tuner.sizing.target import imagined_gpu
 from tuner.sizing.transformers.formula import Precision, TransformerConfig, parameter_count
 from tuner.sizing.transformers.gpu_memory import CARD_SHARE, largest_batches, precision_of
+from tuner.spec.spelling import in_terminal
 from tuner.trial import GB, Device, MemoryEstimate
 
 if TYPE_CHECKING:
     from tuner.api.capacity import Capacity, Card, Misfit
+    from tuner.api.optimize import Optimization
     from tuner.api.plan import Forecast
+    from tuner.sizing.config_edits import FileEdit
 
 # Advice by GB of tensors, from the GPU memory estimation guide: an upper bound, and the text.
 BANDS = (
@@ -178,3 +184,67 @@ def _gain_line(forecast: Forecast) -> str:
     if forecast.measured:
         return f"{'packing':<10} {gain}"
     return f"{'packing':<10} {gain}, if time grows with epochs and memory; --like DIR takes it from a study's trials"
+
+
+def optimization_text(found: Optimization, dry_run: bool) -> str:
+    """The device, a row for each stage or configuration, the reasons, and the changes of files."""
+    lines = [_target_line(found), found.source, "", *_table(found), ""]
+    lines += [f"- {text}" for text in found.notes]
+    return "\n".join([*lines, *_files(found, dry_run)]).rstrip()
+
+
+def _target_line(found: Optimization) -> str:
+    device, goal = found.device, found.goal
+    return (
+        f"{device.name}: {device.total_bytes / GB:.2f} GB, of which a step may take {goal.limit_bytes / GB:.2f} GB "
+        f"(safety margin {goal.safety_margin:g})"
+    )
+
+
+def _table(found: Optimization) -> list[str]:
+    listed, total = found.chosen, found.device.total_bytes
+    variables = list(dict.fromkeys(name for chosen in listed for name in chosen.variables))
+    measured = any(chosen.measured_bytes is not None for chosen in listed)
+    stopped_by = [_bound(chosen.stopped_by) for chosen in listed]
+    columns = [
+        TextColumn("name", [chosen.name for chosen in listed], left=True),
+        TextColumn("batch", [str(chosen.batch_size) for chosen in listed]),
+        TextColumn("accumulation", [str(chosen.accumulation) for chosen in listed]),
+        TextColumn("effective", [str(chosen.effective_batch) for chosen in listed]),
+        *(TextColumn(name, [_number(chosen.variables.get(name)) for chosen in listed]) for name in variables),
+        TextColumn("predicted", [_gb_or_blank(chosen.need_bytes) for chosen in listed]),
+        *[TextColumn("measured", [_gb_or_blank(chosen.measured_bytes) for chosen in listed])] * measured,
+        TextColumn("share", [f"{chosen.need_bytes / total:.0%}" for chosen in listed]),
+        TextColumn("stopped by", stopped_by, left=True),
+        TextColumn("method", [chosen.method for chosen in listed], left=True),
+    ]
+    return table_lines(columns)
+
+
+def _bound(name: str) -> str:
+    return in_terminal(name) if name == USERS_BOUND else name
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def _gb_or_blank(size_bytes: int | None) -> str:
+    return "" if size_bytes is None else f"{size_bytes / GB:.2f} GB"
+
+
+def _files(found: Optimization, dry_run: bool) -> list[str]:
+    """The changes of each file, as a diff if nothing was written."""
+    if not found.edits:
+        return []
+    if dry_run:
+        return ["", *(_diff(edit) or f"{edit.path}: unchanged" for edit in found.edits)]
+    lines = [f"{edit.path}: {key} {old} → {new}" for edit in found.edits for key, old, new in edit.changes]
+    lines += [f"{edit.path}: unchanged" for edit in found.edits if not edit.changes]
+    return ["", *lines, *(f"backup: {path}" for path in found.backups)]
+
+
+def _diff(edit: FileEdit) -> str:
+    """The change of a file in unified form; empty if there is none."""
+    before, after = edit.before.splitlines(), edit.after.splitlines()
+    return "\n".join(unified_diff(before, after, str(edit.path), str(edit.path), lineterm=""))

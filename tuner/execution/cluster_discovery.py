@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tuner.errors import ParameterError, one_line
 from tuner.execution.cluster import AUTH_MODE, RayConnection, authentication, quiet
-from tuner.execution.ray_errors import last_line
+from tuner.execution.ray_api import last_line
 
 PORT_SECONDS = 3
 ANSWER_SECONDS = 10

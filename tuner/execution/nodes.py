@@ -12,8 +12,7 @@ from pathlib import Path
 
 from tuner.errors import InputError, ParameterError
 from tuner.execution.cluster_discovery import PORT_SECONDS, port_answers
-from tuner.execution.ray_api import Node, ObjectRef, Remote
-from tuner.execution.ray_errors import last_line
+from tuner.execution.ray_api import Node, ObjectRef, Remote, last_line
 from tuner.machine.devices import DeviceChoice, detect_with_idle_cores
 from tuner.machine.process_exits import signal_text
 from tuner.trial import Device

@@ -23,8 +23,7 @@ from tuner.execution.gang import Gang, meeting_at
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, answered, ask, cluster_devices, on_node, on_one_machine, usable_nodes
 from tuner.execution.pool import READY_SECONDS, WorkerPool, make_pools, reserve
-from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
-from tuner.execution.ray_errors import last_line, raised_in_worker
+from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle, last_line, raised_in_worker
 from tuner.execution.worker import weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes
 from tuner.machine.caps import worker_environment

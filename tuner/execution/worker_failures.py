@@ -10,8 +10,9 @@ from typing import Any
 
 from tuner.execution.nodes import NodeWatch, on_node, oom_kills, post_mortem
 from tuner.execution.pool import WorkerPool
-from tuner.execution.ray_api import ObjectRef, WorkerHandle
-from tuner.execution.ray_errors import (
+from tuner.execution.ray_api import (
+    ObjectRef,
+    WorkerHandle,
     classify_loss,
     killed_by_monitor,
     monitored_peak,
