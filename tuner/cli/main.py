@@ -1,7 +1,5 @@
 """The ``tuner`` command: parses options, calls the function of the same name, prints errors in one line."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json
@@ -291,6 +289,7 @@ def _write_records(records: Sequence[Mapping[str, object]], as_csv: bool, names:
     if as_csv:
         _write_csv(records, names)
     else:
+
         def written(record: Mapping[str, object]) -> dict[str, object]:
             return in_json({name: encode(one) if name.startswith(CONFIG) else one for name, one in record.items()})
 

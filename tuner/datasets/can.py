@@ -1,7 +1,5 @@
 """CAN-bus recordings as graphs that all trials of a machine share, split by time."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Downloads MovieLens-100K from GroupLens into the user's cache. Its README allows research use only."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os

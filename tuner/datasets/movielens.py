@@ -1,7 +1,5 @@
 """Reads MovieLens folders, from ML-100K to ML-25M and ml-latest (https://grouplens.org/datasets/movielens)."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterator
 from itertools import islice

@@ -1,7 +1,5 @@
 """The properties of GPU models that decide how much memory kernels take beside the tensors."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from functools import cache

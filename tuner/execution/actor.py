@@ -1,7 +1,5 @@
 """The process for one trial after another: a Ray actor, or a process without Ray."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator

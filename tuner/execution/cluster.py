@@ -1,7 +1,5 @@
 """A study's connection to Ray, and a local Ray that starts in the background while the study is planned."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import logging

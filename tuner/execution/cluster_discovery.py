@@ -1,7 +1,5 @@
 """Finds and joins a Ray cluster: its address, whether it answers, and whether it requires a token."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

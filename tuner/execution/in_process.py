@@ -1,7 +1,5 @@
 """The in-process twin of the Ray executor: it runs trials one after another in this process."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections import deque

@@ -1,7 +1,5 @@
 """The nodes of a cluster: their devices, whether they are alive, and their kernels' OOM kills."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter

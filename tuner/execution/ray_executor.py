@@ -1,7 +1,5 @@
 """Trials on Ray's core: a placement group for each device, and warm workers that divide it between them."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time

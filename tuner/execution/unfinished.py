@@ -1,7 +1,5 @@
 """The weights of a trial that has not completed: those of the best epoch before its last checkpoint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tuner.execution.worker import to_bytes

@@ -1,7 +1,5 @@
 """Finds out from Ray, the worker's node and its kernel why a trial lost its worker, and what becomes of it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """``tuner doctor``: a list of checks. Each looks at one part of this machine and yields what it finds."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

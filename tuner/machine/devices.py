@@ -3,8 +3,6 @@
 NVML needs neither torch nor a CUDA context, and it sees the memory that other processes hold.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Who holds a device's memory: tuner's own processes, and those of other programs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress

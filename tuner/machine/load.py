@@ -1,7 +1,5 @@
 """How busy this machine is: its CPU, its RAM and its GPUs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """How processes ended: their exit codes and signals as text."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

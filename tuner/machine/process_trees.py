@@ -1,7 +1,5 @@
 """Ends processes together with all their descendants."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,7 +1,5 @@
 """The largest batch whose footprint fits, for any source of footprints, and the accumulation that goes with it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache

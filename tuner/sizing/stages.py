@@ -1,7 +1,5 @@
 """Chooses the batch for the stages of a footprint's curriculum."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Chooses the largest batch of a workload's configuration that has a device to itself."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A configuration's optimizer, without the import of torch.compile's machinery, and each epoch's learning rate."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping

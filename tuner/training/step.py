@@ -4,8 +4,6 @@ Activations can be recomputed in backward instead of kept. Modules that are neve
 in the host's memory between their uses on a GPU.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Any command as a trial: ``torchrun``, ``python -m``, ``accelerate launch``, ``uv run``, an executable."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import select

@@ -7,8 +7,6 @@ Not simulated, as they are off by default or not needed: ``max_split_size_mb``, 
 ``garbage_collection_threshold``, ``large_segment_size_mb`` and ``record_stream``.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Sorting, masks, positions and data-dependent shapes need values and little memor
 if they come from real ones. Every float tensor is a ``FakeTensor``, which has a shape and a size, but no values.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

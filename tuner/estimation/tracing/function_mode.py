@@ -1,7 +1,5 @@
 """Replaces torch functions in a traced step, mostly so that a step on the CPU behaves as on a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial

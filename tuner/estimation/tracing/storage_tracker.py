@@ -1,7 +1,5 @@
 """Records the storages of a traced step, with their categories."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence

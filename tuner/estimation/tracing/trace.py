@@ -1,7 +1,5 @@
 """The recorded allocations of a step, the estimate from them, and their form for PyTorch's memory viewer."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

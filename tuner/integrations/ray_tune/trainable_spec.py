@@ -1,7 +1,5 @@
 """The common settings of all trials of a wrapped trainable."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real

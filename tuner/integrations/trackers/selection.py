@@ -1,7 +1,5 @@
 """Chooses trackers by the options of a study."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 from tuner.errors import InputError, not_installed, option

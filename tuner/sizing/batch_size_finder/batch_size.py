@@ -1,7 +1,5 @@
 """The largest batch of any torch model: ``compute_batch_size``, in three modes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cache

@@ -1,7 +1,5 @@
 """A transformer's footprint in three precisions, for functions and commands."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace

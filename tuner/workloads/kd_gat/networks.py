@@ -4,8 +4,6 @@ See the KD-GAT paper (arXiv 2507.19686); ``distillation.py`` has the losses. Tea
 in two sizes. Their input is a batch of ``batches.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, MutableMapping
 from itertools import pairwise
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ The choice is that of ``sdp_utils.cpp`` in ATen. cuDNN's kernel, which newer tor
 counts as FlashAttention's: it keeps the same tensors.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -6,8 +6,6 @@ Without cuDNN, a sample's patches are the columns of a matrix (ConvolutionMM2d.c
 NaiveDilatedConvolution.cu), a group at a time (``_convolution`` in Convolution.cpp).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Restores autograd's in-place operators. Under a dispatch mode it calls the ones that allocate instead."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Mapping, Sequence

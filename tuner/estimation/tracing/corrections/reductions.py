@@ -5,8 +5,6 @@ part in global memory, as accumulators, and the last one combines them. So the b
 the size of an accumulator, and on how many threads a card has. Names in brackets are those of Reduce.cuh.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

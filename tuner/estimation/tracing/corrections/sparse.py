@@ -5,8 +5,6 @@ so an estimate with a product has a wider margin (``Trace.has_guess``). The matr
 takes more (SparseBlasImpl.cpp, SparseCUDABlas.cpp and SparseCUDATensor.cu in ATen).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch
