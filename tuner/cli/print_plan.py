@@ -109,7 +109,7 @@ def transformer_text(config: TransformerConfig, found: Sequence[tuple[str, Memor
     lines = {
         "model": _model(config),
         "parameters": f"{parameter_count(config) / 1e6:.2f} M",
-        "peak": _peak(early),
+        "peak": f"of {', '.join(early)} at the loss, when no gradient is there yet" if early else "",
         "saved": f"against {base}: {savings}",
         "advice": f"{asked} takes {totals[asked]:.2f} GB without the context: {advice(totals[asked])}",
         "cards": _cards(config, asked),
@@ -124,11 +124,6 @@ def _cards(config: TransformerConfig, precision: Precision) -> str:
     found = largest_batches(config, precision, imagined_gpu(0))
     sizes = ", ".join(f"{gb} GB {batch or 'none'}" for gb, batch in found.items())
     return f"largest {precision} batch within {CARD_SHARE:.0%} of a card, context included: {sizes}"
-
-
-def _peak(early: Sequence[str]) -> str:
-    """Why these precisions show no gradients."""
-    return f"of {', '.join(early)} at the loss, when no gradient is there yet" if early else ""
 
 
 def advice(total_gb: float) -> str:
@@ -205,7 +200,9 @@ def _table(found: Optimization) -> list[str]:
     listed, total = found.chosen, found.device.total_bytes
     variables = list(dict.fromkeys(name for chosen in listed for name in chosen.variables))
     measured = any(chosen.measured_bytes is not None for chosen in listed)
-    stopped_by = [_bound(chosen.stopped_by) for chosen in listed]
+    bounds = [
+        in_terminal(USERS_BOUND) if chosen.stopped_by == USERS_BOUND else chosen.stopped_by for chosen in listed
+    ]
     columns = [
         TextColumn("name", [chosen.name for chosen in listed], left=True),
         TextColumn("batch", [str(chosen.batch_size) for chosen in listed]),
@@ -215,14 +212,10 @@ def _table(found: Optimization) -> list[str]:
         TextColumn("predicted", [_gb_or_blank(chosen.need_bytes) for chosen in listed]),
         *[TextColumn("measured", [_gb_or_blank(chosen.measured_bytes) for chosen in listed])] * measured,
         TextColumn("share", [f"{chosen.need_bytes / total:.0%}" for chosen in listed]),
-        TextColumn("stopped by", stopped_by, left=True),
+        TextColumn("stopped by", bounds, left=True),
         TextColumn("method", [chosen.method for chosen in listed], left=True),
     ]
     return table_lines(columns)
-
-
-def _bound(name: str) -> str:
-    return in_terminal(name) if name == USERS_BOUND else name
 
 
 def _number(value: float | None) -> str:

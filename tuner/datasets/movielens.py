@@ -102,7 +102,8 @@ def _loader(path: Path) -> Callable[[Path], Parts]:
 
 def _load_100k(folder: Path) -> Parts:
     users = _user_features(_table(folder / "u.user", "|", _user_100k, "id|age|M or F|occupation|zip code"))
-    items = _stack(_table(folder / "u.item", "|", _item_100k, "id|title|date|video date|url|19 flags of 0 or 1"))
+    table = _table(folder / "u.item", "|", _item_100k, "id|title|date|video date|url|19 flags of 0 or 1")
+    items = _ids(table), np.array(list(table.values()), dtype=np.float32)
     parts = folder / "u1.base", folder / "u1.test"
     if all(part.is_file() for part in parts):
         train, test = (_ratings(part, "\t", users[0], items[0]) for part in parts)
@@ -219,10 +220,6 @@ def _movie(fields: list[str]) -> tuple[int, str]:
 
 def _ids(table: dict[int, T]) -> Ids:
     return np.fromiter(table, dtype=np.int64, count=len(table))
-
-
-def _stack(table: dict[int, list[bool]]) -> Entities:
-    return _ids(table), np.array(list(table.values()), dtype=np.float32)
 
 
 def _user_features(table: dict[int, User]) -> Entities:
