@@ -13,7 +13,7 @@ from tuner.machine.caps import thread_variables
 from tuner.machine.devices import pin
 from tuner.machine.logs import output_in
 from tuner.machine.peak import PeakMeter
-from tuner.machine.process_trees import own_process
+from tuner.machine.processes import own_process
 from tuner.training.program import deliver, warm_up_program
 from tuner.trial import Began, Device, Placement
 from tuner.workloads.program import Program

@@ -30,7 +30,7 @@ from tuner.execution.actor import Worker
 from tuner.execution.child import ProcessEnd
 from tuner.execution.mapped_arrays import unpack
 from tuner.execution.worker import TrialOptions
-from tuner.machine.process_trees import end_descendants, end_with_parent
+from tuner.machine.processes import end_descendants, end_with_parent
 from tuner.training.program import ProgramThread, deliver, use_main_thread
 from tuner.trial import Device, Placement
 

@@ -19,7 +19,7 @@ from tuner.machine.caps import environment
 from tuner.machine.interrupts import SIGNALS, take_back
 from tuner.machine.logs import LOG_BYTES
 from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
-from tuner.machine.process_trees import end_tree, time_made
+from tuner.machine.processes import end_tree, time_made
 from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers

@@ -12,7 +12,7 @@ from tuner.errors import InputError, ParameterError
 from tuner.execution.cluster_discovery import PORT_SECONDS, port_answers
 from tuner.execution.ray_api import Node, ObjectRef, Remote, last_line
 from tuner.machine.devices import DeviceChoice, detect_with_idle_cores
-from tuner.machine.process_exits import signal_text
+from tuner.machine.processes import signal_text
 from tuner.trial import Device
 
 VMSTAT = Path("/proc/vmstat")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NewType, Protocol, TypedDict, TypeVar
 
 from tuner.machine.caps import OUT_OF_MEMORY, OUT_OF_RAM
-from tuner.machine.process_exits import exit_text
+from tuner.machine.processes import exit_text
 from tuner.trial import GB, Device, Lost, Status
 
 T_co = TypeVar("T_co", covariant=True)

@@ -28,7 +28,7 @@ from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.logs import shorten
 from tuner.machine.network import free_port
-from tuner.machine.process_exits import ProcessExit
+from tuner.machine.processes import ProcessExit
 from tuner.trial import LOOPBACK, Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.pickling import sent_by_value

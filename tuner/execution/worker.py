@@ -27,7 +27,7 @@ from tuner.machine.caps import (
     lost_loader,
 )
 from tuner.machine.peak import PeakMeter, data_bytes
-from tuner.machine.process_exits import MORE_SHARED, SHARED
+from tuner.machine.processes import MORE_SHARED, SHARED
 from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phase_of
 from tuner.training.process_state import put_back
 from tuner.trial import (

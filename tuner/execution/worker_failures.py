@@ -20,8 +20,7 @@ from tuner.execution.ray_api import (
     ran_out_of_ram,
 )
 from tuner.machine.caps import near_cap
-from tuner.machine.process_exits import ProcessExit
-from tuner.machine.process_trees import end_tree
+from tuner.machine.processes import ProcessExit, end_tree
 from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, ShortOf, Status
 
 # Ray needs 15 s to notice that a node is dead, and only says "unavailable" until then.

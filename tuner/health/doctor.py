@@ -20,7 +20,7 @@ from tuner.execution.cluster import session_bases
 from tuner.execution.cluster_discovery import ray_folder
 from tuner.machine.devices import NvmlDevice, available_cores, cuda_devices, nvml_gpu, ram_bytes
 from tuner.machine.holders import compute_processes, holder
-from tuner.machine.process_exits import LITTLE_BYTES, MORE_SHARED, SHARED
+from tuner.machine.processes import LITTLE_BYTES, MORE_SHARED, SHARED
 from tuner.trial import GB, gpu_label
 
 Level = Literal["ok", "warning", "problem"]
