@@ -17,7 +17,7 @@ from tuner.cli.options import chosen, options
 from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, one_line, printable, spelled
 from tuner.records.attempts import CONFIG, write_rows
 from tuner.records.checking import in_json
-from tuner.reporting import decision_log, phases
+from tuner.reporting import phases
 from tuner.reporting.console import make_console
 from tuner.spec.commands import (
     CalibrateOptions,
@@ -58,7 +58,9 @@ PRINTING = {
 
 def _log_decisions(ctx: click.Context, parameter: click.Parameter, debug: bool) -> None:
     if debug:
-        os.environ[decision_log.VARIABLE] = "debug"
+        from tuner.reporting.decision_log import VARIABLE
+
+        os.environ[VARIABLE] = "debug"
 
 
 def command(

@@ -14,8 +14,6 @@ from click.shell_completion import CompletionItem
 
 from tuner.errors import spelled
 from tuner.records.files import STUDY
-from tuner.records.read_studies import RESULTS_FOLDER
-from tuner.search.configurations import modes
 from tuner.spec.options import Options
 from tuner.spec.spelling import flag, in_terminal
 from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD
@@ -33,6 +31,8 @@ def complete_workloads(ctx: click.Context, parameter: click.Parameter, incomplet
 
 def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Modes of the workloads that were named before, if they begin with what was typed."""
+    from tuner.search.configurations import modes
+
     workloads = ctx.params.get("workload") or (DEFAULT_WORKLOAD,)
     found = {mode for name in workloads for mode in modes(name)}
     return sorted(mode for mode in found if mode.startswith(incomplete))
@@ -40,6 +40,8 @@ def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: s
 
 def complete_studies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Studies' folders under ``results/``, newest first, or any other folder."""
+    from tuner.records.read_studies import RESULTS_FOLDER
+
     found = sorted(RESULTS_FOLDER.glob(f"*/{STUDY}"), reverse=True)
     studies = [str(path.parent) for path in found]
     # First, as bash's script drops what stands before a kind of files.

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
-import pynvml
 
 from tuner.machine.devices import initialized_nvml, nvml_gpu, ram_bytes
 
@@ -48,19 +47,22 @@ class LoadMeter:
         return Load(sum(shown) / len(shown) / 100, total - free, self._gpus())
 
     def _gpus(self) -> dict[str, GpuLoad]:
+        import pynvml
+
         found = {}
-        if self._handles:
-            for uuid, handle in self._handles.items():
-                busy = None
-                with suppress(pynvml.NVMLError):
-                    busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-                with suppress(pynvml.NVMLError):
-                    found[uuid] = GpuLoad(busy, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
+        for uuid, handle in self._handles.items():
+            busy = None
+            with suppress(pynvml.NVMLError):
+                busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            with suppress(pynvml.NVMLError):
+                found[uuid] = GpuLoad(busy, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
         return found
 
 
 def _handles(uuids: frozenset[str]) -> dict[str, Any]:
     """NVML's handles of these GPUs and MIG instances."""
+    import pynvml
+
     handles: dict[str, Any] = {}
     with suppress(pynvml.NVMLError):
         for index in range(initialized_nvml().nvmlDeviceGetCount()):
