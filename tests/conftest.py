@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 
 from tests.support.emulated_card import missing
-from tuner.datasets.can import CanData
+from tuner.datasets.can import CanData, synthetic_can
 from tuner.datasets.can import build as build_can
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
-from tuner.datasets.synthetic_can import synthetic_can
-from tuner.datasets.synthetic_trees import synthetic_trees
-from tuner.datasets.trees import TreeData, build, split
+from tuner.datasets.trees import TreeData, build, split, synthetic_trees
 from tuner.machine.caps import environment
 from tuner.trial import GB, Device
 

@@ -317,7 +317,7 @@ class Began:
 
     trial_id: str
     pid: int  # of the process that runs the trial
-    created: float  # its ``process_trees.time_made``, as its id may be used again
+    created: float  # its ``processes.time_made``, as its id may be used again
     leads: bool = False  # whether it leads its process group
 
 

@@ -21,8 +21,7 @@ import numpy as np
 
 from scripts.benchmarks.verdicts import print_verdicts
 from tuner.datasets.synthetic import synthetic_ratings
-from tuner.datasets.synthetic_trees import synthetic_trees
-from tuner.datasets.trees import TreeData, build
+from tuner.datasets.trees import TreeData, build, synthetic_trees
 from tuner.machine.devices import ram_device
 from tuner.records.attempts import Line
 from tuner.search.configurations import complete

@@ -24,11 +24,10 @@ from scripts.benchmarks.gpt_model import Built
 from scripts.benchmarks.gpt_model import build as build_gpt
 from scripts.benchmarks.memory_model_zoo import ZOO, loss_of, random_edges
 from tuner.datasets.can import build as build_can
+from tuner.datasets.can import synthetic_can
 from tuner.datasets.synthetic import synthetic_ratings
-from tuner.datasets.synthetic_can import synthetic_can
-from tuner.datasets.synthetic_trees import synthetic_trees
 from tuner.datasets.trees import build as build_trees
-from tuner.datasets.trees import split
+from tuner.datasets.trees import split, synthetic_trees
 from tuner.search.configurations import complete
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.training.optimizers import build_optimizer

@@ -13,7 +13,7 @@ import tuner
 from tests.cli.test_main import tune
 from tests.support.toy import Toy
 from tuner.api.capacity import Capacity, capacity, card_sizes, cheapest_change, to_record
-from tuner.cli.print_capacity import capacity_text
+from tuner.cli.print_plan import capacity_text
 from tuner.errors import InputError
 from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.hyperparameters import Hyperparameter

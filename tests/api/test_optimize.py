@@ -13,14 +13,13 @@ import pytest
 import tuner
 from tests.support.toy import Batched
 from tuner.api.optimize import to_record
-from tuner.cli.print_optimization import optimization_text
+from tuner.cli.print_plan import optimization_text
 from tuner.errors import InputError
 from tuner.estimation.measure import Measurement
 from tuner.estimation.service import EstimationService
 from tuner.search.configurations import complete
 from tuner.sizing import target, workload_sizing
-from tuner.sizing.choices import Goal, explanations
-from tuner.sizing.search import DoesNotFit
+from tuner.sizing.choices import DoesNotFit, Goal, explanations
 from tuner.sizing.workload_sizing import Predictor, size_configuration
 from tuner.trial import GB, Device, MemoryEstimate
 from tuner.workloads.graphsage.workload import GraphSAGE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli.print_transformers import advice
+from tuner.cli.print_plan import advice
 from tuner.decisions.packing import make_plan
 from tuner.reporting.plan_text import monitoring_text
 from tuner.sizing.transformers.formula import TransformerConfig

@@ -13,9 +13,8 @@ import pytest
 import tuner
 from tests.support.can_files import lines_of, plain_rows, write_recordings
 from tuner.datasets import can as module
-from tuner.datasets.can import CanData, build, load_can
+from tuner.datasets.can import CanData, build, load_can, synthetic_can
 from tuner.datasets.can_frames import Frames
-from tuner.datasets.synthetic_can import synthetic_can
 from tuner.errors import DataError, InputError
 
 REAL = Path(tuner.__file__).parents[1].parent / "shared/data/can"

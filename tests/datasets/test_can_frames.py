@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.can_files import rows_of
 from tuner.datasets import can_frames
+from tuner.datasets.can import synthetic_can
 from tuner.datasets.can_frames import read_frames
-from tuner.datasets.synthetic_can import synthetic_can
 from tuner.errors import DataError
 
 ROWS = ["10.5,02a0,8,40,00,6e,1d,cc,04,e3,ff,R", "10.6,02b0,2,FF,7f,T", "10.7,1fffffff,0,R", "10.8,0,1,0a,R"]

@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 import tuner
-from tuner.datasets.paths import third_order_paths
 from tuner.datasets.swc import find_files, read_swc
+from tuner.datasets.trees import third_order_paths
 from tuner.errors import InputError
 
 CTX2 = Path(tuner.__file__).parents[1].parent / "shared/data/swc/ctx2"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tuner.datasets.swc import reduce_tree
-from tuner.datasets.synthetic_trees import synthetic_trees
+from tuner.datasets.trees import synthetic_trees
 from tuner.errors import InputError
 
 

@@ -44,7 +44,7 @@ def test_the_compiler_is_counted_once_where_a_module_imports_pyg_and_more(monkey
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
     """A GPU of this machine, of a model and a UUID that no other test has."""
-    monkeypatch.setattr("tuner.machine.devices.driver_version", lambda: "580")
+    monkeypatch.setattr("tuner.estimation.overheads.driver_version", lambda: "580")
     name = request.node.name
     return Device("", "cuda", 0, name, 0, 0, 0, uuid=name)
 
@@ -52,7 +52,7 @@ def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Devi
 def test_a_gpus_context_is_measured_once_and_kept(gpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     measured = lambda _function, _content, device: asked.append(device.uuid) or (742 * MB, True)  # noqa: E731
-    monkeypatch.setattr("tuner.estimation.new_process.run_in_new_process", measured)
+    monkeypatch.setattr("tuner.estimation.measure.run_in_new_process", measured)
     assert context_of(gpu) == context_of(replace(gpu, uuid="another of this model")) == (742 * MB, "")
     assert asked == [gpu.uuid]
 
@@ -67,6 +67,6 @@ def test_a_context_that_cannot_be_measured_is_assumed_and_the_estimate_says_so(
     def fails(*_: object) -> int:
         raise RuntimeError("CUDA error: out of memory")
 
-    monkeypatch.setattr("tuner.estimation.new_process.run_in_new_process", fails)
+    monkeypatch.setattr("tuner.estimation.measure.run_in_new_process", fails)
     context, why = context_of(gpu)
     assert (context, why[-25:]) == (CONTEXT_BYTES["cuda"], "CUDA error: out of memory")

@@ -22,11 +22,10 @@ from tests.support.ray_trials import Slow, Unpackable, placements, stop_and_go_o
 from tests.support.toy import Toy
 from tests.support.worker_process import place
 from tuner.decisions.packing import Plan, make_plan
-from tuner.execution.lost_trials import at_cap
 from tuner.execution.pool import WorkerPool, make_pools
-from tuner.execution.ray_errors import classify_loss, ran_out_of_ram
+from tuner.execution.ray_api import classify_loss, ran_out_of_ram
 from tuner.execution.ray_executor import RayExecutor
-from tuner.execution.worker_failures import RunningTrial
+from tuner.execution.worker_failures import RunningTrial, at_cap
 from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt, orderly
 from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tuner.machine.oom_texts import LackOfMemory, parse_out_of_memory
+from tuner.machine.caps import LackOfMemory, parse_out_of_memory
 from tuner.trial import GB, MB
 
 REMEDY = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.sizing.search import DoesNotFit, largest_batch
+from tuner.sizing.choices import DoesNotFit, largest_batch
 from tuner.trial import GB
 
 

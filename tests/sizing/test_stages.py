@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tuner.errors import InputError
-from tuner.sizing.choices import Goal
+from tuner.sizing.choices import DoesNotFit, Goal
 from tuner.sizing.footprint import Footprint, read_footprint
-from tuner.sizing.search import DoesNotFit
 from tuner.sizing.stages import size_stages, stages_of
 from tuner.trial import GB
 

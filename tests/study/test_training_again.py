@@ -36,7 +36,7 @@ from tuner.study.prepare import Selected
 from tuner.study.repeat import program
 from tuner.study.selection import choose
 from tuner.study.study import run_study
-from tuner.training.learning_rates import LearningRates
+from tuner.training.optimizers import LearningRates
 from tuner.trial import GB, EpochReport, MemoryEstimate
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.lookup import find_workload

@@ -37,7 +37,7 @@ def measure_here(monkeypatch: pytest.MonkeyPatch) -> None:
     def thread(workers: int, mp_context: object) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(workers)
 
-    monkeypatch.setattr("tuner.estimation.new_process.ProcessPoolExecutor", thread)
+    monkeypatch.setattr("tuner.estimation.measure.ProcessPoolExecutor", thread)
 
 
 def place(workload: Workload, config: dict[str, Any], limit_bytes: int = 0) -> Placement:

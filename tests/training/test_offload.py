@@ -11,7 +11,7 @@ from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter
-from tuner.training.offload import offload
+from tuner.training.step import offload
 from tuner.trial import MB, OFFLOADING, Config, Configuration
 from tuner.workloads.base import Batch
 from tuner.workloads.task import Selection

@@ -15,9 +15,8 @@ from tests.support.toy import Toy
 from tuner.errors import InputError, WorkloadError
 from tuner.search.configurations import complete, configurations
 from tuner.training.checkpoints import Checkpoint
-from tuner.training.learning_rates import LearningRates
 from tuner.training.loop import Fit, fit
-from tuner.training.optimizers import Adam, build_optimizer
+from tuner.training.optimizers import Adam, LearningRates, build_optimizer
 from tuner.trial import EpochReport, Trial
 from tuner.workloads.base import Split
 from tuner.workloads.task import Selection

@@ -20,8 +20,7 @@ from tuner.estimation.tracing.tracer import Parts, trace_step, trace_workload
 from tuner.search.configurations import complete
 from tuner.training.endings import Fit
 from tuner.training.loop import fit
-from tuner.training.recompute import recomputing
-from tuner.training.step import evaluate
+from tuner.training.step import evaluate, recomputing
 from tuner.trial import CHECKPOINTING, Configuration, Trial
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.task import Selection
@@ -106,7 +105,7 @@ def test_evaluation_and_training_without_the_option_do_not_recompute(
     def refuse(*arguments: Any, **options: Any) -> None:
         raise AssertionError("recomputed")
 
-    monkeypatch.setattr("tuner.training.recompute.checkpoint", refuse)
+    monkeypatch.setattr("tuner.training.step.checkpoint", refuse)
     fitted("graphsage", ratings, gradient_checkpointing=0)
     workload = find_workload("graphsage")
     model = workload.build_model(complete(SIZES["graphsage"], workload.schema), ratings)

@@ -13,7 +13,7 @@ from tuner.decisions.packing import low_bytes, need_bytes
 from tuner.errors import InputError, ParameterError, TunerError, option
 from tuner.estimation.estimators import trace_of, trace_of_step
 from tuner.estimation.service import EstimationService
-from tuner.estimation.snapshot import write_snapshot
+from tuner.estimation.tracing.trace import Trace, write_snapshot
 from tuner.records.attempts import Attempt
 from tuner.records.files import SNAPSHOT
 from tuner.reporting import phases
@@ -32,8 +32,6 @@ from tuner.trial import GB, Device, MemoryEstimate, title
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from tuner.estimation.tracing.trace import Trace
 
 
 @public(EstimateOptions)

@@ -74,8 +74,9 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     settings = Settings.of(options.given())
     settings.check()
     sizes = card_sizes(options.gpu) if options.gpu is not None else []
-    if sizes:
-        _check_alone(options)
+    for name in ("device", "gpus", "device_memory_gb", "like", "seeds") if sizes else ():
+        if name in options.changes():
+            raise both_given("gpu", name)
     gpus = options.gpus
     if gpus is None:
         found = () if sizes else detect_with_idle_cores(options.device)
@@ -217,13 +218,6 @@ def _imagined(gpus: int, memory_gb: float | None) -> list[Device]:
     if memory_gb is None:
         raise ParameterError("gpus", gpus, f"say how much memory each has, with {option('device_memory_gb')}")
     return [imagined_gpu(int(memory_gb * GB), index) for index in range(gpus)]
-
-
-def _check_alone(options: PlanOptions) -> None:
-    """Refuses options that have no effect beside the sizes of cards."""
-    for name in ("device", "gpus", "device_memory_gb", "like", "seeds"):
-        if name in options.changes():
-            raise both_given("gpu", name)
 
 
 def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:

@@ -1,7 +1,5 @@
 """The ``tuner`` command: parses options, calls the function of the same name, prints errors in one line."""
 
-from __future__ import annotations
-
 import functools
 import io
 import json
@@ -14,11 +12,13 @@ from dataclasses import asdict
 
 import click
 
-from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand
-from tuner.cli.hints import told
+from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand, told
 from tuner.cli.options import chosen, options
 from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, one_line, printable, spelled
+from tuner.records.attempts import CONFIG, write_rows
+from tuner.records.checking import in_json
 from tuner.reporting import phases
+from tuner.reporting.console import make_console
 from tuner.spec.commands import (
     CalibrateOptions,
     EstimateOptions,
@@ -33,6 +33,7 @@ from tuner.spec.options import Options
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
 from tuner.values import encode
+from tuner.workloads.command import script_of
 
 MOST_OF_ERROR = 4000  # the characters that are printed of an error
 CONTROLS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\r\t"}
@@ -106,7 +107,6 @@ def script(ctx: click.Context, /, path: str, arguments: tuple[str, ...], **_: ob
     tuner.report(), or like a command by lines of JSON on its output that have the metric.
     """
     from tuner.api import run
-    from tuner.workloads.command import script_of
 
     asked = chosen(ctx, Settings)
     if asked.workload:
@@ -137,7 +137,7 @@ def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) ->
 
             _say(f"snapshot: {asked.snapshot}, for PyTorch's memory viewer: {MEMORY_VIEWER}")
         if config := estimate.transformer(asked):
-            from tuner.cli.print_transformers import transformer_text
+            from tuner.cli.print_plan import transformer_text
 
             _say(transformer_text(config, found))
 
@@ -150,8 +150,7 @@ def plan(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     or single cards of several sizes (--gpu).
     """
     from tuner.api import capacity, plan
-    from tuner.cli.print_capacity import capacity_text
-    from tuner.cli.print_plan import forecast_text
+    from tuner.cli.print_plan import capacity_text, forecast_text
 
     found = plan.plan.of(chosen(ctx, PlanOptions))
     if as_json:
@@ -175,7 +174,7 @@ def optimize(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     if as_json:
         click.echo(json.dumps(optimize.to_record(found, in_terminal), indent=2))
     else:
-        from tuner.cli.print_optimization import optimization_text
+        from tuner.cli.print_plan import optimization_text
 
         _say(spelled(optimization_text(found, asked.dry_run), in_terminal))
 
@@ -224,7 +223,6 @@ def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> 
         _write_records(found.records(), as_csv, found.names)
     else:
         from tuner.cli.print_results import print_results
-        from tuner.reporting.console import make_console
 
         print_results(make_console(), found, options.top)
 
@@ -293,8 +291,6 @@ def _write_records(records: Sequence[Mapping[str, object]], as_csv: bool, names:
     if as_csv:
         _write_csv(records, names)
     else:
-        from tuner.records.attempts import CONFIG
-        from tuner.records.checking import in_json
 
         def written(record: Mapping[str, object]) -> dict[str, object]:
             return in_json({name: encode(one) if name.startswith(CONFIG) else one for name, one in record.items()})
@@ -304,8 +300,6 @@ def _write_records(records: Sequence[Mapping[str, object]], as_csv: bool, names:
 
 def _write_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> None:
     """Writes rows without control characters, as a pipe may end in a terminal; there also without what it hides."""
-    from tuner.records.attempts import write_rows
-
     table = write_rows(rows, names)
     click.echo(printable(table) if sys.stdout.isatty() else table.translate(CONTROLS), nl=False)
 

@@ -1,4 +1,7 @@
-"""The command line's options, made from the specification: see ``tuner.spec``."""
+"""The command line's options, made from the specification, see ``tuner.spec``, and what a shell completes them with.
+
+Click's own script asks for the latter: ``_TUNER_COMPLETE=bash_source tuner``.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,52 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import CompletionItem
 
-from tuner.cli.completion import complete_modes, complete_studies, complete_workloads
 from tuner.errors import spelled
+from tuner.records.files import STUDY
 from tuner.spec.options import Options
 from tuner.spec.spelling import flag, in_terminal
+from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Chosen = TypeVar("Chosen", bound=Options)
+
+KINDS = {bool: click.BOOL, str: click.STRING, int: click.INT, float: click.FLOAT}  # the first that a type allows
+
+
+def complete_workloads(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Built-in workloads that begin with what was typed."""
+    return [name for name in BUILT_IN if name.startswith(incomplete)]
+
+
+def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Modes of the workloads that were named before, if they begin with what was typed."""
+    from tuner.search.configurations import modes
+
+    workloads = ctx.params.get("workload") or (DEFAULT_WORKLOAD,)
+    found = {mode for name in workloads for mode in modes(name)}
+    return sorted(mode for mode in found if mode.startswith(incomplete))
+
+
+def complete_studies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
+    """Studies' folders under ``results/``, newest first, or any other folder."""
+    from tuner.records.read_studies import RESULTS_FOLDER
+
+    found = sorted(RESULTS_FOLDER.glob(f"*/{STUDY}"), reverse=True)
+    studies = [str(path.parent) for path in found]
+    # First, as bash's script drops what stands before a kind of files.
+    return [
+        CompletionItem(incomplete, "dir"),
+        *(CompletionItem(study) for study in studies if study.startswith(incomplete)),
+    ]
+
 
 COMPLETIONS = {
     "workload": complete_workloads,
     "mode": complete_modes,
     **dict.fromkeys(("resume", "like", "study", "directory", "paths"), complete_studies),
 }
-KINDS = {bool: click.BOOL, str: click.STRING, int: click.INT, float: click.FLOAT}  # the first that a type allows
 
 
 class SpecifiedOption(click.Option):

@@ -1,19 +1,144 @@
-"""A forecast as text."""
+"""What ``plan``, ``optimize`` and, of a transformer, ``estimate`` print."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
+from difflib import unified_diff
 from typing import TYPE_CHECKING
 
 from tuner.records.seed_statistics import some_names
-from tuner.reporting.plan_text import DEVICES, plan_text
-from tuner.reporting.texts import count_text, gb_of_ranks, rough
-from tuner.trial import GB, Device
+from tuner.reporting.columns import TextColumn, table_lines
+from tuner.reporting.plan_text import DEVICES, WATCH_GPU, WATCH_MEMORY, plan_text
+from tuner.reporting.texts import count_text, gb_of_ranks, gb_span, rough
+from tuner.sizing.choices import USERS_BOUND
+from tuner.sizing.target import imagined_gpu
+from tuner.sizing.transformers.formula import Precision, TransformerConfig, parameter_count
+from tuner.sizing.transformers.gpu_memory import CARD_SHARE, largest_batches, precision_of
+from tuner.spec.spelling import in_terminal
+from tuner.trial import GB, Device, MemoryEstimate
 
 if TYPE_CHECKING:
+    from tuner.api.capacity import Capacity, Card, Misfit
+    from tuner.api.optimize import Optimization
     from tuner.api.plan import Forecast
+    from tuner.sizing.config_edits import FileEdit
 
+# Advice by GB of tensors, from the GPU memory estimation guide: an upper bound, and the text.
+BANDS = (
+    (4, "reasonable"),
+    (8, "moderate: monitor the GPU's memory while it trains"),
+    (12, "high: reduce the batch or the sequences"),
+)
+BEYOND = "very high: it needs a high-end GPU or several"
 FIRST = 5  # so many of the trials that start together on a device are named
+
+
+def capacity_text(found: Capacity) -> str:
+    """Two lines for the study, one for each card, and the changes with which other trials fit."""
+    lines = [f"{'' if number else 'data':<10} {line}" for number, line in enumerate(found.data.splitlines())]
+    lines += [_trials_line(found), "", f"{'card':>8} {'for trials':>12} {'largest':>10} {'workers':>9}  fit"]
+    lines += [_card_line(card, len(found.requests)) for card in found.cards]
+    for card in found.cards:
+        if card.misfits:
+            lines += ["", *_misfit_lines(card)]
+    return "\n".join(lines)
+
+
+def _trials_line(found: Capacity) -> str:
+    needs = [request.need_bytes for request in found.requests]
+    methods = ", ".join(dict.fromkeys(request.estimate.method for request in found.requests))
+    return (
+        f"{'trials':<10} {len(needs)} of {gb_span(min(needs), max(needs))} ({methods}), {found.packing} packing, "
+        f"{found.buffer_bytes / GB:g} GB buffer"
+    )
+
+
+def _card_line(card: Card, trials: int) -> str:
+    least = f"{card.workers_at_least}-" if card.workers_at_least < card.workers else ""
+    largest = f"{card.footprint_bytes / GB:.2f} GB" if card.fitting else "-"
+    return (
+        f"{_gb(card.card_bytes):>8} {card.budget_bytes / GB:>9.2f} GB {largest:>10} {least + str(card.workers):>9}  "
+        f"{card.fitting} of {trials}"
+    )
+
+
+def _misfit_lines(card: Card) -> list[str]:
+    count = len(card.misfits)
+    head = f"{_gb(card.card_bytes)}: {count} do{'es' if count == 1 else ''} not fit"
+    sought = [misfit for misfit in card.misfits if misfit.sought]
+    if not sought:
+        most = max(misfit.card_bytes for misfit in card.misfits)
+        advice = "estimate their memory instead of giving it to see what would make them fit"
+        return [f"{head}: a card of {_ceil(most)} GB holds them; {advice}"]
+    width = max(len(misfit.name) for misfit in sought)
+    more = [f"  and {count - len(sought)} smaller ones"] if len(sought) < count else []
+    return [
+        f"{head}; the cheapest change with which each would",
+        *(_misfit_line(misfit, width) for misfit in sought),
+        *more,
+    ]
+
+
+def _misfit_line(misfit: Misfit, width: int) -> str:
+    name = f"  {misfit.name:<{width}} {misfit.need_bytes / GB:>8.2f} GB: "
+    if misfit.change is None:
+        return f"{name}no accumulation, amp, checkpointing or smaller batch; a card of {_ceil(misfit.card_bytes)} GB"
+    values = ", ".join(f"{key} {value}" for key, value in misfit.change.items())
+    return f"{name}{values}: {(misfit.changed_need_bytes or 0) / GB:.2f} GB"
+
+
+def _gb(size_bytes: int) -> str:
+    return f"{size_bytes / GB:g} GB"
+
+
+def _ceil(size_bytes: int) -> str:
+    """GB with a digit after the point, rounded up."""
+    return f"{math.ceil(10 * size_bytes / GB) / 10:g}"
+
+
+def transformer_text(config: TransformerConfig, found: Sequence[tuple[str, MemoryEstimate]]) -> str:
+    """The model, the savings of narrower precisions, advice, and how to watch a GPU's memory."""
+    totals = {name: guess.reserved_bytes / GB for name, guess in found}
+    base, *others = totals
+    saved = {name: totals[base] - totals[name] for name in others}
+    savings = ", ".join(f"{name} {gb:.2f} GB ({gb / totals[base]:.0%})" for name, gb in saved.items())
+    asked = precision_of(config)
+    early = [name for name, guess in found if not guess.gradient_bytes]
+    lines = {
+        "model": _model(config),
+        "parameters": f"{parameter_count(config) / 1e6:.2f} M",
+        "peak": f"of {', '.join(early)} at the loss, when no gradient is there yet" if early else "",
+        "saved": f"against {base}: {savings}",
+        "advice": f"{asked} takes {totals[asked]:.2f} GB without the context: {advice(totals[asked])}",
+        "cards": _cards(config, asked),
+        "watch": WATCH_GPU,
+        "": WATCH_MEMORY,
+    }
+    return "\n".join(f"{head:<10} {text}" for head, text in lines.items() if text)
+
+
+def _cards(config: TransformerConfig, precision: Precision) -> str:
+    """The largest batch on cards of common sizes."""
+    found = largest_batches(config, precision, imagined_gpu(0))
+    sizes = ", ".join(f"{gb} GB {batch or 'none'}" for gb, batch in found.items())
+    return f"largest {precision} batch within {CARD_SHARE:.0%} of a card, context included: {sizes}"
+
+
+def advice(total_gb: float) -> str:
+    """Advice for a footprint of this many GB without the context."""
+    return next((text for limit, text in BANDS if total_gb < limit), BEYOND)
+
+
+def _model(config: TransformerConfig) -> str:
+    head = "tied" if config.tied else "untied"
+    checkpointing = ", checkpointing" if config.checkpointing else ""
+    return (
+        f"{config.model_layer} x {config.model_embd}, {config.model_head} heads, {config.model_positions} positions, "
+        f"vocabulary {config.vocabulary:,} ({head}); batch {config.batch_size} x {config.seq_len} tokens; "
+        f"{config.attention} attention{checkpointing}"
+    )
 
 
 def forecast_text(forecast: Forecast) -> str:
@@ -54,3 +179,65 @@ def _gain_line(forecast: Forecast) -> str:
     if forecast.measured:
         return f"{'packing':<10} {gain}"
     return f"{'packing':<10} {gain}, if time grows with epochs and memory; --like DIR takes it from a study's trials"
+
+
+def optimization_text(found: Optimization, dry_run: bool) -> str:
+    """The device, a row for each stage or configuration, the reasons, and the changes of files."""
+    lines = [_target_line(found), found.source, "", *_table(found), ""]
+    lines += [f"- {text}" for text in found.notes]
+    return "\n".join([*lines, *_files(found, dry_run)]).rstrip()
+
+
+def _target_line(found: Optimization) -> str:
+    device, goal = found.device, found.goal
+    return (
+        f"{device.name}: {device.total_bytes / GB:.2f} GB, of which a step may take {goal.limit_bytes / GB:.2f} GB "
+        f"(safety margin {goal.safety_margin:g})"
+    )
+
+
+def _table(found: Optimization) -> list[str]:
+    listed, total = found.chosen, found.device.total_bytes
+    variables = list(dict.fromkeys(name for chosen in listed for name in chosen.variables))
+    measured = any(chosen.measured_bytes is not None for chosen in listed)
+    bounds = [
+        in_terminal(USERS_BOUND) if chosen.stopped_by == USERS_BOUND else chosen.stopped_by for chosen in listed
+    ]
+    columns = [
+        TextColumn("name", [chosen.name for chosen in listed], left=True),
+        TextColumn("batch", [str(chosen.batch_size) for chosen in listed]),
+        TextColumn("accumulation", [str(chosen.accumulation) for chosen in listed]),
+        TextColumn("effective", [str(chosen.effective_batch) for chosen in listed]),
+        *(TextColumn(name, [_number(chosen.variables.get(name)) for chosen in listed]) for name in variables),
+        TextColumn("predicted", [_gb_or_blank(chosen.need_bytes) for chosen in listed]),
+        *[TextColumn("measured", [_gb_or_blank(chosen.measured_bytes) for chosen in listed])] * measured,
+        TextColumn("share", [f"{chosen.need_bytes / total:.0%}" for chosen in listed]),
+        TextColumn("stopped by", bounds, left=True),
+        TextColumn("method", [chosen.method for chosen in listed], left=True),
+    ]
+    return table_lines(columns)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def _gb_or_blank(size_bytes: int | None) -> str:
+    return "" if size_bytes is None else f"{size_bytes / GB:.2f} GB"
+
+
+def _files(found: Optimization, dry_run: bool) -> list[str]:
+    """The changes of each file, as a diff if nothing was written."""
+    if not found.edits:
+        return []
+    if dry_run:
+        return ["", *(_diff(edit) or f"{edit.path}: unchanged" for edit in found.edits)]
+    lines = [f"{edit.path}: {key} {old} → {new}" for edit in found.edits for key, old, new in edit.changes]
+    lines += [f"{edit.path}: unchanged" for edit in found.edits if not edit.changes]
+    return ["", *lines, *(f"backup: {path}" for path in found.backups)]
+
+
+def _diff(edit: FileEdit) -> str:
+    """The change of a file in unified form; empty if there is none."""
+    before, after = edit.before.splitlines(), edit.after.splitlines()
+    return "\n".join(unified_diff(before, after, str(edit.path), str(edit.path), lineterm=""))

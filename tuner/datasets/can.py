@@ -1,7 +1,5 @@
 """CAN-bus recordings as graphs that all trials of a machine share, split by time."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,18 +9,78 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.cache import cached, file_key
-from tuner.datasets.can_frames import Frames, read_frames, read_parquet
-from tuner.datasets.can_graphs import window_graphs
+from tuner.datasets.can_frames import Frames, in_order, read_frames, read_parquet
 from tuner.datasets.faults import reading
 from tuner.datasets.spans import joined, starts
 from tuner.errors import DataError, InputError
 
+FEATURES = (*(f"mean of byte {byte}" for byte in range(8)), "frames", "last position")
 SUFFIXES = (".csv", ".txt", ".log", ".parquet")  # of the files that are read of a folder
 NO_RECORDINGS = ("readme", "licen")  # what names of texts begin with that come along
 VERSION = "2"  # of the cache: increase it when the built data change
 HELD_OUT = 0.2  # the share of a recording's windows for validation, and the same for the test
 FEWEST = 3  # the minimum number of windows of a recording
 LARGEST_WINDOW = 100_000  # the maximum number of frames of a window
+# The period of each ID in seconds, as in a recorded car.
+PERIODS = (0.01,) * 14 + (0.02,) * 5 + (0.05,) * 2 + (0.1,) * 4 + (1.0,) * 2
+JITTER = 0.0003  # seconds, the standard deviation of a frame's delay
+BURSTS = 10  # the number of an attack's bursts in a recording; each split by time has some
+ATTACKED = 0.4  # the share of the time with injected frames
+GAPS = {"dos": 0.0005, "fuzzing": 0.001}  # seconds between injected frames
+CONSTANT, COUNTER, SIGNAL, NOISE = range(4)  # the kinds of bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """G graphs with N nodes and E edges in total. A graph's nodes are in the order of their IDs, numbered from 0."""
+
+    identifier: NDArray[np.int32]  # (N,) the nodes' CAN IDs
+    features: NDArray[np.float32]  # (N, 10) ``FEATURES``: bytes / 255, frames and position / the window's length
+    nodes: NDArray[np.int64]  # (G,) the number of nodes of each graph
+    edge: NDArray[np.int32]  # (2, E) from a frame's ID to the next one's; each pair once; loops are possible
+    edge_count: NDArray[np.float32]  # (E,) how often each pair occurred
+    edges: NDArray[np.int64]  # (G,) the number of edges of each graph
+    label: NDArray[np.int8]  # (G,) 1 if a frame of the window was injected
+
+
+def window_graphs(frames: Frames, window: int) -> Windows:
+    """The graphs of a recording's windows of ``window`` frames, without overlap and without a last partial window."""
+    graphs = len(frames) // window
+    used = slice(0, graphs * window)
+    graph, position = np.divmod(np.arange(graphs * window), window)
+    # Sorting numbers made of graph and ID gives the final order of the nodes.
+    node_of_all, node, frames_of = np.unique(
+        (graph << 32) | frames.identifier[used], return_inverse=True, return_counts=True
+    )
+    nodes = np.bincount(node_of_all >> 32, minlength=graphs)
+    last = np.zeros(len(node_of_all))
+    last[node] = position  # the last frame of an ID wins
+    data = frames.data[used]
+    means = [np.bincount(node, data[:, byte], len(node_of_all)) / frames_of / 255 for byte in range(data.shape[1])]
+    edge, edge_count, edges = _edges(node - starts(nodes)[graph], window)
+    return Windows(
+        identifier=(node_of_all & 0xFFFFFFFF).astype(np.int32),
+        features=np.stack([*means, frames_of / window, last / window], axis=1).astype(np.float32),
+        nodes=nodes,
+        edge=edge,
+        edge_count=edge_count,
+        edges=edges,
+        label=np.asarray(frames.injected[used].reshape(graphs, window).any(axis=1), dtype=np.int8),
+    )
+
+
+def _edges(node: NDArray[np.int64], window: int) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+    """Pairs of nodes that follow each other, their counts, and the number of pairs of each graph.
+
+    ``node`` is each frame's node, numbered from 0 in its window.
+    """
+    rows = node.reshape(-1, window)
+    pair = rows[:, :-1] * window + rows[:, 1:]
+    graph = np.arange(len(rows))[:, None] * window**2
+    pairs, count = np.unique(graph + pair, return_counts=True)
+    of_graph, pair_of_graph = np.divmod(pairs, window**2)
+    edge = np.stack(np.divmod(pair_of_graph, window)).astype(np.int32)
+    return edge, count.astype(np.float32), np.bincount(of_graph, minlength=len(rows))
 
 
 # eq=False: comparing arrays field by field has no single truth value.
@@ -70,8 +128,6 @@ def load_can(source: str, *, window: int = 100) -> CanData:
     if not isinstance(window, int) or not 2 <= window <= LARGEST_WINDOW:
         raise InputError(f"window {window!r}: must be a whole number of frames from 2 to {LARGEST_WINDOW:,}")
     if source == "synthetic":
-        from tuner.datasets.synthetic_can import synthetic_can
-
         return build(synthetic_can().items(), window, "synthetic CAN traffic")
     path = Path(source).expanduser()
     files = _files(path)
@@ -172,3 +228,82 @@ def _attacks(
     found = sorted({kind[number] for number in recording[label > 0].tolist()})
     index = np.array([found.index(attack) + 1 if attack in found else 0 for attack in kind])
     return ("none", *found), np.where(label > 0, index[recording], 0).astype(np.int16)
+
+
+@dataclass(frozen=True)
+class Message:
+    """The frames of an ID."""
+
+    identifier: int
+    period: float  # seconds between frames
+    length: int  # the number of bytes of a frame
+    kinds: NDArray[np.int64]  # (8,) the kind of each byte
+    values: NDArray[np.int64]  # (8,) the initial value of each byte
+
+
+def synthetic_can(frames: int = 25_000, *, seed: int = 0) -> dict[str, Frames]:
+    """Three recordings of one car's traffic by name: no attack, denial of service, fuzzing.
+
+    27 IDs are sent periodically with jitter. Their bytes are constants, counters, slow signals or noise. The first
+    attack floods the bus with frames of ID 0 and zeros, the second sends random IDs and bytes, both in bursts.
+    """
+    if frames < 1:
+        raise InputError(f"frames {frames}: must be at least 1")
+    random = np.random.default_rng(seed)
+    messages = _messages(random)
+    recordings = {}
+    for attack in ("attack_free", "dos", "fuzzing"):
+        # Long enough without injected frames; further frames are cut off.
+        seconds = 1.1 * frames / sum(1 / period for period in PERIODS)
+        parts = [_sent(message, seconds, random) for message in messages]
+        if attack in GAPS:
+            rate = sum(map(len, parts)) / seconds
+            seconds *= rate / (rate + ATTACKED / GAPS[attack])
+            parts.append(_injected(attack, seconds, random))
+        every = in_order(parts)
+        recordings[f"{attack}_synthetic"] = every.take(slice(0, frames))
+    return recordings
+
+
+def _messages(random: np.random.Generator) -> list[Message]:
+    identifiers = np.sort(random.choice(np.arange(1, 0x7FF), len(PERIODS), replace=False))
+    return [
+        Message(
+            int(identifier),
+            period,
+            8 if random.random() < 0.9 else int(random.integers(2, 8)),
+            random.choice(4, 8, p=(0.5, 0.1, 0.3, 0.1)),
+            random.integers(0, 256, 8),
+        )
+        for identifier, period in zip(identifiers, random.permutation(PERIODS), strict=True)
+    ]
+
+
+def _sent(message: Message, seconds: float, random: np.random.Generator) -> Frames:
+    """An ID's frames over this number of seconds."""
+    count = int(seconds / message.period) + 1
+    number = np.arange(count)
+    time = (number + random.random()) * message.period + random.normal(0, JITTER, count)
+    data = np.zeros((count, 8), dtype=np.uint8)
+    for byte in range(message.length):
+        start, kind = int(message.values[byte]), message.kinds[byte]
+        if kind == NOISE:
+            data[:, byte] = random.integers(0, 256, count)
+        elif kind == SIGNAL:
+            data[:, byte] = 127 + 60 * np.sin(time * (0.2 + byte / 8) + start) + random.normal(0, 2, count)
+        else:
+            data[:, byte] = (start + number * (kind == COUNTER)) % 256
+    return Frames(time, np.full(count, message.identifier, dtype=np.int32), data, np.zeros(count, dtype=bool))
+
+
+def _injected(attack: str, seconds: float, random: np.random.Generator) -> Frames:
+    """An attack's frames, in bursts that are spread evenly over this number of seconds."""
+    period = seconds / BURSTS
+    burst = np.arange(0, ATTACKED * period, GAPS[attack])
+    begins = (np.arange(BURSTS) + random.uniform(0, 1 - ATTACKED, BURSTS)) * period
+    time = (begins[:, None] + burst).ravel() + random.normal(0, JITTER / 10, BURSTS * len(burst))
+    count = len(time)
+    # A denial of service sends frames with ID 0, which wins every arbitration.
+    identifiers, values = (1, 1) if attack == "dos" else (0x800, 0x100)
+    identifier, data = random.integers(0, identifiers, count), random.integers(0, values, (count, 8))
+    return Frames(time, identifier.astype(np.int32), data.astype(np.uint8), np.ones(count, dtype=bool))

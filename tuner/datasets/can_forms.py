@@ -3,8 +3,6 @@
 A form says what its rows look like. ``can_frames.py`` reads the rows of all forms alike.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Downloads MovieLens-100K from GroupLens into the user's cache. Its README allows research use only."""
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import os
@@ -9,9 +7,10 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from tuner.datasets.progress import progress_bar
 from tuner.errors import DataError, option
 
 URL = "https://files.grouplens.org/datasets/movielens/ml-100k.zip"
@@ -99,3 +98,15 @@ def _publish(unpacked: Path, folder: Path) -> None:
         # Another process was faster. A folder that is not empty cannot be replaced.
         if not (folder / "u.data").is_file():
             raise
+
+
+@contextmanager
+def progress_bar(what: str, total: float | None, *, shown: bool = True) -> Iterator[Callable[[float], None]]:
+    """Yields a function that sets the bar to a number of bytes. The bar is shown on stderr, in terminals only."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda completed: bar.update(task, completed=completed)

@@ -1,7 +1,5 @@
 """Faults of data files, each told in one line: the file, the line, what is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

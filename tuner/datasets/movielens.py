@@ -1,7 +1,5 @@
 """Reads MovieLens folders, from ML-100K to ML-25M and ml-latest (https://grouplens.org/datasets/movielens)."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -12,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.cache import cached, file_key
+from tuner.datasets.download import fetch_movielens, progress_bar
 from tuner.datasets.faults import unexpected
-from tuner.datasets.progress import progress_bar
 from tuner.datasets.ratings import RatingData, Ratings, rating_data, split_validation
 from tuner.datasets.spans import joined
+from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import DataError, option
 from tuner.machine.regular_files import regular
 
@@ -43,12 +42,8 @@ def load_ratings(source: str, *, seed: int) -> RatingData:
     ``seed`` is the seed of the training/validation split; the test ratings of a source are always the same.
     """
     if source == "synthetic":
-        from tuner.datasets.synthetic import synthetic_ratings
-
         return synthetic_ratings(split_seed=seed)
     if source == "ml-100k":
-        from tuner.datasets.download import fetch_movielens
-
         return load_folder(fetch_movielens(), seed=seed)
     return load_folder(Path(source).expanduser(), seed=seed)
 
@@ -107,7 +102,8 @@ def _loader(path: Path) -> Callable[[Path], Parts]:
 
 def _load_100k(folder: Path) -> Parts:
     users = _user_features(_table(folder / "u.user", "|", _user_100k, "id|age|M or F|occupation|zip code"))
-    items = _stack(_table(folder / "u.item", "|", _item_100k, "id|title|date|video date|url|19 flags of 0 or 1"))
+    table = _table(folder / "u.item", "|", _item_100k, "id|title|date|video date|url|19 flags of 0 or 1")
+    items = _ids(table), np.array(list(table.values()), dtype=np.float32)
     parts = folder / "u1.base", folder / "u1.test"
     if all(part.is_file() for part in parts):
         train, test = (_ratings(part, "\t", users[0], items[0]) for part in parts)
@@ -224,10 +220,6 @@ def _movie(fields: list[str]) -> tuple[int, str]:
 
 def _ids(table: dict[int, T]) -> Ids:
     return np.fromiter(table, dtype=np.int64, count=len(table))
-
-
-def _stack(table: dict[int, list[bool]]) -> Entities:
-    return _ids(table), np.array(list(table.values()), dtype=np.float32)
 
 
 def _user_features(table: dict[int, User]) -> Entities:

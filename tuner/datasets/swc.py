@@ -3,8 +3,6 @@
 A line is ``id type x y z radius parent``; the root's parent is -1 (Cannon et al., J. Neurosci. Methods 84, 1998).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

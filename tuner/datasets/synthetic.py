@@ -1,7 +1,5 @@
 """Synthetic ratings with the shape of MovieLens-100K, for demonstrations and tests."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

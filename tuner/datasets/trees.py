@@ -10,14 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.cache import cached, file_key
-from tuner.datasets.paths import third_order_paths
 from tuner.datasets.spans import spans, starts
-from tuner.datasets.swc import Tree, find_files, read_folder
-from tuner.errors import DataError
+from tuner.datasets.swc import Tree, find_files, preorder, read_folder
+from tuner.errors import DataError, InputError
 
 FEATURES = ("is root", "radius", "branch points above", "path length to the root", "distance from the root")
 VERSION = "3"  # of the cache: increase it when the built data change
 HELD_OUT = 0.15  # the share of the trees for validation, and the same for the test
+CLASSES = ("bushy", "stemmed")
+STEM = (0.0, 0.7)  # for each type, the probability that the latest tip branches instead of a random one
+STRAIGHT = (0.5, 1.2)  # for each type, the weight of the old direction
+_FEWEST, _MOST = 25, 90  # the number of a tree's branchings
+Index = NDArray[np.int64]
+MAX_PATHS = 50_000_000  # 1.6 GB of indices; a dense graph of a thousand nodes has a thousand times as many paths
 
 
 # eq=False, since the comparison of arrays has no single truth value.
@@ -70,8 +75,6 @@ def load_trees(source: str, *, seed: int, skip_bad: bool = False, label_level: i
     of level ``label_level``, counted from 1. ``seed`` is that of the split; ``skip_bad`` leaves out invalid files.
     """
     if source == "synthetic":
-        from tuner.datasets.synthetic_trees import synthetic_trees
-
         if label_level != 1:
             raise DataError(f"label_level {label_level}: generated trees are in no folders: leave it out")
         trees, labels, classes = synthetic_trees()
@@ -150,3 +153,74 @@ def _ends(tree: Tree) -> NDArray[np.int64]:
     for node, parent in zip(range(len(tree) - 1, 0, -1), tree.parent[:0:-1].tolist(), strict=True):
         end[parent] = max(end[parent], end[node])
     return end
+
+
+def synthetic_trees(num_trees: int = 80, *, seed: int = 0) -> tuple[list[Tree], NDArray[np.int64], tuple[str, ...]]:
+    """Binary trees that grow tip by tip in space, their labels (num_trees,), and the names of their two types.
+
+    Both types have the same distribution of edges. Bushy trees branch at any tip and change direction; stemmed trees
+    mostly branch at the latest tip and keep it. Edges are log-normal about 30 µm; radii decrease with the distance
+    from the root.
+    """
+    if num_trees < 1:
+        raise InputError(f"num_trees {num_trees}: must be at least 1")
+    random = np.random.default_rng(seed)
+    labels = np.arange(num_trees, dtype=np.int64) % 2
+    return [_grow(random, STEM[label], STRAIGHT[label]) for label in labels], labels, CLASSES
+
+
+def _grow(random: np.random.Generator, stem: float, straight: float) -> Tree:
+    position, parent, direction = [np.zeros(3)], [-1], [np.array([0.0, 0.0, 1.0])]
+    tips = [0]
+    for _ in range(int(random.integers(_FEWEST, _MOST))):
+        tip = tips.pop(-1 if random.random() < stem else int(random.integers(len(tips))))
+        for _ in range(2):
+            heading = straight * direction[tip] + random.normal(size=3)
+            heading /= np.linalg.norm(heading)
+            tips.append(len(parent))
+            position.append(position[tip] + heading * random.lognormal(np.log(30), 0.5))
+            direction.append(heading)
+            parent.append(tip)
+    rows, parents = preorder(np.array(parent), 0)
+    placed = np.array(position)[rows]
+    radius = 1 / (1 + np.linalg.norm(placed, axis=1) / 100)
+    return Tree(placed, radius, parents)
+
+
+def third_order_paths(edges: NDArray[np.integer], num_nodes: int, *, max_paths: int = MAX_PATHS) -> Index:
+    """All simple paths of four nodes, in both directions, then a path (v, v, v, v) for each node: (4, P) int64.
+
+    So every node has a path. A tree has Σ over edges {j, k} of 2 (deg j - 1)(deg k - 1) simple paths. Time and memory
+    are linear in their number. The edges (2, E) are undirected, without loops, and each occurs once in one direction.
+    Raises ``InputError`` before paths are made if there are more than ``max_paths``.
+    """
+    source, target = (np.concatenate([edges[a], edges[b]]).astype(np.int64) for a, b in ((0, 1), (1, 0)))
+    order = np.lexsort((target, source))
+    j, k = source[order], target[order]  # the neighbours of j are consecutive and sorted
+    degree = np.bincount(j, minlength=num_nodes)
+    first = np.concatenate([[0], np.cumsum(degree)])
+    counts = (degree[j] - 1) * (degree[k] - 1)
+    if (total := int(counts.sum())) > max_paths:
+        raise InputError(
+            f"the graph has {total:,} third-order paths, more than {max_paths:,}: reduce it to a spanning tree, or "
+            "raise max_paths"
+        )
+    reverse = np.lexsort((j, k))  # the position of (k, j): pairs sorted by their second node, then their first
+    middle = np.repeat(np.arange(len(j)), counts)
+    rank = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    j, k, width = j[middle], k[middle], degree[k[middle]] - 1
+    # The rank-th neighbours, without the other middle node of the path.
+    i = k_th(first[j], rank // np.maximum(width, 1), middle)
+    p = k_th(first[k], rank % np.maximum(width, 1), reverse[middle])
+    neighbour = target[order]
+    paths = np.stack([neighbour[i], j, k, neighbour[p]])
+    paths = paths[:, paths[0] != paths[3]]  # without triangles
+    own = np.broadcast_to(np.arange(num_nodes), (4, num_nodes))
+    return np.concatenate([paths, own], axis=1)
+
+
+def k_th(first: Index, rank: Index, left_out: Index) -> Index:
+    """Positions ``first + rank``, skipping the position ``left_out``."""
+    position = first + rank
+    shifted: Index = position + (position >= left_out)
+    return shifted

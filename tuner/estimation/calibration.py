@@ -8,8 +8,6 @@ The headroom follows from the residuals. The samples are kept in ``calibration.j
 those of other modules under keys of their own: what trials took of a GPU's host, and how long their steps took.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import math

@@ -1,7 +1,5 @@
 """The properties of GPU models that decide how much memory kernels take beside the tensors."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from functools import cache
@@ -93,8 +91,8 @@ def find_card(name: str) -> CardProperties:
     An unknown card counts as the largest, so estimates for it are rather too large. A slice of a card, or a laptop's
     card, has the name of the whole card and counts as that.
     """
-    words = re.split(r"[^A-Za-z0-9]+", name.upper())
-    known = [key for key in CARDS if _has(words, key.upper().split())]
+    words = f" {re.sub(r'[^A-Za-z0-9]+', ' ', name.upper())} "
+    known = [key for key in CARDS if f" {key.upper()} " in words]
     return CARDS[max(known, key=len)] if known else LARGEST
 
 
@@ -114,8 +112,3 @@ def cublas_workspace_bytes(device: Device) -> int:
     """The bytes of one cuBLAS workspace on this device; 0 on the CPU."""
     card = card_of(device)
     return card.cublas_workspace_bytes if card else 0
-
-
-def _has(words: list[str], wanted: list[str]) -> bool:
-    """Whether the words are next to each other in a name."""
-    return any(words[place : place + len(wanted)] == wanted for place in range(len(words)))

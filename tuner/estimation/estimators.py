@@ -16,14 +16,15 @@ from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.cards import card_of
 from tuner.estimation.graphsage_formula import estimate_graphsage
 from tuner.estimation.overheads import CONTEXT_BYTES, NCCL_BYTES, RAY_BYTES, context_of, import_bytes
-from tuner.trial import CHECKPOINTING, CUDA_GRAPHS, LEARNED, MB, MemoryEstimate
-from tuner.workloads.base import Workload, needs_workload
+from tuner.training.ranks import BACKEND
+from tuner.trial import CHECKPOINTING, CUDA_GRAPHS, LEARNED, MB, Config, Device, MemoryEstimate
+from tuner.workloads.base import Trainable, Workload, needs_workload
+from tuner.workloads.micro_batches import micro_batch
+from tuner.workloads.protocols import OwnLoop, optional
 
 if TYPE_CHECKING:
     from tuner.estimation.tracing.trace import Trace
     from tuner.estimation.tracing.tracer import Parts
-    from tuner.trial import Config, Device
-    from tuner.workloads.base import Trainable
 
 Method: TypeAlias = str
 """``AUTO`` or an estimator's name."""
@@ -68,8 +69,6 @@ class TracedEstimator(Estimator):
         self, workload: Trainable, config: Config, data: Any, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``."""
-        from tuner.workloads.protocols import OwnLoop, optional
-
         estimate = trace_of(workload, config, data, device).to_estimate(device.kind, expandable_segments)
         if device.kind == "cuda":
             return with_context(estimate, device)
@@ -105,8 +104,6 @@ class StaticEstimator(Estimator):
         self, workload: Trainable, config: Config, data: Any, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``."""
-        from tuner.workloads.micro_batches import micro_batch
-
         if workload.name != "graphsage":
             raise InputError(f"workload {workload.name} has no memory formula: it can be traced or measured")
         if config.get(CUDA_GRAPHS) and device.kind == "cuda":
@@ -191,8 +188,6 @@ def with_context(estimate: MemoryEstimate, device: Device) -> MemoryEstimate:
 
 def with_nccl(estimate: MemoryEstimate) -> MemoryEstimate:
     """The estimate of one of several ranks with the memory for what they exchange."""
-    from tuner.training.ranks import BACKEND
-
     if "nccl" not in os.environ.get(BACKEND, "nccl"):
         return estimate
     return _in_context(estimate, estimate.context_bytes + NCCL_BYTES, f"{NCCL_BYTES // MB} MB for NCCL are a guess")

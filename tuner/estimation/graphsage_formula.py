@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
-from tuner.trial import GB, MemoryEstimate
+from tuner.trial import GB, Config, MemoryEstimate
 from tuner.workloads.graphsage.workload import sampled
 
 if TYPE_CHECKING:
     from tuner.datasets.ratings import RatingData
-    from tuner.trial import Config
 
 FLOAT_BYTES = 4
 MOVIELENS_NODES = 943 + 1682

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
+import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+import cloudpickle
 
 from tuner.errors import ExecutionError, WorkloadError, one_line
-from tuner.estimation.new_process import run_in_new_process, unpacked
 from tuner.machine.caps import environment, is_out_of_memory, worker_environment
 from tuner.machine.devices import allocator_environment, pin
 from tuner.machine.peak import PeakMeter
-from tuner.trial import Device, MemoryEstimate
+from tuner.trial import Config, Device, MemoryEstimate
+from tuner.workloads.base import Workload
 from tuner.workloads.contract import to_workload_error
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from tuner.trial import Config
-    from tuner.workloads.base import Workload
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Measurement(NamedTuple):
@@ -133,3 +140,37 @@ def tensor_changes(run: Callable[[], object]) -> list[int]:
     events: Any = profile.profiler
     records = [event for event in events.kineto_results.events() if event.name() == "[memory]"]
     return [int(record.nbytes()) for record in sorted(records, key=lambda record: record.start_ns())]
+
+
+def run_in_new_process(
+    function: Callable[Concatenate[bytes, P], R], content: tuple[object, ...], *args: P.args, **kwargs: P.kwargs
+) -> R:
+    """Calls a function of one of our modules in a new process, and returns its result.
+
+    Its first argument is the packed ``content``, with the code of what cannot be imported; ``unpacked`` restores it.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        with _without_main():
+            running = pool.submit(function, cloudpickle.dumps(content), *args, **kwargs)
+        try:
+            return running.result()
+        except KeyboardInterrupt:  # the process may hang, and the end of the block waits for it
+            for process in pool._processes.values():
+                process.terminate()
+            raise
+
+
+def unpacked(content: bytes) -> Any:
+    """The packed content. The bytes are this program's own and came through a pipe."""
+    return pickle.loads(content)  # noqa: S301
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes spawned in this block do not run the user's script again."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main

@@ -13,7 +13,10 @@ from importlib.metadata import version
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import psutil
+
 from tuner.errors import ExecutionError, InputError, one_line
+from tuner.machine.devices import driver_version, pin
 from tuner.trial import GB, MB, Device, MemoryEstimate
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ CONTEXT_SECONDS = 120  # for a process to make one
 # 10 MiB (github.com/NVIDIA/nccl/issues/1685).
 NCCL_BYTES = 320 * MB
 RAY_BYTES = 90 * MB  # Ray's part of a CPU worker, which a process that measures a step does not have
-# torch.utils.checkpoint and torch's own optimizers import torch.compile, see ``recompute`` and ``optimizers`` in
+# torch.utils.checkpoint and torch's own optimizers import torch.compile, see ``step`` and ``optimizers`` in
 # ``tuner.training``.
 COMPILER_BYTES = 76 * MB
 # torch_geometric imports all of its data sets and torch.compile's machinery. A new process grows by 192 MB where
@@ -65,8 +68,7 @@ def context_of(device: Device) -> tuple[int, str]:
 @cache
 def _context_on(device: Device) -> tuple[int, str]:
     from tuner.estimation import calibration
-    from tuner.estimation.new_process import run_in_new_process
-    from tuner.machine.devices import driver_version
+    from tuner.estimation.measure import run_in_new_process
 
     try:
         key = context_key(device.name, driver_version())
@@ -93,7 +95,6 @@ def context_key(name: str, driver: str) -> str:
 
 def _made_context(_content: bytes, device: Device) -> tuple[int, bool]:
     """The bytes of this process's context on a GPU, with the libraries that load late, and whether NVML lists it."""
-    from tuner.machine.devices import pin
     from tuner.machine.holders import gpu_handle, held_here
     from tuner.machine.peak import PeakMeter
     from tuner.training.rehearsal import warm_up
@@ -146,7 +147,7 @@ def program_bytes(program: Program) -> int:
 
 def _measured(growth: Callable[[bytes], int], trainable: Trainable, name: str) -> int:
     """What ``growth`` finds in a new process."""
-    from tuner.estimation.new_process import run_in_new_process
+    from tuner.estimation.measure import run_in_new_process
 
     try:
         return run_in_new_process(growth, (trainable,))
@@ -163,9 +164,7 @@ def _module(value: object) -> str:
 
 def _program_growth(content: bytes) -> int:
     """The bytes by which this process grows as it gets ready for a program, after the start of every worker."""
-    import psutil
-
-    from tuner.estimation.new_process import unpacked
+    from tuner.estimation.measure import unpacked
     from tuner.training.program import warm_up_program
     from tuner.training.rehearsal import warm_up
     from tuner.workloads.task import TrainingTask
@@ -179,10 +178,9 @@ def _program_growth(content: bytes) -> int:
 
 def _growth(content: bytes) -> int:
     """The bytes by which this process grows as it unpacks the content, after the imports of every worker."""
-    import psutil
     import torch  # noqa: F401
 
-    from tuner.estimation.new_process import unpacked
+    from tuner.estimation.measure import unpacked
 
     before = psutil.Process().memory_info().rss
     (workload,) = unpacked(content)

@@ -23,16 +23,16 @@ from tuner.estimation.estimators import (
     with_context,
     with_nccl,
 )
+from tuner.estimation.overheads import program_bytes
 from tuner.trial import MAX_BATCH, RANKS, UNNAMED, Config, Configuration, Device, MemoryEstimate
 from tuner.values import config_key
 from tuner.workloads.base import Trainable, Workload
 from tuner.workloads.micro_batches import divided
+from tuner.workloads.program import Program
 from tuner.workloads.protocols import training_samples
 
 if TYPE_CHECKING:
     from tuner.estimation.tracing.tracer import Parts
-    from tuner.trial import Config
-    from tuner.workloads.base import Trainable
 
     Build = Callable[[dict[str, Any]], Parts]
 
@@ -178,9 +178,6 @@ class EstimationService:
 
     def _built(self, workload: Trainable, config: Config, device: Device) -> MemoryEstimate:
         """The estimate of what ``build`` makes of a configuration."""
-        from tuner.estimation.overheads import program_bytes
-        from tuner.workloads.program import Program
-
         estimate = trace_of_step(self._make(workload, config), device).to_estimate(
             device.kind, self.expandable_segments
         )

@@ -1,7 +1,5 @@
 """The process for one trial after another: a Ray actor, or a process without Ray."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator
@@ -11,11 +9,12 @@ from functools import partial
 from tuner.execution.child import Child, run_in
 from tuner.execution.mapped_arrays import Packed, pack, unpack
 from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent, run_trial, torch_device
+from tuner.machine.caps import thread_variables
 from tuner.machine.devices import pin
 from tuner.machine.logs import output_in
 from tuner.machine.peak import PeakMeter
-from tuner.machine.process_trees import own_process
-from tuner.machine.threads import thread_variables
+from tuner.machine.processes import own_process
+from tuner.training.program import deliver, warm_up_program
 from tuner.trial import Began, Device, Placement
 from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
@@ -65,8 +64,6 @@ class Worker:
         pin(device, self._beside)  # Ray may have chosen another GPU
         tasks = list(self._tasks.values())
         if any(isinstance(task.workload, Program) for task in tasks):
-            from tuner.training.program import warm_up_program
-
             return PeakMeter(device, partial(warm_up_program, torch_device(device), threads, tasks))
         from tuner.training.rehearsal import warm_up
 
@@ -88,8 +85,6 @@ class Worker:
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers the question of a running trial. It is called in another thread than the trial's."""
-        from tuner.training.program import deliver
-
         (self._child.answer if self._child else deliver)(trial_id, answer)
 
     def ping(self) -> None:

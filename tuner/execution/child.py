@@ -20,15 +20,13 @@ from pathlib import Path
 from pickle import dumps, loads
 from typing import BinaryIO, cast
 
-from tuner.execution.lost_trials import at_cap, lost_outcome
 from tuner.execution.nodes import oom_kills
 from tuner.execution.worker import TrialOptions, WeightsLost, WorkerEvent
-from tuner.machine.caps import worker_environment
+from tuner.execution.worker_failures import at_cap, lost_outcome
+from tuner.machine.caps import thread_variables, worker_environment
 from tuner.machine.holders import status
 from tuner.machine.logs import open_log
-from tuner.machine.process_exits import exit_text
-from tuner.machine.process_trees import end_tree, time_made
-from tuner.machine.threads import thread_variables
+from tuner.machine.processes import end_tree, exit_text, time_made
 from tuner.trial import Began, Device, EpochReport, Outcome, Placement
 
 END_SECONDS = 5.0  # for a process that is asked to end

@@ -1,7 +1,5 @@
 """Runs trials one after another in a process beside the study, without Ray."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from dataclasses import replace

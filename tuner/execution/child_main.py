@@ -30,12 +30,11 @@ from tuner.execution.actor import Worker
 from tuner.execution.child import ProcessEnd
 from tuner.execution.mapped_arrays import unpack
 from tuner.execution.worker import TrialOptions
-from tuner.machine.process_trees import end_descendants, end_with_parent
+from tuner.machine.processes import end_descendants, end_with_parent
+from tuner.training.program import ProgramThread, deliver, use_main_thread
 from tuner.trial import Device, Placement
 
 if TYPE_CHECKING:
-    from tuner.training.program import ProgramThread
-
     Pipe = Connection[bytes, bytes]
 
 REMARK = "its process imported everything again: a module has threads or has used CUDA, so no fork is possible"
@@ -82,8 +81,6 @@ def _preloaded(content: int, device: Device, threads: int, options: TrialOptions
     make = partial(Worker, unpack(content), device, threads, options, forks=True)
     if device.kind == "cuda":
         return make
-    from tuner.training.program import use_main_thread
-
     use_main_thread()  # so that what programs import is loaded without another thread
     worker = make()
     return lambda **_: worker
@@ -223,8 +220,6 @@ def _run_here(connection: Pipe, make: Callable[[], Worker], *, once: bool = Fals
 
 def _programs() -> ProgramThread:
     """The main thread, which must then call ``work``."""
-    from tuner.training.program import use_main_thread
-
     os.register_at_fork(after_in_child=_close)
     return use_main_thread()
 
@@ -243,8 +238,6 @@ def _send_events(trial: Pipe, worker: Worker, placement: Placement) -> None:
 
 def _listen(trial: Pipe, done: threading.Event) -> None:
     """Delivers answers. If the study is gone before the trial is done, kills this process and its children."""
-    from tuner.training.program import deliver
-
     try:
         while True:
             deliver(*loads(trial.recv_bytes()))  # noqa: S301

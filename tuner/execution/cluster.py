@@ -1,7 +1,5 @@
 """A study's connection to Ray, and a local Ray that starts in the background while the study is planned."""
 
-from __future__ import annotations
-
 import atexit
 import ctypes
 import logging
@@ -17,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import ExecutionError, InputError, TunerError, one_line
-from tuner.machine.caps import environment, unless_set
+from tuner.machine.caps import environment
 from tuner.machine.interrupts import SIGNALS, take_back
 from tuner.machine.logs import LOG_BYTES
 from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
-from tuner.machine.process_trees import end_tree, time_made
+from tuner.machine.processes import end_tree, time_made
 from tuner.trial import MB, Device
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
@@ -168,7 +166,8 @@ def local_ray(
         started.folder = folder
         # Ray's processes inherit the variables, so the idle workers that Ray starts can be used. That saves half a
         # second for each.
-        with environment({**unless_set(ROTATION), **variables, **_instances(devices)}), _small(started):
+        rotation = {name: value for name, value in ROTATION.items() if name not in os.environ}
+        with environment({**rotation, **variables, **_instances(devices)}), _small(started):
             ray.init(
                 address="local",
                 num_cpus=sum(device.cores for device in devices),

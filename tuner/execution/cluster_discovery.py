@@ -1,7 +1,5 @@
 """Finds and joins a Ray cluster: its address, whether it answers, and whether it requires a token."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from tuner.errors import ParameterError, one_line
 from tuner.execution.cluster import AUTH_MODE, RayConnection, authentication, quiet
-from tuner.execution.ray_errors import last_line
+from tuner.execution.ray_api import last_line
 
 PORT_SECONDS = 3
 ANSWER_SECONDS = 10

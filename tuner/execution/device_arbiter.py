@@ -9,8 +9,6 @@ have promised to their running trials. The same holds for the RAM beside GPUs, o
 Devices of other machines are ignored.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The interface of what runs trials: Ray's workers, a child process, this process, or a simulation."""
 
-from __future__ import annotations
-
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

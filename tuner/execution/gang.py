@@ -1,7 +1,5 @@
 """The ranks of a running trial, whose fate is one."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """The in-process twin of the Ray executor: it runs trials one after another in this process."""
 
-from __future__ import annotations
-
 import gc
 import time
 from collections import deque
@@ -17,6 +15,7 @@ from tuner.machine.devices import DeviceChoice, torch_index
 from tuner.machine.first_use import load_early
 from tuner.machine.peak import PeakMeter
 from tuner.training.process_state import ProcessState, put_back
+from tuner.training.program import deliver
 from tuner.trial import Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.function import Function
 from tuner.workloads.task import Tasks
@@ -85,8 +84,6 @@ class InProcessExecutor(Executor):
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers a trial's question."""
-        from tuner.training.program import deliver
-
         deliver(trial_id, answer)
 
     def close(self) -> None:

@@ -3,8 +3,6 @@
 Arrays that are mapped from files of their own are mapped again from these.
 """
 
-from __future__ import annotations
-
 import io
 import mmap
 import os

@@ -1,7 +1,5 @@
 """The nodes of a cluster: their devices, whether they are alive, and their kernels' OOM kills."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections import Counter
@@ -12,10 +10,9 @@ from pathlib import Path
 
 from tuner.errors import InputError, ParameterError
 from tuner.execution.cluster_discovery import PORT_SECONDS, port_answers
-from tuner.execution.ray_api import Node, ObjectRef, Remote
-from tuner.execution.ray_errors import last_line
+from tuner.execution.ray_api import Node, ObjectRef, Remote, last_line
 from tuner.machine.devices import DeviceChoice, detect_with_idle_cores
-from tuner.machine.process_exits import signal_text
+from tuner.machine.processes import signal_text
 from tuner.trial import Device
 
 VMSTAT = Path("/proc/vmstat")

@@ -1,7 +1,5 @@
 """A device's warm workers: Ray actors with equal parts of the resources that are reserved on the device."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Trials on Ray's core: a placement group for each device, and warm workers that divide it between them."""
 
-from __future__ import annotations
-
 import logging
 import math
 import time
@@ -23,15 +21,14 @@ from tuner.execution.gang import Gang, meeting_at
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, answered, ask, cluster_devices, on_node, on_one_machine, usable_nodes
 from tuner.execution.pool import READY_SECONDS, WorkerPool, make_pools, reserve
-from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle
-from tuner.execution.ray_errors import last_line, raised_in_worker
+from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle, last_line, raised_in_worker
 from tuner.execution.worker import weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.logs import shorten
 from tuner.machine.network import free_port
-from tuner.machine.process_exits import ProcessExit
+from tuner.machine.processes import ProcessExit
 from tuner.trial import LOOPBACK, Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.pickling import sent_by_value

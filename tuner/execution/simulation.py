@@ -1,7 +1,5 @@
 """Simulates a study: the loop and the policies of a real one, with trials that only take their time."""
 
-from __future__ import annotations
-
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Detects running trials that have reported nothing for too long since the user's own code began."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ A busy worker answers no calls, and a second thread would change its memory. On 
 folder, a trial trains to its end.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

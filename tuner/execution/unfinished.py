@@ -1,12 +1,11 @@
 """The weights of a trial that has not completed: those of the best epoch before its last checkpoint."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tuner.execution.worker import to_bytes
 from tuner.machine.regular_files import regular
 from tuner.training.endings import Fit
+from tuner.training.program_checkpoints import ProgramCheckpoints, files_of
 from tuner.trial import Trial
 from tuner.workloads.base import needs_workload
 from tuner.workloads.micro_batches import divided
@@ -35,8 +34,6 @@ def weights_so_far(task: TrainingTask, trial: Trial, folder: Path) -> bytes:
 
 
 def _of_program(trial: Trial, folder: Path, paused: str) -> bytes:
-    from tuner.training.program_checkpoints import ProgramCheckpoints, files_of
-
     store = ProgramCheckpoints(folder, trial)
     if store.is_empty and not (paused and (folder / paused).exists()):
         return b""

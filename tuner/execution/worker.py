@@ -18,6 +18,7 @@ from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import (
     MMAP_THRESHOLD_BYTES,
+    LackOfMemory,
     capped,
     is_out_of_memory,
     is_short_of_ram,
@@ -25,9 +26,8 @@ from tuner.machine.caps import (
     lacks_shared_memory,
     lost_loader,
 )
-from tuner.machine.oom_texts import LackOfMemory
 from tuner.machine.peak import PeakMeter, data_bytes
-from tuner.machine.shared_memory import MORE_SHARED, SHARED
+from tuner.machine.processes import MORE_SHARED, SHARED
 from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phase_of
 from tuner.training.process_state import put_back
 from tuner.trial import (

@@ -1,17 +1,16 @@
-"""Finds out why a trial lost its worker, from Ray, the worker's node and the node's kernel."""
-
-from __future__ import annotations
+"""Finds out from Ray, the worker's node and its kernel why a trial lost its worker, and what becomes of it."""
 
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
-from tuner.execution.lost_trials import at_cap, lost_outcome
 from tuner.execution.nodes import NodeWatch, on_node, oom_kills, post_mortem
 from tuner.execution.pool import WorkerPool
-from tuner.execution.ray_api import ObjectRef, WorkerHandle
-from tuner.execution.ray_errors import (
+from tuner.execution.ray_api import (
+    ObjectRef,
+    WorkerHandle,
     classify_loss,
     killed_by_monitor,
     monitored_peak,
@@ -20,8 +19,8 @@ from tuner.execution.ray_errors import (
     raised_in_worker,
     ran_out_of_ram,
 )
-from tuner.machine.process_exits import ProcessExit
-from tuner.machine.process_trees import end_tree
+from tuner.machine.caps import near_cap
+from tuner.machine.processes import ProcessExit, end_tree
 from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, ShortOf, Status
 
 # Ray needs 15 s to notice that a node is dead, and only says "unavailable" until then.
@@ -204,3 +203,29 @@ class WorkerFailures:
         before = self._kills.setdefault(node, count)
         self._kills[node] = min(count, before + 1)
         return count > before
+
+
+def lost_outcome(
+    placement: Placement, report: EpochReport | None, started: float, status: Status, error: str, **known: Any
+) -> Outcome:
+    """The outcome of a trial whose process cannot report any more, after its last report; ``known`` are more fields.
+
+    ``started`` is by the monotonic clock.
+    """
+    return Outcome(
+        placement.trial,
+        status,
+        placement,
+        epochs=report.epoch if report else 0,
+        seconds=time.monotonic() - started,
+        error=error,
+        phase="training" if report else "start",
+        reusable=False,
+        **known,
+    )
+
+
+def at_cap(placement: Placement, report: EpochReport | None) -> bool:
+    """Whether a trial's last reported peak in RAM was almost its whole share."""
+    peak = report.memory_bytes if report else None
+    return placement.device.kind == "cpu" and near_cap(peak, placement.limit_bytes)

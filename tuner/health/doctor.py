@@ -1,7 +1,5 @@
 """``tuner doctor``: a list of checks. Each looks at one part of this machine and yields what it finds."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil
@@ -13,12 +11,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+import platformdirs
+import psutil
+import pynvml
+
 from tuner.errors import one_line
 from tuner.execution.cluster import session_bases
 from tuner.execution.cluster_discovery import ray_folder
 from tuner.machine.devices import NvmlDevice, available_cores, cuda_devices, nvml_gpu, ram_bytes
-from tuner.machine.holders import gpu_holders
-from tuner.machine.shared_memory import LITTLE_BYTES, MORE_SHARED, SHARED
+from tuner.machine.holders import compute_processes, holder
+from tuner.machine.processes import LITTLE_BYTES, MORE_SHARED, SHARED
 from tuner.trial import GB, gpu_label
 
 Level = Literal["ok", "warning", "problem"]
@@ -50,8 +52,6 @@ def _python() -> Iterator[Finding]:
 
 
 def _torch() -> Iterator[Finding]:
-    import pynvml
-
     try:
         import torch
     except Exception as error:  # a broken installation may raise anything
@@ -73,8 +73,6 @@ def _torch() -> Iterator[Finding]:
 
 
 def _gpus() -> Iterator[Finding]:
-    import pynvml
-
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -89,8 +87,6 @@ def _gpus() -> Iterator[Finding]:
 
 def _gpu(index: int) -> Iterator[Finding]:
     """A finding for a GPU, or for each instance of one in MIG mode."""
-    import pynvml
-
     label = gpu_label(index, None)
     try:
         devices = nvml_gpu(index).devices
@@ -104,9 +100,8 @@ def _gpu(index: int) -> Iterator[Finding]:
 
 
 def _gpu_memory(device: NvmlDevice) -> Finding:
-    import pynvml
-
-    memory, holders = pynvml.nvmlDeviceGetMemoryInfo(device.handle), gpu_holders(device.handle)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(device.handle)
+    holders = [holder(pid, held) for pid, held in compute_processes(device.handle)]
     total, free = int(memory.total), int(memory.free)
     held = f"; held: {', '.join(map(str, holders))}" if holders else ""
     return _judged(
@@ -118,8 +113,6 @@ def _gpu_memory(device: NvmlDevice) -> Finding:
 
 
 def _ray() -> Iterator[Finding]:
-    import psutil
-
     yield Finding("ray", "ok", metadata.version("ray"))
     running = [process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == "raylet"]
     if running:
@@ -148,8 +141,6 @@ def _shared_memory() -> Iterator[Finding]:
 
 
 def _disks() -> Iterator[Finding]:
-    import platformdirs
-
     yield _disk("results", Path("results"), "make room, or run studies in another folder")
     yield _disk("cache", platformdirs.user_cache_path("tuner"), "set XDG_CACHE_HOME to a folder of yours", "warning")
     bases, chosen = session_bases(), os.environ.get("RAY_TMPDIR")

@@ -3,8 +3,6 @@
 ``write_through`` and ``move`` return when the disk has what they wrote. ``replacing`` does not wait for the disk.
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -1,23 +1,26 @@
 """Caps the memory that a trial may take, so that a trial that takes too much does not harm its neighbours.
 
 On CUDA the cap is the caching allocator's fraction of the device. On a CPU under Linux it is the soft limit of the
-process's private writable memory (``RLIMIT_DATA``).
+process's private writable memory (``RLIMIT_DATA``). An out-of-memory error says how much was requested, allowed, in
+use and free.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import resource
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.errors import one_line
-from tuner.machine.oom_texts import UNTOLD, LackOfMemory, parse_out_of_memory
 from tuner.machine.peak import data_bytes
-from tuner.trial import MB, Device
+from tuner.trial import GB, MB, Device
 
 STATUS = Path("/proc/self/status")
 # Larger blocks are mapped separately and go back to the system when they are freed. glibc's default threshold grows
@@ -38,6 +41,20 @@ TUNABLES = {
 # By default a thread that waits for the others spins, and takes cores from other processes: beside other work, a
 # study of one worker took 194 s instead of 0.9.
 PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0"}
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": MB, "GiB": GB, "TiB": 2**40, "PiB": 2**50, "EiB": 2**60}
+SIZE = rf"(\d+(?:\.\d+)?) ({'|'.join(UNITS)})"
+# They are searched one by one, since releases of torch differ in which they print: the caching allocator's ``malloc``
+# (c10/cuda/CUDACachingAllocator.cpp), the CPU's (c10/core/impl/alloc_cpu.cpp), and numpy's ``_ArrayMemoryError``.
+REQUESTED = re.compile(rf"(?:Tried to allocate|you tried to allocate|Unable to allocate) {SIZE}")
+ALLOWED = re.compile(rf"{SIZE} allowed;")
+FREE = re.compile(rf"of which {SIZE} is free")
+ALLOCATED = re.compile(rf"{SIZE} is allocated by PyTorch")
+UNUSED = re.compile(rf"{SIZE} is reserved by PyTorch but unallocated")
+ROUNDED = 0.01  # torch's sizes have two decimals
+# When CUDA runs out of memory, torch asks NVML for the GPU's processes, to name them in its error. In MIG mode NVML
+# lists them only for privileged users, and torch raises this assertion instead
+# (``reportProcessMemoryInfo`` in CUDACachingAllocator.cpp; https://github.com/pytorch/pytorch/issues/112377).
+UNTOLD = "NVML_SUCCESS == r INTERNAL ASSERT FAILED"
 # torch raises these as RuntimeError, or in newer releases as subclasses of it that are not OutOfMemoryError.
 OUT_OF_RAM = ("DefaultCPUAllocator", "std::bad_alloc")
 OUT_OF_MEMORY = (
@@ -57,6 +74,7 @@ NO_THREAD = ("can't start new thread", "Resource temporarily unavailable")  # Py
 # How near to the cap an error without a known reason counts as a lack of memory. When imports failed under caps of
 # 0.5 to 64 MB, the address space in use was at most 0.4 MB below the cap, and the resident peak at most 0.5 MB.
 NEAR_BYTES = 8 * MB
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def worker_environment(device: Device) -> dict[str, str]:
@@ -69,11 +87,6 @@ def worker_environment(device: Device) -> dict[str, str]:
         return dict(waiting)
     ours = [f"{name}={value}" for name, value in TUNABLES.items()]
     return {**waiting, "GLIBC_TUNABLES": ":".join([*ours, *filter(None, [os.environ.get("GLIBC_TUNABLES")])])}
-
-
-def unless_set(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those of the variables that the user has not set."""
-    return {name: value for name, value in variables.items() if name not in os.environ}
 
 
 @contextmanager
@@ -199,8 +212,6 @@ def _capped_cuda(cap_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def _capped_data(limit_bytes: int) -> Iterator[None]:
-    import resource
-
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     bounds = [limit for limit in (before, hard) if limit != resource.RLIM_INFINITY]
     limit_bytes = min([limit_bytes, *bounds])
@@ -219,7 +230,72 @@ def _capped_data(limit_bytes: int) -> Iterator[None]:
 
 def _stack_bytes() -> int:
     """The address space that a new thread asks for."""
-    import resource
-
     soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
     return threading.stack_size() or (STACK_BYTES if soft == resource.RLIM_INFINITY else soft)
+
+
+@dataclass(frozen=True)
+class LackOfMemory:
+    """The figures of a failed allocation in bytes, None where unknown. CUDA rounds to a hundredth of the unit."""
+
+    requested_bytes: int | None = None  # what the allocation asked for; on CUDA the whole block for it
+    in_use_bytes: int | None = None  # by the process; on CUDA the allocator's reserved memory, without the context
+    allowed_bytes: int | None = None  # the cap of what the process may hold
+    free_bytes: int | None = None  # what the device had free
+
+    @property
+    def device_full(self) -> bool:
+        """Whether the device was full, and the cap, if there was one, was not reached."""
+        if self.requested_bytes is None or self.free_bytes is None or self.free_bytes >= self.requested_bytes:
+            return False
+        if self.allowed_bytes is None or self.in_use_bytes is None:
+            return self.allowed_bytes is None
+        wanted = self.in_use_bytes + self.requested_bytes
+        return wanted <= self.allowed_bytes + ROUNDED * (GB if wanted >= GB else MB)
+
+    def within(self, share_bytes: int) -> bool:
+        """Whether the device was full although the process was within its share."""
+        return self.device_full and (self.in_use_bytes or 0) + (self.requested_bytes or 0) <= share_bytes
+
+    def __str__(self) -> str:
+        """One short line, for a trial's row."""
+        needed = None if self.requested_bytes is None else f"needed {_size(self.requested_bytes)} more"
+        allowed = None if self.allowed_bytes is None else f"allowed {_size(self.allowed_bytes)}"
+        in_use = None if self.in_use_bytes is None else f"in use {_size(self.in_use_bytes)}"
+        full = f"the device had only {_size(self.free_bytes or 0)} free" if self.device_full else None
+        said = ", ".join(filter(None, [needed, allowed, in_use, full]))
+        return f"out of memory: {said}" if said else "out of memory"
+
+
+def parse_out_of_memory(text: str) -> LackOfMemory | None:
+    """The sizes in the text of an out-of-memory error by torch or numpy; None for other texts."""
+    requested = _found(REQUESTED, text)
+    if requested is None:
+        return LackOfMemory() if UNTOLD in text else None
+    allocated, unused = _found(ALLOCATED, text), _found(UNUSED, text)
+    in_use = None if allocated is None else allocated + (unused or 0)
+    return LackOfMemory(requested, in_use, _found(ALLOWED, text), _found(FREE, text))
+
+
+def _found(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    return int(float(found[1]) * UNITS[found[2]]) if found else None
+
+
+def _size(size_bytes: int) -> str:
+    """A size in KB, MB or GB, of which the last has decimals."""
+    if size_bytes < MB:
+        return f"{size_bytes / 2**10:.0f} KB"
+    return f"{size_bytes / MB:.0f} MB" if size_bytes < GB else f"{size_bytes / GB:.2f} GB"
+
+
+def thread_variables(threads: int) -> dict[str, str]:
+    """Environment variables from which libraries take their number of threads as they are imported."""
+    return dict.fromkeys(VARIABLES, str(threads))
+
+
+def limit_threads(threads: int) -> None:
+    """Limits the threads of CPU operations, also of libraries that are imported later."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(threads)
+    os.environ.update(thread_variables(threads))

@@ -3,8 +3,6 @@
 NVML needs neither torch nor a CUDA context, and it sees the memory that other processes hold.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Sequence
@@ -14,6 +12,8 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
+
+import psutil
 
 from tuner.errors import InputError, ParameterError
 from tuner.trial import Device
@@ -89,8 +89,6 @@ def detect_with_idle_cores(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
 
 def idle_cores() -> int | None:
     """How many of the CPU cores that this process may use are idle within ``IDLE_SECONDS``; None if unknown."""
-    import psutil
-
     busy = psutil.cpu_percent(IDLE_SECONDS, percpu=True)
     own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(busy))
     if not all(core < len(busy) for core in own):
@@ -200,8 +198,6 @@ def ram_device() -> Device:
 
 def ram_bytes() -> tuple[int, int]:
     """The total and the free bytes of this machine's RAM, within the limit of the process's cgroup."""
-    import psutil
-
     memory = psutil.virtual_memory()
     total, free = memory.total, memory.available
     limit, used = cgroup_memory()

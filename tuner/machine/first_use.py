@@ -3,8 +3,6 @@
 Without memory, an import raises ``SystemError``, crashes, or hangs as OpenBLAS asks for its buffer again and again.
 """
 
-from __future__ import annotations
-
 import builtins
 import dis
 import getpass

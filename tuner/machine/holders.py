@@ -1,13 +1,14 @@
 """Who holds a device's memory: tuner's own processes, and those of other programs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
+import pynvml
 
 from tuner.machine.devices import initialized_nvml, ram_bytes
 from tuner.trial import GB, Device
@@ -49,8 +50,6 @@ def memory_now(device: Device, groups: Sequence[Collection[int]]) -> Memory:
     if device.kind == "cpu":
         total, free = ram_bytes()
         return Memory(total, free, tuple(map(_resident_bytes, groups)))
-    import pynvml
-
     try:
         handle = gpu_handle(device)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
@@ -68,29 +67,18 @@ def memory_now(device: Device, groups: Sequence[Collection[int]]) -> Memory:
 def holders(device: Device, own: Collection[int], most: int) -> list[Holder]:
     """The ``most`` largest holders of the device's memory other than ``own`` processes, the largest first."""
     if device.kind == "cuda":
-        import pynvml
-
         try:
             found = [(pid, held) for pid, held in compute_processes(gpu_handle(device)) if pid not in own]
         except pynvml.NVMLError:
             return []
     else:
-        import psutil
-
         found = [(pid, _anonymous_bytes(pid)) for pid in psutil.pids() if pid not in own]
     largest = sorted(found, key=lambda entry: -(entry[1] or 0))[:most]
     return [holder(pid, held) for pid, held in largest]
 
 
-def gpu_holders(handle: object) -> list[Holder]:
-    """The processes that compute on a GPU of NVML, with the memory that they hold."""
-    return [holder(pid, held) for pid, held in compute_processes(handle)]
-
-
 def holder(pid: int, held_bytes: int | None) -> Holder:
     """A process with its name, if it can be seen: in a container the driver may report process ids of the host."""
-    import psutil
-
     try:
         process = psutil.Process(pid)
         return Holder(pid, process.name(), process.username(), held_bytes)
@@ -103,7 +91,6 @@ def with_descendants(pids: Sequence[int]) -> list[set[int]]:
 
     The sets do not overlap: a descendant of several of the processes belongs to the nearest one.
     """
-    import psutil
 
     def tree(pid: int) -> set[int]:
         with suppress(psutil.Error):
@@ -123,8 +110,6 @@ def gpu_handle(device: Device) -> Any:
 
 def compute_processes(handle: Any) -> list[tuple[int, int | None]]:
     """The process ids on a GPU with the bytes that each holds; empty if the driver does not list them."""
-    import pynvml
-
     try:
         return [
             (process.pid, process.usedGpuMemory) for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
@@ -178,8 +163,6 @@ def _anonymous_bytes(pid: int) -> int:
     """A process's resident memory without files; without /proc all of it. It is 0 if the process has ended."""
     if PROC.exists():
         return status(pid).get("RssAnon", 0)
-    import psutil
-
     with suppress(psutil.Error):
         return int(psutil.Process(pid).memory_info().rss)
     return 0

@@ -1,7 +1,5 @@
 """Lets signals such as Ctrl-C end a study between two events, but never during a write."""
 
-from __future__ import annotations
-
 import _thread
 import math
 import os

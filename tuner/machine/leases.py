@@ -4,8 +4,6 @@ Each holder of a lease has a file in a private folder. It keeps the file locked,
 the holder ends, however that happens. All files are read and written under one more lock.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,12 +1,12 @@
 """How busy this machine is: its CPU, its RAM and its GPUs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+import psutil
 
 from tuner.machine.devices import initialized_nvml, nvml_gpu, ram_bytes
 
@@ -35,15 +35,11 @@ class LoadMeter:
 
     def __init__(self, uuids: frozenset[str]) -> None:
         """Begins the first period. ``uuids`` are of the GPUs and MIG instances to look at."""
-        import psutil
-
         psutil.cpu_percent(percpu=True)
         self._handles = _handles(uuids) if uuids else {}
 
     def look(self) -> Load:
         """The load since the last look."""
-        import psutil
-
         cores = psutil.cpu_percent(percpu=True)
         own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(cores))
         shown = [cores[core] for core in own if core < len(cores)] or cores
@@ -51,16 +47,15 @@ class LoadMeter:
         return Load(sum(shown) / len(shown) / 100, total - free, self._gpus())
 
     def _gpus(self) -> dict[str, GpuLoad]:
-        found = {}
-        if self._handles:
-            import pynvml
+        import pynvml
 
-            for uuid, handle in self._handles.items():
-                busy = None
-                with suppress(pynvml.NVMLError):
-                    busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-                with suppress(pynvml.NVMLError):
-                    found[uuid] = GpuLoad(busy, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
+        found = {}
+        for uuid, handle in self._handles.items():
+            busy = None
+            with suppress(pynvml.NVMLError):
+                busy = pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            with suppress(pynvml.NVMLError):
+                found[uuid] = GpuLoad(busy, int(pynvml.nvmlDeviceGetMemoryInfo(handle).used))
         return found
 
 

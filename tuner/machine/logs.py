@@ -1,7 +1,5 @@
 """The log files of processes, which are kept short."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """This machine's network: free ports, and the interface by which another machine is reached."""
 
-from __future__ import annotations
-
 import socket
 
 import psutil

@@ -6,8 +6,6 @@ counts as the CPU's context, plus the peak of its child processes.
 A trial on a GPU takes the machine's RAM as well, which is measured beside it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

@@ -1,7 +1,5 @@
 """Private folders for sockets, logs and locks that live as long as one of our processes."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Checks files before they are read: reading a pipe or a device would never end."""
 
-from __future__ import annotations
-
 import errno
 import stat
 from pathlib import Path

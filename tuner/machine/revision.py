@@ -1,7 +1,5 @@
 """Which code it is: the revision in a folder, and a digest of source."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import subprocess

@@ -1,7 +1,5 @@
 """Writes chosen values into YAML and TOML files: everything else in them stays, and a backup is made."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import tomllib

@@ -5,8 +5,6 @@
 TOML files have the sizes in GB (2**30 bytes). See ``configs/footprints`` for examples, and docs/memory.md.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import tomllib

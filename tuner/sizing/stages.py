@@ -1,15 +1,24 @@
 """Chooses the batch for the stages of a footprint's curriculum."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 
 from tuner.errors import InputError, did_you_mean, option
-from tuner.sizing.choices import Chosen, Goal, Number, accumulation_for, check_not_chosen
+from tuner.sizing.choices import (
+    USERS_BOUND,
+    Chosen,
+    DoesNotFit,
+    Goal,
+    LargestBatch,
+    Number,
+    accumulation_for,
+    check_least,
+    check_not_chosen,
+    does_not_fit,
+    largest_batch,
+)
 from tuner.sizing.footprint import Footprint
-from tuner.sizing.search import USERS_BOUND, DoesNotFit, LargestBatch, check_least, does_not_fit, largest_batch
 from tuner.trial import GB, LARGEST_NUMBER
 
 PAIRS = ("n_negatives", "n_positives")  # a sample's pairs, lowered in this order if a batch does not fit

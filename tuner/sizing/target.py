@@ -1,7 +1,5 @@
 """The device that a run is sized for, and the memory limit of a step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from tuner.errors import InputError

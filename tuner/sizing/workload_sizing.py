@@ -1,7 +1,5 @@
 """Chooses the largest batch of a workload's configuration that has a device to itself."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -13,8 +11,17 @@ from tuner.errors import InputError, option
 from tuner.estimation.measure import measure
 from tuner.estimation.overheads import RAY_BYTES
 from tuner.estimation.service import EstimationService
-from tuner.sizing.choices import Chosen, Goal, accumulation_for
-from tuner.sizing.search import TRAINING_SET, USERS_BOUND, DoesNotFit, LargestBatch, check_least, largest_batch
+from tuner.sizing.choices import (
+    TRAINING_SET,
+    USERS_BOUND,
+    Chosen,
+    DoesNotFit,
+    Goal,
+    LargestBatch,
+    accumulation_for,
+    check_least,
+    largest_batch,
+)
 from tuner.trial import ACCUMULATION, GB, MAX_BATCH, Config, ConfigValue, Device, MemoryEstimate
 from tuner.workloads.base import needs_workload, numeric_hyperparameter
 from tuner.workloads.protocols import training_samples

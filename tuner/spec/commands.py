@@ -26,13 +26,12 @@ from tuner.spec.groups import (
 )
 from tuner.spec.memory_groups import DeviceMemory, DeviceOptions, DeviceSelection, Estimation
 from tuner.spec.options import Options, PathText, Terminal, field, required
-from tuner.trial import MOST_GB, MOST_SEED
+from tuner.trial import MOST_GB, MOST_SEED, MemoryEstimate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from tuner.trial import MemoryEstimate
     from tuner.workloads.lookup import WorkloadLike, WorkloadsLike
 
     Model = str | Path | WorkloadsLike

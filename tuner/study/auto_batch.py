@@ -10,7 +10,7 @@ from tuner.decisions.packing import Bound, make_plan, need_bytes
 from tuner.errors import InputError, ParameterError, option, spelled
 from tuner.estimation.service import memory_key
 from tuner.hyperparameters import is_auto, with_batch
-from tuner.sizing.search import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
+from tuner.sizing.choices import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings
 from tuner.study.planning import Estimates, estimate_requests, estimation_service, whole_of, with_host_needs

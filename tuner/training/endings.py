@@ -1,7 +1,5 @@
 """How a training ends early, and what it leaves behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """What the ranks of a workload's trial exchange, so that they train as one process would."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Mapping

@@ -14,8 +14,7 @@ from tuner.training.checkpoints import Checkpoint, TrainingState
 from tuner.training.endings import REPORTS, Diverged, Fit, Paused, Pruned, phases, told_again
 from tuner.training.exchange import Ranks
 from tuner.training.graphs import steps_of
-from tuner.training.learning_rates import LearningRates
-from tuner.training.optimizers import build_optimizer
+from tuner.training.optimizers import LearningRates, build_optimizer
 from tuner.training.process_state import seed_of
 from tuner.training.step import Steps, constants, evaluate, place, snapshot
 from tuner.training.timing import Launching

@@ -1,19 +1,27 @@
-"""The optimizers that a configuration can choose, without the import of torch.compile's machinery."""
-
-from __future__ import annotations
+"""A configuration's optimizer, without the import of torch.compile's machinery, and each epoch's learning rate."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from tuner.errors import WorkloadError
 from tuner.trial import Config
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
 from tuner.workloads.protocols import OwnLoop, optional
+
+# By the value of a configuration's ``lr_schedule``: the factor after a part of the training, from 0 to less than 1.
+FACTORS: Mapping[str, Callable[[float], float]] = {
+    "linear": lambda done: 1 - done,
+    "constant": lambda done: 1.0,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+}
 
 
 class _Uncompiled(Optimizer):
@@ -64,3 +72,57 @@ def build_optimizer(workload: Workload, model: nn.Module, config: Config) -> Opt
         with contract.calling(workload, "parameter_groups"):
             parameters = list(groups(model, config))
     return make(parameters, lr=float(config["lr"]), weight_decay=float(config["weight_decay"]), fused=True, **options)
+
+
+class LearningRates:
+    """Sets the learning rates of an optimizer's groups: by the workload's own schedule, or by the configuration's."""
+
+    def __init__(self, workload: Workload, optimizer: Optimizer, config: Config) -> None:
+        """Takes the first epoch's rates from a new optimizer, before a checkpoint changes them."""
+        self._workload = workload
+        self._optimizer = optimizer
+        self._epochs = int(config["epochs"])
+        own = optional(workload, OwnLoop.lr_schedule)
+        self._own: LRScheduler | None = None
+        if own:
+            self._own = contract.made(workload, "lr_schedule", LRScheduler, lambda: own(optimizer, config))
+        self._first = [group["lr"] for group in optimizer.param_groups]
+        name, method = str(config.get("lr_schedule", "linear")), "lr_schedule(optimizer, config)"
+        self._factor = None if own else contract.chosen(workload, "lr_schedule", name, FACTORS, method)
+
+    def begin(self, epoch: int) -> None:
+        """Sets the rates of an epoch, counted from 1. An own schedule has set them at the end of the one before."""
+        if self._factor is not None:
+            factor = self._factor((epoch - 1) / self._epochs)
+            for group, first in zip(self._optimizer.param_groups, self._first, strict=True):
+                group["lr"] = first * factor
+
+    def end(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Steps an own schedule after an epoch with these metrics, and returns its state; empty without one."""
+        if self._own is None:
+            return {}
+        with contract.calling(self._workload, "the step of lr_schedule"):
+            if isinstance(self._own, ReduceLROnPlateau):
+                metric = self._workload.metric
+                if metric not in metrics:
+                    raise WorkloadError(f"ReduceLROnPlateau needs {metric}, and no sample is held out to measure it")
+                self._own.step(metrics[metric])
+            else:
+                self._own.step()
+            state: dict[str, Any] = self._own.state_dict()
+        return state
+
+    def restore(self, state: Mapping[str, Any], *, taken_over: bool = False) -> None:
+        """Goes on after the epoch whose end returned this state.
+
+        One that is ``taken_over`` from another trial has that trial's rates: each becomes the same part of its own.
+        """
+        if self._own is None or not state:
+            return
+        self._own.load_state_dict(dict(state))
+        bases = getattr(self._own, "base_lrs", None)
+        if taken_over and bases:
+            rates = zip(self._optimizer.param_groups, self._first, bases, self._own.get_last_lr(), strict=True)
+            for group, first, base, last in rates:
+                group["lr"] = first * last / base if base else first
+            self._own.base_lrs = list(self._first)

@@ -1,7 +1,5 @@
 """Puts back what a trial has set in a process that runs further trials; and what seeds its random generators."""
 
-from __future__ import annotations
-
 import gc
 import locale
 import logging

@@ -15,8 +15,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from tuner.errors import MissingMetric, WorkloadError
+from tuner.machine.caps import limit_threads
 from tuner.machine.first_use import load_early
-from tuner.machine.threads import limit_threads
 from tuner.objective import Objective
 from tuner.training.endings import REPORTS, Diverged, Fit, Paused, Pruned, Stopped, phases, told_again
 from tuner.training.process_state import put_back, seed_of

@@ -1,7 +1,5 @@
 """Has the ranks of a trial find each other, as ``torchrun`` does."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """A short training with the memory of a whole one: for estimates, measurements and a worker's warm-up."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress

@@ -1,19 +1,21 @@
-"""A model on its device: its preparation, a training step and its evaluation."""
+"""A model on its device: its preparation, a training step and its evaluation.
 
-from __future__ import annotations
+Activations can be recomputed in backward instead of kept. Modules that are never trained, such as a teacher, can be
+in the host's memory between their uses on a GPU.
+"""
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from tuner.training.exchange import Ranks
-from tuner.training.offload import offload
-from tuner.training.recompute import recomputing
 from tuner.trial import CHECKPOINTING, EVALUATION_PARTS, OFFLOADING, Config
 from tuner.workloads import contract
 from tuner.workloads.base import Batch, Split, Workload
@@ -159,3 +161,59 @@ def uses(config: Config, option: str) -> bool:
 def to_device(batch: Batch, device: str) -> Batch:
     """The batch with its tensors on the device."""
     return batch if device == "cpu" else changed(batch, lambda part: part.to(device, non_blocking=True))
+
+
+@contextmanager
+def recomputing(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """In the block, forward keeps only the inputs of these modules. Backward runs them again (Chen et al. 2016).
+
+    torch's function imports torch.compile's machinery at its first call, which takes 76 MB and a second. A worker
+    with such trials makes that call before them, in ``rehearsal.warm_up``.
+
+    The modules must be deterministic except for torch's random numbers, which are drawn again with the same values.
+    They must not change buffers in training, as ``nn.BatchNorm1d`` does: the change would happen twice.
+    """
+    with ExitStack() as restore:
+        for module in dict.fromkeys(modules):
+            own = module.__dict__.get("forward")
+            restore.callback(_set_forward, module, own)
+            _set_forward(module, partial(checkpoint, module.forward, use_reentrant=False))
+        yield
+
+
+def _set_forward(module: nn.Module, forward: Callable[..., object] | None) -> None:
+    """Sets the module's ``forward``; None restores the one of its class."""
+    if forward is None:
+        del module.forward
+    else:
+        module.forward = forward
+
+
+def offload(module: nn.Module, device: str) -> None:
+    """Moves the module to the CPU. Each call copies it to the device and drops the copies afterwards.
+
+    Nothing is copied back, so neither parameters nor buffers may change: keep the module in evaluation mode. Call the
+    module itself, not its ``forward``.
+    """
+    module.to("cpu")
+    kept = values(module)
+
+    def bring(*_: object) -> None:
+        for owner, name, value in kept:
+            owner[name] = value.to(device, copy=True)
+
+    def drop(*_: object) -> None:
+        for owner, name, value in kept:
+            owner[name] = value
+
+    module.register_forward_pre_hook(bring)
+    module.register_forward_hook(drop, always_call=True)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.empty_cache()  # frees the memory that the module had on the GPU
+
+
+def values(module: nn.Module) -> list[tuple[dict[str, Tensor | None], str, Tensor]]:
+    """Every parameter and buffer of a module and its submodules: (dict that holds it, its name there, tensor)."""
+    owners = [owner for part in module.modules() for owner in (part._parameters, part._buffers)]
+    held = cast(list[dict[str, Tensor | None]], owners)
+    return [(owner, name, value) for owner in held for name, value in owner.items() if value is not None]

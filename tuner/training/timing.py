@@ -1,7 +1,5 @@
 """How long an epoch takes, from a few steps, and how busy launching it on a GPU keeps a CPU core."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from itertools import chain, islice

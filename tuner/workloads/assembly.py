@@ -1,7 +1,5 @@
 """Puts together what lines or files say of one epoch or step, so that no report has its neighbour's values."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The built-in workloads by name."""
 
-from __future__ import annotations
-
 from tuner.workloads.base import Trainable
 
 DEFAULT_WORKLOAD = "graphsage"

@@ -1,7 +1,5 @@
 """Any command as a trial: ``torchrun``, ``python -m``, ``accelerate launch``, ``uv run``, an executable."""
 
-from __future__ import annotations
-
 import codecs
 import os
 import select
@@ -16,7 +14,7 @@ from pathlib import Path
 
 from tuner.errors import InputError, WorkloadError, one_line
 from tuner.machine.network import free_port
-from tuner.machine.process_trees import adopt_descendants, end_descendants
+from tuner.machine.processes import adopt_descendants, end_descendants
 from tuner.trial import Config
 from tuner.workloads.command_line import SCRIPT, CommandLine, name_of
 from tuner.workloads.output import Output, Reports, failure

@@ -1,7 +1,5 @@
 """A file with a trial's configuration, for programs that read one."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

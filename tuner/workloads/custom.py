@@ -1,7 +1,5 @@
 """The user's own workloads: imports them by ``module:Class`` and checks them."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import os

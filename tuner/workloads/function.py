@@ -1,7 +1,5 @@
 """The user's own training function, which takes a configuration and calls ``tuner.report``."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

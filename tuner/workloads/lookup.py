@@ -1,7 +1,5 @@
 """Finds workloads: built-in ones by name, the user's by ``module:Class``. Only the named ones are imported."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType

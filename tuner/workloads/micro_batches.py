@@ -1,7 +1,5 @@
 """Steps in several micro-batches, and evaluations in smaller chunks, which take less memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import islice
 

@@ -1,7 +1,5 @@
 """What the trials of a workload are compared by: its own metric and direction, or those that the user asks for."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

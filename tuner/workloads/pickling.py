@@ -1,7 +1,5 @@
 """Sends the user's classes to other processes: as a folder to import them from, or with their code."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The user's own Python script: each trial is a process, with its hyperparameters on the command line."""
 
-from __future__ import annotations
-
 import _thread
 import ast
 import atexit

@@ -1,7 +1,5 @@
 """Which files in the current folder the trials of a script write, since trials overwrite each other's."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterator

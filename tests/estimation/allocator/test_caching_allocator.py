@@ -13,14 +13,12 @@ from tuner.estimation.allocator.caching_allocator import (
     DEFAULT,
     NULL,
     PRIVATE,
-    SIDE,
-    CachingAllocator,
-    SimulatedOutOfMemoryError,
-)
-from tuner.estimation.allocator.replay import (
     RELEASE,
+    SIDE,
     AllocatorPeaks,
+    CachingAllocator,
     Event,
+    SimulatedOutOfMemoryError,
     largest_peaks,
     least_capacity,
     replay,

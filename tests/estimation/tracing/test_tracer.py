@@ -21,15 +21,15 @@ from tests.support.toy import Batched, Toy
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import WorkloadError
-from tuner.estimation.allocator.replay import RELEASE, replay
+from tuner.estimation.allocator.caching_allocator import RELEASE, replay
 from tuner.estimation.cards import find_card
 from tuner.estimation.tracing.dispatch_mode import LT_WORKSPACE_BYTES
 from tuner.estimation.tracing.trace import DeviceKind, Trace
 from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step, trace_workload
 from tuner.search.configurations import complete
 from tuner.training.optimizers import build_optimizer
-from tuner.training.recompute import recomputing
 from tuner.training.rehearsal import rehearse, representative_batches
+from tuner.training.step import recomputing
 from tuner.workloads.graphsage.workload import GraphSAGE
 
 FLOAT = 4

@@ -16,7 +16,7 @@ from tuner import MemoryBudget, compute_batch_size
 from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import Untraceable
 from tuner.machine.devices import ram_device
-from tuner.sizing.search import DoesNotFit
+from tuner.sizing.choices import DoesNotFit
 from tuner.trial import GB, MB
 
 MODES = ("static", "traced", "measured")

@@ -10,8 +10,7 @@ from numpy.random import Generator
 from torch_geometric.data import Batch
 
 from tuner.datasets.swc import Tree
-from tuner.datasets.synthetic_trees import synthetic_trees
-from tuner.datasets.trees import TreeData, build
+from tuner.datasets.trees import TreeData, build, synthetic_trees
 from tuner.workloads.gt_ssl.batches import Limits, ancestor_chains, batches, collate, largest, negative_pairs
 
 ALL = Limits(trees=100, paths=10**9, positives=0, negatives=16)

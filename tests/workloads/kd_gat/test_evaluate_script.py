@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from scripts.benchmarks import evaluate_kd_gat as script
 from tests.support.can_files import write_recordings
-from tuner.datasets.can import CanData
-from tuner.datasets.synthetic_can import synthetic_can
+from tuner.datasets.can import CanData, synthetic_can
 
 DOS = script.Test("masked, no dos", 0, "dos")
 

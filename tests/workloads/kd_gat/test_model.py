@@ -8,11 +8,9 @@ import torch
 from tests.support.kd_gat_models import STAGES, best_pt, config, model_of
 from tuner.datasets.can import CanData
 from tuner.estimation.tracing.tracer import trace_workload
-from tuner.training.offload import offload
 from tuner.training.optimizers import build_optimizer
-from tuner.training.step import place, train_step
-from tuner.workloads.kd_gat.model import Distilled, load_teacher, student
-from tuner.workloads.kd_gat.teacher import outputs, width_ratio
+from tuner.training.step import offload, place, train_step
+from tuner.workloads.kd_gat.model import Distilled, load_teacher, outputs, student, width_ratio
 from tuner.workloads.kd_gat.workload import KDGAT
 
 WAYS = ("live", "offloaded", "kept")

@@ -12,11 +12,10 @@ from torch_geometric.nn import GATConv
 from tests.support.can_graphs import NUM_IDS, random_batch, random_graphs
 from tests.support.changed_batch import changed
 from tuner.errors import InputError
-from tuner.training.recompute import recomputing
-from tuner.workloads.kd_gat import attention
-from tuner.workloads.kd_gat.attention import GraphAttention
+from tuner.training.step import recomputing
+from tuner.workloads.kd_gat import networks
 from tuner.workloads.kd_gat.distillation import difficulty, gat_loss, vgae_loss
-from tuner.workloads.kd_gat.networks import GAT, VGAE, edges_of, graph_mean
+from tuner.workloads.kd_gat.networks import GAT, VGAE, GraphAttention, edges_of, graph_mean
 
 SIZES = {
     "teacher": {"hidden_channels": 480, "latent_channels": 48, "heads": 4},
@@ -59,7 +58,7 @@ def batch() -> Batch:
 def test_attention_and_its_gradients_are_those_of_pyg(
     part: int, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention, "PART", part)
+    monkeypatch.setattr(networks, "PART", part)
     ours, theirs = GraphAttention(10, 4, heads=3), GATConv(10, 4, heads=3, edge_dim=1, add_self_loops=False)
     theirs.load_state_dict(ours.state_dict())
     edges, found = edges_of(batch), []
@@ -72,7 +71,7 @@ def test_attention_and_its_gradients_are_those_of_pyg(
 
 
 def test_the_gradients_of_the_sum_over_edges_are_those_of_finite_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "PART", 3)
+    monkeypatch.setattr(networks, "PART", 3)
     edge_index = torch.tensor([[0, 1, 3, 3, 0, 0, 1, 2, 3], [1, 1, 2, 0, 3, 0, 1, 2, 3]])
     inputs = [torch.randn(*shape, dtype=torch.double, requires_grad=True) for shape in ((4, 2, 3), (9, 2))]
     layer = GraphAttention(3, 3, heads=2)

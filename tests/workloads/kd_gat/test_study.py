@@ -10,7 +10,7 @@ import pytest
 import tuner
 from tests.support.can_files import rows_of, write_recordings
 from tests.support.commands import refused, said
-from tuner.datasets.synthetic_can import synthetic_can
+from tuner.datasets.can import synthetic_can
 from tuner.estimation.service import EstimationService
 from tuner.execution.in_process import InProcessExecutor
 from tuner.trial import GB, MemoryEstimate

@@ -1,4 +1,4 @@
-"""The allocator of one device, whose blocks belong to a stream, or to the private pool of a CUDA graph.
+"""The allocator of one device, whose blocks belong to a stream or a CUDA graph's private pool, and replays in it.
 
 It follows ``c10/cuda/CUDACachingAllocator.cpp`` of torch 2.6 and the constants of 2.13 at the default settings. Names
 in brackets are functions there. The reserved bytes depend on the order of allocations and releases, too.
@@ -7,12 +7,16 @@ Not simulated, as they are off by default or not needed: ``max_split_size_mb``, 
 ``garbage_collection_threshold``, ``large_segment_size_mb`` and ``record_stream``.
 """
 
-from __future__ import annotations
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from tuner.estimation.allocator.pools import (
     ADDRESS_SPACE,
     LARGE_BUFFER,
     MIN_BLOCK_SIZE,
+    ROUND_LARGE,
     SMALL_BUFFER,
     SMALL_SIZE,
     ExpandablePool,
@@ -23,6 +27,14 @@ from tuner.estimation.allocator.pools import (
 
 DEFAULT, SIDE, PRIVATE = range(3)  # whose blocks: the default stream's, another one's, a CUDA graph's
 NULL = 0  # the address of an empty tensor, for which nothing is allocated
+RELEASE = -1  # instead of an event's size
+USE, EMPTY_CACHE = -2, -3  # instead of an event's id
+
+Event: TypeAlias = tuple[int, int]
+"""(tensor id, size in bytes) for an allocation, (tensor id, ``RELEASE``) for a release.
+
+(``USE``, pools) and (``EMPTY_CACHE``, 0) are for the methods ``use`` and ``empty_cache`` of ``CachingAllocator``.
+"""
 
 
 class SimulatedOutOfMemoryError(Exception):
@@ -118,3 +130,80 @@ class CachingAllocator:
         """
         for small, large in self._pools[:PRIVATE]:
             self.reserved_bytes -= large.release() + small.release()
+
+
+@dataclass(frozen=True)
+class AllocatorPeaks:
+    """The peaks of a replay in bytes, as ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved``."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+
+
+def replay(
+    events: Iterable[Event],
+    *,
+    expandable_segments: bool = False,
+    capacity_bytes: int | None = None,
+    descending: bool = False,
+) -> AllocatorPeaks:
+    """Replays events in order in a new ``CachingAllocator``, and returns the peaks.
+
+    An id may be reused after its release. The other arguments are the allocator's.
+
+    Raises:
+        SimulatedOutOfMemoryError: an allocation does not fit.
+        ValueError: a tensor is released without an allocation, or allocated twice.
+    """
+    allocator = CachingAllocator(
+        expandable_segments=expandable_segments, capacity_bytes=capacity_bytes, descending=descending
+    )
+    allocate, free = allocator.allocate, allocator.free
+    addresses: dict[int, int] = {}
+    for tensor, size in events:
+        if tensor < 0:
+            allocator.use(size) if tensor == USE else allocator.empty_cache()
+        elif size == RELEASE:
+            if tensor not in addresses:
+                raise ValueError(f"tensor {tensor} is released but not allocated")
+            free(addresses.pop(tensor))
+        elif tensor in addresses:
+            raise ValueError(f"tensor {tensor} is allocated twice")
+        else:
+            addresses[tensor] = allocate(size)
+    return AllocatorPeaks(allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
+
+
+def largest_peaks(events: Sequence[Event], *, expandable_segments: bool = False) -> AllocatorPeaks:
+    """The peaks of the replay with ascending or with descending addresses, whichever reserves more.
+
+    Drivers do both. The order decides between free blocks of equal size, and so how well later blocks fit.
+    """
+    both = [
+        replay(events, expandable_segments=expandable_segments, descending=descending)
+        for descending in ((False,) if expandable_segments else (False, True))
+    ]
+    return max(both, key=lambda peaks: peaks.peak_reserved_bytes)
+
+
+def least_capacity(events: Sequence[Event], peaks: AllocatorPeaks, *, expandable_segments: bool = False) -> int:
+    """The smallest capacity in bytes under which a replay succeeds, at most the reserved bytes of ``peaks``.
+
+    At the capacity the allocator gives back the segments that are free as a whole, and tries again
+    (``release_cached_blocks``). So a capped process needs less than one without a cap reserves. It is found by
+    bisection, in steps of 2 MiB from the allocated to the reserved peak, and holds for both orders of addresses.
+    """
+
+    def succeeds(steps: int) -> bool:
+        capacity = steps * ROUND_LARGE
+        try:
+            for descending in (False,) if expandable_segments else (False, True):
+                replay(
+                    events, expandable_segments=expandable_segments, capacity_bytes=capacity, descending=descending
+                )
+        except SimulatedOutOfMemoryError:
+            return False
+        return True
+
+    least, most = -(-peaks.peak_allocated_bytes // ROUND_LARGE), peaks.peak_reserved_bytes // ROUND_LARGE
+    return ROUND_LARGE * (least + bisect_left(range(least, most), True, key=succeeds))

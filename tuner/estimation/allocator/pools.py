@@ -5,8 +5,6 @@ them, and touches none, and addresses are not reused. Addresses only decide betw
 expandable segment's address space is unlimited; the real one is 9/8 of the device's memory.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 
 # In bytes; from c10/core/AllocatorConfig.h in torch 2.13, and CUDACachingAllocator.cpp in 2.6.

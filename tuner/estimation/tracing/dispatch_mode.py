@@ -4,18 +4,16 @@ Sorting, masks, positions and data-dependent shapes need values and little memor
 if they come from real ones. Every float tensor is a ``FakeTensor``, which has a shape and a size, but no values.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.cuda import RETURNED
 from tuner.estimation.tracing.corrections.in_place import in_place
 from tuner.estimation.tracing.corrections.sparse import PRODUCTS, is_sparse, parts, product
@@ -33,15 +31,10 @@ from tuner.estimation.tracing.corrections.table import (
     is_composite,
     temporaries,
 )
-from tuner.estimation.tracing.corrections.temporaries import TORCH, aten, bytes_of
+from tuner.estimation.tracing.corrections.temporaries import TORCH, Operator, aten, bytes_of
 from tuner.estimation.tracing.storage_tracker import StorageTracker
+from tuner.estimation.tracing.trace import DeviceKind
 from tuner.trial import MB
-
-if TYPE_CHECKING:
-    from tuner.estimation.cards import CardProperties
-    from tuner.estimation.tracing.corrections.temporaries import Operator
-    from tuner.estimation.tracing.storage_tracker import StorageTracker
-    from tuner.estimation.tracing.trace import DeviceKind
 
 
 class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -237,11 +230,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.device_kind == "cuda" and by_cudnn:
             self.tracker.has_guess = True
         if self._workspaces and not by_cudnn and (operator in GEMMS or operator in CONVOLUTIONS):
-            self._workspaces.take(fused_bias=operator is aten.addmm.default and _is_vector(args[0]))
-
-
-def _is_vector(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dim() == 1
+            bias = args[0] if operator is aten.addmm.default else None
+            self._workspaces.take(fused_bias=isinstance(bias, Tensor) and bias.dim() == 1)
 
 
 def _scalar(value: object) -> float | int | bool:

@@ -6,8 +6,6 @@ the size of that reserve: here it holds the gates, the cells and the results of 
 wider margin (``Trace.has_guess``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,28 +1,19 @@
 """Records the storages of a traced step, with their categories."""
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from tuner.estimation.allocator.caching_allocator import DEFAULT
-from tuner.estimation.allocator.replay import EMPTY_CACHE, RELEASE, USE, Event
+from tuner.estimation.allocator.caching_allocator import DEFAULT, EMPTY_CACHE, RELEASE, USE, Event
 from tuner.estimation.tracing.corrections.sparse import parts
-from tuner.estimation.tracing.corrections.temporaries import RESULTS, Steps
+from tuner.estimation.tracing.corrections.temporaries import RESULTS, Operator, Steps
 from tuner.estimation.tracing.trace import Category, DeviceKind, Origin
-
-if TYPE_CHECKING:
-    from tuner.estimation.tracing.corrections.temporaries import Operator
-    from tuner.estimation.tracing.trace import Origin
-
 
 NOT_COUNTED = -1  # instead of an id: memory that torch did not allocate on the device
 

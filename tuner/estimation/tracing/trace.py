@@ -1,14 +1,16 @@
-"""The recorded allocations of a step, and the estimate from them."""
+"""The recorded allocations of a step, the estimate from them, and their form for PyTorch's memory viewer."""
 
-from __future__ import annotations
-
+import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
 
-from tuner.estimation.allocator.replay import RELEASE, Event, largest_peaks, least_capacity
+from tuner.estimation.allocator.caching_allocator import RELEASE, Event, largest_peaks, least_capacity
+from tuner.estimation.allocator.pools import MIN_BLOCK_SIZE, round_size
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
+from tuner.machine.atomic_files import replacing
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES
 from tuner.trial import MemoryEstimate
 
@@ -20,13 +22,18 @@ Category: TypeAlias = Literal["parameters", "gradients", "optimizer", "activatio
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 Origin: TypeAlias = tuple[tuple[str, int, str], ...]
 """Where an allocation comes from: (file, line, function) of each call, the innermost first."""
+PROTOCOL = 4  # the highest one that the viewer reads
+Entry = dict[str, Any]
+
+# The viewer's colours and legend are of the entries' categories, of which one must be "unknown", or it stops.
+_LEGEND: Entry = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [], "category": "unknown"}
 
 
 @dataclass(frozen=True)
 class Trace:
     """Every allocation and release of a step, in order."""
 
-    events: tuple[Event, ...]  # for ``tuner.estimation.allocator.replay``; ids are unique
+    events: tuple[Event, ...]  # for ``tuner.estimation.allocator.caching_allocator``; ids are unique
     categories: Mapping[int, Category]  # by id
     origins: Mapping[int, Origin] = field(default_factory=dict)  # by id, where they were asked for
     has_guess: bool = False  # for workspaces that only cuDNN or cuSPARSE knows
@@ -101,3 +108,38 @@ def _peak(events: Iterable[Event]) -> tuple[int, int]:
             if now > most:
                 most, place = now, number
     return most, place
+
+
+def write_snapshot(trace: Trace, file: Path) -> None:
+    """Writes the snapshot as a whole or, if an OSError is raised, not at all.
+
+    The viewer is docs.pytorch.org/memory_viz, or ``python -m torch.cuda._memory_viz trace_plot FILE``. It reads
+    pickles of protocol 2 to 4 that consist of dicts, lists, tuples, texts and integers.
+    """
+    with replacing(file) as content:
+        pickle.dump(to_snapshot(trace), content, protocol=PROTOCOL)
+
+
+def to_snapshot(trace: Trace) -> Entry:
+    """A trace as of ``torch.cuda.memory._snapshot()``: allocations and releases, without the segments that hold them.
+
+    Sizes are in bytes, as requested. No two allocations have the same address. The first frame of an allocation is
+    its category, then come the operator and the calls if the trace has its origins.
+    """
+    entries: list[Entry] = []
+    live: dict[int, Entry] = {}  # the allocations by id
+    address = MIN_BLOCK_SIZE  # of the next allocation
+    for key, size in trace.events:
+        if size == RELEASE:
+            if key in live:
+                released = live.pop(key)
+                entries += [{**released, "action": action} for action in ("free_requested", "free_completed")]
+        elif key >= 0 and size:
+            category = trace.categories[key]
+            calls = (("category", 0, category), *trace.origins.get(key, ()))
+            frames = [{"filename": file, "line": line, "name": name} for file, line, name in calls]
+            live[key] = {**_LEGEND, "action": "alloc", "addr": address, "size": size, "frames": frames}
+            live[key]["category"] = category
+            entries.append(live[key])
+            address += round_size(size)
+    return {"segments": [], "device_traces": [[*entries, _LEGEND]], "external_annotations": []}

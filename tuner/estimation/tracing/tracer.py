@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -17,31 +16,23 @@ from torch._subclasses import fake_tensor
 
 from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.estimation.allocator.caching_allocator import DEFAULT, PRIVATE, SIDE
+from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.in_place import sole_owners
+from tuner.estimation.tracing.corrections.temporaries import Operator
 from tuner.estimation.tracing.dispatch_mode import TraceMode
 from tuner.estimation.tracing.function_mode import FunctionMode, patched
 from tuner.estimation.tracing.storage_tracker import StorageTracker
 from tuner.estimation.tracing.trace import DeviceKind, Trace
 from tuner.machine.first_use import without_compiled_folder
 from tuner.training.graphs import CudaRecorder, GraphedSteps
-from tuner.training.offload import offload, values
 from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import odd_batch, rehearse, representative_batches
-from tuner.training.step import prepare, uses
+from tuner.training.step import offload, prepare, uses, values
 from tuner.trial import CUDA_GRAPHS, OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
 from tuner.workloads.batches import changed, parts_of
 from tuner.workloads.contract import built, to_workload_error
 from tuner.workloads.protocols import frozen
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from tuner.estimation.cards import CardProperties
-    from tuner.estimation.tracing.corrections.temporaries import Operator
-    from tuner.estimation.tracing.storage_tracker import StorageTracker
-    from tuner.workloads.base import Batch, Workload
-
 
 STEPS = 2
 Parts = tuple[nn.Module, torch.optim.Optimizer | None, Callable[[], Tensor]]

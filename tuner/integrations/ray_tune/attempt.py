@@ -1,7 +1,5 @@
 """A trial's attempt in a process of Tune: its memory cap, its peak, and its retry after running out of memory."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The resources that Tune requests from Ray for a trial, and how they grow when the trial runs again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,21 +1,16 @@
 """The common settings of all trials of a wrapped trainable."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING
 
 from tuner.decisions.packing import budget_bytes
 from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, one_line
 from tuner.estimation.calibration import with_headroom
+from tuner.spec.commands import Estimate
 from tuner.spec.settings import Settings
 from tuner.trial import GB, MB, MOST_GB, Device, MemoryEstimate
-
-if TYPE_CHECKING:
-    from tuner.spec.commands import Estimate
 
 # The CPU memory that a process of Tune takes beyond a worker of tuner: ray.tune, pandas, and pyarrow for checkpoints.
 # With few tensors, ``tests/support/tune_mnist.py`` took 470 MiB.

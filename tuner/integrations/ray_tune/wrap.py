@@ -5,9 +5,15 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+from ray.tune import Trainable
+from ray.tune.trainable import FunctionTrainable, wrap_function
 
 from tuner.decisions.capacity import limited
 from tuner.errors import InputError, ParameterError
+from tuner.integrations.ray_tune.attempt import CappedAttempt
+from tuner.integrations.ray_tune.resources import TrialResources, trial_resources
 from tuner.integrations.ray_tune.trainable_spec import TrainableSpec, given_estimate
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.spec.commands import MemoryAwareOptions
@@ -16,6 +22,7 @@ from tuner.spec.settings import Settings
 from tuner.trial import GB, Device
 
 WRAPPED = "is_memory_aware"  # an attribute of the classes that are returned
+SAME_RESULT = "__duplicate__"  # a key of the last result that Tune's wrapper of a function reports
 
 
 @public(MemoryAwareOptions)
@@ -48,16 +55,12 @@ def memory_aware(options: MemoryAwareOptions) -> type:
     spec = TrainableSpec(base.__name__, estimate, devices, settings)
     if not callable(estimate) and (refusal := spec.refusal(given_estimate(estimate))):
         raise InputError(refusal)
-    from tuner.integrations.ray_tune.trainable import wrapped
 
     return wrapped(base, spec)
 
 
 def _class_of(trainable: object) -> type:
     """The trainable as a class of Tune."""
-    from ray.tune import Trainable
-    from ray.tune.trainable import wrap_function
-
     if inspect.isclass(trainable) and issubclass(trainable, Trainable):
         return trainable
     if inspect.isclass(trainable) or not callable(trainable):
@@ -81,3 +84,58 @@ def _devices(choice: DeviceChoice) -> Sequence[Device]:
 
         return cluster_devices(choice)
     return detect_devices(choice)
+
+
+def wrapped(base: Any, spec: TrainableSpec) -> type:
+    """A subclass of a trainable of Tune with a memory share, a cap and retries."""
+
+    class MemoryAware(base):  # type: ignore[misc]
+        is_memory_aware = True
+
+        @classmethod
+        def default_resource_request(cls, config: dict[str, object]) -> TrialResources:
+            return trial_resources(spec, config, base.default_resource_request(config))
+
+        def setup(self, config: dict[str, object], **parameters: object) -> None:
+            resources = self.trial_resources
+            if not isinstance(resources, TrialResources):
+                raise InputError(
+                    f"{spec.name}: tune.with_resources() takes its resources away: apply it before memory_aware()"
+                )
+            if parameters and issubclass(base, FunctionTrainable):
+                raise InputError(
+                    f"{spec.name}: tune.with_parameters() cannot reach it: apply it before memory_aware()"
+                )
+            self._attempt = CappedAttempt(resources, spec.policy, caps=spec.settings.caps, trainable=base)
+            self._is_set_up = False
+            if not self._attempt.has_failed:
+                self._attempt.wait_for_room()
+            if not self._attempt.has_failed:
+                with self._attempt.postponing():
+                    super().setup(config, **parameters)
+                    self._is_set_up = True
+
+        def load_checkpoint(self, checkpoint: object) -> None:
+            if not self._attempt.has_failed:
+                with self._attempt.postponing():
+                    super().load_checkpoint(checkpoint)
+
+        def step(self) -> dict[str, object]:
+            with self._attempt.computing():
+                result: dict[str, object] = super().step()
+            if not isinstance(result, dict) or SAME_RESULT in result:
+                return result
+            return {**self._attempt.figures(), **result}
+
+        def save_checkpoint(self, checkpoint_dir: str) -> object:
+            with self._attempt.computing():
+                return super().save_checkpoint(checkpoint_dir)
+
+        def cleanup(self) -> None:
+            if self._is_set_up:
+                super().cleanup()
+            self._attempt.close()
+
+    MemoryAware.__name__ = MemoryAware.__qualname__ = base.__name__
+    MemoryAware.__doc__ = base.__doc__
+    return MemoryAware

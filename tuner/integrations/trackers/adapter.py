@@ -5,8 +5,6 @@ study waits for them, at most ``CLOSE_SECONDS``. An epoch is sent once: a trial 
 a resume, keeps its first figures.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """The largest batch of any torch model: ``compute_batch_size``, in three modes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,8 +20,8 @@ from tuner.sizing.batch_size_finder.counting import activation_bytes, count, opt
 from tuner.sizing.batch_size_finder.measuring import Line, Rehearsal, measure_line, rehearsal, step_failed
 from tuner.sizing.batch_size_finder.samples import Batch, Samples, apply, samples_of
 from tuner.sizing.batch_size_finder.training_step import Loss, MakeOptimizer, TrainingStep, copied, sharing
+from tuner.sizing.choices import MEMORY, USERS_BOUND, DoesNotFit, LargestBatch, Need, largest_batch
 from tuner.sizing.memory_state import torch_device
-from tuner.sizing.search import MEMORY, USERS_BOUND, DoesNotFit, LargestBatch, Need, largest_batch
 from tuner.sizing.target import imagined_gpu
 from tuner.trial import GB, MOST_GB, Device, MemoryEstimate
 
@@ -118,7 +116,8 @@ def compute_batch_size(
     target = _device(device, mode, total_gb)
     step = TrainingStep(model, **details)  # type: ignore[misc]  # of the other details
     _check_model(step)
-    smallest = min(max_batch_size, 2 if _normalises_batches(model) else 1)
+    normalises = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    smallest = min(max_batch_size, 2 if normalises else 1)
     limit_bytes, limited_by = int(target.total_bytes * target_utilization), MEMORY
     if total_gb is None and (room_bytes := _room_bytes(step, target)) < limit_bytes:
         limit_bytes, limited_by = room_bytes, FREE_MEMORY
@@ -327,10 +326,6 @@ def _check_model(step: TrainingStep) -> None:
         raise InputError("model: it has lazy parameters without a shape; run it once on a sample first")
     if not any(parameter.requires_grad for parameter in step.model.parameters()):
         raise InputError("model: it has no trainable parameter, so nothing would be trained")
-
-
-def _normalises_batches(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def _device(choice: str | torch.device, mode: str, total_gb: float | None) -> Device:

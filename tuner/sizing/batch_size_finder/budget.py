@@ -1,7 +1,5 @@
 """What `compute_batch_size` found: where a device's memory goes, and how many samples it has room for."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tuner.trial import MB

@@ -1,7 +1,5 @@
 """Counts the memory of training without running it: models exactly, activations by an upper bound."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Measures batches by training steps on the device, with copies of the model and its teacher."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Makes batches of any size from the user's samples."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

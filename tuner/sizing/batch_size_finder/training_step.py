@@ -1,7 +1,5 @@
 """A training step of any model: the call, the loss, the teacher, and copies."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping

@@ -8,8 +8,6 @@ is never the peak: its kernel has no temporaries, and the embedding's backward p
 N = batch_size · seq_len tokens, d the width, L layers, H heads, T = seq_len, V the vocabulary, P positions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args

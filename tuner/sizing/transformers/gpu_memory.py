@@ -1,7 +1,5 @@
 """A transformer's footprint in three precisions, for functions and commands."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +10,7 @@ from tuner.errors import InputError, did_you_mean, one_line, option
 from tuner.estimation.cards import CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
 from tuner.estimation.overheads import CONTEXT_BYTES
 from tuner.machine.regular_files import MOST_BYTES, regular
-from tuner.sizing.search import largest_batch
+from tuner.sizing.choices import largest_batch
 from tuner.sizing.transformers.formula import (
     PRECISIONS,
     Precision,

@@ -1,7 +1,5 @@
 """GraphSAGE (Hamilton et al. 2017, arXiv 1706.02216) for rating prediction on a bipartite user-item graph."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Any

@@ -13,8 +13,6 @@ paths is a ``torch_geometric.data.Data``. Nodes in its indices are numbered over
 - ``negative_index`` (2, K): pairs whose first node is not an ancestor of the second
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 

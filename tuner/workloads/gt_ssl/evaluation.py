@@ -3,8 +3,6 @@
 The probe is the cross-validated accuracy of a linear classifier on frozen embeddings.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal

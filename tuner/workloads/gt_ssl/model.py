@@ -4,8 +4,6 @@ Encoder: 'Representation Learning on Spatial Networks' (Zhang and Zhao, NeurIPS 
 Learning of Geometric Trees' (KDD 2024, arXiv 2408.08799).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import MutableMapping

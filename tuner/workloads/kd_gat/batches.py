@@ -11,8 +11,6 @@ A batch of B graphs with N nodes and E edges in total is a ``torch_geometric.dat
 - ``batch`` (N,), ``ptr`` (B + 1,) and ``edge_ptr`` (B + 1,): each node's graph, and where graphs begin
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

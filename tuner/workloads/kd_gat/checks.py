@@ -1,7 +1,5 @@
 """Checks whether data and teachers fit the configurations of KD-GAT."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Students use only a teacher's outputs, which may be computed or cached. Every lo
 weights, so the weighted losses of micro-batches add up to that of their batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

@@ -1,7 +1,5 @@
 """The metrics of KD-GAT's VGAE and GAT."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

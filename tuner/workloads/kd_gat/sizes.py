@@ -1,7 +1,5 @@
 """Sizes of KD-GAT, importable without torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 CHUNK = 500  # the number of graphs in a batch of an evaluation, a teacher or a scorer

@@ -4,15 +4,13 @@ The choice is that of ``sdp_utils.cpp`` in ATen. cuDNN's kernel, which newer tor
 counts as FlashAttention's: it keeps the same tensors.
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.temporaries import (
     FLOAT_BYTES,
     NARROW,
@@ -23,9 +21,6 @@ from tuner.estimation.tracing.corrections.temporaries import (
     copy_if_strided,
     up,
 )
-
-if TYPE_CHECKING:
-    from tuner.estimation.cards import CardProperties
 
 AMPERE = (8, 0)  # the first with FlashAttention, bfloat16 and TF32
 SMALL_SHARED_MEMORY = ((8, 6), (8, 9), (12, 0), (12, 1))  # 100 KiB a multiprocessor, where others have 160 and more

@@ -6,15 +6,14 @@ Without cuDNN, a sample's patches are the columns of a matrix (ConvolutionMM2d.c
 NaiveDilatedConvolution.cu), a group at a time (``_convolution`` in Convolution.cpp).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.temporaries import (
     FLOAT_BYTES,
     RESULTS,
@@ -23,9 +22,6 @@ from tuner.estimation.tracing.corrections.temporaries import (
     copy_if_strided,
     up,
 )
-
-if TYPE_CHECKING:
-    from tuner.estimation.cards import CardProperties
 
 # What cuDNN chose by, as far as 562 workspaces show it (tests/data/cudnn_workspaces.csv).
 SMALL_PATCH = 64  # numbers under a kernel that needs no workspace

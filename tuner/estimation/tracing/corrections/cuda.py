@@ -9,20 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
+from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections import convolutions
 from tuner.estimation.tracing.corrections.attention import efficient_backward, flash_backward, flash_forward
 from tuner.estimation.tracing.corrections.reductions import SEMAPHORE_BYTES, power_below, staging, staging_of_mean
-from tuner.estimation.tracing.corrections.sorting import sort_keys_bytes, sort_pairs_bytes
+from tuner.estimation.tracing.corrections.sparse import sort_keys_bytes, sort_pairs_bytes
 from tuner.estimation.tracing.corrections.temporaries import (
     FLOAT_BYTES,
     INDEX_BYTES,
     NARROW,
     RESULTS,
+    Operator,
     Rule,
     Steps,
     aten,
@@ -32,10 +34,6 @@ from tuner.estimation.tracing.corrections.temporaries import (
     up,
     wide,
 )
-
-if TYPE_CHECKING:
-    from tuner.estimation.cards import CardProperties
-    from tuner.estimation.tracing.corrections.temporaries import Operator
 
 PAIR_BYTES = 16  # an accumulator of a value and its position, or of a mean, its deviations and counts
 SMALL_SORT = 4096  # the longest row that one block sorts (should_use_small_sort in Sort.cpp)

@@ -1,20 +1,14 @@
 """Restores autograd's in-place operators. Under a dispatch mode it calls the ones that allocate instead."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tuner.estimation.tracing.corrections.temporaries import aten
-
-if TYPE_CHECKING:
-    from tuner.estimation.tracing.corrections.temporaries import Operator
+from tuner.estimation.tracing.corrections.temporaries import Operator, aten
 
 # Backward formulas scatter into new zeros in place. Under a dispatch mode they call the out-of-place operator, "for
 # composite compliance" (isTensorSubclassLike in FunctionsManual.cpp), which allocates a second buffer.

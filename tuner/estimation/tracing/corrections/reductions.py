@@ -5,20 +5,15 @@ part in global memory, as accumulators, and the last one combines them. So the b
 the size of an accumulator, and on how many threads a card has. Names in brackets are those of Reduce.cuh.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.temporaries import up
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from tuner.estimation.cards import CardProperties
 
 WARP = 32
 MOST_THREADS = 512  # of a block (MAX_NUM_THREADS)

@@ -1,30 +1,25 @@
-"""Products of a real sparse matrix and a fake dense one on CUDA.
+"""Products of a real sparse matrix and a fake dense one on CUDA, and the storage of sorts.
 
 A sparse matrix is data, such as a graph's edges: its indices and values are real. cuSPARSE alone knows its buffers,
 so an estimate with a product has a wider margin (``Trace.has_guess``). The matrix's layout is converted first, which
 takes more (SparseBlasImpl.cpp, SparseCUDABlas.cpp and SparseCUDATensor.cu in ATen).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from tuner.estimation.tracing.corrections.sorting import sort_pairs_bytes
 from tuner.estimation.tracing.corrections.temporaries import (
     INDEX_BYTES,
     RESULTS,
+    Operator,
     Steps,
     aten,
     bytes_of,
     copy_if_strided,
+    up,
 )
-
-if TYPE_CHECKING:
-    from tuner.estimation.tracing.corrections.temporaries import Operator
 
 # By the places of the sparse and the dense matrix among the arguments.
 PRODUCTS: Mapping[Operator, tuple[int, int]] = {
@@ -33,6 +28,14 @@ PRODUCTS: Mapping[Operator, tuple[int, int]] = {
     aten._sparse_addmm.default: (1, 2),
 }
 INT32_BYTES = 4
+# CUB's ``DeviceRadixSort`` (dispatch_radix_sort.cuh) takes a second buffer for the keys and one for the values, each
+# rounded up to 256 bytes, and a histogram of 256 counts for every 8 bits of a key and every tile of elements. How
+# large a tile is, CUB's tuning says for the sizes of key and value. These tiles were found by the sizes that torch
+# 2.11 asks for.
+ALIGNMENT = 256
+HISTOGRAM_BYTES = 256 * 4
+ONE_TILE = 2048  # about so many elements are sorted by one block, without a buffer
+TILES = {(8, 8): 4608, (4, 8): 5376, (8, 0): 5760, (4, 0): 5760}  # by the bytes of a key and a value
 
 
 def is_sparse(tensor: Tensor) -> bool:
@@ -69,3 +72,25 @@ def product(operator: Operator, out: Tensor, matrix: Tensor, dense: Tensor) -> S
     if matrix.is_coalesced():
         return [RESULTS, *copies]
     return [RESULTS, order, order, order, sort, -5, -4, -3, -2, 2 * order, values, *copies]
+
+
+def sort_pairs_bytes(number: int, key_bytes: int, bits: int | None = None) -> int:
+    """The storage for keys with an int64 each; ``bits`` of a key are sorted by, if not all."""
+    if number <= ONE_TILE:
+        return 1
+    tile = TILES[8 if key_bytes == 8 else 4, 8]
+    return _aligned(number * key_bytes) + _aligned(number * 8) + _histograms(number, tile, bits or 8 * key_bytes)
+
+
+def sort_keys_bytes(number: int, bits: int) -> int:
+    """The storage for keys alone, beside the second buffer of the keys."""
+    return 1 if number <= ONE_TILE else _histograms(number, TILES[8, 0], bits)
+
+
+def _histograms(number: int, tile: int, bits: int) -> int:
+    passes = up(bits, 8)
+    return HISTOGRAM_BYTES * (2 * passes + up(number, tile)) + 2 * ALIGNMENT - 1
+
+
+def _aligned(size: int) -> int:
+    return up(size, ALIGNMENT) * ALIGNMENT

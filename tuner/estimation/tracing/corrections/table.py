@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.cuda import ON_EVERY_CARD, on_card
-from tuner.estimation.tracing.corrections.temporaries import ON_EVERY_DEVICE, ON_THE_CPU, Rule, aten
+from tuner.estimation.tracing.corrections.temporaries import ON_EVERY_DEVICE, ON_THE_CPU, Operator, Rule, aten
 
 if TYPE_CHECKING:
-    from tuner.estimation.cards import CardProperties
-    from tuner.estimation.tracing.corrections.temporaries import Operator
     from tuner.estimation.tracing.trace import DeviceKind
 
 TEMPORARIES: Mapping[DeviceKind, Mapping[Operator | str, Rule]] = {

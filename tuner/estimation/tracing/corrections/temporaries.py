@@ -7,18 +7,15 @@ The CPU's bytes were measured per operator with ``torch.profiler`` (profile_memo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
 from tuner.estimation.cards import torch_version
 
-if TYPE_CHECKING:
-    from torch._ops import OpOverload
-
-    Operator: TypeAlias = OpOverload[..., object]
-
+Operator: TypeAlias = "OpOverload[..., object]"  # a generic class for mypy alone
 RESULTS = None
 Steps: TypeAlias = Sequence[int | None]
 """What a kernel does in order: n > 0 takes a temporary of n bytes, -n releases the n-th step's temporary, ``RESULTS``

@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from tests.support.processes import runs
-from tuner.machine.process_exits import ProcessExit, exit_text
-from tuner.machine.process_trees import end_tree, own_process, time_made
+from tuner.machine.processes import ProcessExit, end_tree, exit_text, own_process, time_made
 
 LINUX = tuple(int(part) for part in os.uname().release.split(".")[:2]) if sys.platform == "linux" else (0, 0)
 # A process that is not our child, until a line comes: its parent prints its id, and asks for how it ended.
@@ -40,15 +39,15 @@ def test_the_end_of_a_process_that_is_gone_or_too_old_a_kernel_is_unknown(monkey
     gone = subprocess.Popen(["true"])
     gone.wait()
     assert ProcessExit(gone.pid).text() == ""
-    monkeypatch.setattr("tuner.machine.process_exits.GET_INFO", 0)
+    monkeypatch.setattr("tuner.machine.processes.GET_INFO", 0)
     assert ProcessExit(os.getpid()).text() == ""
 
 
 def test_signals_are_called_by_name_and_one_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert exit_text(-signal.SIGSEGV) == "was killed by SIGSEGV"
     assert exit_text(-40) == "was killed by signal 40"
-    monkeypatch.setattr("tuner.machine.shared_memory.SHARED", tmp_path)
-    assert exit_text(-signal.SIGBUS).startswith("was killed by SIGBUS: /dev/shm may be full (")
+    monkeypatch.setattr("tuner.machine.processes.SHARED", tmp_path)
+    assert exit_text(-signal.SIGBUS).startswith(f"was killed by SIGBUS: {tmp_path} may be full (")
 
 
 STARTS = """
@@ -103,5 +102,5 @@ def test_when_a_process_was_made_does_not_depend_on_the_clock(
     assert 0 < seconds <= time.clock_gettime(time.CLOCK_BOOTTIME)
     with pytest.raises(psutil.NoSuchProcess):
         time_made(2**22)
-    monkeypatch.setattr("tuner.machine.process_trees.STAT", tmp_path / "stat")
+    monkeypatch.setattr("tuner.machine.processes.STAT", tmp_path / "stat")
     assert time_made(os.getpid()) == psutil.Process().create_time()
