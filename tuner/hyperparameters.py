@@ -91,11 +91,7 @@ LOOP_OPTIONS: Mapping[str, AnyHyperparameter] = {
     OFFLOADING: Hyperparameter(0, 0, 1, "1 keeps modules that are never trained off the GPU", optional=True),
     "optimizer": TextHyperparameter("adam", "the optimizer", ("adam", "adamw", "sgd"), optional=True),
     "patience": Hyperparameter(
-        0,
-        0,
-        1_000_000_000,
-        "epochs without a better metric after which a trial ends; 0 for never",
-        optional=True,
+        0, 0, 1_000_000_000, "epochs without a better metric after which a trial ends; 0 for never", optional=True
     ),
 }
 

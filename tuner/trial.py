@@ -352,18 +352,6 @@ class Question:
 
 
 @dataclass(frozen=True)
-class DeviceLost:
-    """A device is lost with its node, so that nothing more can be placed on it."""
-
-    device: Device
-    reason: str
-
-    def __str__(self) -> str:
-        """What the user is told."""
-        return f"{self.device.label} is lost: {self.reason}"
-
-
-@dataclass(frozen=True)
 class AttemptResult:
     """The part of an attempt's ``Outcome`` that decides about retries. It can be read from the journal, too."""
 

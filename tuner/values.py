@@ -13,10 +13,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from pathlib import Path, PurePath
-from typing import Any
 
 from tuner.errors import one_line
-from tuner.trial import Auto
+from tuner.trial import Auto, ConfigValue
 
 MARK = "python "  # how the only key of a mark begins
 OBJECT = f"{MARK}object"
@@ -35,7 +34,7 @@ class Label(str):
     __repr__ = str.__str__  # without quotation marks, as the object is called in code
 
 
-def plain(value: Any) -> Any:
+def plain(value: ConfigValue) -> ConfigValue:
     """A value as configurations hold it: numpy's numbers are Python's, and objects are their labels."""
     kind = type(value)
     if kind in (str, int, float, bool, type(None), Label, Auto, date, datetime):
@@ -65,7 +64,7 @@ def label(value: object) -> str:
     return name if isinstance(name, str) else re.sub(" at 0x[0-9a-fA-F]+", "", one_line(repr(value)))
 
 
-def in_table(value: Any) -> Any:
+def in_table(value: ConfigValue) -> ConfigValue:
     """A number, a bool or a text as it is, and the label of anything else: what tables for people have."""
     return value if isinstance(value, (int, float, str)) else label(value)
 
@@ -74,7 +73,7 @@ def _inner_label(value: object) -> str:
     return repr(value) if isinstance(value, (str, PurePath, date)) else label(value)
 
 
-def encode(value: Any) -> Any:
+def encode(value: ConfigValue) -> ConfigValue:
     """A value as JSON can hold it."""
     kind = type(value)
     if kind is float and not math.isfinite(value):
@@ -101,7 +100,7 @@ def encode(value: Any) -> Any:
     )
 
 
-_DECODERS: Mapping[str, Callable[[Any], Any]] = {
+_DECODERS: Mapping[str, Callable[[ConfigValue], ConfigValue]] = {
     OBJECT: Label,
     f"{MARK}float": float,
     f"{MARK}tuple": lambda parts: tuple(map(decode, parts)),
@@ -112,7 +111,7 @@ _DECODERS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
-def decode(content: Any) -> Any:
+def decode(content: ConfigValue) -> ConfigValue:
     """The value of which ``encode`` made this; raises ``ValueError`` for a mark that it does not make."""
     if isinstance(content, list):
         return [decode(part) for part in content]
@@ -127,23 +126,23 @@ def decode(content: Any) -> Any:
         raise ValueError(f"expected a value, not {one_line(repr(content), 60)}") from error
 
 
-def value_key(value: Any) -> str:
+def value_key(value: ConfigValue) -> str:
     """A text that two values share if they are equal and of the same type."""
     return json.dumps(encode(value), sort_keys=True)
 
 
-def config_key(config: Mapping[str, Any], without: Iterable[str] = ()) -> str:
+def config_key(config: Mapping[str, ConfigValue], without: Iterable[str] = ()) -> str:
     """The same of a configuration, whatever the order of its hyperparameters."""
     return value_key({name: value for name, value in config.items() if name not in without})
 
 
-def has_objects(content: Any) -> bool:
+def has_objects(content: ConfigValue) -> bool:
     """Whether something that ``encode`` made has the mark of an object, which only Python can give again."""
     inner = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
     return (isinstance(content, dict) and OBJECT in content) or any(map(has_objects, inner))
 
 
-def parse(text: str) -> Any:
+def parse(text: str) -> ConfigValue:
     """The value that a person means by a text: a constant, a number, JSON, or the text itself.
 
     ``"64"`` in quotation marks is a text, and so are ``007`` and ``nan``.
@@ -162,20 +161,20 @@ def parse(text: str) -> Any:
         return text
 
 
-def to_text(value: Any) -> str:
+def to_text(value: ConfigValue) -> str:
     """The text by which a person means a value: ``parse`` gives it back."""
     if isinstance(value, str):
         return str(value) if isinstance(parse(value), str) and value[:1] != '"' else json.dumps(value)
     return json.dumps(encode(value))
 
 
-def categories(values: Iterable[Any]) -> dict[str, Any]:
+def categories(values: Iterable[ConfigValue]) -> dict[str, ConfigValue]:
     """By the key of each of these values, what Optuna has in its place.
 
     Those are None, bools, numbers and texts as they are, and the labels of all else. If two of these are equal, as
     ``True`` and ``1`` are, all have their keys.
     """
-    found: dict[str, Any] = {}
+    found: dict[str, ConfigValue] = {}
     for value in values:
         own = isinstance(value, (str, bool, int, float, type(None))) and value == value and type(value) is not Label
         found.setdefault(value_key(value), value if own else label(value))

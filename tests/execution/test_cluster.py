@@ -17,6 +17,7 @@ import pytest
 from rpds import HashTrieMap
 
 from tests.support.ray_trials import Slow, placements, spread, until
+from tuner.decisions.events import DeviceLost
 from tuner.decisions.packing import Plan, make_plan
 from tuner.decisions.state import State
 from tuner.errors import DataError, InputError
@@ -28,7 +29,7 @@ from tuner.execution.mapped_arrays import put, unpack
 from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, oom_kills
 from tuner.execution.ray_executor import RayExecutor
 from tuner.objective import Objective
-from tuner.trial import GB, MB, RANKS, Began, Device, DeviceLost, EpochReport, MemoryEstimate, Outcome, Request, Trial
+from tuner.trial import GB, MB, RANKS, Began, Device, EpochReport, MemoryEstimate, Outcome, Request, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 

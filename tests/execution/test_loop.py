@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 
 from tests.support.loops import Asked, Notes, run_trials
-from tuner.decisions.events import Concluded, Corrected, Decision, Ended, Event, Planned, PruneAsked, Reported
+from tuner.decisions.events import (
+    Concluded,
+    Corrected,
+    Decision,
+    DeviceLost,
+    Ended,
+    Event,
+    Planned,
+    PruneAsked,
+    Reported,
+)
 from tuner.decisions.packing import Plan, make_plan
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
@@ -21,7 +31,7 @@ from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Weights
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.interrupts import Interrupt
-from tuner.trial import GB, Device, DeviceLost, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
+from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Workload
 
 Script = Callable[[Placement], Outcome | DeviceLost]

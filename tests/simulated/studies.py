@@ -9,7 +9,7 @@ from random import Random
 
 from tests.simulated.rules import Rules
 from tests.simulated.world import OBJECTIVE, Crash, Journal, Machines, Others, Stalls, World
-from tuner.decisions.events import Opened, Planned
+from tuner.decisions.events import DeviceLost, Opened, Planned
 from tuner.decisions.packing import Plan, host_need_bytes, make_plan, need_bytes
 from tuner.decisions.policies import Course, Packing, Policy, Retrying, replay
 from tuner.decisions.state import State
@@ -20,7 +20,7 @@ from tuner.execution.loop import StudyLoop
 from tuner.spec.settings import Settings
 from tuner.study.judging import Judging
 from tuner.study.resume import events_of
-from tuner.trial import GB, Device, DeviceLost, Request
+from tuner.trial import GB, Device, Request
 
 MOST_EVENTS = 20_000
 

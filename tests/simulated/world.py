@@ -16,7 +16,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from tuner.decisions.events import Bounds, Event, Reported
+from tuner.decisions.events import Bounds, DeviceLost, Event, Reported
 from tuner.decisions.packing import Plan, make_plan
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
@@ -33,7 +33,6 @@ from tuner.trial import (
     Began,
     Config,
     Device,
-    DeviceLost,
     EpochReport,
     MemoryEstimate,
     Outcome,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.toy import Batched, Toy
-from tuner.decisions.events import Opened, Planned
+from tuner.decisions.events import DeviceLost, Opened, Planned
 from tuner.decisions.packing import host_need_bytes, make_plan, need_bytes
 from tuner.decisions.state import State, apply
 from tuner.errors import InputError, spelled
@@ -18,7 +18,7 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, misfit_text
 from tuner.study.planning import Estimates, estimate_requests, plan_more, plan_requests, whole_of, with_host_needs
 from tuner.study.ranks import check_place
-from tuner.trial import AUTO, GB, NODES, RANKS, Device, DeviceLost, History, MemoryEstimate, Request, Trial
+from tuner.trial import AUTO, GB, NODES, RANKS, Device, History, MemoryEstimate, Request, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 

@@ -6,16 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tuner.errors import (
-    InputError,
-    ParameterError,
-    Spelling,
-    both_given,
-    did_you_mean,
-    in_python,
-    option,
-    spelled,
-)
+from tuner.errors import InputError, ParameterError, Spelling, both_given, did_you_mean, in_python, option, spelled
 from tuner.estimation.service import EstimationService
 from tuner.reporting import phases
 from tuner.sizing.choices import Chosen, Goal, check_not_chosen, explanations

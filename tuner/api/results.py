@@ -16,13 +16,7 @@ from tuner.records.frames import frame_of
 from tuner.records.ranking import best_first, best_of
 from tuner.records.read_studies import by_data, name_in_study, objective_in, read_together
 from tuner.records.recorded_study import RecordedStudy
-from tuner.records.row_queries import (
-    check_number,
-    parse_columns,
-    parse_condition,
-    parse_order,
-    sort_rows,
-)
+from tuner.records.row_queries import check_number, parse_columns, parse_condition, parse_order, sort_rows
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat, values_again

@@ -23,12 +23,7 @@ _CHUNK_BYTES = 2**16
 
 
 def fetch_movielens(
-    cache: Path | None = None,
-    *,
-    url: str = URL,
-    sha256: str = SHA256,
-    progress: bool = True,
-    timeout: float = 30.0,
+    cache: Path | None = None, *, url: str = URL, sha256: str = SHA256, progress: bool = True, timeout: float = 30.0
 ) -> Path:
     """The folder of MovieLens-100K, downloaded if it is not in the cache (by default the user's) yet.
 

@@ -278,10 +278,7 @@ def _read_in_parts(path: Path, separator: str, header: str) -> Ratings | None:
     # pandas reads fast with separators of one character. "::" gives empty columns between the others.
     columns = [0, 2, 4, 6] if separator == "::" else [0, 1, 2, 3]
     try:
-        with (
-            regular(path).open("rb") as file,
-            progress_bar(path.name, size, shown=size > LARGE_FILE) as advance_to,
-        ):
+        with regular(path).open("rb") as file, progress_bar(path.name, size, shown=size > LARGE_FILE) as advance_to:
             if header and file.readline().decode("utf-8-sig").rstrip("\r\n") != header:
                 return None
             for part in pd.read_csv(file, sep=separator[0], header=None, dtype=np.float64, chunksize=LINES):

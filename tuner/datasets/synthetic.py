@@ -23,12 +23,7 @@ Matrix = NDArray[np.float32]
 
 
 def synthetic_ratings(
-    num_users: int = 943,
-    num_items: int = 1682,
-    num_ratings: int = 100_000,
-    *,
-    seed: int = 0,
-    split_seed: int = 0,
+    num_users: int = 943, num_items: int = 1682, num_ratings: int = 100_000, *, seed: int = 0, split_seed: int = 0
 ) -> RatingData:
     """Ratings from a latent-factor model with biases; the activity of users and items follows power laws.
 

@@ -16,7 +16,6 @@ from tuner.trial import (
     AttemptResult,
     ConfigValue,
     Device,
-    DeviceLost,
     EpochReport,
     MemoryEstimate,
     Outcome,
@@ -64,6 +63,18 @@ class Joined:
 
     def __str__(self) -> str:
         return f"{', '.join(device.label for device in self.plan.devices)} joined, for {self.plan.workers} at once"
+
+
+@dataclass(frozen=True)
+class DeviceLost:
+    """A device is lost with its node, so that nothing more can be placed on it."""
+
+    device: Device
+    reason: str
+
+    def __str__(self) -> str:
+        """What the user is told."""
+        return f"{self.device.label} is lost: {self.reason}"
 
 
 @dataclass(frozen=True)

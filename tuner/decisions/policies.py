@@ -26,6 +26,7 @@ from tuner.decisions.events import (
     Concluded,
     Corrected,
     Decision,
+    DeviceLost,
     Dropped,
     Ended,
     Event,
@@ -41,7 +42,7 @@ from tuner.decisions.events import (
 from tuner.decisions.packer import Packer
 from tuner.decisions.retry import RetryPolicy, Smaller, next_attempt
 from tuner.decisions.state import State, apply
-from tuner.trial import Device, DeviceLost, History, Outcome, Placement, Request, Trial
+from tuner.trial import Device, History, Outcome, Placement, Request, Trial
 
 LOG = logging.getLogger("tuner.decisions")
 GoesOn = Callable[[State, Ended, Trial], Retried]  # the retry of a paused trial as this attempt

@@ -16,7 +16,7 @@ from tuner.decisions import events
 from tuner.decisions.capacity import UNBOUNDED
 from tuner.decisions.events import Bounds, Ended, Event
 from tuner.decisions.packing import Plan
-from tuner.trial import ALONE, Device, DeviceLost, Placement, Request, Shape
+from tuner.trial import ALONE, Device, Placement, Request, Shape
 
 NOTHING: HashTrieMap[str, Any] = HashTrieMap()
 STORY = 12
@@ -208,10 +208,7 @@ _CHANGES: dict[type, Callable[[State, Any], State]] = {
     events.Joined: lambda state, event: _with(state, plan=state.plan and state.plan.with_more(event.plan)),
     events.RoomSeen: lambda state, event: _with(state, bounds=event.bounds),
     events.Started: lambda state, event: _moved(
-        state,
-        event,
-        {event.request.trial.trial_id: Running(event.request, event.placement)},
-        [event.request],
+        state, event, {event.request.trial.trial_id: Running(event.request, event.placement)}, [event.request]
     ),
     events.Reported: _reported,
     events.Ended: lambda state, event: _moved(state, event, {event.trial.trial_id: event}),
@@ -228,6 +225,6 @@ _CHANGES: dict[type, Callable[[State, Any], State]] = {
     events.Corrected: lambda state, event: _asked(state, event, [*event.requests.values()]),
     events.Allowed: lambda state, _: _with(state),
     events.PruneAsked: lambda state, event: _runs_on(state, event, event.trial_id, prune_asked=True),
-    DeviceLost: lambda state, event: _with(state, lost=state.lost | {event.device}),
+    events.DeviceLost: lambda state, event: _with(state, lost=state.lost | {event.device}),
     events.Stopping: lambda state, _: _with(state, stopping=True),
 }

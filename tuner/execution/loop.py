@@ -13,6 +13,7 @@ from tuner.decisions.constraints import Constraint, constrained
 from tuner.decisions.events import (
     Allowed,
     Bounds,
+    DeviceLost,
     Dropped,
     Ended,
     Event,
@@ -34,7 +35,7 @@ from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import DevicesFound, Executor, Happening, Weights
 from tuner.execution.stall_detector import StallDetector
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
-from tuner.trial import GB, Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question, Request
+from tuner.trial import GB, Began, Device, EpochReport, Outcome, Placement, Question, Request
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 10.0  # for checkpoints at the end of the study; a second signal ends the wait

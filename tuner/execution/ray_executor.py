@@ -10,6 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
+from tuner.decisions.events import DeviceLost
 from tuner.decisions.packing import Plan
 from tuner.decisions.state import State
 from tuner.errors import ExecutionError, InputError
@@ -29,7 +30,7 @@ from tuner.machine.devices import DeviceChoice
 from tuner.machine.logs import shorten
 from tuner.machine.network import free_port
 from tuner.machine.processes import ProcessExit
-from tuner.trial import LOOPBACK, Began, Device, DeviceLost, EpochReport, Outcome, Placement, Question
+from tuner.trial import LOOPBACK, Began, Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.built_in import is_built_in
 from tuner.workloads.pickling import sent_by_value
 from tuner.workloads.task import Tasks

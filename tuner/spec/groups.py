@@ -285,8 +285,7 @@ class StudyOptions(Training, PackingOptions, Retries, Caps, EarlyEnd, title="Exe
         Terminal("90s|30m|1h30m", aliases=("--timeout", "--time-budget")),
     )
     in_process: bool = field(
-        False,
-        "Train one trial after another in this process, without Ray: the quickest start, and a debugger works.",
+        False, "Train one trial after another in this process, without Ray: the quickest start, and a debugger works."
     )
     fresh_processes: FreshProcesses = field(
         "auto",

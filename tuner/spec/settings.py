@@ -13,14 +13,7 @@ from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.records.study_folder import check_empty
 from tuner.spec.goal_groups import ObjectiveOptions
-from tuner.spec.groups import (
-    Records,
-    SearchOptions,
-    SelectionOptions,
-    StudyOptions,
-    TooLarge,
-    parse_seconds,
-)
+from tuner.spec.groups import Records, SearchOptions, SelectionOptions, StudyOptions, TooLarge, parse_seconds
 from tuner.spec.options import Terminal, field
 from tuner.spec.script_groups import ScriptOptions
 from tuner.trial import GB

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.objective import Objective
 from tuner.records.study_record import StudyRecord
-from tuner.search.configurations import (
-    GivenSpace,
-    given_space,
-    has_space,
-    mode_file,
-    name_of,
-    read_space,
-)
+from tuner.search.configurations import GivenSpace, given_space, has_space, mode_file, name_of, read_space
 from tuner.search.domains import Space
 from tuner.search.drawing import MAX_REJECTED_DRAWS, Draws, check_number, grid, without_grid
 from tuner.search.optuna_names import FIFO, PBT, UP_FRONT, check_choice, make_pruner, make_sampler

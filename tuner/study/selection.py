@@ -140,10 +140,7 @@ def _of_mode(mode: str, names: Sequence[str], find: Finder) -> dict[str, list[Co
 
 
 def configurations_of(
-    workload: Trainable,
-    listed: object,
-    source: str = "configurations",
-    defaults: Mapping[str, object] | None = None,
+    workload: Trainable, listed: object, source: str = "configurations", defaults: Mapping[str, object] | None = None
 ) -> list[Configuration]:
     """A workload's complete configurations; see ``tuner.search.configurations.configurations``."""
     return configurations(listed, workload.schema, defaults=defaults, source=source, finish=finish_of(workload))

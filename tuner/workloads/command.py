@@ -61,11 +61,7 @@ class Command(CommandLine):
     def _run(self, words: Sequence[str], environment: dict[str, str], reports: Reports) -> None:
         adopt_descendants()
         process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=environment,
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
         )
         try:
             output = Output(reports)

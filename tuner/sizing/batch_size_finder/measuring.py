@@ -46,12 +46,7 @@ class Line:
 
 
 def measure_line(
-    peak_bytes: Callable[[int], int],
-    model_bytes: int,
-    room_bytes: int,
-    first: int,
-    most: int,
-    count: int = 1,
+    peak_bytes: Callable[[int], int], model_bytes: int, room_bytes: int, first: int, most: int, count: int = 1
 ) -> Line:
     """Runs batches of doubling size, from ``first`` to ``most``, until they are on one line.
 

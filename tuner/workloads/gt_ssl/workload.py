@@ -175,10 +175,7 @@ def _model(config: Config) -> GtSsl:
         cutoff=float(config["cutoff"]),
     )
     return GtSsl(
-        encoder,
-        hidden_channels=hidden,
-        lambda_order=float(config["lambda_order"]),
-        delta=float(config["delta"]),
+        encoder, hidden_channels=hidden, lambda_order=float(config["lambda_order"]), delta=float(config["delta"])
     )
 
 

@@ -210,14 +210,7 @@ class GAT(nn.Module):
     """Graph attention layers, the mean of each layer's output over a graph's nodes, and two logits."""
 
     def __init__(
-        self,
-        num_ids: int,
-        *,
-        hidden_channels: int,
-        num_layers: int,
-        heads: int,
-        dropout: float,
-        use_id: bool = True,
+        self, num_ids: int, *, hidden_channels: int, num_layers: int, heads: int, dropout: float, use_id: bool = True
     ) -> None:
         """``num_ids`` is V with the entry for unknown IDs; each head has ``hidden_channels``."""
         super().__init__()
