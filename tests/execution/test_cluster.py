@@ -89,10 +89,10 @@ def test_mapped_arrays_go_to_other_machines_by_content_and_on_one_by_name(
     assert on_one_machine(ray.nodes(), {node["NodeID"] for node in ray.nodes()})
     files: list[BinaryIO] = []
     named, whole = (put({"array": array}, files, one_machine=one) for one in (True, False))
-    with ray.get(named).open() as packed:
+    with ray.get(named).open("rb") as packed:
         assert unpack(packed.fileno())["array"].filename == str(tmp_path / "a.npy")
         (tmp_path / "a.npy").unlink()
-        content = ray.get(whole)["array"]
+        content = ray.get(whole)[0]["array"]
         with pytest.raises(DataError, match=r"a\.npy has been removed or replaced"):
             unpack(packed.fileno())
     files[0].close()

@@ -311,7 +311,8 @@ def _check_formats(as_json: bool, as_csv: bool) -> None:
 
 def main() -> None:
     """Runs the command line and exits: 0 success, 1 some trials did not complete, 2 bad input, 130 interrupted."""
-    debug = "--debug" in sys.argv
+    words, sys.argv[1:] = sys.argv[1:], []  # which a function's own parser would read
+    debug = "--debug" in words
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # None where it is closed
             stream.reconfigure(errors="replace")  # an encoding such as ASCII lacks some characters
@@ -320,9 +321,9 @@ def main() -> None:
     except FileNotFoundError:
         _fail("the current folder has been removed: change to another", 2, debug)
     try:
-        code = cli.main(prog_name=PROGRAM, standalone_mode=False)
+        code = cli.main(words, prog_name=PROGRAM, standalone_mode=False)
     except click.ClickException as error:
-        _fail(told(error, cli.commands, sys.argv[1:]), error.exit_code, debug)
+        _fail(told(error, cli.commands, words), error.exit_code, debug)
     except TunerError as error:
         hint = "; --debug shows where" if isinstance(error, WorkloadError) and error.__cause__ else ""
         _fail(error.told(in_terminal) + hint, error.exit_code, debug)

@@ -7,10 +7,10 @@ import multiprocessing
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
@@ -150,8 +150,11 @@ def run_in_new_process(
     Its first argument is the packed ``content``, with the code of what cannot be imported; ``unpacked`` restores it.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        with _without_main():
+        main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+        try:  # without the user's script, which the process would run again
             running = pool.submit(function, cloudpickle.dumps(content), *args, **kwargs)
+        finally:
+            sys.modules["__main__"] = main
         try:
             return running.result()
         except KeyboardInterrupt:  # the process may hang, and the end of the block waits for it
@@ -163,14 +166,3 @@ def run_in_new_process(
 def unpacked(content: bytes) -> Any:
     """The packed content. The bytes are this program's own and came through a pipe."""
     return pickle.loads(content)  # noqa: S301
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Processes spawned in this block do not run the user's script again."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main

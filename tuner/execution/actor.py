@@ -5,9 +5,11 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 from tuner.execution.child import Child, run_in
-from tuner.execution.mapped_arrays import Packed, pack, unpack
+from tuner.execution.mapped_arrays import pack, unpack
 from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent, run_trial, torch_device
 from tuner.machine.caps import thread_variables
 from tuner.machine.devices import pin
@@ -16,6 +18,7 @@ from tuner.machine.peak import PeakMeter
 from tuner.machine.processes import own_process
 from tuner.training.program import deliver, warm_up_program
 from tuner.trial import Began, Device, Placement
+from tuner.workloads.pickling import received
 from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
@@ -27,7 +30,7 @@ class Worker:
 
     def __init__(
         self,
-        tasks: Tasks | Packed,
+        tasks: Tasks | Path | tuple[Any, ...],
         device: Device,
         threads: int,
         options: TrialOptions,
@@ -44,12 +47,13 @@ class Worker:
         self.device = device
         os.environ.update(thread_variables(threads))
         self._child: Child | None = None
+        tasks = received(*tasks) if isinstance(tasks, tuple) else tasks
         if options.fresh and not forks:
-            file = tasks.open() if isinstance(tasks, Packed) else pack(tasks)
+            file = tasks.open("rb") if isinstance(tasks, Path) else pack(tasks)
             self._child = Child(file, device, threads, options, {}, options.log(WORKER))
             return
-        if isinstance(tasks, Packed):
-            with tasks.open() as file:
+        if isinstance(tasks, Path):
+            with tasks.open("rb") as file:
                 self._tasks: Tasks = unpack(file.fileno())
         else:
             self._tasks = tasks

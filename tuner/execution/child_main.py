@@ -100,7 +100,7 @@ def _serve(connection: Pipe, make: Callable[..., Worker]) -> None:
     while True:
         try:
             placement, trial = _next(connection)
-        except EOFError:
+        except (EOFError, OSError):  # also one that the study has closed with the end of a trial in it
             return
         pid = os.fork()
         if pid == 0:

@@ -3,13 +3,14 @@
 Arrays that are mapped from files of their own are mapped again from these.
 """
 
+import functools
 import io
 import mmap
 import os
 import pickle
 import sys
 import warnings
-from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, Literal
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from tuner.errors import DataError, option
 from tuner.execution.ray_api import ObjectRef
+from tuner.workloads.pickling import place_of, received, with_main_module
 
 ALIGNMENT = 64  # of arrays in a packed file
 IN_MEMORY = hasattr(os, "memfd_create")  # on Linux, where packed files take no place on a drive
@@ -26,7 +28,7 @@ GONE = f"has been removed or replaced since the study began: run it again, or re
 
 
 def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectRef:
-    """Gives content to Ray's workers. If all of them run on ``one_machine``, they map it from a file of ``pack``.
+    """Gives content to Ray's workers: for ``received``, or on ``one_machine`` the path of a file for ``unpack``.
 
     That file is added to ``files``, and must stay open as long as workers may start. Of several machines some may not
     have the mapped files, so there Ray's store has one copy for each node.
@@ -39,27 +41,23 @@ def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectR
 
     if one_machine and IN_MEMORY:
         files.append(pack(content))
-        return ObjectRef(ray.put(Packed(f"/proc/{os.getpid()}/fd/{files[-1].fileno()}")))
+        return ObjectRef(ray.put(Path(f"/proc/{os.getpid()}/fd/{files[-1].fileno()}")))
     register_serializer(np.memmap, serializer=np.asarray, deserializer=np.asarray)
+    (pickler := _Pickler(io.BytesIO(), protocol=5, buffer_callback=[].append)).dump(content)
     try:
-        return ObjectRef(ray.put(content))
+        return ObjectRef(ray.put(with_main_module(content, pickler.sent)))
     finally:
         deregister_serializer(np.memmap)
 
 
-@dataclass(frozen=True)
-class Packed:
-    """The path of a file of ``pack`` that another process of this machine holds open."""
-
-    path: str
-
-    def open(self) -> BinaryIO:
-        """The file, for ``unpack`` or another process."""
-        return open(self.path, "rb")
-
-
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles mapped arrays by their files, tensors as their content, and code that cannot be imported by value."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.sent: dict[str, object] = {}  # the classes and functions of the main module, by name
+        if (main := sys.modules.get("__mp_main__")) and main.__name__ == "__mp_main__":  # a spawned process has it
+            cloudpickle.register_pickle_by_value(main)
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, np.memmap):
@@ -67,7 +65,19 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if is_plain_tensor(obj):
             flat = obj.contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
             return _tensor, (pickle.PickleBuffer(flat), obj.dtype, tuple(obj.shape))
-        return super().reducer_override(obj)
+        if isinstance(obj, functools._lru_cache_wrapper) and place_of(obj) is None:  # it would be sent as its name
+            reduced: Any = _cached, (obj.__wrapped__, obj.cache_parameters())
+        else:
+            reduced = super().reducer_override(obj)
+        if isinstance(reduced, tuple) and vars(sys.modules["__main__"]).get(getattr(obj, "__qualname__", "")) is obj:
+            self.sent[obj.__qualname__] = obj
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:
+            reduced[2][0]["__qualname__"] = obj.__qualname__  # which would be the name alone
+        return reduced
+
+
+def _cached(function: Any, parameters: dict[str, Any]) -> Any:
+    return functools.lru_cache(**parameters)(function)
 
 
 def is_plain_tensor(value: Any) -> bool:
@@ -95,7 +105,8 @@ def pack(content: object) -> BinaryIO:
         DataError: a mapped file has been removed.
     """
     pickled, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-    _Pickler(pickled, protocol=5, buffer_callback=buffers.append).dump(content)
+    pickler = _Pickler(pickled, protocol=5, buffer_callback=buffers.append)
+    pickler.dump(with_main_module(content, pickler.sent))  # pickled in this order
     file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if IN_MEMORY else TemporaryFile()  # noqa: SIM115
     parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
     file.write(np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes())
@@ -116,7 +127,7 @@ def unpack(descriptor: int) -> Any:
         place += -place % ALIGNMENT
         parts.append(mapped[place : place + size])
         place += size
-    return pickle.loads(parts[0], buffers=parts[1:])  # noqa: S301  # the file is our own
+    return received(*pickle.loads(parts[0], buffers=parts[1:]))  # noqa: S301  # the file is our own
 
 
 def _mapping(array: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> tuple[Any, tuple[object, ...]]:

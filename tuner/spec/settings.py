@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,6 +47,8 @@ class Settings(
 
     def check(self) -> None:
         """Refuses options that exclude each other, and folders that cannot be used."""
+        if getattr(multiprocessing.current_process(), "_inheriting", False):  # as in a loader of a trial
+            raise InputError("a new process imports this program: start studies under if __name__ == '__main__':")
         self.check_selection()
         self._check_memory()
         if self.in_process:

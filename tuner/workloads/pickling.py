@@ -1,12 +1,14 @@
 """Sends the user's classes to other processes: as a folder to import them from, or with their code."""
 
 import io
+import multiprocessing
 import os
 import pickle
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,10 +48,34 @@ def place_of(code: object) -> str | None:
     """``module:name`` of a class or function; None if another process cannot import it by that."""
     module: str = getattr(code, "__module__", None) or "__main__"
     name: str = getattr(code, "__qualname__", "")
-    importable: object = sys.modules.get(module) if module != "__main__" else None
+    importable: object = sys.modules.get(module) if module not in ("__main__", "__mp_main__") else None
     for part in name.split("."):
         importable = getattr(importable, part, None)
     return f"{module}:{name}" if importable is code else None
+
+
+def with_main_module(content: object, sent: dict[str, object]) -> tuple[Any, ...]:
+    """Content for ``received`` in another process, with what was ``sent`` of the main module, and where that is."""
+    main, method = sys.modules["__main__"], multiprocessing.get_start_method(allow_none=True)
+    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    return content, sent, file and os.path.abspath(file), spec and spec.name, sys.argv, method
+
+
+def received(content: Any, sent: dict[str, object], file: str, name: str, argv: list[str], method: Any) -> Any:
+    """The content. In this process's main module, which is a new one, ``pickle`` finds by name what was sent.
+
+    The user's file is not imported, but processes that a trial spawns do that, as ``multiprocessing`` does.
+    """
+    if getattr(sys.modules["__main__"], "__file__", None) != file:  # else it is the study's own process
+        main = ModuleType("__main__")
+        if file and os.path.isfile(file):  # as on this machine
+            main.__file__ = file
+        main.__spec__ = ModuleSpec(name, None) if name else None
+        vars(main).update(sent)
+        sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+        sys.argv[:] = argv
+        multiprocessing.set_start_method(method, force=True)
+    return content
 
 
 @contextmanager
