@@ -69,8 +69,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             reduced: Any = _cached, (obj.__wrapped__, obj.cache_parameters())
         else:
             reduced = super().reducer_override(obj)
-        if isinstance(reduced, tuple) and vars(sys.modules["__main__"]).get(getattr(obj, "__qualname__", "")) is obj:
-            self.sent[obj.__qualname__] = obj
+        name = getattr(obj, "__qualname__", "")
+        if isinstance(reduced, tuple) and vars(sys.modules["__main__"]).get(name) is obj:
+            self.sent[name] = obj
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:
             reduced[2][0]["__qualname__"] = obj.__qualname__  # which would be the name alone
         return reduced
