@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib
 
 MODULES = {
-    "tuner.api.tune_hyperparameters": ("tune_hyperparameters_parallel",),
-    "tuner.api.run": ("run",),
+    "tuner.api.run": ("run", "tune_hyperparameters_parallel"),
     "tuner.api.compare": ("compare",),
     "tuner.api.results": ("results",),
     "tuner.errors": ("DataError", "ExecutionError", "InputError", "TunerError"),

@@ -27,7 +27,7 @@ from tuner.api.report import load_study, page_of
 from tuner.errors import InputError
 from tuner.machine.interrupts import INSISTED
 from tuner.objective import Objective
-from tuner.reporting.figures.library import javascript_name
+from tuner.reporting.figures.chart import javascript_name
 from tuner.reporting.page.document import Page
 from tuner.reporting.serving import LivePage, make_server
 from tuner.study.repeat import program

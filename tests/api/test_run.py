@@ -65,8 +65,7 @@ def test_a_notebooks_seeds_share_one_split_and_python_is_known_from_the_command(
         seen.update(vars(selected), data=selected.selections[0].load_data())
         return StudyResult(plan=None, estimates={})  # type: ignore[arg-type]
 
-    for caller in ("run", "tune_hyperparameters"):
-        monkeypatch.setattr(f"tuner.api.{caller}.run_study", run_study)
+    monkeypatch.setattr("tuner.api.run.run_study", run_study)
     monkeypatch.setattr("tuner.datasets.ratings.from_tables", lambda *_, seed: seed)
     tuner.tune_hyperparameters_parallel(0, 0, 0, 0, [{}], seed=3, seeds=2, time_limit=60)
     assert (seen["data"], seen["settings"].seeds, seen["settings"].time_limit_seconds) == (3, 2, 60)

@@ -17,7 +17,7 @@ from nbclient import NotebookClient
 import tuner
 from tests.support.generated_study import OBJECTIVES
 from tuner.reporting.console import WIDE, in_notebook, line_width, make_console
-from tuner.reporting.notebook import NotebookProgress
+from tuner.reporting.progress import NotebookProgress
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placement, Trial
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "example.ipynb"
@@ -142,7 +142,7 @@ def test_the_bar_counts_epochs_and_only_trials_that_do_not_complete_have_a_line(
 ) -> None:
     screen = Screen()
     monkeypatch.setattr("IPython.display.display", lambda bundle, **_: screen)
-    monkeypatch.setattr("tuner.reporting.notebook.REFRESH_SECONDS", 0)
+    monkeypatch.setattr("tuner.reporting.progress.REFRESH_SECONDS", 0)
     trials = [Trial(f"t{number}", "toy", f"<{number}>", {"epochs": 4}, 0) for number in (1, 2)]
     with NotebookProgress(make_console(), 2, [], OBJECTIVES, GB) as progress:
         for trial in trials:

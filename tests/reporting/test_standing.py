@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.reporting.studies import rows_of
 from tuner.objective import Objective
-from tuner.reporting.standing import standing
+from tuner.reporting.page.sections import standing
 
 LOSS = Objective("val_loss")
 

@@ -19,7 +19,7 @@ from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records.recorded_study import open_study
 from tuner.records.study_record import UNKNOWN
-from tuner.reporting.figures.estimates import estimate_against_peak
+from tuner.reporting.figures.machine import estimate_against_peak
 from tuner.reporting.plan_text import plan_text
 from tuner.spec.settings import Settings
 from tuner.study.planning import check_estimate, estimate_requests, plan_requests

@@ -12,7 +12,7 @@ from tuner.records.checking import collecting_later
 from tuner.records.read_studies import RESULTS_FOLDER, labels, newest_study
 from tuner.records.recorded_study import RecordedStudy, open_study
 from tuner.records.study_record import read_study
-from tuner.reporting.figures.library import check_plotly
+from tuner.reporting.figures.chart import check_plotly
 from tuner.reporting.page.document import REPORT, Page, check_replaceable, library_file, write_page
 from tuner.reporting.page.sections import main_html
 from tuner.reporting.page.side_by_side import side_by_side_html

@@ -14,9 +14,8 @@ from tuner.errors import InputError, printable
 from tuner.records.frames import frame_of
 from tuner.records.recorded_study import RecordedStudy, open_study
 from tuner.records.row_queries import default_columns, head
-from tuner.reporting.figures.estimates import estimate_against_peak
-from tuner.reporting.figures.library import check_plotly
-from tuner.reporting.figures.machine import machine_load
+from tuner.reporting.figures.chart import check_plotly
+from tuner.reporting.figures.machine import estimate_against_peak, machine_load
 from tuner.reporting.figures.optuna_figures import (
     distribution,
     history,

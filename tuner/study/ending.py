@@ -72,7 +72,7 @@ def write_report(console: Console, study: Study, result: StudyResult, record: St
     folder = Path(result)
     phases.show("writing the report")
     try:
-        from tuner.reporting.figures.library import check_plotly
+        from tuner.reporting.figures.chart import check_plotly
         from tuner.reporting.page.document import REPORT, Page, library_file, write_page
         from tuner.reporting.page.sections import main_html
 

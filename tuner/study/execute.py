@@ -22,8 +22,7 @@ from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import StudyRecord
 from tuner.reporting import phases
 from tuner.reporting.console import in_notebook
-from tuner.reporting.notebook import NotebookProgress
-from tuner.reporting.progress import StudyProgress
+from tuner.reporting.progress import NotebookProgress, StudyProgress
 from tuner.spec.settings import Settings
 from tuner.study.live_search import dropped
 from tuner.study.planning import plan_more

@@ -19,7 +19,7 @@ from tuner.records.files import DECISIONS
 from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, make_console
 from tuner.reporting.decision_log import DecisionLog
-from tuner.reporting.notebook import import_quietly
+from tuner.reporting.progress import import_quietly
 from tuner.spec.spelling import in_terminal
 from tuner.study.ending import show_end
 from tuner.study.execute import Surroundings, execute

@@ -9,7 +9,7 @@ import pytest
 
 from tests.reporting.studies import points
 from tuner.records.recorded_study import RecordedStudy
-from tuner.reporting.figures.estimates import estimate_against_peak
+from tuner.reporting.figures.machine import estimate_against_peak
 
 
 def test_estimates_are_judged_only_where_some_were_made(study: RecordedStudy) -> None:

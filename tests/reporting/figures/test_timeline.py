@@ -7,8 +7,7 @@ import pytest
 from tests.reporting.studies import view_of
 from tests.support.attempts import attempt
 from tuner.records.recorded_study import RecordedStudy
-from tuner.reporting.figures.attempt_bars import Bar, in_lanes, memory_over_time, used_share, without_pauses
-from tuner.reporting.figures.timeline import timeline
+from tuner.reporting.figures.timeline import Bar, in_lanes, memory_over_time, timeline, used_share, without_pauses
 
 
 def bar(start: float, end: float, reserved: float = 1.0, used: float | None = 0.5) -> Bar:

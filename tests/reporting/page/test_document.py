@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.generated_study import write_study
 from tuner.records.recorded_study import RecordedStudy, open_study
-from tuner.reporting.figures.library import javascript, javascript_name
+from tuner.reporting.figures.chart import javascript, javascript_name
 from tuner.reporting.page.document import Page, library_file, page_html, write_page
 from tuner.reporting.page.parts import address, json_block
 from tuner.reporting.page.sections import main_html

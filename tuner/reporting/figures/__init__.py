@@ -2,6 +2,6 @@
 
     RecordedStudy ──► Chart …  (a plotly figure with a caption that states the result)
 
-Optuna draws what compares trials (``optuna_figures.py``). ``style.py`` has the common style. ``library.py`` imports
+Optuna draws what compares trials (``optuna_figures.py``). ``style.py`` has the common style. ``chart.py`` imports
 plotly when a figure is drawn.
 """

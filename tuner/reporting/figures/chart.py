@@ -7,9 +7,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
-from tuner.errors import InputError
+from tuner.errors import InputError, not_installed
 from tuner.objective import Objective
 
 if TYPE_CHECKING:
@@ -74,3 +75,24 @@ def padded_range(values: Sequence[float], objective: Objective) -> list[float]:
     low, high = usual_range(values, objective)
     pad = (high - low or 1) * 0.05
     return [low - pad, high + pad]
+
+
+def check_plotly() -> None:
+    """Raises ``InputError`` if plotly is not installed."""
+    if find_spec("plotly") is None:
+        raise InputError(not_installed("plotly", extra="report"))
+
+
+def javascript() -> str:
+    """The library that shows plots in a browser, 5 MB."""
+    from plotly.offline import get_plotlyjs
+
+    text: str = get_plotlyjs()
+    return text
+
+
+def javascript_name() -> str:
+    """The name of a file with that library; it has the version."""
+    from plotly.offline import get_plotlyjs_version
+
+    return f"plotly-{get_plotlyjs_version()}.min.js"
