@@ -148,7 +148,7 @@ def a_member_that_gives_up_what_it_has(patch: Patch) -> None:
 
 
 def a_member_that_takes_over_a_worse_one(patch: Patch) -> None:
-    wrapped(patch, population, "_rank", lambda original, member: (-member.loss, ""))
+    wrapped(patch, population, "Member", lambda original, trial, loss, epochs: original(trial, -loss, epochs))
 
 
 def a_member_that_is_decided_too_early(patch: Patch) -> None:

@@ -197,6 +197,10 @@ def _reported(state: State, event: events.Reported) -> State:
     return _runs_on(state, event, trial_id, prune_asked=False, reported=reported)  # it has not heard it, if asked
 
 
+def _ended(state: State, event: Event, ended: Ended) -> State:
+    return _moved(state, event, {ended.trial.trial_id: ended})
+
+
 def _retried(state: State, event: events.Retried) -> State:
     delayed = Delayed(event.due, state.number, event.request, event.always)
     return _moved(state, event, {event.ended.trial.trial_id: delayed}, [event.request])
@@ -211,16 +215,12 @@ _CHANGES: dict[type, Callable[[State, Any], State]] = {
         state, event, {event.request.trial.trial_id: Running(event.request, event.placement)}, [event.request]
     ),
     events.Reported: _reported,
-    events.Ended: lambda state, event: _moved(state, event, {event.trial.trial_id: event}),
+    events.Ended: lambda state, event: _ended(state, event, event),
     events.Retried: _retried,
     events.Woken: lambda state, event: _asked(state, event, [event.request]),
-    events.Concluded: lambda state, event: _moved(  # an outcome may hold a long traceback
-        state, event, {event.ended.trial.trial_id: replace(event.ended, outcome=None)}
-    ),
-    events.Dropped: lambda state, event: _moved(
-        state,
-        event,
-        {event.outcome.trial.trial_id: Ended(event.outcome.trial, event.outcome.result, event.outcome.metrics)},
+    events.Concluded: lambda state, event: _ended(state, event, replace(event.ended, outcome=None)),  # it may be long
+    events.Dropped: lambda state, event: _ended(
+        state, event, Ended(event.outcome.trial, event.outcome.result, event.outcome.metrics)
     ),
     events.Corrected: lambda state, event: _asked(state, event, [*event.requests.values()]),
     events.Allowed: lambda state, _: _with(state),

@@ -122,18 +122,14 @@ def to_sample(estimate: MemoryEstimate, peak_bytes: int) -> Sample:
     return Sample(exact, rest, peak_bytes)
 
 
+@cache
 def key(workload: str, device: str, expandable_segments: bool = False) -> str:
     """The key of a list of samples: workload, device, versions of what a worker imports, the allocator's option."""
-    option = " | expandable segments" if expandable_segments else ""
-    return f"{workload} | {device} | {_versions()}{option}"
-
-
-@cache
-def _versions() -> str:
-    """They do not change while a process runs, and a search asks for each suggestion."""
     from importlib import metadata
 
-    return ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torch_geometric"))
+    option = " | expandable segments" if expandable_segments else ""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torch_geometric"))
+    return f"{workload} | {device} | {versions}{option}"
 
 
 def load_samples(name: str, folder: Path | None = None) -> list[Sample]:

@@ -57,8 +57,13 @@ class Population:
         self._members: dict[int, dict[str, Member]] = {}  # by epochs and trial id
 
     def paced(self, trial: Trial) -> Trial:
-        """The trial that pauses after its next interval."""
-        return replace(trial, until=self._until(trial, trial.begun))
+        """The trial that pauses after its next interval, if it is not its last one."""
+        epochs = trial.epochs or self._options.epochs
+        if not epochs:
+            given = option("scheduler_options", "epochs=N")
+            raise InputError(f"{option('scheduler', PBT)}: say by {given} how often a trial reports")
+        until = trial.begun + (self._options.interval or max(1, epochs // INTERVALS))
+        return replace(trial, until=until if until < epochs else 0)
 
     def kept(self, state: State) -> set[str]:
         """The names of the checkpoints that somebody may still take over."""
@@ -94,7 +99,8 @@ class Population:
         """How a paused member goes on: by itself, or with the checkpoint and changed values of a better one."""
         random = Random(f"{self._settings.seed}/{ended.trial.trial_id}/{ended.epochs}")
         members = self._members[ended.epochs]
-        member, ranked = members[ended.trial.trial_id], sorted(members.values(), key=_rank)
+        member = members[ended.trial.trial_id]
+        ranked = sorted(members.values(), key=lambda other: (other.loss, other.trial.trial_id))
         count = min(math.ceil(len(ranked) * self._options.quantile), len(ranked) // 2)
         source = random.choice(ranked[:count]) if member in ranked[len(ranked) - count :] else member
         taken = replace(following(ended.trial, source.epochs), config=source.trial.config, parent=source.trial.pause)
@@ -132,19 +138,6 @@ class Population:
             self._alike[key] = estimate_requests(self._tasks, [trial], self._devices, self._settings)
         (request,), (raw,) = self._alike[key].requests, self._alike[key].raw.values()
         return Estimates((replace(request, trial=trial),), {name: raw})
-
-    def _until(self, trial: Trial, begun: int) -> int:
-        """When a trial pauses that has done so many epochs; 0 if it does no more."""
-        epochs = trial.epochs or self._options.epochs
-        if not epochs:
-            given = option("scheduler_options", "epochs=N")
-            raise InputError(f"{option('scheduler', PBT)}: say by {given} how often a trial reports")
-        until = begun + (self._options.interval or max(1, epochs // INTERVALS))
-        return until if until < epochs else 0
-
-
-def _rank(member: Member) -> tuple[float, str]:
-    return member.loss, member.trial.trial_id
 
 
 def following(trial: Trial, epochs: int) -> Trial:

@@ -82,13 +82,6 @@ def fit(
             progress.weights |= unchanging
         yield EpochReport(trial.trial_id, progress.epoch, last)
         yield from told_again(trial, last, progress.reports)
-
-        def pause_if_due() -> None:
-            if checkpoint and progress.reports and trial.until and trial.until <= progress.epoch < last:
-                checkpoint.pause(model, optimizer, progress)
-                raise Paused(progress.reports[-1][1])
-
-        pause_if_due()  # a kill may have come before that
         number, launching = count(1), Launching()
         enter("first step")
 
@@ -99,6 +92,9 @@ def fit(
                 raise Pruned(progress.best)
 
         for epoch in range(progress.epoch + 1, last + 1):
+            if checkpoint and 0 < trial.until <= progress.epoch and progress.reports:
+                checkpoint.pause(model, optimizer, progress)
+                raise Paused(progress.reports[-1][1])
             if patience and progress.epoch - progress.best.get("best_epoch", 0) >= patience:
                 break
             if checkpoint:
@@ -131,7 +127,6 @@ def fit(
                 checkpoint.save_if_due(model, optimizer, progress)
             enter("training")
             yield EpochReport(trial.trial_id, epoch, last, metrics, core_share=core_share)
-            pause_if_due()
         step.end()
         if not leads:
             yield Fit({}, {})

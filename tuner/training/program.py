@@ -127,19 +127,14 @@ class _Session:
         self._process = os.getpid()
         self._ending = False
         self._ended = threading.Event()
-        self.reports = 0
+        self.reports, self.returned = 0, False
         self._given: int | None = None  # the last report's epoch as the program counts
         self._numbers: Mapping[str, float] = {}  # its metrics
         self.saved = False  # whether the last report came with a checkpoint
         self.final: Mapping[str, float] | None = None
 
     def report(
-        self,
-        metrics: Mapping[str, object],
-        epoch: int | None = None,
-        checkpoint: State | str | None = None,
-        *,
-        is_last: bool = False,
+        self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
     ) -> None:
         """See ``Session.report``."""
         self._check()
@@ -164,7 +159,7 @@ class _Session:
         if checkpoint is not None:
             self._store.save(checkpoint, progress, is_best=is_best)  # type: ignore[arg-type]
         self.reports += 1
-        epochs = progress.epoch if is_last else self._trial.epochs
+        epochs = progress.epoch if self.returned else self._trial.epochs
         self._reports.put(EpochReport(self._trial.trial_id, progress.epoch, epochs, numbers))
         if not self._answers.get():
             raise TrialEnd

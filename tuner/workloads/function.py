@@ -63,7 +63,8 @@ class Function(Program):
                 f"tuner.report({session.metric}=…)"
             )
         if isinstance(returned, Mapping) and session.metric in returned:
-            session.report(returned, is_last=True)
+            session.returned = True
+            session.report(returned)
             return None
         if not isinstance(returned, Mapping):
             return None

@@ -44,26 +44,21 @@ class Session(Protocol):
     Attributes:
         metric: what trials are compared by; every report has it.
         reports: the number of reports so far.
+        returned: whether the program has returned, so that its next report is the last.
         trial_id: the trial's id.
         seed: its seed.
     """
 
     metric: str
     reports: int
+    returned: bool
     trial_id: str
     seed: int
 
     def report(
-        self,
-        metrics: Mapping[str, object],
-        epoch: int | None = None,
-        checkpoint: State | str | None = None,
-        *,
-        is_last: bool = False,
+        self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
     ) -> None:
         """Reports metrics, and a checkpoint if there is one; returns when the study has taken them.
-
-        After a report that ``is_last``, or of the last epoch in its configuration, no trial is stopped.
 
         Raises:
             TrialEnd: the trial was pruned, or the study ends.
