@@ -96,11 +96,11 @@ def _begin(case: str, folder: Path) -> Child:
 def _end(case: str, folder: Path) -> Answer:
     """Begins a study or goes on with it, to its end."""
     folder.mkdir(exist_ok=True)
-    child = _begin(case, folder)
-    return _answer(child, (0,))
+    return _answer(_begin(case, folder), (0,))
 
 
 def _answer(child: Child, codes: Sequence[int]) -> Answer:
+    """What a child leaves that ends by itself, and nothing that runs; another exit code raises ``Difference``."""
     ended, _, _ = select.select([child.watched], [], [], SECONDS)
     if ended:
         left_behind(child.folder, 120.0)
@@ -112,7 +112,7 @@ def _answer(child: Child, codes: Sequence[int]) -> Answer:
 
 def _kill(case: str, folder: Path, draw: random.Random) -> str:
     """Begins a study or goes on with it, and kills it at its start or once more epochs have begun or ended."""
-    child, has = _begin(case, folder), len(_trainings(folder))
+    has, child = len(_trainings(folder)), _begin(case, folder)
     of_group, sign = draw.random() < 0.5, signal.SIGINT if draw.random() < 1 / 3 else signal.SIGKILL
     more = draw.choice((-1, *2 * [draw.randrange(12)], *3 * [draw.randrange(12, 50)]))
     delay = draw.uniform(0, 2 * killed.SECONDS)
