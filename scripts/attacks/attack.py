@@ -32,22 +32,11 @@ from scripts.attacks.tally import BAR, Tally
 from scripts.attacks.trials import WAYS, trials
 
 # What commands import on first use: children share it. Those of Ray are not among them.
-WARM = ("pandas", "tuner.cli.main", "tuner.api.run", "tuner.api.plan", "tuner.api.results", "tuner.api.report")
-WARM += ("tuner.api.estimate", "tuner.api.optimize", "tuner.api.train", "tuner.api.export")
-WARM += (
-    "tuner.study.study",
-    "tuner.execution.in_process",
-    "tuner.workloads.graphsage.workload",
-    "ruamel.yaml",
-    "tomlkit",
-)
-WARM += (
-    "tuner.workloads.gt_ssl.workload",
-    "tuner.workloads.kd_gat.workload",
-    "tuner.estimation.tracing.tracer",
-    "optuna",
-)
-WARM += ("torch._dynamo", "sympy", "rich.live", "plotly.graph_objects", "psutil", "tuner.workloads.graphsage.model")
+WARM = ["pandas", "tuner.cli.main", "tuner.study.study", "tuner.execution.in_process", "ruamel.yaml", "tomlkit"]
+APIS = ("run", "plan", "results", "report", "estimate", "optimize", "train", "export")
+WARM += [*(f"tuner.api.{name}" for name in APIS), "optuna", "psutil", "torch._dynamo", "sympy", "rich.live"]
+WARM += [f"tuner.workloads.{name}.workload" for name in ("graphsage", "gt_ssl", "kd_gat")]
+WARM += ["tuner.workloads.graphsage.model", "tuner.estimation.tracing.tracer", "plotly.graph_objects"]
 SECTIONS = {
     "undamaged": 0,
     "fuzz": 5000,

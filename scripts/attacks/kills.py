@@ -52,9 +52,9 @@ def kills(numbers: Sequence[int], seed: int, place: Path, tally: Tally) -> None:
             for _ in range(draw.choice((1, 2, 2, 3))):
                 what.append(_kill(case, folder, draw))
                 counts[what[-1].split()[0]] += 1
-                before, trained = _check_kept(folder, before, trained)
+                before, trained = check_kept(folder, before, trained)
             answer = _end(case, folder)
-            before, trained = _check_kept(folder, before, trained)
+            before, trained = check_kept(folder, before, trained)
             _check_ends(case, folder, before["attempts"])
             if case in alone and (other := _differing(alone[case], _outcome(folder))):
                 raise Difference(other)
@@ -96,11 +96,11 @@ def _begin(case: str, folder: Path) -> Child:
 def _end(case: str, folder: Path) -> Answer:
     """Begins a study or goes on with it, to its end."""
     folder.mkdir(exist_ok=True)
-    child = _begin(case, folder)
-    return _answer(child, (0,))
+    return _answer(_begin(case, folder), (0,))
 
 
 def _answer(child: Child, codes: Sequence[int]) -> Answer:
+    """What a child leaves that ends by itself, and nothing that runs; another exit code raises ``Difference``."""
     ended, _, _ = select.select([child.watched], [], [], SECONDS)
     if ended:
         left_behind(child.folder, 120.0)
@@ -112,9 +112,10 @@ def _answer(child: Child, codes: Sequence[int]) -> Answer:
 
 def _kill(case: str, folder: Path, draw: random.Random) -> str:
     """Begins a study or goes on with it, and kills it at its start or once more epochs have begun or ended."""
-    child, has = _begin(case, folder), len(_trainings(folder))
+    has, child = len(_trainings(folder)), _begin(case, folder)
     of_group, sign = draw.random() < 0.5, signal.SIGINT if draw.random() < 1 / 3 else signal.SIGKILL
-    more, delay = draw.choice((-1, *range(12), draw.randrange(12, 60))), draw.uniform(0, 2 * killed.SECONDS)
+    more = draw.choice((-1, *2 * [draw.randrange(12)], *3 * [draw.randrange(12, 50)]))
+    delay = draw.uniform(0, 2 * killed.SECONDS)
     if more < 0:
         time.sleep(20 * delay)
     while more >= 0 and len(_trainings(folder)) < has + more and not _has_ended(child):
@@ -149,7 +150,7 @@ def _journals(folder: Path) -> dict[str, Rows]:
     return found
 
 
-def _check_kept(folder: Path, before: dict[str, Rows], trained: Counter[str]) -> tuple[dict[str, Rows], Counter[str]]:
+def check_kept(folder: Path, before: dict[str, Rows], trained: Counter[str]) -> tuple[dict[str, Rows], Counter[str]]:
     """Nothing in the journals has changed, and what had ended was not trained again; ``trained`` counts that."""
     now = _journals(folder)
     for name, rows in before.items():
@@ -217,11 +218,9 @@ def _differing(alone: dict[str, object], found: dict[str, object]) -> str:
     return "; ".join(f"{key} is {found.get(key)}, and alone {alone.get(key)}" for key in keys)
 
 
-def _files(folder: Path) -> dict[str, bytes]:
-    """What a further resume must leave as it is."""
-    paths = [
-        *(folder / killed.STUDY).glob("*.json*"),
-        folder / killed.STUDY / "results.csv",
-        folder / killed.TRAININGS,
-    ]
-    return {path.name: path.read_bytes() for path in paths}
+def _files(folder: Path) -> dict[str, object]:
+    """What a further resume leaves as it is; ``study.json`` may then have what ``suggestions.jsonl`` has."""
+    study = folder / killed.STUDY
+    paths = [*study.glob("*.jsonl"), study / "results.csv", folder / killed.TRAININGS]
+    record = {**json.loads((study / "study.json").read_text()), "configurations": None}
+    return {"study.json": record, **{path.name: path.read_bytes() for path in paths}}

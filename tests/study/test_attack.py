@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import tuner
+from scripts.attacks import kills
+from scripts.attacks.crash_study import Difference
 from tuner.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -40,18 +43,30 @@ def test_many_damaged_files_are_answered_in_a_line() -> None:
 
 
 @pytest.mark.slow
-def test_a_kill_at_a_random_moment_loses_and_doubles_nothing() -> None:
-    attack("kills", "--seed", "1", "--tries", "4")
+def test_kills_at_random_moments_lose_change_and_double_nothing() -> None:
+    assert "all                                           4       0" in attack("kills", "--only", "3,9,10,16")
+
+
+def test_the_harness_notices_what_is_trained_again_changed_or_twice_there(tmp_path: Path) -> None:
+    journal, trainings = tmp_path / "study/attempts.jsonl", tmp_path / "trainings"
+    journal.parent.mkdir()
+    journal.write_text('{"trial_id": "t1", "status": "completed"}\n')
+    trainings.write_text("t1 1 begins\n")
+    kept = kills.check_kept(tmp_path, {}, Counter())
+    trainings.write_text("t1 1 begins\n" * 2)
+    with pytest.raises(Difference, match="trained again after its end: t1"):
+        kills.check_kept(tmp_path, *kept)
+    journal.write_text('{"trial_id": "t1", "status": "completed"}\n' * 2)
+    with pytest.raises(Difference, match="a trial has ended twice"):
+        kills.check_kept(tmp_path, *kept)
+    journal.write_text('{"trial_id": "t1", "status": "failed"}\n')
+    with pytest.raises(Difference, match=r"attempts.jsonl was .*completed.* and is .*failed"):
+        kills.check_kept(tmp_path, *kept)
 
 
 @pytest.mark.long
 def test_bad_trials_leave_good_ones_alone() -> None:
     assert "     9       0" in attack("trials", "--way", "child", "--only", KINDS)
-
-
-@pytest.mark.slow
-def test_a_killed_study_of_each_kind_loses_nothing() -> None:
-    assert "all                                           4       0" in attack("kills", "--tries", "4")
 
 
 @pytest.mark.long
