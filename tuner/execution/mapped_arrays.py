@@ -43,8 +43,8 @@ def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectR
         files.append(pack(content))
         return ObjectRef(ray.put(Path(f"/proc/{os.getpid()}/fd/{files[-1].fileno()}")))
     register_serializer(np.memmap, serializer=np.asarray, deserializer=np.asarray)
-    (pickler := _Pickler(io.BytesIO(), protocol=5, buffer_callback=[].append)).dump(content)
     try:
+        (pickler := _Pickler(io.BytesIO(), protocol=5, buffer_callback=[].append)).dump(content)
         return ObjectRef(ray.put(with_main_module(content, pickler.sent)))
     finally:
         deregister_serializer(np.memmap)
@@ -65,16 +65,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         if is_plain_tensor(obj):
             flat = obj.contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
             return _tensor, (pickle.PickleBuffer(flat), obj.dtype, tuple(obj.shape))
-        if isinstance(obj, functools._lru_cache_wrapper) and place_of(obj) is None:  # it would be sent as its name
-            reduced: Any = _cached, (obj.__wrapped__, obj.cache_parameters())
-        else:
-            reduced = super().reducer_override(obj)
+        named = isinstance(obj, functools._lru_cache_wrapper) and place_of(obj) is None  # pickled as a name by itself
+        found: Any = (_cached, (obj.__wrapped__, obj.cache_parameters())) if named else super().reducer_override(obj)
         name = getattr(obj, "__qualname__", "")
-        if isinstance(reduced, tuple) and vars(sys.modules["__main__"]).get(name) is obj:
+        if isinstance(found, tuple) and vars(sys.modules["__main__"]).get(name) is obj:
             self.sent[name] = obj
-        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:
-            reduced[2][0]["__qualname__"] = obj.__qualname__  # which would be the name alone
-        return reduced
+        if isinstance(obj, type) and isinstance(found, tuple) and len(found) > 2:
+            found[2][0]["__qualname__"] = name  # which would be the name alone
+        return found
 
 
 def _cached(function: Any, parameters: dict[str, Any]) -> Any:
