@@ -70,8 +70,7 @@ def received(content: Any, sent: dict[str, object], file: str, name: str, argv: 
         main = ModuleType("__main__")
         if file and os.path.isfile(file):  # as on this machine
             main.__file__ = file
-        main.__spec__ = ModuleSpec(name, None) if name else None
-        vars(main).update(sent)
+        vars(main).update(sent, __spec__=ModuleSpec(name, None) if name else None)
         sys.modules["__main__"] = sys.modules["__mp_main__"] = main
         sys.argv[:] = argv
         multiprocessing.set_start_method(method, force=True)
