@@ -67,11 +67,12 @@ def received(content: Any, sent: dict[str, object], file: str, name: str, argv: 
     The user's file is not imported, but processes that a trial spawns do that, as ``multiprocessing`` does.
     """
     if getattr(sys.modules["__main__"], "__file__", None) != file:  # else it is the study's own process
-        main = ModuleType("__main__")
+        main, alias = ModuleType("__main__"), ModuleType("__mp_main__")
+        vars(alias)["__getattr__"] = lambda name: getattr(sys.modules["__main__"], name)  # which a script replaces
         if file and os.path.isfile(file):  # as on this machine
             main.__file__ = file
         vars(main).update(sent, __spec__=ModuleSpec(name, None) if name else None)
-        sys.modules["__main__"] = sys.modules["__mp_main__"] = main
+        sys.modules["__main__"], sys.modules["__mp_main__"] = main, alias
         sys.argv[:] = argv
         multiprocessing.set_start_method(method, force=True)
     return content
