@@ -52,6 +52,14 @@ def test_a_study_ends_if_its_first_trials_fail_alike(
     assert why(EndLimits(fail_fast=0), ends) == ""
 
 
+def test_a_trial_of_an_earlier_process_that_never_ran_does_not_count() -> None:
+    enough = Enough({"net": Objective("loss")}, EndLimits(patience=1))
+    for attempt, status in ((1, "completed"), (0, "infeasible")):
+        outcome = Outcome(Trial("t1", "net", "one", {}, 0, attempt), status, metrics={"loss": 1.0})  # type: ignore[arg-type]
+        enough.hear(State(), Concluded(Ended(outcome.trial, outcome.result, outcome.metrics)))
+    assert enough.decide(State(), 0.0) is None
+
+
 def test_a_report_without_the_metric_ends_a_study_at_once() -> None:
     assert why(EndLimits(fail_fast=3), failures("no loss"), hopeless=True) == "no trial can succeed: no loss"
     assert why(EndLimits(fail_fast=0), failures("no loss"), hopeless=True) == ""

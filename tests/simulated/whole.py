@@ -61,7 +61,7 @@ REPLAYED = tuple({*KINDS} - {"gp"})  # with one worker, a resume of these change
 # A thread and a process of git take longer than a study.
 QUICK = (
     patch("tuner.study.execute.recording", lambda *_: nullcontext()),
-    patch("tuner.study.record.git_revision", lambda _: ""),
+    patch.multiple("tuner.study.record", git_revision=lambda _: "", versions=dict),
 )
 
 

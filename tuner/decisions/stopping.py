@@ -44,7 +44,7 @@ class Enough:
         elif isinstance(event, Ended) and event.outcome and event.outcome.hopeless and self._limits.fail_fast:
             if not self._served:
                 self._why = f"no trial can succeed: {event.outcome.error}"
-        elif isinstance(event, Concluded):
+        elif isinstance(event, Concluded) and event.ended.trial.attempt:  # else it was dropped, and never ran
             self._failing(event.ended)
             self._improving(event.ended)
 
