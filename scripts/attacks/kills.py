@@ -101,13 +101,16 @@ def _end(case: str, folder: Path) -> Answer:
 
 def _answer(child: Child, codes: Sequence[int]) -> Answer:
     """What a child leaves that ends by itself, and nothing that runs; another exit code raises ``Difference``."""
-    ended, _, _ = select.select([child.watched], [], [], SECONDS)
-    if ended:
+    if ended := _ended(child, SECONDS):
         left_behind(child.folder, 120.0)
     answer = answer_of(child, hung=not ended)
     if answer.hung or answer.code not in codes:
         raise Difference(answer.text())
     return answer
+
+
+def _ended(child: Child, seconds: float = 0.0) -> bool:
+    return bool(select.select([child.watched], [], [], seconds)[0])
 
 
 def _kill(case: str, folder: Path, draw: random.Random) -> str:
@@ -116,27 +119,18 @@ def _kill(case: str, folder: Path, draw: random.Random) -> str:
     of_group, sign = draw.random() < 0.5, signal.SIGINT if draw.random() < 1 / 3 else signal.SIGKILL
     more = draw.choice((-1, *2 * [draw.randrange(12)], *3 * [draw.randrange(12, 50)]))
     delay = draw.uniform(0, 2 * killed.SECONDS)
-    if more < 0:
-        time.sleep(20 * delay)
-    while more >= 0 and len(_trainings(folder)) < has + more and not _has_ended(child):
+    while more >= 0 and len(_trainings(folder)) < has + more and not _ended(child):
         time.sleep(0.002)
-    time.sleep(delay)
-    if ended := _has_ended(child):
-        sign = signal.SIG_DFL
-    else:
+    time.sleep(delay if more >= 0 else 20 * delay)
+    if not (ended := _ended(child)):
         (os.killpg if of_group else os.kill)(child.pid, sign)
     _answer(child, (0,) if ended else (-signal.SIGKILL,) if sign == signal.SIGKILL else (0, 1, 130, -signal.SIGINT))
-    name = {signal.SIGKILL: "SIGKILL", signal.SIGINT: "SIGINT"}.get(sign, "not-killed")
+    name = "not-killed" if ended else sign.name
     return f"{name} of {'the group' if of_group else 'the driver'} {delay:.3f} s after {more} lines"
 
 
-def _has_ended(child: Child) -> bool:
-    return bool(select.select([child.watched], [], [], 0)[0])
-
-
 def _trainings(folder: Path) -> list[str]:
-    path = folder / killed.TRAININGS
-    return path.read_text().splitlines() if path.exists() else []
+    return path.read_text().splitlines() if (path := folder / killed.TRAININGS).exists() else []
 
 
 def _journals(folder: Path) -> dict[str, Rows]:
@@ -190,8 +184,8 @@ def _check_ends(case: str, folder: Path, rows: Rows) -> None:
 
 
 def _table(folder: Path) -> list[dict[str, str]]:
-    with (folder / killed.STUDY / "results.csv").open(newline="") as file:
-        return list(csv.DictReader(file, strict=True))
+    text = (folder / killed.STUDY / "results.csv").read_text()
+    return [*csv.DictReader(text.splitlines(keepends=True), strict=True)]
 
 
 def _outcome(folder: Path) -> dict[str, object]:
@@ -214,8 +208,10 @@ def _lasting(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differing(alone: dict[str, object], found: dict[str, object]) -> str:
-    keys = [key for key in {**alone, **found} if repr(alone.get(key)) != repr(found.get(key))]
-    return "; ".join(f"{key} is {found.get(key)}, and alone {alone.get(key)}" for key in keys)
+    pairs = {key: (found.get(key), alone.get(key)) for key in {**alone, **found}}
+    return "; ".join(
+        f"{key} is {one}, and alone {two}" for key, (one, two) in pairs.items() if repr(one) != repr(two)
+    )
 
 
 def _files(folder: Path) -> dict[str, object]:
