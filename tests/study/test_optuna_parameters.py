@@ -136,7 +136,6 @@ def test_trials_that_run_side_by_side_have_optunas_numbers(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"n_trials": 0}, "n_trials=0: .*greater than or equal to 1|n_trials=0: must be at least 1"),
         ({"n_jobs": 0}, "max_workers=0: .*at least 1|max_workers=0: .*equal to 1"),
         ({"n_jobs": 2, "max_workers": 2}, "n_jobs and max_workers were both given"),
         ({"catch": "ValueError"}, "catch='V': must be exception classes"),

@@ -69,7 +69,9 @@ def study(folder: Path, text: str, data: Any, executor: Any = None, **settings: 
     common["report"] = False
     common |= {} if "resume" in settings else {"output": str(folder / "study")}
     run_study(
-        Selected(choices, Settings(**{**common, **settings}), label=label, command="tune", options=options),
+        Selected(
+            choices, Settings(**{**common, "data": data, **settings}), label=label, command="tune", options=options
+        ),
         executor or InProcessExecutor(),
     )
     return folder / "study"
