@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -153,13 +154,13 @@ def count_writes(folder: Path) -> int:
     return int(counter.read_text())
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    """The journal, which must be readable, save a last line that a kill has cut off."""
-    try:
-        texts = (folder / "attempts.jsonl").read_text().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    return [json.loads(text) for text in texts if text.endswith("\n")]
+def lines(folder: Path, name: str = "attempts") -> list[dict[str, Any]]:
+    """A journal without the lines that a kill has cut off, which stay in it."""
+    path, found = folder / f"{name}.jsonl", []
+    for text in path.read_text().splitlines(keepends=True) if path.exists() else ():
+        with suppress(ValueError):
+            found += [json.loads(text)] * text.endswith("\n")
+    return found
 
 
 def table(folder: Path) -> dict[str, dict[str, str]]:

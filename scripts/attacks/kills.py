@@ -25,7 +25,7 @@ import optuna
 
 from scripts.attacks import killed
 from scripts.attacks.answers import Answer, Child, answer_of, forked
-from scripts.attacks.crash_study import Difference, left_behind, table
+from scripts.attacks.crash_study import Difference, left_behind, lines, table
 from scripts.attacks.tally import Tally
 
 SECONDS = 600.0
@@ -134,14 +134,9 @@ def _trainings(folder: Path) -> list[str]:
 
 
 def _journals(folder: Path) -> dict[str, Rows]:
-    """The journals, which must be readable, save a last line that a kill has cut off; so must be the table."""
+    """The journals; the table must be readable, too."""
     table(folder / killed.STUDY)
-    found = dict[str, Rows]()
-    for name in JOURNALS:
-        path = folder / killed.STUDY / f"{name}.jsonl"
-        texts = path.read_text().splitlines(keepends=True) if path.exists() else []
-        found[name] = [json.loads(text) for text in texts if text.endswith("\n") and text.strip()]
-    return found
+    return {name: lines(folder / killed.STUDY, name) for name in JOURNALS}
 
 
 def check_kept(folder: Path, before: dict[str, Rows], trained: Counter[str]) -> tuple[dict[str, Rows], Counter[str]]:
@@ -153,10 +148,10 @@ def check_kept(folder: Path, before: dict[str, Rows], trained: Counter[str]) -> 
     ended = [row["trial_id"] for row in now["attempts"] if row["status"] in ENDED]
     if len(set(ended)) != len(ended):
         raise Difference(f"a trial has ended twice: {ended}")
-    lines = Counter(line.split()[0] for line in _trainings(folder))
-    if again := [name for name, number in trained.items() if lines[name] != number]:
+    begun = Counter(line.split()[0] for line in _trainings(folder))
+    if again := [name for name, number in trained.items() if begun[name] != number]:
         raise Difference(f"trained again after its end: {', '.join(again)}")
-    return now, Counter({name: lines[name] for name in ended})
+    return now, Counter({name: begun[name] for name in ended})
 
 
 def _last(rows: Rows) -> dict[str, dict[str, Any]]:
