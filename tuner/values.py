@@ -92,7 +92,7 @@ def encode(value: ConfigValue) -> ConfigValue:
         return {f"{MARK}{kind.__name__}": value.isoformat()}
     if isinstance(value, PurePath):
         return {f"{MARK}path": str(value)}
-    if isinstance(value, str) and kind is not Label:  # ``AUTO``
+    if kind is Auto:
         return str(value)
     found = plain(value)
     return (
@@ -100,14 +100,15 @@ def encode(value: ConfigValue) -> ConfigValue:
     )
 
 
-_DECODERS: Mapping[str, Callable[[ConfigValue], ConfigValue]] = {
-    OBJECT: Label,
-    f"{MARK}float": float,
-    f"{MARK}tuple": lambda parts: tuple(map(decode, parts)),
-    f"{MARK}dict": lambda pairs: {decode(name): decode(part) for name, part in pairs},
-    f"{MARK}date": date.fromisoformat,
-    f"{MARK}datetime": datetime.fromisoformat,
-    f"{MARK}path": Path,
+# What each mark holds, and how it becomes the value.
+_DECODERS: Mapping[str, tuple[type, Callable[[ConfigValue], ConfigValue]]] = {
+    OBJECT: (str, Label),
+    f"{MARK}float": (str, float),
+    f"{MARK}tuple": (list, lambda parts: tuple(map(decode, parts))),
+    f"{MARK}dict": (list, lambda pairs: {decode(name): decode(part) for name, part in pairs}),
+    f"{MARK}date": (str, date.fromisoformat),
+    f"{MARK}datetime": (str, datetime.fromisoformat),
+    f"{MARK}path": (str, Path),
 }
 
 
@@ -120,10 +121,13 @@ def decode(content: ConfigValue) -> ConfigValue:
     mark = next(iter(content), "")
     if len(content) != 1 or not mark.startswith(MARK):
         return {name: decode(part) for name, part in content.items()}
+    kind, decoded = _DECODERS.get(mark, (type(None), Label))
     try:
-        return _DECODERS[mark](content[mark])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"expected a value, not {one_line(repr(content), 60)}") from error
+        if isinstance(content[mark], kind):
+            return decoded(content[mark])
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"expected a value, not {one_line(repr(content), 60)}")
 
 
 def value_key(value: ConfigValue) -> str:

@@ -45,6 +45,7 @@ from tuner.trial import (
     Status,
     Trial,
 )
+from tuner.values import encode
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure, traceback_of
 from tuner.workloads.program import Program
@@ -383,7 +384,7 @@ def to_bytes(trial: Trial, result: Fit, *, program: bool = False) -> bytes:
     content = {
         "workload": trial.workload,
         "name": trial.name,
-        "config": dict(trial.config),
+        "config": {key: encode(value) for key, value in trial.config.items()},
         "seed": trial.seed,
         "metrics": result.metrics,
         "weights": result.weights,

@@ -30,6 +30,11 @@ Line = dict[str, Value]
 BLANK = ""  # what a table shows where a row has nothing
 
 
+def is_blank(value: object) -> bool:
+    """Whether a table shows nothing; an array is never compared with a text."""
+    return isinstance(value, str) and not value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """How an attempt ended. Times are in seconds; None means unknown.

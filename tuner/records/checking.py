@@ -103,6 +103,8 @@ def checked(
     """
     try:
         return _validated(kind, values)
+    except RecursionError as error:
+        raise InputError(f"{where}: is nested too deep") from error
     except ValidationError as error:
         raise InputError(f"{where}: {_fault(error, name)}") from error
 

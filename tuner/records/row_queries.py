@@ -26,7 +26,7 @@ from typing import Any, TypeGuard
 
 from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.objective import Objective
-from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, BLANK, CONFIG, STUDY, Attempt
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, BLANK, CONFIG, STUDY, Attempt, is_blank
 from tuner.trial import FRONT, ConfigValue
 from tuner.values import label, parse, value_key
 
@@ -58,8 +58,8 @@ class Condition:
     def holds(self, row: Attempt) -> bool:
         """Whether a row meets the condition."""
         actual: Any = row.value(self.column, BLANK)
-        if actual == BLANK or not self.value:
-            same = actual == BLANK and not self.value
+        if is_blank(actual) or not self.value:
+            same = is_blank(actual) and not self.value
             return {"=": same, "!=": not same}.get(self.operator, False)
         if self.operator == "~":
             return self.value.casefold() in label(actual).casefold()
@@ -68,7 +68,7 @@ class Condition:
                 value_key(parse(self.value)) == value_key(actual) or self.value.casefold() == label(actual).casefold()
             )
             return {"=": same, "!=": not same}.get(self.operator, False)
-        value = self.value if isinstance(actual, str) else parse(self.value)
+        value = self.value if isinstance(actual, str) else to_number(self.value)
         if isinstance(actual, str) == is_number(value):
             return self.operator == "!="
         return bool(_COMPARE[self.operator](actual, value))
@@ -80,6 +80,11 @@ class Order:
 
     column: str  # its full name
     descending: bool = False  # largest first; missing values come last in any case
+
+
+def to_number(text: str) -> object:
+    """What a text means, of which ``inf`` is a number here."""
+    return float(text) if text in ("inf", "-inf") else parse(text)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -105,9 +110,9 @@ def parse_condition(text: str, columns: Sequence[str]) -> Condition:
 
 def check_number(condition: Condition, rows: Sequence[Attempt], text: str) -> None:
     """Refuses to compare a column of numbers with a text; ``text`` is the whole condition as it was typed."""
-    if condition.operator == "~" or not condition.value or is_number(parse(condition.value)):
+    if condition.operator == "~" or not condition.value or is_number(to_number(condition.value)):
         return
-    values = [value for row in rows if (value := row.value(condition.column, BLANK)) != BLANK]
+    values = [value for row in rows if not is_blank(value := row.value(condition.column, BLANK))]
     if values and all(map(is_number, values)):
         raise ParameterError(
             "where", text, f"{condition.column} holds numbers, and {condition.value!r} is not a number"
@@ -163,8 +168,8 @@ def sort_rows(rows: Sequence[Attempt], orders: Sequence[Order]) -> list[Attempt]
     """
     result = list(rows)
     for order in reversed(orders):
-        blank = [row for row in result if row.value(order.column, BLANK) == BLANK]
-        present = [row for row in result if row.value(order.column, BLANK) != BLANK]
+        blank = [row for row in result if is_blank(row.value(order.column, BLANK))]
+        present = [row for row in result if not is_blank(row.value(order.column, BLANK))]
         present.sort(key=lambda row: _rank(row.value(order.column)), reverse=order.descending)
         result = present + blank
     return result

@@ -145,7 +145,9 @@ class StudyRecord:
                 same = found.setdefault(key, {}).setdefault(label(value), [])
                 same += [value] if value_key(value) not in map(value_key, same) else []
         unique = {key: {text: one[0] for text, one in texts.items() if len(one) == 1} for key, texts in found.items()}
-        return {key: {text: one for text, one in known.items() if one != text} for key, known in unique.items()}
+        return {
+            key: {text: one for text, one in known.items() if type(one) is not str} for key, known in unique.items()
+        }
 
     def typed(self, config: Mapping[str, ConfigValue]) -> Mapping[str, ConfigValue]:
         """A configuration that was read, with values in the place of earlier versions' labels."""

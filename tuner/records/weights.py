@@ -14,6 +14,7 @@ from tuner.machine.regular_files import regular
 from tuner.records.files import BEST, STUDY, best_name
 from tuner.records.recorded_study import open_study
 from tuner.records.study_record import read_study
+from tuner.values import decode
 from tuner.workloads.built_in import BUILT_IN
 from tuner.workloads.lookup import WAS_OBJECT, Classes, find_workload
 from tuner.workloads.protocols import restore
@@ -57,7 +58,8 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
                 f"tuner.load_best({str(folder)!r}, workload=…)"
             )
         found = given or find_workload(content["workload"], known)
-        model = restore(found, content["config"], content["weights"])
+        config = {key: decode(value) for key, value in content["config"].items()}
+        model = restore(found, config, content["weights"])
     except InputError:  # it is a ValueError, too
         raise
     except FileNotFoundError as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import printable
 from tuner.objective import Objective
-from tuner.records.attempts import BLANK, CONFIG, Attempt, columns
+from tuner.records.attempts import BLANK, CONFIG, Attempt, columns, is_blank
 from tuner.records.row_queries import default_columns, head, is_metric, metric_columns, varying
 from tuner.records.seed_statistics import Interval, averages, some_names, summary
 from tuner.reporting.columns import TextColumn, table_lines
@@ -32,7 +32,7 @@ def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> s
     """The best row's value, and those of its hyperparameters that vary between the rows."""
     known = {key: best.value(key, BLANK) for key in varying(rows)}
     values = [
-        f"{key.removeprefix(CONFIG)}={value_text(key, value)}" for key, value in known.items() if value != BLANK
+        f"{key.removeprefix(CONFIG)}={value_text(key, value)}" for key, value in known.items() if not is_blank(value)
     ]
     return f"{best_value_text(best, rows, objective)}{' with ' * bool(values)}{', '.join(values)}"
 

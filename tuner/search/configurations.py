@@ -15,7 +15,7 @@ import itertools
 import math
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def read_configs(config: Configs) -> tuple[object, Mapping[str, object]]:
     columns = _columns(content["grid"], source_name(config))
     check_grid(math.prod(len(values) for values in columns.values()), source_name(config))
     rows = (dict(zip(columns, row, strict=True)) for row in itertools.product(*columns.values()))
-    return [Configuration(name_of(row), row) for row in rows], defaults
+    return named(rows), defaults
 
 
 def has_space(config: Configs) -> bool:
@@ -176,7 +176,7 @@ def configurations(
         if len(one.name) > MOST_NAME:
             wrong.append(f"{one.name:.30}…: a name of {len(one.name)} characters: give one of at most {MOST_NAME}")
             continue
-        given, faulty = _values(one.values, schema, groups=one is not entry)
+        given, faulty = _values(one.values, schema, own=one is not entry)
         wrong += [f"{one.name}: {fault}" for fault in [*_unwritable({"name": one.name}), *faulty]]
         found.append((one.name, {**common, **given}))
     repeated = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
@@ -191,17 +191,25 @@ def configurations(
 
 def to_entry(entry: Mapping[str, object]) -> Configuration:
     """An entry of a user's list, whose name and workload are further keys."""
-    named = {key: value for key, value in entry.items() if key not in COLUMNS}
-    values = {key.removeprefix(CONFIG) if isinstance(key, str) else key: value for key, value in named.items()}
+    values = {key: value for key, value in entry.items() if key not in COLUMNS}
     own = entry.get("workload")
-    return Configuration(str(entry.get("name") or name_of(named)), values, "" if own is None else str(own))
+    return Configuration(
+        str(entry.get("name") or name_of(dict(keyed(values)))), values, "" if own is None else str(own)
+    )
+
+
+def keyed(given: Mapping[str, object]) -> list[tuple[str, object]]:
+    """A user's hyperparameters without the prefix that they may have."""
+    return [(key.removeprefix(CONFIG) if isinstance(key, str) else key, value) for key, value in given.items()]
 
 
 def _values(
-    given: Mapping[str, object], schema: Schema, *, groups: bool = True
+    given: Mapping[str, object], schema: Schema, *, own: bool = True
 ) -> tuple[dict[str, ConfigValue], list[str]]:
-    """Hyperparameters as configurations have them, and their faults. Without a schema there may be ``groups``."""
-    listed = list(flat(given)) if schema is None and groups else list(given.items())
+    """Hyperparameters as configurations have them, and their faults. A user's ``own`` have prefixes and groups."""
+    listed = keyed(given) if own else list(given.items())
+    if own and schema is None:
+        listed = [pair for key, value in listed for pair in flat({key: value})]
     values = {key: plain(value) for key, value in listed}
     return values, [*ambiguous([key for key, _ in listed]), *faults(values, schema)]
 
@@ -211,6 +219,16 @@ def _finished(name: str, values: dict[str, ConfigValue], finish: Finish, source:
         return Configuration(name, finish(values))
     except InputError as error:
         raise InputError(f"{source}: {name}: {error.text}") from error
+
+
+def named(rows: Iterable[dict[str, object]], keys: Collection[str] | None = None) -> list[Configuration]:
+    """Rows as configurations, called by their values of these keys. Other values that read alike have a number."""
+    found, seen = list[Configuration](), Counter[str]()
+    for row in rows:
+        name = name_of(row if keys is None else {key: row[key] for key in row if key in keys})
+        seen[name] += 1
+        found.append(Configuration(name if seen[name] == 1 else f"{name} #{seen[name]}", row))
+    return found
 
 
 def name_of(values: Mapping[str, object]) -> str:

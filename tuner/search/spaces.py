@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from tuner.errors import InputError, did_you_mean
-from tuner.search.configurations import Schema, ambiguous, faults, to_entry
+from tuner.search.configurations import Schema, ambiguous, faults, keyed, to_entry
 from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, exact, flat, is_group, is_number
 from tuner.trial import AUTO, Configuration, ConfigValue, Objects
 from tuner.values import encode, has_objects, label, parse, plain, value_key
@@ -104,7 +104,7 @@ def listed_objects(listed: Iterable[Mapping[str, object] | Configuration], sourc
     """
     columns: dict[str, list[object]] = {}
     for entry in listed:
-        own = entry.values.items() if isinstance(entry, Configuration) else flat(to_entry(entry).values)
+        own = entry.values.items() if isinstance(entry, Configuration) else flat(dict(keyed(to_entry(entry).values)))
         for key, value in own:
             columns.setdefault(key, []).append(value)
     if found := [f"{key}: {fault}" for key, values in columns.items() if (fault := _same_labels(values))]:

@@ -24,6 +24,7 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, to_configuration
 from tuner.study.planning import Estimates, estimate_requests, whole_of
 from tuner.trial import Device, Trial
+from tuner.values import config_key
 from tuner.workloads.task import Tasks, objectives_of
 
 INTERVALS = 10  # how many a trial has by default
@@ -109,7 +110,7 @@ class Population:
 
     def goes_on(self, state: State, ended: Ended, trial: Trial, now: float = 0.0) -> Retried:
         """This next attempt of a paused member, with the needs of its values."""
-        if trial.config == state.requests[trial.trial_id].trial.config:
+        if config_key(trial.config) == config_key(state.requests[trial.trial_id].trial.config):
             return goes_on(state, ended, trial, now)
         found = self._estimated(trial)
         return Retried(ended, found.requests[0], now, raw=found.raw[trial.trial_id])

@@ -22,6 +22,7 @@ from tuner.reporting.progress import StudyProgress
 from tuner.reporting.texts import count_text
 from tuner.search.optuna_names import FIFO, PBT
 from tuner.trial import Configuration, EpochReport, MemoryEstimate, Outcome, Placement, Question, Request, Trial
+from tuner.values import label
 from tuner.workloads.written_files import WrittenFiles, Wrote
 
 if TYPE_CHECKING:
@@ -176,7 +177,8 @@ class Recorder(Listener):
         trial, before = event.request.trial, event.ended.trial
         source = trial.parent.partition("@")[0]
         if source and source != trial.trial_id:
-            changes = [f"{key}={value}" for key, value in trial.config.items() if value != before.config.get(key)]
+            old, now = ({key: label(one) for key, one in each.config.items()} for each in (before, trial))
+            changes = [f"{key}={text}" for key, text in now.items() if text != old.get(key)]
             with_values = f" with {', '.join(changes)}" if changes else ""
             self.noted(f"{trial.name} ({trial.trial_id}) takes over {source} after epoch {trial.begun}{with_values}")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.objective import Objective
 from tuner.records.study_record import StudyRecord
-from tuner.search.configurations import GivenSpace, given_space, has_space, mode_file, name_of, read_space
+from tuner.search.configurations import GivenSpace, given_space, has_space, mode_file, named, read_space
 from tuner.search.domains import Space
 from tuner.search.drawing import MAX_REJECTED_DRAWS, Draws, check_number, grid, without_grid
 from tuner.search.optuna_names import FIFO, PBT, UP_FRONT, check_choice, make_pruner, make_sampler
@@ -233,10 +233,7 @@ def _check_population(settings: Settings) -> None:
 
 def _grid(settings: Settings, one: SearchedSpace) -> list[Configuration]:
     rows = grid(one.space, one.source, one.points, settings.seed)
-    entries = [
-        Configuration(name_of({key: row[key] for key in row if key in one.named}), {**one.fixed, **row})
-        for row in rows
-    ]
+    entries = named(({**one.fixed, **row} for row in rows), one.named)
     return configurations_of(one.workload, entries, one.source)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from tuner.errors import WorkloadError, one_line
 from tuner.machine.regular_files import regular
 from tuner.trial import Trial
+from tuner.values import encode, label
 from tuner.workloads.session import TRIALS, State
 
 PROGRESS, STATE, PLAIN_STATE, FILES = "progress.json", "state.pt", "state.json", "files"
@@ -52,11 +53,14 @@ class ProgramCheckpoints:
         self.trial_folder = (
             (folder.parent / TRIALS / trial.trial_id).absolute() if folder and self._available else None
         )
-        self._of: dict[str, object] = {"config": dict(trial.config), "seed": trial.seed}
+        self._of: dict[str, object] = {"config": encode(dict(trial.config)), "seed": trial.seed}
+        # Earlier versions had labels of all but numbers and texts.
+        labels = {key: value if type(value) in (int, float) else label(value) for key, value in trial.config.items()}
+        self._of_earlier = {"config": labels, "seed": trial.seed}
         self._paused = folder / trial.pause if folder is not None else None
         self._parent = folder / trial.parent if folder is not None and trial.parent else None
         if trial.parent:
-            self._of["parent"] = trial.parent
+            self._of["parent"] = self._of_earlier["parent"] = trial.parent
         self.faults: tuple[str, ...] = ()
         self.best_fault = ""
         self._began, self.earlier_seconds = time.monotonic(), 0.0  # the latter of the training that it goes on with
@@ -99,7 +103,7 @@ class ProgramCheckpoints:
             return Progress()
         try:
             content = json.loads((self._path / str(self._last) / PROGRESS).read_text())
-            if content.pop("of") == self._of:
+            if content.pop("of") in (self._of, self._of_earlier):
                 best_fault = content.pop("best_fault", "")
                 progress = Progress(**content)
                 self.best_fault, self.earlier_seconds = best_fault, progress.seconds

@@ -8,7 +8,7 @@ from html import escape
 
 from tuner.errors import printable
 from tuner.objective import Objective
-from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, BLANK, CONFIG, Attempt, columns
+from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, BLANK, CONFIG, Attempt, columns, is_blank
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
 from tuner.reporting.result_tables import average_columns
@@ -80,7 +80,7 @@ def configurations_table(rows: Sequence[Attempt], objective: Objective, name: st
 def values_text(rows: Iterable[Attempt], key: str) -> str:
     """The distinct values of these rows in a column."""
     known = (row.value(key, BLANK) for row in rows)
-    return ", ".join(dict.fromkeys(number_text(value) for value in known if value != BLANK))
+    return ", ".join(dict.fromkeys(number_text(value) for value in known if not is_blank(value)))
 
 
 def _text(key: str, row: Attempt) -> str:
