@@ -550,7 +550,7 @@ def results(
         top: Only the first N of each workload.
 
     Returns:
-        ``study``, then the columns of ``results.csv`` (seconds, GB of 2**30 bytes): numbers are numbers, whole ones
+        ``study``, then the columns of ``results.csv`` (seconds, GB of 2**30 bytes), each of the type of its values,
         also where some are missing. What could not be read of a study is a warning.
 
     Raises:

@@ -46,7 +46,7 @@ def test_a_notebook_gets_a_frame_and_its_best_model(tmp_path: Path, capfd: pytes
     assert (frame.status.tolist(), frame.attrs["folder"]) == (["completed"] * 2, str(out))
     assert frame.val_rmse.is_monotonic_increasing
     written = pd.read_csv(out / "results.csv", keep_default_na=False).set_index("trial_id")
-    shown = frame.set_index("trial_id").sort_index().fillna("")  # nothing beside a GPU: peak_ram_gb
+    shown = frame.set_index("trial_id").sort_index().astype(object).fillna("")  # nothing beside a GPU: peak_ram_gb
     pd.testing.assert_frame_equal(shown, written, check_dtype=False)
     assert capfd.readouterr().err == "", "neither Ray's banner nor its warnings show"
     model = tuner.load_best(out)

@@ -33,7 +33,7 @@ def of_values(*values: Any) -> pd.Series[Any]:
         ([True, ABSENT], "boolean"),
         ([1, 0.5], "float64"),
         ([0.5, ABSENT], "float64"),
-        (["a", "b"], "object"),
+        (["a", "b"], "str"),
         ([True, 1], "object"),
         ([2**70, 1], "object"),
         ([None, 0.1], "object"),

@@ -18,9 +18,9 @@ LARGEST = 2**63  # whole numbers of a column are smaller
 def frame_of(rows: Sequence[Attempt], names: Sequence[str] | None = None) -> pd.DataFrame:
     """Rows as a DataFrame with these columns, by default those of the CSV.
 
-    Whole numbers and booleans stay these where some are missing (``Int64``, ``boolean``). Columns of anything else
-    but numbers are of objects: there None is a value of a hyperparameter, one that is absent is NaN, and a text that
-    is blank is empty.
+    Whole numbers and booleans stay these where some are missing (``Int64``, ``boolean``), and texts are as pandas has
+    them. Columns of anything else but numbers are of objects: there None is a value of a hyperparameter, one that is
+    absent is NaN, and a text that is blank is empty.
     """
     import pandas as pd
 
@@ -42,6 +42,8 @@ def _column(values: Sequence[object]) -> pd.Series:
         kind = "boolean" if gaps else "bool"
     elif kinds == {int} and all(isinstance(value, int) and -LARGEST <= value < LARGEST for value in known):
         kind = "Int64" if gaps else "int64"
+    elif kinds == {str}:
+        return pd.Series(list(values))  # as pandas has texts
     else:
         kind = "float64" if kinds <= {int, float} and (float in kinds or not kinds) else "object"
     filled = [pd.NA if value is MISSING else value for value in values] if kind in ("boolean", "Int64") else values

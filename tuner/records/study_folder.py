@@ -182,8 +182,9 @@ class StudyFolder:
         return list(self._journal.rows)
 
     def recorded(self, record: StudyRecord) -> RecordedStudy:
-        """The study as it is now, as whoever opens the folder has it."""
-        return RecordedStudy(self.path, self.path.resolve().name, self.attempts(), record, self._objectives)
+        """The study as it is now, as whoever opens the folder has it, but with the defaults that its table has."""
+        attempts = with_defaults(self.attempts(), self.defaults)
+        return RecordedStudy(self.path, self.path.resolve().name, attempts, record, self._objectives)
 
     def rows(self) -> list[Attempt]:
         """The rows of the table for people: the latest attempt of each trial that has ended, in the order of trials.
