@@ -13,6 +13,7 @@ import torch
 from tests.records.test_study_folder import ESTIMATE, Killed, kill_at, names, never
 from tuner.machine import atomic_files
 from tuner.objective import Objective
+from tuner.records import study_folder
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import StudyRecord
 from tuner.records.weights import whose
@@ -176,4 +177,18 @@ def test_further_seeds_find_whose_weights_are_kept_by_what_they_hold(tmp_path: P
         study.ends(trial, value)
     assert study.kept == "b1"
     assert atomic_files.PARTIAL not in str(study.staged)
+    study.folder.close()
+
+
+def test_a_recorded_trial_is_ranked_once_among_those_that_can_be_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    rank = study_folder.ranked
+    monkeypatch.setattr(study_folder, "ranked", lambda rows, by: sizes.append(len(rows)) or rank(rows, by))
+    study = Study(tmp_path / "study", seeds=2)
+    study.folder.keep = "best"
+    for trial, value in {"a0": 0.5, "a1": 0.6, "b0": 0.3, "b1": 0.2, "c0": 0.1, "c1": 0.1}.items():
+        study.ends(trial, value)
+    assert (sizes, study.kept, names(tmp_path / "study" / "trials")) == ([1, 2, 3, 4, 3, 4], "a1", {"a1"})
     study.folder.close()

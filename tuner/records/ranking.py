@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
-from tuner.records.seed_statistics import averages, has_seeds, id_order
+from tuner.records.seed_statistics import by_mean, has_seeds, id_order
 from tuner.trial import FRONT
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ def ranked(rows: Sequence[Attempt], objective: Objective) -> list[Attempt]:
     """One workload's rows, the best first.
 
     Completed trials come first: by fronts if there are several objectives, which are the column ``front`` then; with
-    several seeds by the means of their configurations, as ``averages`` has them; then by their own values. Trials
+    several seeds by the means of their configurations, as ``by_mean`` has them; then by their own values. Trials
     that reported the metric without completing follow, then the others. Ties go to the lowest trial id.
     """
     several = has_seeds(rows) and not objective.others
-    means = averages(rows, objective) if several else []
-    places = {(average.study, average.name): place for place, average in enumerate(means)}
+    means = by_mean(rows, objective) if several else []
+    places = {(own[0].study, own[0].name): place for place, own in enumerate(means)}
 
     def order(pair: tuple[Attempt, Rank]) -> tuple[object, ...]:
         row, front = pair

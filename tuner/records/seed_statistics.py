@@ -77,17 +77,32 @@ def t_quantile(degrees: int) -> float:
 
 def interval_of(values: Sequence[float]) -> Interval:
     """The mean of one or more values with its 95 % interval."""
-    count = len(values)
-    scale = SCALE if max(map(abs, values)) > LARGEST_SUMMED else 1.0
-    scaled = [value / scale for value in values]
-    mean = statistics.fmean(scaled) * scale
+    count, scale = len(values), _scale(values)
     if count < 2:
-        return Interval(mean, None, count)
-    return Interval(mean, t_quantile(count - 1) * statistics.stdev(scaled) / math.sqrt(count) * scale, count)
+        return Interval(_mean(values), None, count)
+    deviation = statistics.stdev([value / scale for value in values])
+    return Interval(_mean(values), t_quantile(count - 1) * deviation / math.sqrt(count) * scale, count)
+
+
+def _mean(values: Sequence[float]) -> float:
+    scale = _scale(values)
+    return statistics.fmean([value / scale for value in values]) * scale
+
+
+def _scale(values: Sequence[float]) -> float:
+    return SCALE if max(map(abs, values)) > LARGEST_SUMMED else 1.0
 
 
 def averages(rows: Sequence[Attempt], objective: Objective) -> list[Average]:
-    """One workload's configurations over their seeds, the best first and those without a mean last.
+    """One workload's configurations over their seeds, in the order of ``by_mean``."""
+    found = [_average(own, objective.metric) for own in by_mean(rows, objective)]
+    if not has_seeds(rows) or not found[0].values:
+        return found
+    return [_judged(average, found[0], objective) for average in found]
+
+
+def by_mean(rows: Sequence[Attempt], objective: Objective) -> list[list[Attempt]]:
+    """The rows of each of one workload's configurations, the best first and those without a mean last.
 
     They are ranked by their means, with several seeds after those that have at least two completed ones; ties go to
     the lowest trial id.
@@ -95,11 +110,12 @@ def averages(rows: Sequence[Attempt], objective: Objective) -> list[Average]:
     by_name: dict[tuple[str, str], list[Attempt]] = {}
     for row in sorted(rows, key=id_order):
         by_name.setdefault((row.study, row.name), []).append(row)
-    found = [_average(own, objective.metric) for own in by_name.values()]
-    found.sort(key=lambda average: (len(average.values) < 2, _loss(average, objective)))
-    if not has_seeds(rows) or not found[0].values:
-        return found
-    return [_judged(average, found[0], objective) for average in found]
+
+    def order(own: Sequence[Attempt]) -> tuple[bool, float]:
+        values = _values(own, objective.metric)
+        return len(values) < 2, objective.loss(_mean([*values.values()])) if values else math.inf
+
+    return sorted(by_name.values(), key=order)
 
 
 def has_seeds(rows: Sequence[Attempt]) -> bool:
@@ -112,13 +128,13 @@ def id_order(row: Attempt) -> tuple[int, str]:
     return len(row.trial_id), row.trial_id
 
 
-def _loss(average: Average, objective: Objective) -> float:
-    return objective.loss(average.interval.mean) if average.interval else math.inf
+def _values(rows: Sequence[Attempt], metric: str) -> dict[int, float]:
+    completed = {row.seed: row.number(metric) for row in rows if row.status == "completed"}
+    return {seed: value for seed, value in completed.items() if math.isfinite(value)}
 
 
 def _average(rows: Sequence[Attempt], metric: str) -> Average:
-    completed = {row.seed: row.number(metric) for row in rows if row.status == "completed"}
-    values = {seed: value for seed, value in completed.items() if math.isfinite(value)}
+    values = _values(rows, metric)
     interval = interval_of(list(values.values())) if values else None
     found = Average(rows[0].name, len(rows), values, interval, study=rows[0].study)
     return replace(found, interval=replace(interval, half_width=None)) if interval and found.agrees else found

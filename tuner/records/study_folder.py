@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from operator import attrgetter
@@ -106,6 +106,7 @@ class StudyFolder:
         self._rows = {row.trial_id: row for row in attempts.rows}
         self._in_best: dict[str, str] = {}  # whose weights ``best.pt`` has, by workload
         self._weights: dict[str, set[str]] = {}  # whose weights are there or staged
+        self._folders: dict[str, set[str]] = {}  # whose folders are there, of those that may go
         self._csv_due = 0.0
         self._suggests = False  # whether the last line of the suggestions is its own
 
@@ -117,7 +118,7 @@ class StudyFolder:
                 path.unlink()
         for workload in self._objectives:
             self._find_weights(workload)
-            self._keep_weights(workload)
+            self._keep_weights(workload, self._contenders(workload, self._weights[workload]))
         for path in self.path.glob(f"{CHECKPOINTS}/*"):
             if row := self._rows.get(path.name.removesuffix(".pt")):
                 self._drop_checkpoint(row)
@@ -141,16 +142,22 @@ class StudyFolder:
         """
         row = replace(Attempt.of(outcome, estimate, times, order), code_version=self.code)
         with self._writing():
-            row, staged = self._stage(row, weights)
+            there = self._weights.setdefault(row.workload, set())
+            asked = there | ({row.trial_id} if row.status != "paused" else set())
+            wanted = self._contenders(row.workload, asked, row)
+            staged = None
+            if row.trial_id in wanted and row.status != "paused":
+                row, staged = self._stage(row, weights)
             try:
                 self._log(outcome)
             finally:  # the line is more important than the traceback
                 self._append(row, staged)
             if staged:
-                self._weights.setdefault(row.workload, set()).add(row.trial_id)
-            self._keep_weights(row.workload)
+                there.add(row.trial_id)
+            lost = row.trial_id in wanted and row.trial_id not in there
+            self._keep_weights(row.workload, self._contenders(row.workload, there) if lost else wanted)
             self._drop_checkpoint(row)
-            self._drop_folders(row.workload)
+            self._drop_folders(row, asked, wanted)
             if time.monotonic() >= self._csv_due:
                 self._write_csv()
         return row
@@ -215,23 +222,21 @@ class StudyFolder:
             return
         with self._writing(), closing(self._journal):
             for workload in self._objectives:
-                self._keep_weights(workload, at_end=True)
+                there = self._weights.get(workload, ())
+                self._keep_weights(workload, self._contenders(workload, there, at_end=True))
             self._write_csv()
         with suppress(OSError):  # trials that wrote nothing have left no folder there
             (self.path / TRIALS).rmdir()
 
     def _stage(self, row: Attempt, weights: Callable[[], bytes]) -> tuple[Attempt, Path | None]:
-        """Writes the weights if they may be the best, and returns their file. If that fails, the line says so.
+        """Writes the weights, which may be the best, and returns their file. If that fails, the line says so.
 
         An empty file says that a program has reported no checkpoint. It is not written where no other file is.
         """
-        there = self._weights.get(row.workload, ())
-        if row.status == "paused" or row.trial_id not in self._contenders(row.workload, row, there):
-            return row, None
         staged = self._staged(row.workload, row.trial_id)
         try:
             content = weights()
-            if not content and row.status != "completed" and row.trial_id in there:
+            if not content and row.status != "completed" and row.trial_id in self._weights[row.workload]:
                 return row, None  # those of an earlier attempt stay
             if content or next(self.path.glob(f"{self._best_path(row.workload).name}*"), None):
                 atomic_files.write_file(staged, content)
@@ -242,24 +247,25 @@ class StudyFolder:
         return row, staged
 
     def _contenders(
-        self, workload: str, new: Attempt | None = None, among: Collection[str] | None = None, *, at_end: bool = False
+        self, workload: str, asked: Collection[str], new: Attempt | None = None, *, at_end: bool = False
     ) -> list[str]:
-        """The trials that are the best or may become it: a ``new`` row's, and those ``among`` these ids, if given."""
-        objective = self._objectives[workload]
-        # Of one seed no other row counts, however many there are.
-        known = self._rows.values() if among is None or self.seeds > 1 else [self._rows[key] for key in among]
-        rows = {row.trial_id: row for row in (*known, *filter(None, [new])) if row.workload == workload}
-        order = ranked(list(rows.values()), objective)
+        """Those of the trials with these ids that are the best or may become it; ``new`` is a row not yet written."""
+        known = {**self._rows, new.trial_id: new} if new else self._rows
+        if self.seeds > 1:  # of one seed no other row counts, however many there are
+            names = {known[key].name for key in asked}
+            rows = [row for row in known.values() if row.workload == workload and row.name in names]
+        else:
+            rows = [known[key] for key in asked]
+        order = ranked(rows, self._objectives[workload])
         ended = Counter(row.name for row in order if (row.status not in GOES_ON if at_end else row.status in ENDED))
         unfinished = {row.name for row in order if ended[row.name] < self.seeds}  # seeds may still end otherwise
-        asked = rows if among is None else {*among, new.trial_id} if new else among
-        standing = [row for row in order if row.trial_id in asked and stands(row, objective)]
-        return [row.trial_id for row in contenders(standing, objective, unfinished)]
+        standing = [row for row in order if row.trial_id in asked and stands(row, self._objectives[workload])]
+        return [row.trial_id for row in contenders(standing, self._objectives[workload], unfinished)]
 
-    def _keep_weights(self, workload: str, *, at_end: bool = False) -> None:
-        """Makes ``best.pt`` that of the best trial, and drops the weights of those that cannot become it."""
+    def _keep_weights(self, workload: str, wanted: list[str]) -> None:
+        """Makes ``best.pt`` that of the first trial of those ``wanted``, and drops the weights of all others."""
         there = self._weights.get(workload, set())
-        if not (wanted := self._contenders(workload, among=there, at_end=at_end)):
+        if not wanted:
             return
         best, before, path = wanted[0], self._in_best.get(workload), self._best_path(workload)
         staged = self._staged(workload, best)
@@ -316,15 +322,22 @@ class StudyFolder:
             (self.path / CHECKPOINTS / f"{row.trial_id}.pt").unlink(missing_ok=True)
             shutil.rmtree(self.path / CHECKPOINTS / row.trial_id, ignore_errors=True)
 
-    def _drop_folders(self, workload: str) -> None:
-        """Removes the folders of a workload's trials that need not stay."""
+    def _drop_folders(self, new: Attempt, asked: Collection[str], wanted: Sequence[str]) -> None:
+        """Removes the folders of trials that need not stay as a ``new`` one has ended; of those ``asked`` the others.
+
+        What is ``wanted`` of these is known.
+        """
         if self.keep == "all":
             return
-        kept = self._contenders(workload) if self.keep == "best" else ()
-        for folder in (self.path / TRIALS).glob("*"):
-            row = self._rows.get(folder.name)
-            if row and row.workload == workload and row.status in ENDED and row.trial_id not in kept:
-                shutil.rmtree(folder, ignore_errors=True)
+        if new.workload not in self._folders:  # an earlier process may have left some
+            found = [self._rows.get(folder.name) for folder in (self.path / TRIALS).glob("*")]
+            self._folders[new.workload] = {row.trial_id for row in found if row and row.workload == new.workload}
+        there = self._folders[new.workload] | {new.trial_id}
+        known = wanted if there == asked else self._contenders(new.workload, there)
+        self._folders[new.workload] = kept = set(known if self.keep == "best" else ())
+        for trial_id in there - kept:
+            if self._rows[trial_id].status in ENDED:
+                shutil.rmtree(self.path / TRIALS / trial_id, ignore_errors=True)
 
     def _write_csv(self) -> None:
         atomic_files.replace_file(self.path / RESULTS, to_csv(self.rows()).encode(errors="replace"))
