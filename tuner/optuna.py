@@ -13,15 +13,15 @@ import optuna
 from tuner.decisions.packing import Plan
 from tuner.errors import ParameterError, WorkloadError, both_given, option
 from tuner.objective import Direction, Objective
+from tuner.records.recorded_study import open_study
 from tuner.records.study_record import OPTUNA_CALL, UNKNOWN, StudyRecord, read_study
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.study.live_search import Search
-from tuner.study.objective_trials import ObjectiveTrials
+from tuner.study.objective_trials import ObjectiveTrials, check_has_trials
 from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.selection import configurations_of
 from tuner.study.stored_options import to_stored, with_own
 from tuner.study.study import run_study
 from tuner.trial import MOST_TRIALS
@@ -61,10 +61,11 @@ def optimize(options: OptunaOptions) -> StudyResult:
     if (options.n_trials is not None and options.n_trials <= 0) or options.timeout == 0:  # as Optuna, nothing
         nothing = Plan((), 0, (), "uniform", 0, (), (), (), threads=1, bound="max_workers")
         return StudyResult(nothing, {}, workloads={objective.name: objective})
-    if settings.resume and study.get_trials(deepcopy=False):
+    if settings.resume:
+        check_has_trials(study, record, open_study(Path(settings.resume)).rows, option("resume", settings.resume))
         study.sampler.reseed_rng()  # a new sampler with the same seed would repeat its suggestions
     most = options.n_trials or 10 ** max(3, len(str(settings.num_samples))) - 1  # more would have longer ids
-    before = configurations_of(objective, record.configurations, "study.json") if record.configurations else []
+    before = list(record.configurations)  # two may be equal, as objectives choose the values
     with closing(ObjectiveTrials(study, objective, callbacks, options.timeout, record.id)) as trials:
         selected = Selected(
             [Selection(objective, lambda: None, before, compared_by)],

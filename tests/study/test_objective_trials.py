@@ -185,6 +185,31 @@ def test_more_trials_are_added_to_a_study_that_is_resumed(tmp_path: Path) -> Non
     assert len(study.trials) == 4
 
 
+def test_a_study_that_lacks_the_trials_of_a_folder_does_not_go_on_with_it(tmp_path: Path) -> None:
+    study, out = optuna.create_study(), tmp_path / "out"
+    tuner.optuna.optimize(study, conditional, 2, output=out, **CALL)
+    before = {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    for other in (optuna.create_study(study_name="b"), optuna.create_study(directions=["minimize", "maximize"])):
+        with pytest.raises(InputError, match=r"is another one, and lacks its trial-0, trial-1: load its own from an"):
+            tuner.optuna.optimize(other, conditional, 4, resume=out)
+        assert not other.trials and before == {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    other.add_trials([optuna.create_trial(values=[1.0, 2.0])] * 2)
+    with pytest.raises(InputError, match="is another one"):
+        tuner.optuna.optimize(other, conditional, 4, resume=out)
+
+
+def test_a_folder_that_an_earlier_version_has_mixed_goes_on_with_the_larger_study(tmp_path: Path) -> None:
+    study, other, out = optuna.create_study(), optuna.create_study(), tmp_path / "out"
+    tuner.optuna.optimize(study, conditional, 2, output=out, **CALL)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tuner.optuna.check_has_trials", lambda *_: None)
+        tuner.optuna.optimize(other, conditional, 3, resume=out)
+    with pytest.raises(InputError, match="lacks its trial-1"):
+        tuner.optuna.optimize(other, conditional, 4, resume=out)
+    result = tuner.optuna.optimize(study, conditional, 4, resume=out)
+    assert sorted(row.name for row in result.trials) == ["trial-0", "trial-0", "trial-1", "trial-2"]
+
+
 def test_a_sampler_with_a_seed_does_not_repeat_the_trials_of_a_study_that_is_resumed(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path}/mine.db"
     for number, where in ((2, {"output": tmp_path / "out", **CALL}), (4, {"resume": tmp_path / "out"})):
