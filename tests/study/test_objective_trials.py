@@ -299,8 +299,38 @@ def test_no_trials_are_no_mistake_and_leave_no_folder(
     study = optuna.create_study()
     result = tuner.optuna.optimize(study, conditional, number, **CALL)
     assert (len(result.trials), result.folder, study.trials, list(tmp_path.iterdir())) == (0, None, [], [])
-    assert tuner.optuna.optimize(study, conditional, 1, output="out", **CALL).trials
-    assert not tuner.optuna.optimize(study, conditional, number, resume="out").trials and len(study.trials) == 1
+    with pytest.raises(InputError, match=r"best_config: a call that ran nothing \(n_trials=0 or timeout=0\) has no"):
+        print(result.best_config)
+    assert repr(result) == "StudyResult(nothing was run)"
+
+
+@pytest.mark.parametrize("number", [0, -3])
+def test_no_more_trials_give_the_result_of_the_folder(number: int, tmp_path: Path) -> None:
+    study, out = optuna.create_study(), tmp_path / "out"
+    first = tuner.optuna.optimize(study, conditional, 3, output=out, **CALL)
+    before = {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    again = tuner.optuna.optimize(study, conditional, number, resume=out)
+    assert (again.best_config, again.best_value, again.rows) == (first.best_config, first.best_value, first.rows)
+    assert repr(again) == repr(first) and again.folder == first.folder and len(study.trials) == 3
+    assert before == {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    with pytest.raises(InputError, match="its workload is 'conditional', not 'unlike'"):
+        tuner.optuna.optimize(study, unlike, number, resume=out)
+
+
+def unlike(trial: Any) -> float:
+    """Another objective."""
+    return 0.0
+
+
+def test_trials_of_a_study_that_is_resumed_count(tmp_path: Path) -> None:
+    study, out = optuna.create_study(), tmp_path / "out"
+    tuner.optuna.optimize(study, conditional, 3, output=out, **CALL)
+    for number, said in (
+        (2, "has 3, and they count, too: give 5 for 2 more, or 0 for none"),
+        (1000, "at most 999, or"),
+    ):
+        with pytest.raises(InputError, match=f"n_trials={number}: .*{said}"):
+            tuner.optuna.optimize(study, conditional, number, resume=out)
 
 
 def test_parameters_keep_their_types_in_rows(tmp_path: Path) -> None:
