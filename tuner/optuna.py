@@ -13,15 +13,16 @@ import optuna
 from tuner.decisions.packing import Plan
 from tuner.errors import ParameterError, WorkloadError, both_given, option
 from tuner.objective import Direction, Objective
+from tuner.records.recorded_study import open_study
 from tuner.records.study_record import OPTUNA_CALL, UNKNOWN, StudyRecord, read_study
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
 from tuner.study.live_search import Search
-from tuner.study.objective_trials import ObjectiveTrials
+from tuner.study.objective_trials import ObjectiveTrials, check_has_trials
 from tuner.study.prepare import Selected
-from tuner.study.result import StudyResult
-from tuner.study.selection import configurations_of
+from tuner.study.result import NOT_RUN, StudyResult
+from tuner.study.resume import check_same
 from tuner.study.stored_options import to_stored, with_own
 from tuner.study.study import run_study
 from tuner.trial import MOST_TRIALS
@@ -37,7 +38,8 @@ def optimize(options: OptunaOptions) -> StudyResult:
 
     It does what ``study.optimize`` does with the same arguments, with any storage, sampler and pruner. The study then
     has its trials and ``best_params`` as usual. A trial that runs out of memory is tried again with more, with the
-    same suggestions and as the same trial of the study. With ``n_trials=0`` or less nothing runs or is written.
+    same suggestions and as the same trial of the study. With ``n_trials=0`` or less nothing runs or is written,
+    and the result is that of the folder to resume, if there is one.
 
     Returns:
         What tuner has recorded of the trials.
@@ -58,13 +60,18 @@ def optimize(options: OptunaOptions) -> StudyResult:
     objective = OptunaObjective(options.objective, names, catch)
     callbacks = _tuple("callbacks", options.callbacks or (), "functions of a study and a trial", callable)
     settings, record = _settings(options)
+    found, where = NOT_RUN, option("resume", settings.resume)
+    if settings.resume:
+        found = open_study(Path(settings.resume), where)
+        check_has_trials(study, record, found.rows, where)
     if (options.n_trials is not None and options.n_trials <= 0) or options.timeout == 0:  # as Optuna, nothing
+        check_same(record, replace(record, workload=objective.name) if record.known else record, str(settings.resume))
         nothing = Plan((), 0, (), "uniform", 0, (), (), (), threads=1, bound="max_workers")
-        return StudyResult(nothing, {}, workloads={objective.name: objective})
-    if settings.resume and study.get_trials(deepcopy=False):
+        return StudyResult(nothing, {}, found, {objective.name: objective}).with_objects()
+    if settings.resume:
         study.sampler.reseed_rng()  # a new sampler with the same seed would repeat its suggestions
     most = options.n_trials or 10 ** max(3, len(str(settings.num_samples))) - 1  # more would have longer ids
-    before = configurations_of(objective, record.configurations, "study.json") if record.configurations else []
+    before = list(record.configurations)  # two may be equal, as objectives choose the values
     with closing(ObjectiveTrials(study, objective, callbacks, options.timeout, record.id)) as trials:
         selected = Selected(
             [Selection(objective, lambda: None, before, compared_by)],
@@ -98,9 +105,15 @@ def _settings(options: OptunaOptions) -> tuple[Settings, StudyRecord]:
     settings = with_own(record, settings)
     has = len(record.configurations)
     known = settings.num_samples or has
-    if number and not has <= number < 10 ** max(3, len(str(known))):
-        rule = f"{folder} has {has} already, and ids of {max(3, len(str(known)))} digits"
-        raise ParameterError("n_trials", number, rule, "give no fewer, or start a new study")
+    if 0 < number < has:
+        rule, remedy = (
+            f"{folder} has {has}, and they count, too",
+            f"give {has + number} for {number} more, or 0 for none",
+        )
+        raise ParameterError("n_trials", number, rule, remedy)
+    if number > (most := 10 ** max(3, len(str(known))) - 1):
+        rule = f"{folder} has trial ids of {len(str(most))} digits"
+        raise ParameterError("n_trials", number, rule, f"give at most {most}, or start a new study")
     return settings.changed(num_samples=max(known, number)), record
 
 

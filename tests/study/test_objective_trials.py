@@ -185,6 +185,31 @@ def test_more_trials_are_added_to_a_study_that_is_resumed(tmp_path: Path) -> Non
     assert len(study.trials) == 4
 
 
+def test_a_study_that_lacks_the_trials_of_a_folder_does_not_go_on_with_it(tmp_path: Path) -> None:
+    study, out = optuna.create_study(), tmp_path / "out"
+    tuner.optuna.optimize(study, conditional, 2, output=out, **CALL)
+    before = {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    for other in (optuna.create_study(study_name="b"), optuna.create_study(directions=["minimize", "maximize"])):
+        with pytest.raises(InputError, match=r"is another one, and lacks its trial-0, trial-1: load its own from an"):
+            tuner.optuna.optimize(other, conditional, 4, resume=out)
+        assert not other.trials and before == {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    other.add_trials([optuna.create_trial(values=[1.0, 2.0])] * 2)
+    with pytest.raises(InputError, match="is another one"):
+        tuner.optuna.optimize(other, conditional, 4, resume=out)
+
+
+def test_a_folder_that_an_earlier_version_has_mixed_goes_on_with_the_larger_study(tmp_path: Path) -> None:
+    study, other, out = optuna.create_study(), optuna.create_study(), tmp_path / "out"
+    tuner.optuna.optimize(study, conditional, 2, output=out, **CALL)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tuner.optuna.check_has_trials", lambda *_: None)
+        tuner.optuna.optimize(other, conditional, 3, resume=out)
+    with pytest.raises(InputError, match="lacks its trial-1"):
+        tuner.optuna.optimize(other, conditional, 4, resume=out)
+    result = tuner.optuna.optimize(study, conditional, 4, resume=out)
+    assert sorted(row.name for row in result.trials) == ["trial-0", "trial-0", "trial-1", "trial-2"]
+
+
 def test_a_sampler_with_a_seed_does_not_repeat_the_trials_of_a_study_that_is_resumed(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path}/mine.db"
     for number, where in ((2, {"output": tmp_path / "out", **CALL}), (4, {"resume": tmp_path / "out"})):
@@ -274,8 +299,38 @@ def test_no_trials_are_no_mistake_and_leave_no_folder(
     study = optuna.create_study()
     result = tuner.optuna.optimize(study, conditional, number, **CALL)
     assert (len(result.trials), result.folder, study.trials, list(tmp_path.iterdir())) == (0, None, [], [])
-    assert tuner.optuna.optimize(study, conditional, 1, output="out", **CALL).trials
-    assert not tuner.optuna.optimize(study, conditional, number, resume="out").trials and len(study.trials) == 1
+    with pytest.raises(InputError, match=r"best_config: a call that ran nothing \(n_trials=0 or timeout=0\) has no"):
+        print(result.best_config)
+    assert repr(result) == "StudyResult(nothing was run)"
+
+
+@pytest.mark.parametrize("number", [0, -3])
+def test_no_more_trials_give_the_result_of_the_folder(number: int, tmp_path: Path) -> None:
+    study, out = optuna.create_study(), tmp_path / "out"
+    first = tuner.optuna.optimize(study, conditional, 3, output=out, **CALL)
+    before = {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    again = tuner.optuna.optimize(study, conditional, number, resume=out)
+    assert (again.best_config, again.best_value, again.rows) == (first.best_config, first.best_value, first.rows)
+    assert repr(again) == repr(first) and again.folder == first.folder and len(study.trials) == 3
+    assert before == {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    with pytest.raises(InputError, match="its workload is 'conditional', not 'unlike'"):
+        tuner.optuna.optimize(study, unlike, number, resume=out)
+
+
+def unlike(trial: Any) -> float:
+    """Another objective."""
+    return 0.0
+
+
+def test_trials_of_a_study_that_is_resumed_count(tmp_path: Path) -> None:
+    study, out = optuna.create_study(), tmp_path / "out"
+    tuner.optuna.optimize(study, conditional, 3, output=out, **CALL)
+    for number, said in (
+        (2, "has 3, and they count, too: give 5 for 2 more, or 0 for none"),
+        (1000, "at most 999, or"),
+    ):
+        with pytest.raises(InputError, match=f"n_trials={number}: .*{said}"):
+            tuner.optuna.optimize(study, conditional, number, resume=out)
 
 
 def test_parameters_keep_their_types_in_rows(tmp_path: Path) -> None:

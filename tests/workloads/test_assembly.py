@@ -77,6 +77,32 @@ def test_lines_below_a_heading_are_of_its_epoch_and_others_stand_for_themselves(
     ]
 
 
+def test_a_printed_heading_counts_unless_rows_say_where_they_belong(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = ['{"acc": 0.8}', '{"loss": 0.5}', '{"acc": 0.9}', '{"loss": 0.4}']
+    expected = [(1, {"acc": 0.8, "loss": 0.5}), (2, {"acc": 0.9, "loss": 0.4})]
+    for heading in ("Epoch {}", "--- EPOCH [{}/2] ---", "epoch: {} of 2"):
+        assert printed(heading.format(1), *rows[:2], heading.format(2), *rows[2:]) == expected
+    pattern = r"loss (?P<loss>\S+)|acc (?P<acc>\S+)"
+    assert (
+        printed("Epoch 1/2", "loss 0.5", "acc 0.8", "Epoch 2/2", "acc 0.9", "loss 0.4", pattern=pattern) == expected
+    )
+    steps = [f'{{"step": {step}, "{name}": {step}}}' for step in (1, 2) for name in ("acc", "loss")]
+    assert printed("Epoch 1", *steps) == printed(*steps[:2], "Epoch 2", *steps[2:]) == printed(*steps)
+    assert printed("Epoch 1 took 3 s", "Epoch 1.5", rows[1], "Epoch 2: 50%", rows[3]) == [
+        (None, {"loss": 0.5}),
+        (None, {"loss": 0.4}),
+    ]
+    assert not capsys.readouterr().out
+
+
+def test_what_no_report_has_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    printed(*['{"acc": 0.8, "lr": 1}', '{"loss": 0.5, "lr": 1}'] * 2)
+    assert (
+        capsys.readouterr().out
+        == "tuner: no report has acc: print it in the line of loss, or name the epoch in both\n"
+    )
+
+
 def test_each_value_of_the_metric_is_a_report_and_whole_epochs_count() -> None:
     lines = ['{"epoch": 1.0, "loss": 4}', '{"epoch": 1.0, "loss": 3}', '{"epoch": 1.5, "loss": 2}', '{"loss": 1}']
     assert printed(*lines) == [(1, {"loss": 4}), (None, {"loss": 3}), (None, {"loss": 2}), (None, {"loss": 1})]

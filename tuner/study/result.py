@@ -81,7 +81,7 @@ class StudyResult:
     def __fspath__(self) -> str:
         """The study's folder, so that a result can be given wherever a folder is expected."""
         if self.folder is None:
-            raise InputError("a dry run has no folder")
+            raise InputError(f"{self._unrun} has no folder")
         return str(self.folder)
 
     @property
@@ -133,7 +133,8 @@ class StudyResult:
     def __repr__(self) -> str:
         """The study in a line."""
         if self.folder is None:
-            return f"StudyResult(dry run of {count_text(len(self.estimates), 'trial')})"
+            trials = count_text(len(self.estimates), "trial")
+            return f"StudyResult(dry run of {trials})" if self.plan.devices else "StudyResult(nothing was run)"
         counts = Counter(trial.status for trial in self.trials)
         told = [", ".join(f"{number} {status}" for status, number in counts.items())]
         for workload, objective in self.objectives.items():
@@ -146,9 +147,14 @@ class StudyResult:
         """The trials as a table in a notebook."""
         return self.to_frame()._repr_html_() if self.trials else None
 
+    @property
+    def _unrun(self) -> str:
+        """What has no results."""
+        return "a dry run" if self.plan.devices else "a call that ran nothing (n_trials=0 or timeout=0)"
+
     def _only_workload(self, asked: str) -> Trainable:
         if self.folder is None:
-            raise InputError(f"{asked}: a dry run has no results")
+            raise InputError(f"{asked}: {self._unrun} has no results")
         if len(self.workloads) != 1:
             named = " and ".join(self.workloads)
             raise InputError(f"{asked}: the study is of {named}: use to_frame(), or tuner.load_best(folder, name)")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import MissingMetric, WorkloadError, one_line, option
-from tuner.workloads.assembly import Assembly, Row
+from tuner.workloads.assembly import PLACES, Assembly, Row
 from tuner.workloads.metrics_files import MetricsFiles, number
 from tuner.workloads.session import Session
 
@@ -28,6 +28,7 @@ SHOWN = 200  # characters of a line in a trial's row
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # of a terminal, such as a colour
 RANK = re.compile(r"^\[rank\d+\]: ", re.M)  # what torch.distributed puts before a line
 TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n)+(?P<said>\S.*)", re.M)
+HEADING = re.compile(r"[\W_]*epoch[\W_]*(\d{1,9})(?:\s*(?:/|of)\s*\d+)?[\W_]*", re.I)  # a line such as "Epoch 1/5"
 LOOK_SECONDS = 1.0  # between two looks into files
 PATTERN_SECONDS = 1.0  # for one line
 OF_LAUNCHERS = ("ChildFailedError", "CalledProcessError")  # which only say that another process has failed
@@ -49,7 +50,9 @@ class Reports:
         self._lock = threading.RLock()
         self._line = ""
         self._broken = ""
-        self._others: dict[str, None] = {}  # what was reported without the metric
+        self._others: dict[str, None] = {}  # numbers that came without the metric
+        self._told: set[str] = set(PLACES)  # what reports have had
+        self._placed = False  # whether rows say where they belong, so that headings do not count
 
     def feed(self, text: str, *, last: bool = False) -> None:
         """Reports what the complete lines say, with a last one that was begun before, and new rows of files."""
@@ -72,6 +75,10 @@ class Reports:
         """Reports what is left; raises ``WorkloadError`` if all that was reported is damaged."""
         self.rest()
         if self._session.reports:
+            if lost := ", ".join(name for name in self._others if name not in self._told):
+                print(
+                    f"tuner: no report has {lost}: print it in the line of {self._metric}, or name the epoch in both"
+                )
             return
         if self._others:
             raise MissingMetric(f"it reported {', '.join(self._others)}, but not {self._metric}")
@@ -89,11 +96,13 @@ class Reports:
             else:
                 self._take(said)
                 return
-        if self._pattern:
-            self._match(self._pattern, line)
+        if self._pattern and self._match(self._pattern, line):
+            return
+        if not self._placed and (heading := HEADING.fullmatch(line)):
+            self._report(self._made.add({"epoch": int(heading[1])}))
 
-    def _match(self, pattern: regex.Pattern[str], line: str) -> None:
-        """Reports the last match in a line."""
+    def _match(self, pattern: regex.Pattern[str], line: str) -> bool:
+        """Reports the last match in a line, and returns whether there is one."""
         try:
             matches = list(pattern.finditer(line, timeout=PATTERN_SECONDS))
         except TimeoutError:
@@ -102,10 +111,14 @@ class Reports:
         if matches:
             named = matches[-1].groupdict() or {self._metric: matches[-1][1]}
             self._take({name: number(text) for name, text in named.items() if text is not None})
+        return bool(matches)
 
     def _take(self, said: Row) -> None:
+        if not self._placed and said.keys() & {*PLACES}:
+            self._placed = True
+            self._report(self._made.add({}))  # no heading
         if self._metric not in said:
-            self._others |= dict.fromkeys(said)
+            self._others |= dict.fromkeys(name for name, value in said.items() if isinstance(value, (int, float)))
         self._report(self._made.add(said))
 
     def _report(self, rows: Iterator[Row]) -> None:
@@ -114,6 +127,7 @@ class Reports:
             kept = {
                 name: value for name, value in said.items() if isinstance(value, (int, float)) or name == self._metric
             }
+            self._told.update(kept)
             self._session.report(kept, epoch if isinstance(epoch, int) else None)
 
 
