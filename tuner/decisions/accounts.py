@@ -1,7 +1,5 @@
 """What of each device is given to trials, and kept for ranks."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

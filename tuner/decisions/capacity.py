@@ -1,7 +1,5 @@
 """How many trials fit by the devices' memory, the CPU cores and the RAM of GPUs' hosts."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from bisect import bisect_right

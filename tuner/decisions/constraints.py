@@ -1,7 +1,5 @@
 """Constraints on what a trial takes or reports, such as ``estimated_gb <= 2``: parsed, never evaluated as code."""
 
-from __future__ import annotations
-
 import math
 import operator
 import re

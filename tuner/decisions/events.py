@@ -5,8 +5,6 @@ decisions of a policy (``policies.py``). On disk are ``Reported``, ``Ended`` and
 Times are seconds of the study's clock, which never goes back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Trials of several ranks, which start all at once or not at all."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Decides which trial starts next and where, and keeps the memory accounts of a plan's devices."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections import Counter, defaultdict

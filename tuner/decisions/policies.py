@@ -13,8 +13,6 @@ asks them in this order. It matters: a suggestion that fits no device is dropped
     Packing         which trial starts, where, and with how much memory     this module and ``packer.py``
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 ``Group`` holds trials of about the same needs, so that what fits a device is found without going through them all.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left, insort
 from itertools import count

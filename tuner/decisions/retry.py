@@ -1,7 +1,5 @@
 """Decides whether a failed attempt is retried, after which delay and with how much memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ An epoch of a trial takes what its own epochs took. Before the first, it follows
 size: the seconds that were expected of an epoch, or the activations where nothing was expected of some trials.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from bisect import bisect

@@ -1,7 +1,5 @@
 """Decides that a study ends before its trials have: they fail alike, the target is reached, or nothing improves."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

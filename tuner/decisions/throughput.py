@@ -6,8 +6,6 @@ trials become m, and the epochs of those that ran before and after become s time
 m / (n · s) times as high.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Set
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 A study that runs, one that is resumed and one that is simulated differ in executor, clock and listener.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """An attempt, which is a line of the journal. A trial's latest attempt is a row of the CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Checks what is read from a study's files; a message names the file and the field."""
 
-from __future__ import annotations
-
 import gc
 import json
 import math

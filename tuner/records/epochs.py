@@ -4,8 +4,6 @@ Each line is written at once and not synced to the disk. Without the file, curve
 pruner and search know the ends of trials alone.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

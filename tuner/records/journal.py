@@ -1,7 +1,5 @@
 """The journal of a study: ``attempts.jsonl``."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

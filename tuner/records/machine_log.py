@@ -3,8 +3,6 @@
 With several machines it is the one that runs the study. Without the file, only the plot is missing.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 import time

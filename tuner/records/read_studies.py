@@ -1,7 +1,5 @@
 """Reads ended and running studies: folders with a journal, and CSV files. Nothing is written."""
 
-from __future__ import annotations
-
 import csv
 import os
 from collections import Counter

@@ -1,7 +1,5 @@
 """A study as it is on the disk, ended or not: what every table, figure, page and result is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

@@ -16,8 +16,6 @@ fixed column is meant. A value may have quotes, and nothing in it is ever execut
   ``error!=""`` selects the rows that have an error.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -9,8 +9,6 @@ Source: NIST/SEMATECH e-Handbook of Statistical Methods, 7.2.2.1 and 7.3.1.1 (pa
 is no correction for multiple comparisons, nor for choosing the best by the same values.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

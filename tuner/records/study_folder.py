@@ -1,7 +1,5 @@
 """Writing a study's folder: the journal of attempts, the CSV with a row for each trial, and the best weights."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

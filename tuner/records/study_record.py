@@ -1,7 +1,5 @@
 """``study.json``: the description of a study, and ``suggestions.jsonl``: what a search has added to it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -4,8 +4,6 @@ Where a table is too wide, the columns that can be spared are left out first. If
 follow in a block below. Nothing is cut.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass

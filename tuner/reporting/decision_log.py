@@ -4,8 +4,6 @@ What ``logging.getLogger("tuner.decisions")`` is told goes into a file of the st
 ``TUNER_LOG=debug``, or ``--debug`` in a terminal, shows it as well, and so does a program that logs at that level.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -1,7 +1,5 @@
 """Serves the page of a running study on the loopback address."""
 
-from __future__ import annotations
-
 import errno
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Formats numbers and other values for people."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

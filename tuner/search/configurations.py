@@ -8,8 +8,6 @@ It is YAML, TOML or JSON; Python may give the same content as a mapping, or the 
 as in ``results.csv``. The keys of a grid and of a space are hyperparameters, whatever they are called.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The configurations of a space that no result changes: a grid, or random draws of Optuna's."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Source: M. Jaderberg et al., Population Based Training of Neural Networks, arXiv
 probabilities are the defaults of Ray Tune.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 

@@ -1,7 +1,5 @@
 """The one adapter between Optuna's studies and ours."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -3,8 +3,6 @@
 Each sentence gives its figures and names an option. Nothing is said without a reason.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """``batch_size: auto``: the largest batch that fits a worker's share of a uniform plan."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

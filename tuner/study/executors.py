@@ -1,7 +1,5 @@
 """Chooses where a study's trials run: in this process, in a child process, or in Ray's workers."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

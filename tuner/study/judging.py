@@ -1,7 +1,5 @@
 """Decides which running trials end early: pruners, and the search itself, are told what trials report."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from copy import deepcopy
 

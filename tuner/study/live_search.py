@@ -1,7 +1,5 @@
 """A search that suggests trials while others run, each estimated as it comes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ first. What a member takes over is decided when there is room for it, by what ot
 So all train equally long, however many run at once.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from random import Random

@@ -1,7 +1,5 @@
 """Trains what a study's trials need first, such as a teacher: once, as a small study of its own."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

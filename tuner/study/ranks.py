@@ -1,7 +1,5 @@
 """Refuses trials of several ranks that cannot be, with the key or the option that asks for them."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Sequence

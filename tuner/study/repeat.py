@@ -1,7 +1,5 @@
 """How to run a trial of a study again: the command or the call that is shown with it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

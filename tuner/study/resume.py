@@ -1,7 +1,5 @@
 """Resuming a study: whether it is the same study, and the events in its journal."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import math

@@ -1,7 +1,5 @@
 """The first stage: from options to what is to be tried."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

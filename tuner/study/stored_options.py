@@ -1,7 +1,5 @@
 """A study's options as ``study.json`` keeps them, and those of a study that is resumed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@
 ``tuner.study.select`` is the first, ``prepare.py`` has the next two, ``execute.py`` and ``ending.py`` the last.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack, closing
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 It holds everything that the remaining training depends on, so that a resumed training gives the same result.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The training loop of all workloads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from itertools import count

@@ -1,7 +1,5 @@
 """Runs a trial's own program in a thread that waits at each report until the study has taken it."""
 
-from __future__ import annotations
-
 import importlib
 import operator
 import os

@@ -6,8 +6,6 @@
 The last checkpoint and the one of the best report are kept.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """An Optuna objective as a trial: what it asks of its ``trial`` is answered by the study's process."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

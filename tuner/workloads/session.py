@@ -1,7 +1,5 @@
 """What a trial's own program says: ``tuner.report`` and ``tuner.checkpoint`` in a function or a script."""
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The selected configurations of a workload, and a workload with its data."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The fronts of trials with several objectives, and how the first front grew."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """How the hyperparameters of a population changed while it was trained."""
 
-from __future__ import annotations
-
 from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures.chart import Chart, plain
 from tuner.reporting.figures.style import colour, house_style, shade

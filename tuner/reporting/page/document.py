@@ -1,7 +1,5 @@
 """The page as an HTML file that works offline."""
 
-from __future__ import annotations
-
 import base64
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """Pieces of HTML that the page's sections share. They escape all texts."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from html import escape

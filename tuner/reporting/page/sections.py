@@ -1,7 +1,5 @@
 """The content of a study's page as HTML. Each text is escaped where it is inserted."""
 
-from __future__ import annotations
-
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The content of the page that compares several studies."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

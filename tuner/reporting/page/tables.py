@@ -1,7 +1,5 @@
 """The page's tables: all trials with the values of ``results.csv``, and configurations over their seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
