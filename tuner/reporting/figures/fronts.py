@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -79,7 +80,8 @@ def hypervolume(study: RecordedStudy, workload: str) -> Chart:
 
 
 def _ranked(study: RecordedStudy, workload: str) -> list[Attempt]:
-    return [row for row in study.of_workload(workload) if FRONT in row.metrics]
+    rows, objective = study.of_workload(workload), study.objectives[workload]
+    return [row for row in rows if FRONT in row.metrics and all(map(math.isfinite, row.losses(objective)))]
 
 
 def _reference(objective: Objective, rows: Sequence[Attempt]) -> float:
