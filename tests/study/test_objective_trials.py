@@ -180,6 +180,33 @@ def test_an_infinitely_good_value_is_the_best_as_in_optuna_and_an_infinitely_bad
     assert [row.name for row in result.trials].index("trial-1") == (3 if bad else 0)
 
 
+@pytest.mark.parametrize("by_sampler", [False, True])
+def test_a_trial_that_breaks_the_studys_constraints_is_not_the_best(by_sampler: bool, tmp_path: Path) -> None:
+    def objective(trial: Any) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        trial.set_user_attr("c", (least - x,))
+        if not by_sampler:
+            trial.set_constraint("0", least - x)
+        tuner.report(value=x, checkpoint={"x": x})
+        return float(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        function = (lambda trial: trial.user_attrs["c"]) if by_sampler else None
+        sampler = optuna.samplers.TPESampler(seed=1, constraints_func=function)
+    study, least = optuna.create_study(sampler=sampler), 0.5
+    result = tuner.optuna.optimize(study, objective, 6, output=tmp_path / "out", **CALL)
+    assert result.best_config == result.best_model() == study.best_params
+    assert {row.status for row in result.trials} == {"completed", "infeasible"}
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
+    study, least = optuna.create_study(sampler=sampler), 2
+    result = tuner.optuna.optimize(study, objective, 2, output=tmp_path / "none", **CALL)
+    why = r"no trial (of this table )?keeps the constraints: constraint 0 is 1\.\d+, not <= 0 \(trial-\d\)$"
+    for asked in (lambda: result.best_config, result.best_model, lambda: result.best):
+        with pytest.raises(InputError, match=why):
+            asked()
+
+
 def test_a_study_that_was_killed_goes_on_with_the_trial_that_it_had_begun(tmp_path: Path) -> None:
     optuna.create_study(study_name="mine", storage=f"sqlite:///{tmp_path}/mine.db")
     (tmp_path / "mine.py").write_text(SCRIPT)
@@ -251,7 +278,7 @@ def test_what_was_recorded_before_a_kill_is_told_to_the_study(tmp_path: Path) ->
 
     objective = OptunaObjective(conditional)
     assert told("completed", {"value": 0.25}) is TrialState.COMPLETE
-    assert told("diverged", {"value": math.inf}) is TrialState.COMPLETE
+    assert told("diverged", {"value": math.inf}) is told("infeasible", {"value": 0.5}) is TrialState.COMPLETE
     assert told("diverged", {}) is told("failed", {}) is TrialState.FAIL
 
 
