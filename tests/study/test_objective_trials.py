@@ -148,7 +148,9 @@ def test_infinite_values_are_told_and_kept_as_what_they_are(tmp_path: Path) -> N
     result = tuner.optuna.optimize(study, penalised, 3, output=tmp_path / "out", **CALL)
     assert [trial.state for trial in study.trials] == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.FAIL]
     assert (study.trials[0].values[0], study.trials[1].values[1]) == (math.inf, -math.inf)
-    assert result.folder is not None
+    assert result.folder is not None and {row.name for row in result.best_trials} == {
+        f"trial-{trial.number}" for trial in study.best_trials
+    }
     rows = {row.trial_id: row.metrics for row in read_attempts(result.folder / "attempts.jsonl")[0]}
     assert (rows["t001"]["value_0"], rows["t002"]["value_1"]) == (math.inf, -math.inf)
     assert "Infinity" not in (result.folder / "attempts.jsonl").read_text()
@@ -157,6 +159,52 @@ def test_infinite_values_are_told_and_kept_as_what_they_are(tmp_path: Path) -> N
     tuner.export(result.folder, optuna=f"sqlite:///{tmp_path}/a.db", study_name="mine")
     exported = optuna.load_study(study_name="mine", storage=f"sqlite:///{tmp_path}/a.db").trials
     assert [trial.values for trial in exported][:2] == [trial.values for trial in study.trials][:2]
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+def test_an_infinitely_good_value_is_the_best_as_in_optuna_and_an_infinitely_bad_one_is_not(
+    direction: str, value: float, tmp_path: Path
+) -> None:
+    def objective(trial: Any) -> float:
+        found = value if trial.suggest_int("x", trial.number, trial.number) == 1 else float(trial.number)
+        tuner.report(value=found, checkpoint={"number": trial.number})
+        return found
+
+    study = optuna.create_study(direction=direction, sampler=optuna.samplers.RandomSampler())
+    result = tuner.optuna.optimize(study, objective, 4, output=tmp_path / "out", **{**CALL, "report": True})
+    assert (result.best_config, result.best_value) == (study.best_params, study.best_value)
+    assert result.best_model() == {"number": study.best_trial.number}
+    assert {row.status for row in result.trials} == {"completed"}
+    bad = (value > 0) == (direction == "minimize")
+    assert [row.name for row in result.trials].index("trial-1") == (3 if bad else 0)
+
+
+@pytest.mark.parametrize("by_sampler", [False, True])
+def test_a_trial_that_breaks_the_studys_constraints_is_not_the_best(by_sampler: bool, tmp_path: Path) -> None:
+    def objective(trial: Any) -> float:
+        x = trial.suggest_float("x", 0, 1)
+        trial.set_user_attr("c", (least - x,))
+        if not by_sampler:
+            trial.set_constraint("0", least - x)
+        tuner.report(value=x, checkpoint={"x": x})
+        return float(x)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        function = (lambda trial: trial.user_attrs["c"]) if by_sampler else None
+        sampler = optuna.samplers.TPESampler(seed=1, constraints_func=function)
+    study, least = optuna.create_study(sampler=sampler), 0.5
+    result = tuner.optuna.optimize(study, objective, 6, output=tmp_path / "out", **CALL)
+    assert result.best_config == result.best_model() == study.best_params
+    assert {row.status for row in result.trials} == {"completed", "infeasible"}
+    assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
+    study, least = optuna.create_study(sampler=sampler), 2
+    result = tuner.optuna.optimize(study, objective, 2, output=tmp_path / "none", **CALL)
+    why = r"no trial (of this table )?keeps the constraints: constraint 0 is 1\.\d+, not <= 0 \(trial-\d\)$"
+    for asked in (lambda: result.best_config, result.best_model, lambda: result.best):
+        with pytest.raises(InputError, match=why):
+            asked()
 
 
 def test_a_study_that_was_killed_goes_on_with_the_trial_that_it_had_begun(tmp_path: Path) -> None:
@@ -255,7 +303,7 @@ def test_what_was_recorded_before_a_kill_is_told_to_the_study(tmp_path: Path) ->
 
     objective = OptunaObjective(conditional)
     assert told("completed", {"value": 0.25}) is TrialState.COMPLETE
-    assert told("diverged", {"value": math.inf}) is TrialState.COMPLETE
+    assert told("diverged", {"value": math.inf}) is told("infeasible", {"value": 0.5}) is TrialState.COMPLETE
     assert told("diverged", {}) is told("failed", {}) is TrialState.FAIL
 
 

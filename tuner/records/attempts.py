@@ -157,18 +157,21 @@ class Attempt:
     def loss(self, objective: Objective) -> float:
         """Its value of the compared metric, negated if that is maximised: the less, the better.
 
-        Without a finite value it is infinity, which is worse than any other.
+        Without a value it is infinity, which is worse than any other. Only completed trials have an infinite value.
         """
-        value = self.number(objective.metric)
-        return objective.loss(value) if math.isfinite(value) else math.inf
+        value: object = self.value(objective.metric)
+        if not isinstance(value, (int, float)) or math.isnan(value):
+            return math.inf
+        return objective.loss(value) if self.status == "completed" or math.isfinite(value) else math.inf
 
     def losses(self, objective: Objective) -> tuple[float, ...]:
         """The same for each of several objectives: of trials, the first in this order is on the first front.
 
-        They are all infinite if one of several is.
+        They are all infinite if one of several is, and the trial is not completed.
         """
         found = tuple(map(self.loss, objective.all))
-        return found if not objective.others or all(map(math.isfinite, found)) else (math.inf,) * len(found)
+        known = not objective.others or self.status == "completed" or all(map(math.isfinite, found))
+        return found if known else (math.inf,) * len(found)
 
     def _shown(self, name: str) -> Value:
         value = getattr(self, IN_GB.get(name, name))

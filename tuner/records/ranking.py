@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
-from tuner.records.seed_statistics import by_mean, has_seeds, id_order
+from tuner.records.seed_statistics import LARGEST_SUMMED, by_mean, has_seeds, id_order
 from tuner.trial import FRONT
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ def ranked(rows: Sequence[Attempt], objective: Objective) -> list[Attempt]:
     """One workload's rows, the best first.
 
     Completed trials come first: by fronts if there are several objectives, which are the column ``front`` then; with
-    several seeds by the means of their configurations, as ``by_mean`` has them; then by their own values. Trials
-    that reported the metric without completing follow, then the others. Ties go to the lowest trial id.
+    several seeds by the means of their configurations, as ``by_mean`` has them; then by their own values. Those with
+    an infinitely bad value follow, on whichever front; then trials that reported the metric without completing, and
+    the others. Ties go to the lowest trial id.
     """
     several = has_seeds(rows) and not objective.others
     means = by_mean(rows, objective) if several else []
@@ -40,7 +41,8 @@ def ranked(rows: Sequence[Attempt], objective: Objective) -> list[Attempt]:
         losses, completed = row.losses(objective), row.status == "completed"
         if not stands(row, objective):
             return 2, not completed, losses
-        return not completed, places.get((row.study, row.name), 0) * completed, front, losses, id_order(row)
+        place = places.get((row.study, row.name), 0) * completed
+        return not completed, place, math.inf in losses, front, losses, id_order(row)
 
     pairs = sorted(zip(rows, _fronts(rows, objective), strict=True), key=order)
     return [row if rank == NO_RANK else _with(row, rank) for row, rank in pairs]
@@ -82,18 +84,20 @@ def contenders(rows: Sequence[Attempt], objective: Objective, unfinished: Collec
 
 def _fronts(rows: Sequence[Attempt], objective: Objective) -> list[Rank]:
     """The rank of each completed trial that has all values of several objectives."""
-    losses = [row.losses(objective) if row.status == "completed" else (math.inf,) for row in rows]
-    places = [place for place, values in enumerate(losses) if all(map(math.isfinite, values))]
     found = [NO_RANK] * len(rows)
-    if not objective.others or not places:
+    if not objective.others:
+        return found
+    places = [place for place, row in enumerate(rows) if row.status == "completed" and stands(row, objective)]
+    if not places:
         return found
     import numpy as np
     from optuna.study._multi_objective import _fast_non_domination_rank
 
-    valued = np.array([losses[place] for place in places])
+    valued = np.array([rows[place].losses(objective) for place in places])
     fronts = _fast_non_domination_rank(valued)
-    for front in set(fronts.tolist()):
-        own = np.flatnonzero(fronts == front)
+    worst = (valued == math.inf).any(axis=1)  # these follow the others, so they are not their neighbours
+    for front, which in set(zip(fronts.tolist(), worst.tolist(), strict=True)):
+        own = np.flatnonzero((fronts == front) & (worst == which))
         for one, distance in zip(own.tolist(), _crowding(valued[own]).tolist(), strict=True):
             found[places[one]] = front + 1.0, -distance
     return found
@@ -104,7 +108,7 @@ def _crowding(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     import numpy as np
 
     distance = np.zeros(len(losses))
-    for column in losses.T:
+    for column in np.clip(losses, -LARGEST_SUMMED, LARGEST_SUMMED).T:  # the difference of infinities is no number
         order = np.argsort(column, kind="stable")
         least, most = column[order[0]], column[order[-1]]
         if most > least:

@@ -45,6 +45,14 @@ class RecordedStudy:
         rows = [row for row in self.of_workload(workload) if among is None or row.trial_id in among]
         return best_of(rows, self.objectives[workload])
 
+    def no_best(self, workload: str, among: Collection[str] | None = None) -> str:
+        """Why a workload, or a table of the trials with these ids, has no best trial."""
+        rows = [row for row in self.of_workload(workload) if among is None or row.trial_id in among]
+        subject = "no trial" if among is None else "no trial of this table"
+        if wrong := next((row for row in rows if row.status == "infeasible"), None):
+            return f"{subject} keeps the constraints: {wrong.error} ({wrong.name})"
+        return f"{subject} has reported {self.objectives[workload].metric}; its column error says why"
+
     def front(self, workload: str) -> list[Attempt]:
         """The completed trials that none is better than in every objective; with one objective the best one."""
         front = [row for row in self.of_workload(workload) if row.metrics.get(FRONT) == 1]

@@ -63,7 +63,11 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
     except InputError:  # it is a ValueError, too
         raise
     except FileNotFoundError as error:
-        programs = read_study(path.parent).programs if (path.parent / STUDY).exists() else ()
+        study = open_study(path.parent) if (path.parent / STUDY).exists() else None
+        for own in study.objectives if study else ():
+            if name in (None, own) and study and study.of_workload(own) and not study.best(own):
+                raise InputError(f"{path} does not exist: {study.no_best(own)}") from error
+        programs = study.record.programs if study else ()
         why = "of a study with a completed trial" if not programs else "of a study whose trials report a checkpoint"
         raise InputError(f"{path} does not exist: give the folder {why}") from error
     except pickle.UnpicklingError as error:  # its text suggests loading the file unsafely

@@ -64,8 +64,7 @@ class StudyFrame(pd.DataFrame):
         (workload,), ids = study.objectives, self["trial_id"].tolist()
         if best := study.best(workload, ids):
             return self.iloc[ids.index(best.trial_id)]
-        metric = study.objectives[workload].metric
-        raise InputError(f"best: no trial of this table has reported {metric}; its column error says why")
+        raise InputError(f"best: {study.no_best(workload, ids)}")
 
     def best_model(self) -> nn.Module:
         """The model of the study's best trial, in evaluation mode.

@@ -23,19 +23,25 @@ from optuna.trial import FrozenTrial, TrialState
 from rpds import HashTrieMap
 
 from tuner.decisions import events
+from tuner.decisions.constraints import Constraint, broken
 from tuner.decisions.state import State
 from tuner.errors import InputError, WorkloadError, is_writable
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import Scale, StudyRecord
 from tuner.search.optuna_trials import OptunaTrials
 from tuner.search.searchers import State as Ending
-from tuner.trial import ConfigValue, Question, Status, Trial
+from tuner.trial import ConfigValue, Outcome, Question, Status
 from tuner.values import plain
 from tuner.workloads.optuna_objective import Call, OptunaObjective, Uncaught
 
 OWNER = "tuner"  # the system attribute that says which of our trials an unfinished one is: STUDY/TRIAL
 # An infinite value, which Optuna takes, is none that tuner compares.
-STATES: Mapping[Status, Ending] = {"completed": "completed", "diverged": "completed", "pruned": "pruned"}
+STATES: Mapping[Status, Ending] = {
+    "completed": "completed",
+    "diverged": "completed",
+    "infeasible": "completed",
+    "pruned": "pruned",
+}
 Callback = Callable[[optuna.Study, FrozenTrial], None]
 
 
@@ -121,12 +127,25 @@ class ObjectiveTrials(OptunaTrials):
             self._heartbeats.pop(trial_id).set()
         super().tell(trial_id, state, *values, excess=excess)
 
-    def described(self, trial: Trial) -> Trial:
-        """The trial with its number and the parameters that were suggested to it, for its row."""
+    def described(self, outcome: Outcome) -> Outcome:
+        """The outcome with its trial's number and suggestions; ``infeasible`` if that breaks a constraint."""
+        trial = outcome.trial
         if (asked := self._trials.get(trial.trial_id)) is None:
-            return trial
+            return outcome
         params = {name: plain(value) for name, value in asked.params.items()}
-        return replace(trial, name=named(asked.number), config={**trial.config, **params})
+        outcome = replace(outcome, trial=replace(trial, name=named(asked.number), config={**trial.config, **params}))
+        why = self._broken(self._frozen(asked)) if outcome.status == "completed" else ""
+        told = "; ".join(filter(None, [why, outcome.error]))
+        return replace(outcome, status="infeasible", error=told) if why else outcome
+
+    def _broken(self, frozen: FrozenTrial) -> str:
+        """Which constraints a trial breaks. The sampler computes its own when the study is told, which is later."""
+        sampler, found = self.study.sampler, {str(name): value for name, value in frozen.constraints.items()}
+        check = getattr(getattr(sampler, "_base_sampler", sampler), "_constraints_func", None)
+        with suppress(Exception):  # Optuna raises it again
+            found.update({str(place): value for place, value in enumerate(check(frozen) if check else ())})
+        figures = {f"constraint {name}": value for name, value in found.items()}
+        return broken([Constraint("", name, "<=", 0.0) for name in figures], figures)
 
     def scales(self) -> dict[str, Scale]:
         """The scale of each range that objectives have asked for, by parameter."""

@@ -191,7 +191,7 @@ class Recorder(Listener):
             by_itself = self.scheduler in (FIFO, PBT)  # which ends none, so an objective of Optuna's did
             said = f"{'the objective pruned it' if by_itself else f'{self.scheduler} ended it'} after {done}"
             outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
-        return replace(outcome, trial=self.objective.described(outcome.trial)) if self.objective else outcome
+        return self.objective.described(outcome) if self.objective else outcome
 
     def _next(self) -> int:
         self.order += 1

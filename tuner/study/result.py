@@ -164,5 +164,4 @@ class StudyResult:
         workload = self._only_workload(asked).name
         if best := self.study.best(workload):
             return best
-        metric = self.objectives[workload].metric
-        raise InputError(f"{asked}: no trial has reported {metric}; its column error says why")
+        raise InputError(f"{asked}: {self.study.no_best(workload)}")

@@ -25,7 +25,7 @@ from tuner.workloads.contract import calling, method_failure
 from tuner.workloads.function import Function
 from tuner.workloads.objectives import check_reported
 from tuner.workloads.program import Program
-from tuner.workloads.session import ProgramPruned, State, TrialEnd, entered, is_finite, never_finite, to_numbers
+from tuner.workloads.session import ProgramPruned, State, TrialEnd, entered, is_comparable, never_finite, to_numbers
 from tuner.workloads.task import TrainingTask
 
 Asked = Callable[[], bool]
@@ -52,7 +52,7 @@ def run_program(
     if it reports nothing, and what the program raises.
     """
     progress = store.restore()
-    session = _Session(trial, objective, store, progress, place)
+    session = _Session(trial, objective, store, progress, place, infinite=program.takes_infinite)
     with phases() as enter:
         yield (begun := EpochReport(trial.trial_id, progress.epoch, trial.epochs))
         yield from told_again(trial, trial.epochs, progress.reports)
@@ -91,7 +91,7 @@ def run_program(
             raise MissingMetric(f"{program.name} returned {', '.join(final)}, but not {objective.metric!r}")
         if not session.reports and objective.metric not in final:
             raise WorkloadError(f"{program.name} ended without a report: {program.remedy(objective.metric)}")
-        if not is_finite(final.get(objective.metric)):
+        if not is_comparable(final.get(objective.metric), infinite=program.takes_infinite):
             raise Diverged(never_finite(objective.metric), final)
         check_reported(objective, final, program.name)
         kept = store.best(progress)
@@ -111,10 +111,12 @@ class _Session:
         store: ProgramCheckpoints,
         progress: Progress,
         place: Placement | None,
+        *,
+        infinite: bool,
     ) -> None:
         self._trial = trial
         self._place = place
-        self._objective = objective
+        self._objective, self._infinite = objective, infinite
         self.metric = objective.metric
         self.trial_id, self.seed = trial.trial_id, trial.seed
         self._store = store
@@ -148,7 +150,7 @@ class _Session:
         self._given, self._numbers = epoch, numbers
         more = again and progress.best.get("best_epoch") == progress.epoch
         better = more or self._objective.better(numbers[metric], progress.best.get(metric, self._objective.worst))
-        if is_best := is_finite(numbers[metric]) and better:
+        if is_best := is_comparable(numbers[metric], infinite=self._infinite) and better:
             progress.best = {**numbers, "best_epoch": progress.epoch}
         if is_best and not more:
             progress.best_checkpoint, self._store.best_fault = None, ""  # an earlier best is missed no more

@@ -53,7 +53,7 @@ class Uncaught:
 class OptunaObjective(Function):
     """A function of an ``optuna.Trial`` that returns a value, or one for each direction."""
 
-    asks = True
+    asks = takes_infinite = True
 
     def __init__(
         self,

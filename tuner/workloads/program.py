@@ -6,7 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from tuner.trial import PLACING, Config, Objects
 from tuner.values import value_key
@@ -21,9 +21,11 @@ class Program(Trainable):
 
     Attributes:
         objects: what labels of configurations stand for; see ``tuner.values``.
+        takes_infinite: whether an infinite metric is a result. Else the trial has diverged.
     """
 
     objects: Objects = MappingProxyType({})
+    takes_infinite: ClassVar[bool] = False
 
     @property
     def schema(self) -> None:

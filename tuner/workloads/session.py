@@ -160,6 +160,6 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) or getattr(value, "numel", lambda: 0)() == 1
 
 
-def is_finite(value: float | None) -> bool:
-    """Whether a metric can be compared."""
-    return value is not None and math.isfinite(value)
+def is_comparable(value: float | None, *, infinite: bool) -> bool:
+    """Whether a metric can be compared; ``infinite`` says whether infinities can."""
+    return value is not None and (math.isfinite(value) or (infinite and not math.isnan(value)))

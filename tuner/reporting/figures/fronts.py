@@ -1,5 +1,6 @@
 """The fronts of trials with several objectives, and how the first front grew."""
 
+import math
 from collections.abc import Sequence
 from itertools import combinations
 
@@ -77,7 +78,8 @@ def hypervolume(study: RecordedStudy, workload: str) -> Chart:
 
 
 def _ranked(study: RecordedStudy, workload: str) -> list[Attempt]:
-    return [row for row in study.of_workload(workload) if FRONT in row.metrics]
+    rows, objective = study.of_workload(workload), study.objectives[workload]
+    return [row for row in rows if FRONT in row.metrics and all(map(math.isfinite, row.losses(objective)))]
 
 
 def _reference(objective: Objective, rows: Sequence[Attempt]) -> float:

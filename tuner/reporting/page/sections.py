@@ -1,5 +1,6 @@
 """The content of a study's page as HTML. Each text is escaped where it is inserted."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -290,7 +291,7 @@ def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, cau
         caution: why the workload's data may not tell the best trial.
     """
     metric = objective.metric
-    done = [row for row in rows if row.status == "completed" and row.value(metric) is not None]
+    done = [row for row in rows if row.status == "completed" and math.isfinite(row.number(metric))]
     if len(done) < 2 or objective.others:
         return [f"Caution: {caution}."] if caution and len(done) > 1 else []
     losses = [row.loss(objective) for row in done]
