@@ -56,25 +56,21 @@ def optimize(options: OptunaOptions) -> StudyResult:
     names = [VALUE] if len(directions) == 1 else [f"{VALUE}_{place}" for place in range(len(directions))]
     catch = _tuple("catch", Exception if options.catch is None else options.catch, "exception classes", _is_error)
     first, *others = (Objective(name, direction) for name, direction in zip(names, directions, strict=True))
-    compared_by = replace(first, others=tuple(others))
     objective = OptunaObjective(options.objective, names, catch)
     callbacks = _tuple("callbacks", options.callbacks or (), "functions of a study and a trial", callable)
     settings, record = _settings(options)
-    found, where = NOT_RUN, option("resume", settings.resume)
+    found = open_study(Path(settings.resume)) if settings.resume else NOT_RUN
     if settings.resume:
-        found = open_study(Path(settings.resume), where)
-        check_has_trials(study, record, found.rows, where)
+        check_same(record, replace(record, workload=objective.name), settings.resume)
+        check_has_trials(study, found, option("resume", settings.resume))
+        study.sampler.reseed_rng()  # a new sampler with the same seed would repeat its suggestions
     if (options.n_trials is not None and options.n_trials <= 0) or options.timeout == 0:  # as Optuna, nothing
-        check_same(record, replace(record, workload=objective.name) if record.known else record, str(settings.resume))
         nothing = Plan((), 0, (), "uniform", 0, (), (), (), threads=1, bound="max_workers")
         return StudyResult(nothing, {}, found, {objective.name: objective}).with_objects()
-    if settings.resume:
-        study.sampler.reseed_rng()  # a new sampler with the same seed would repeat its suggestions
-    most = options.n_trials or 10 ** max(3, len(str(settings.num_samples))) - 1  # more would have longer ids
-    before = list(record.configurations)  # two may be equal, as objectives choose the values
+    most = options.n_trials or 10 ** max(3, len(str(settings.num_samples))) - 1
     with closing(ObjectiveTrials(study, objective, callbacks, options.timeout, record.id)) as trials:
         selected = Selected(
-            [Selection(objective, lambda: None, before, compared_by)],
+            [Selection(objective, lambda: None, list(record.configurations), replace(first, others=tuple(others)))],
             settings,
             label="optuna",
             command=OPTUNA_CALL,
@@ -105,15 +101,10 @@ def _settings(options: OptunaOptions) -> tuple[Settings, StudyRecord]:
     settings = with_own(record, settings)
     has = len(record.configurations)
     known = settings.num_samples or has
-    if 0 < number < has:
-        rule, remedy = (
-            f"{folder} has {has}, and they count, too",
-            f"give {has + number} for {number} more, or 0 for none",
-        )
-        raise ParameterError("n_trials", number, rule, remedy)
-    if number > (most := 10 ** max(3, len(str(known))) - 1):
-        rule = f"{folder} has trial ids of {len(str(most))} digits"
-        raise ParameterError("n_trials", number, rule, f"give at most {most}, or start a new study")
+    most = 10 ** max(3, len(str(known))) - 1  # more would have longer ids
+    if number and not has <= number <= most:
+        remedy = f"give {has + number} for {number} more, or 0 for none" if number < has else f"give at most {most}"
+        raise ParameterError("n_trials", number, f"{folder} has {has}, and they count, too", remedy)
     return settings.changed(num_samples=max(known, number)), record
 
 

@@ -238,7 +238,7 @@ def test_a_study_that_lacks_the_trials_of_a_folder_does_not_go_on_with_it(tmp_pa
     tuner.optuna.optimize(study, conditional, 2, output=out, **CALL)
     before = {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
     for other in (optuna.create_study(study_name="b"), optuna.create_study(directions=["minimize", "maximize"])):
-        with pytest.raises(InputError, match=r"is another one, and lacks its trial-0, trial-1: load its own from an"):
+        with pytest.raises(InputError, match=r"is another one, and lacks its trial-[01]: load its own from an"):
             tuner.optuna.optimize(other, conditional, 4, resume=out)
         assert not other.trials and before == {file: file.read_bytes() for file in out.iterdir() if file.is_file()}
     other.add_trials([optuna.create_trial(values=[1.0, 2.0])] * 2)
@@ -252,7 +252,7 @@ def test_a_folder_that_an_earlier_version_has_mixed_goes_on_with_the_larger_stud
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("tuner.optuna.check_has_trials", lambda *_: None)
         tuner.optuna.optimize(other, conditional, 3, resume=out)
-    with pytest.raises(InputError, match="lacks its trial-1"):
+    with pytest.raises(InputError, match="lacks its trial-1: "):
         tuner.optuna.optimize(other, conditional, 4, resume=out)
     result = tuner.optuna.optimize(study, conditional, 4, resume=out)
     assert sorted(row.name for row in result.trials) == ["trial-0", "trial-0", "trial-1", "trial-2"]
@@ -375,7 +375,7 @@ def test_trials_of_a_study_that_is_resumed_count(tmp_path: Path) -> None:
     tuner.optuna.optimize(study, conditional, 3, output=out, **CALL)
     for number, said in (
         (2, "has 3, and they count, too: give 5 for 2 more, or 0 for none"),
-        (1000, "at most 999, or"),
+        (1000, "at most 999"),
     ):
         with pytest.raises(InputError, match=f"n_trials={number}: .*{said}"):
             tuner.optuna.optimize(study, conditional, number, resume=out)

@@ -26,8 +26,8 @@ from tuner.decisions import events
 from tuner.decisions.constraints import Constraint, broken
 from tuner.decisions.state import State
 from tuner.errors import InputError, WorkloadError, is_writable
-from tuner.records.attempts import Attempt
-from tuner.records.study_record import Scale, StudyRecord
+from tuner.records.recorded_study import RecordedStudy
+from tuner.records.study_record import Scale
 from tuner.search.optuna_trials import OptunaTrials
 from tuner.search.searchers import State as Ending
 from tuner.trial import ConfigValue, Outcome, Question, Status
@@ -231,20 +231,18 @@ class ObjectiveTrials(OptunaTrials):
             Thread(target=_beat, args=(storage, trial._trial_id, ended), daemon=True, name="heartbeat").start()
 
 
-def check_has_trials(study: optuna.Study, record: StudyRecord, rows: Sequence[Attempt], where: str) -> None:
-    """Refuses to resume a folder with a study that lacks trials which it has: theirs would get the same names.
-
-    Earlier versions had the owner in a user attribute, and before that no id.
-    """
-    own = set[str]()
+def check_has_trials(study: optuna.Study, found: RecordedStudy, where: str) -> None:
+    """Refuses to resume a folder with a study that lacks trials of it: other trials would get their names."""
+    own, known = set[str](), found.record.id
     for trial in study.get_trials(deepcopy=False):
         owner = trial.system_attrs.get(OWNER, "")
-        if not record.id or owner.startswith(f"{record.id}/") or OWNER in trial.user_attrs:
+        # Earlier versions had the owner in a user attribute, and no id.
+        if not known or owner.startswith(f"{known}/") or OWNER in trial.user_attrs:
             own |= {named(trial.number), owner}
-    ran = [row for row in rows if row.status != "interrupted"]  # of others it may not have been told
-    if lacking := [row.name for row in ran if not own & {row.name, f"{record.id}/{row.trial_id}"}]:
-        rule = f"study {study.study_name!r} is another one, and lacks its {', '.join(sorted(lacking)[:3])}"
-        raise InputError(f"{where}: {rule}: load its own from an Optuna storage, or leave resume out")
+    for row in found.rows:
+        if row.status != "interrupted" and not own & {row.name, f"{known}/{row.trial_id}"}:  # else it may not be told
+            rule = f"study {study.study_name!r} is another one, and lacks its {row.name}"
+            raise InputError(f"{where}: {rule}: load its own from an Optuna storage, or leave resume out")
 
 
 def named(number: int) -> str:

@@ -149,7 +149,6 @@ class StudyResult:
 
     @property
     def _unrun(self) -> str:
-        """What has no results."""
         return "a dry run" if self.plan.devices else "a call that ran nothing (n_trials=0 or timeout=0)"
 
     def _only_workload(self, asked: str) -> Trainable:

@@ -96,13 +96,13 @@ class Reports:
             else:
                 self._take(said)
                 return
-        if self._pattern and self._match(self._pattern, line):
-            return
         if not self._placed and (heading := HEADING.fullmatch(line)):
             self._report(self._made.add({"epoch": int(heading[1])}))
+        if self._pattern:
+            self._match(self._pattern, line)
 
-    def _match(self, pattern: regex.Pattern[str], line: str) -> bool:
-        """Reports the last match in a line, and returns whether there is one."""
+    def _match(self, pattern: regex.Pattern[str], line: str) -> None:
+        """Reports the last match in a line."""
         try:
             matches = list(pattern.finditer(line, timeout=PATTERN_SECONDS))
         except TimeoutError:
@@ -111,7 +111,6 @@ class Reports:
         if matches:
             named = matches[-1].groupdict() or {self._metric: matches[-1][1]}
             self._take({name: number(text) for name, text in named.items() if text is not None})
-        return bool(matches)
 
     def _take(self, said: Row) -> None:
         if not self._placed and said.keys() & {*PLACES}:
@@ -124,9 +123,7 @@ class Reports:
     def _report(self, rows: Iterator[Row]) -> None:
         for said in rows:
             epoch = said.pop("epoch", None)
-            kept = {
-                name: value for name, value in said.items() if isinstance(value, (int, float)) or name == self._metric
-            }
+            kept = {name: one for name, one in said.items() if isinstance(one, (int, float)) or name == self._metric}
             self._told.update(kept)
             self._session.report(kept, epoch if isinstance(epoch, int) else None)
 
