@@ -119,10 +119,10 @@ class Domain:
 
     def taken(self, value: object) -> tuple[ConfigValue, ...]:
         """A value that the user gave as this domain has it; empty if it is outside."""
+        value = plain(value)
         if self.kind == "choice":
-            asked = plain(value)
-            same = [known for known in self.values if value_key(known) == value_key(asked)]
-            return tuple((same or [known for known in self.values if known == asked])[:1])
+            same = [known for known in self.values if value_key(known) == value_key(value)]
+            return tuple((same or [known for known in self.values if known == value])[:1])
         low, high = self.ends
         if not is_number(value, self.kind in WHOLE) or not low <= value <= high:
             return ()
