@@ -88,6 +88,7 @@ class Domain:
         """What Optuna has in the place of a value."""
         if self._in_steps:
             return self._place(value)
+        value = self.objects.get(value_key(value), value)  # also of a label of an earlier version
         return _same(value, self.values, self.categories) if self.kind == "choice" else value
 
     def of_category(self, category: ConfigValue) -> ConfigValue:

@@ -25,7 +25,7 @@ from tuner.errors import InputError, did_you_mean
 from tuner.search.configurations import Schema, ambiguous, faults, keyed, to_entry
 from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, exact, flat, is_group, is_number
 from tuner.trial import AUTO, Configuration, ConfigValue, Objects
-from tuner.values import encode, has_objects, label, parse, plain, value_key
+from tuner.values import Label, encode, has_objects, label, parse, plain, value_key
 
 CONDITION, STEP = "if", "step"
 MOST_STEPS = 10**15  # numbers of more digits are not apart
@@ -98,9 +98,8 @@ def parse_points(given: object, space: Space, source: str) -> list[dict[str, Con
         known: dict[str, ConfigValue] = {}
         for key, domain in space.items():
             if key in point and not domain.applies(known):
-                wanted = " and ".join(
-                    f"{other} = {' or '.join(map(label, values))}" for other, values in domain.conditions.items()
-                )
+                needs = [f"{name} = {' or '.join(map(label, own))}" for name, own in domain.conditions.items()]
+                wanted = " and ".join(needs)
                 raise InputError(f"{where}: {key} needs {wanted}: give that as well, or leave {key} out")
             if key in point or (domain.is_constant and domain.applies(known)):
                 known[key] = point.get(key, domain.values[0])
@@ -232,9 +231,9 @@ def _ours(kind: str, values: Sequence[object] = (), *, log: bool = False) -> str
     numbers = [number for value in values if is_number(number := parse(str(value)))]
     whole = all(isinstance(end, int) for end in numbers[:2])
     linear, logarithmic = ("int", "logint") if whole else ("uniform", "loguniform")
+    logarithmic = "loguniform" if kind == "uniform" else logarithmic
     kinds = [kind.rstrip("<")] if kind != "range" else [linear] if numbers[2:] else [linear, logarithmic]
-    if log:
-        kinds = ["loguniform" if kind == "uniform" else logarithmic]
+    kinds = [logarithmic] if log else kinds
     if len(numbers) < 2 or (kinds[0] in WHOLE and not whole):
         return f"{{{'choice' if kind == 'range' else kinds[0]}: [...]}}"
     low, high, *steps = numbers
@@ -269,9 +268,8 @@ def _conditions(key: str, given: object, space: Space) -> tuple[dict[str, tuple[
     if given is None:
         return {}, []
     if not isinstance(given, Mapping) or not given:
-        return {}, [
-            f"{key}: {CONDITION}: {given!r}: expected a mapping from another key to a value or a list of them"
-        ]
+        rule = "expected a mapping from another key to a value or a list of them"
+        return {}, [f"{key}: {CONDITION}: {given!r}: {rule}"]
     conditions, found = {}, []
     for other, value in _located(given, space):
         if other == key or other not in space:
@@ -388,7 +386,10 @@ def _domain(form: _Form, own: type[int] | type[float] | type[str] | None) -> Dom
 
 
 def _objects(values: Iterable[object]) -> dict[str, object]:
-    return {value_key(value): value for value in values if has_objects(encode(value))}
+    """By key, what labels stand for. In earlier versions they stood for tuples, dates and paths, too."""
+    marked = [value for value in values if repr(encode(value)) != repr(value)]
+    old = {value_key(Label(repr(value))): value for value in marked}
+    return old | {value_key(value): value for value in marked if has_objects(encode(value))}
 
 
 def _typed(value: Any, kind: str, own: type[int] | type[float] | type[str] | None) -> ConfigValue:
