@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.support.toy import Batched, Toy
-from tuner.errors import InputError
+from tuner.errors import InputError, spelled
 from tuner.records.study_record import UNKNOWN, StudyRecord
 from tuner.search.spaces import parse_space
 from tuner.spec.settings import Settings
@@ -148,6 +148,16 @@ def test_labels_that_an_earlier_version_kept_are_the_values_that_are_given_again
     assert domain.category(config["x"]) is domain.categories[1]
     with pytest.raises(InputError, match="has space="):
         resumed(study, Settings(resume="DIR", space={"x": {"choice": ["a", (3, 4)]}}))
+
+
+def test_a_resume_refuses_a_mode_beside_a_space_and_cuts_long_values() -> None:
+    space = {"x": {"choice": ["a" * 60, "b"]}}
+    study = StudyRecord(workload="opened", command=CALL, options={**kept(space), "search": "random"})
+    with pytest.raises(InputError, match=r"^mode='quick': DIR has a space: leave it out$"):
+        resumed(study, Settings(resume="DIR", mode="quick"))
+    with pytest.raises(InputError, match=r"^space=.*…") as found:
+        resumed(study, Settings(resume="DIR", space={"x": {"choice": ["c" * 1000]}}))
+    assert len(spelled(str(found.value))) < 240
 
 
 def drawn(number: int, **options: Any) -> list[dict[str, Any]]:

@@ -169,10 +169,13 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
     """
     _check_given_again(study, settings)
     stored, given = study.options or {}, settings.given()
+    if "mode" in given and (source := next((name for name in ("space", "config") if stored.get(name)), "")):
+        raise ParameterError("mode", settings.mode, f"{settings.resume} has a {option(source)}", "leave it out")
     kept = {*KEPT, *(OF_SPACE if stored.get("search") else ())} & set(given)
     for name, (known, other) in unlike(study, settings, kept).items():
-        rule = f"{settings.resume} has {option(name, known) if known else 'none'}"
-        raise ParameterError(name, other, rule, "leave it out, or start a new study")
+        shown = [one if len(repr(one)) <= 60 else f"{one!r:.60}…" for one in (known, other)]  # may be a whole file
+        rule = f"{settings.resume} has {option(name, shown[0]) if known else 'none'}"
+        raise ParameterError(name, shown[1], rule, "leave it out, or start a new study")
     given = {name: value for name, value in given.items() if name not in kept or name in _objects_in(stored)}
     if set(MEMORY) & set(given):
         replaced = (*MEMORY, *["memory_estimation"] * (not settings.estimates_memory))
