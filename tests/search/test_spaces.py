@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
 from itertools import islice
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.toy import Batched
@@ -111,7 +113,6 @@ def square(x: float) -> float:
             r"n: 'interval\(1, 8\)' is how another tool writes it: give {int: \[1, 8\]} or {logint",
         ),
         ({"n": {"type": "float", "low": 0.1, "high": 1}}, r"give {uniform: \[0.1, 1\]}"),
-        ({"n": {"_type": "uniform", "_value": [0, 1]}}, r"is how another tool writes it: give {choice: \[0, 1\]}"),
         ({3: {"int": [1, 2]}}, "3: a hyperparameter's name is a text"),
         ({"a.b": 1, "a": {"b": 2}}, "a.b: it is there twice, as a dot names a group"),
         ({"n": {"choice": [lambda: 1, lambda: 2]}}, "two different choices are called '<lambda>'"),
@@ -121,6 +122,69 @@ def square(x: float) -> float:
 def test_a_space_without_a_schema_that_is_wrong_says_how(space: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         opened(space)
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ({"_type": "uniform", "_value": [0, 1]}, "{uniform: [0, 1]}"),
+        ({"_type": "loguniform", "_value": [1e-4, 0.1]}, "{loguniform: [0.0001, 0.1]}"),
+        ({"_type": "quniform", "_value": [0, 10, 1]}, "{uniform: [0, 10], step: 1}"),
+        ({"_type": "randint", "_value": [0, 10]}, "{int: [0, 9]}"),
+        ({"_type": "normal", "_value": [0, 1]}, "{choice: [...]}"),
+        ({"_type": "choice", "_value": [0, 1]}, "{choice: [0, 1]}"),
+        ({"type": "range", "bounds": [1, 8], "log_scale": True}, "{logint: [1, 8]}"),
+        ({"type": "float", "low": 0.1, "high": 1, "step": 0.1}, "{uniform: [0.1, 1], step: 0.1}"),
+        ({"min": "0.01", "max": "0.03"}, "{uniform: [0.01, 0.03]} or {loguniform: [0.01, 0.03]}"),
+        ({"min": 0, "max": 0.5}, "{uniform: [0, 0.5]}"),
+        ({"distribution": "log_uniform", "min": -9, "max": 0}, "{choice: [...]}"),
+        ({"distribution": "q_uniform", "min": 0, "max": 8, "q": 2}, "{uniform: [0, 8], step: 2}"),
+        ({"MinValue": "1", "MaxValue": "8"}, "{int: [1, 8]} or {logint: [1, 8]}"),
+        ({"lb": 0.0, "ub": 1.0}, "{uniform: [0.0, 1.0]}"),
+        ({"double_value_spec": {"min_value": 0.0, "max_value": 1.0}}, "{uniform: [0.0, 1.0]}"),
+        ({"parameterType": "int", "feasibleSpace": {"min": "0", "max": "9"}}, "{int: [0, 9]}"),
+        ({"value": 0.1}, "0.1"),
+        ({"range": [16, 32, 64]}, "{choice: [...]}"),
+        ({"bounds": [[0, 1], [0, 1]]}, "{choice: [...]}"),
+        (range(3), "{choice: [0, 1, 2]}"),
+        ("range(1,5)", "{int: [1, 4]}"),
+        ("uniform(0,1)", "{uniform: [0, 1]}"),
+        ("interval(0, 1)", "{int: [0, 1]}"),
+        ("tag(log, interval(0.001, 0.1))", "{loguniform: [0.001, 0.1]}"),
+        ("FloatDistribution(low=1e-4, high=1.0, log=True)", "{loguniform: [0.0001, 1.0]}"),
+        ("IntDistribution(1, 9, True)", "{logint: [1, 9]}"),
+        ("trial.suggest_float('lr', 0, 1)", "{uniform: [0, 1]}"),
+        ("trial.suggest_float('lr', 0, 1, step=0.5)", "{uniform: [0, 1], step: 0.5}"),
+        ("tune.loguniform(1e-4, 1e-1)", "{loguniform: [0.0001, 0.1]}"),
+        ("hp.loguniform('lr', -5, 0)", "{choice: [...]}"),
+        ("Real(1e-4, 1, 'log-uniform')", "{loguniform: [0.0001, 1]}"),
+        ("Integer(1, 8)", "{int: [1, 8]}"),
+        ("Categorical(['a', 'b'])", "{choice: [...]}"),
+        ("glob(*)", "{choice: [...]}"),
+        ("uniform[0:1]", "{uniform: [0, 1]}"),
+        ("[0.1:0.2]", "{uniform: [0.1, 0.2]} or {loguniform: [0.1, 0.2]}"),
+        ("sort(a)", "{choice: [...]}, or as a value {choice: ['sort(a)']}"),
+    ],
+)
+def test_a_domain_of_another_tool_is_refused_with_ours(given: Any, ours: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f" is how another tool writes it: give {ours}")):
+        opened({"n": given})
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"distribution": "normal", "scale": {"choice": [1, 2]}},
+        {"bounds": [0, 1], "lr": {"choice": [1]}},
+        {"value": 3, "lr": {"choice": [1]}},
+        {"min": 0.1, "max": 0.5, "on": {"choice": [True]}},
+        {"min": 0.1, "max": 0.5, "inner": {"depth": 3}},
+        {"betas": [0.9, 0.999]},
+        {"low": "small", "high": "large", "fanouts": "10,5"},
+    ],
+)
+def test_a_group_may_have_words_of_other_tools(group: dict[str, object]) -> None:
+    assert len(opened({"g": group})) == len(group)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +271,12 @@ def test_a_point_outside_the_space_says_why(points: Any, message: str) -> None:
     }
     with pytest.raises(InputError, match=message):
         parse_points(points, opened(space), "f")
+
+
+def test_a_point_may_have_numbers_of_numpy() -> None:
+    space = opened({"l": {"uniform": [0, 1]}, "n": {"int": [1, 4]}})
+    (point,) = parse_points([{"l": np.float32(0.5), "n": np.int64(2)}], space, "f")
+    assert point == {"l": 0.5, "n": 2} and [*map(type, point.values())] == [float, int]
 
 
 def test_what_labels_stand_for_in_a_list_of_configurations() -> None:

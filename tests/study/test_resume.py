@@ -26,7 +26,19 @@ from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.spec.settings import Settings
 from tuner.study.resume import check_same, description, events_of, fingerprint
 from tuner.study.stored_options import resumed, to_stored
-from tuner.trial import GB, Device, EpochReport, History, MemoryEstimate, Outcome, Phase, Placement, Request, Trial
+from tuner.trial import (
+    GB,
+    Configuration,
+    Device,
+    EpochReport,
+    History,
+    MemoryEstimate,
+    Outcome,
+    Phase,
+    Placement,
+    Request,
+    Trial,
+)
 from tuner.workloads.task import TrainingTask
 
 TRIALS = [Trial("t1", "toy", "a", {"lr": 0.1}, seed=0), Trial("t2", "toy", "b", {"lr": 0.2}, seed=0)]
@@ -241,3 +253,17 @@ def test_that_another_run_writes_there_is_told_before_any_plan(
     with closing(Journal(folder / "attempts.jsonl")), refused:
         tuner.run(resume=str(folder))
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("own", "asked", "message"),
+    [
+        ({"a": 1}, {"a": 1, "b": 2}, "a has no b"),
+        ({"a": 1, "b": 2}, {"a": 1}, "a has b, which these lack"),
+        ({"a": 1}, {"a": "x" * 99}, f"in a a is 1, not 'x{'x' * 58}"),
+    ],
+)
+def test_how_configurations_differ_is_told_in_a_few_words(own: Any, asked: Any, message: str) -> None:
+    before, now = (StudyRecord(workload="w", configurations=[Configuration("a", one)]) for one in (own, asked))
+    with pytest.raises(InputError, match=rf"its configurations are different \({message}\);"):
+        check_same(before, now, "out")

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from tests.support.toy import Batched, Toy
-from tuner.errors import InputError
+from tuner.errors import InputError, spelled
 from tuner.records.study_record import UNKNOWN, StudyRecord
+from tuner.search.spaces import parse_space
 from tuner.spec.settings import Settings
 from tuner.study.searching import choose_searched, with_search
 from tuner.study.stored_options import CALL, needs_objects, plainly, resumed, to_stored, unlike
 from tuner.trial import Configuration
+from tuner.values import Label
+from tuner.workloads.program import arguments
 
 
 class Opened(Toy):
@@ -129,6 +134,30 @@ def test_a_space_with_objects_is_resumed_by_the_same_call_alone() -> None:
         study, options=json.loads(json.dumps(to_stored(Settings(space={"act": {"choice": [None, [1]]}}))))
     )
     assert resumed(plain, Settings(resume="DIR")).space == {"act": {"choice": [None, [1]]}}
+
+
+@pytest.mark.parametrize("value", [(1, 2), date(2020, 1, 1), Path("/a"), math.nan, {1: 2}])
+def test_labels_that_an_earlier_version_kept_are_the_values_that_are_given_again(value: Any) -> None:
+    space = {"x": {"choice": ["a", value]}}
+    stored = {**kept(space), "space": {"x": {"choice": ["a", {"python object": repr(value)}]}}}
+    study = StudyRecord(workload="opened", command=CALL, options=stored)
+    again = resumed(study, Settings(resume="DIR", space=space))
+    domain = parse_space(again.space, None, "f")["x"]
+    config = {"x": Label(repr(value))}
+    assert arguments(config, {"x": domain.objects})["x"] == value or value != value
+    assert domain.category(config["x"]) is domain.categories[1]
+    with pytest.raises(InputError, match="has space="):
+        resumed(study, Settings(resume="DIR", space={"x": {"choice": ["a", (3, 4)]}}))
+
+
+def test_a_resume_refuses_a_mode_beside_a_space_and_cuts_long_values() -> None:
+    space = {"x": {"choice": ["a" * 60, "b"]}}
+    study = StudyRecord(workload="opened", command=CALL, options={**kept(space), "search": "random"})
+    with pytest.raises(InputError, match=r"^mode='quick': DIR has a space: leave it out$"):
+        resumed(study, Settings(resume="DIR", mode="quick"))
+    with pytest.raises(InputError, match=r"^space=.*…") as found:
+        resumed(study, Settings(resume="DIR", space={"x": {"choice": ["c" * 1000]}}))
+    assert len(spelled(str(found.value))) < 240
 
 
 def drawn(number: int, **options: Any) -> list[dict[str, Any]]:

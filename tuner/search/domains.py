@@ -88,6 +88,7 @@ class Domain:
         """What Optuna has in the place of a value."""
         if self._in_steps:
             return self._place(value)
+        value = self.objects.get(value_key(value), value)  # also of a label of an earlier version
         return _same(value, self.values, self.categories) if self.kind == "choice" else value
 
     def of_category(self, category: ConfigValue) -> ConfigValue:
@@ -119,10 +120,10 @@ class Domain:
 
     def taken(self, value: object) -> tuple[ConfigValue, ...]:
         """A value that the user gave as this domain has it; empty if it is outside."""
+        value = plain(value)
         if self.kind == "choice":
-            asked = plain(value)
-            same = [known for known in self.values if value_key(known) == value_key(asked)]
-            return tuple((same or [known for known in self.values if known == asked])[:1])
+            same = [known for known in self.values if value_key(known) == value_key(value)]
+            return tuple((same or [known for known in self.values if known == value])[:1])
         low, high = self.ends
         if not is_number(value, self.kind in WHOLE) or not low <= value <= high:
             return ()

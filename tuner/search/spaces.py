@@ -25,16 +25,29 @@ from tuner.errors import InputError, did_you_mean
 from tuner.search.configurations import Schema, ambiguous, faults, keyed, to_entry
 from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, exact, flat, is_group, is_number
 from tuner.trial import AUTO, Configuration, ConfigValue, Objects
-from tuner.values import encode, has_objects, label, parse, plain, value_key
+from tuner.values import Label, encode, has_objects, label, parse, plain, value_key
 
 CONDITION, STEP = "if", "step"
 MOST_STEPS = 10**15  # numbers of more digits are not apart
-# How other tools write a range or choices: as keys of a mapping, or as a text.
-RANGES = ("interval", "range", "randint", "quniform", "log_uniform", "linspace", "logspace", "bounds")
-CHOICES = ("value", "values", "_value", "choices", "options", "categorical")
-TYPES = ("distribution", "_type", "feasibleSpace", "parameter_type")
-ENDS = (("min", "max"), ("low", "high"), ("lower", "upper"))
-CALL = re.compile(rf"\s*({'|'.join((*RANGES, *KINDS, 'tag', 'shuffle', 'sort'))})\s*\((.*)\)\s*", re.DOTALL)
+RANGES = dict.fromkeys(("bounds", "interval", "range", "tag()"), "range")
+# The words of other tools, in lower case, with our kind for each: a "range" is whole if its ends are, one with "<"
+# excludes its high end, and an empty text is none of ours. A word with "()" counts in calls alone.
+WORDS = {
+    **dict.fromkeys(("uniform", "quniform", "q_uniform", "float", "double", "real"), "uniform"),
+    **dict.fromkeys(("floatdistribution", "suggest_float", "suggest_uniform"), "uniform"),
+    **dict.fromkeys(("loguniform", "qloguniform", "log_uniform_values", "suggest_loguniform"), "loguniform"),
+    **dict.fromkeys(("int", "integer", "intdistribution", "suggest_int", "int_uniform", "qrandint"), "int"),
+    **{"logint": "logint", "randint": "int<", "range()": "int<", "lograndint": "logint<"},
+    **dict.fromkeys(("choice", "categorical", "categoricaldistribution", "suggest_categorical", CROSSED), "choice"),
+    **dict.fromkeys(("hp.loguniform()", "hp.qloguniform()", "log_uniform", "linspace", "logspace", "randn"), ""),
+    **dict.fromkeys(("gauss", "normal", "lognormal", "qnormal", "shuffle()", "sort()", "glob()"), ""),
+    **RANGES,
+}
+LISTS = {**RANGES, **dict.fromkeys(("values", "choices", "options", "categories", "list"), "choice"), "_value": ""}
+TYPES = ("distribution", "_type", "parameter_type", "parametertype")
+ENDS = ("min max", "low high", "lower upper", "lb ub", "min_value max_value", "minvalue maxvalue")
+CALL = re.compile(r"((?:\w+\.)*(\w+))\s*\((.*)\)", re.DOTALL)
+BRACKETS = re.compile(r"(\w*)\[([-+.\deE]+(?::[-+.\deE]+)+)\]")
 
 
 def parse_space(given: object, schema: Schema, source: str) -> dict[str, Domain]:
@@ -85,9 +98,8 @@ def parse_points(given: object, space: Space, source: str) -> list[dict[str, Con
         known: dict[str, ConfigValue] = {}
         for key, domain in space.items():
             if key in point and not domain.applies(known):
-                wanted = " and ".join(
-                    f"{other} = {' or '.join(map(label, values))}" for other, values in domain.conditions.items()
-                )
+                needs = [f"{name} = {' or '.join(map(label, own))}" for name, own in domain.conditions.items()]
+                wanted = " and ".join(needs)
                 raise InputError(f"{where}: {key} needs {wanted}: give that as well, or leave {key} out")
             if key in point or (domain.is_constant and domain.applies(known)):
                 known[key] = point.get(key, domain.values[0])
@@ -170,36 +182,66 @@ def _entries(given: Mapping[str, object], group: str = "", condition: object = N
 
 def _is_domain(value: Mapping[str, object]) -> bool:
     """Whether a mapping is meant as a domain, also a misspelt one or one of another tool, and not as a group."""
-    others = [inside for name, inside in value.items() if name not in (CONDITION, STEP)]
-    misspelt = len(others) == 1 and isinstance(others[0], (list, tuple))
+    others = {str(name).lower(): inside for name, inside in value.items() if name not in (CONDITION, STEP)}
     alone = bool(value) and not others and STEP not in value
+    lists = [name for name, inside in others.items() if isinstance(inside, (list, tuple)) and len(others) == 1]
+    misspelt = any(name in (*WORDS, *LISTS) or did_you_mean(name, KINDS, cutoff=0.8) for name in lists)
     return misspelt or alone or any(kind in value for kind in KINDS) or bool(_of_another_tool(value))
 
 
 def _of_another_tool(value: object) -> str:
-    """The domain of ours that says what another tool's says; empty if it is of none."""
+    """What says in our files what another tool's domain says; empty if it is none."""
+    if isinstance(value, range):
+        return _ours("choice", () if value[9:] else value)
     if isinstance(value, str):
-        found = CALL.fullmatch(value)
-        inner = [parse(part.strip()) for part in found[2].split(",")] if found else []
-        return _ours(inner, choice=found[1] == "choice") if found else ""
-    if not isinstance(value, Mapping):
+        return _of_call(value.strip())
+    items = value.items() if isinstance(value, Mapping) else ()
+    given = {str(name).lower(): inside for name, inside in items if name != CONDITION}
+    if any(isinstance(inside, Mapping) for inside in given.values()):
         return ""
-    for ends in ENDS:
-        if set(ends) <= set(value) and not any(isinstance(value[end], Mapping) for end in ends):
-            return _ours([value[end] for end in ends])
-    for name in (*RANGES, *CHOICES):
-        if isinstance(listed := value.get(name), (list, tuple)):
-            return _ours(listed, choice=name in CHOICES)
-    foreign = [name for name in (*CHOICES, *TYPES) if name in value and not isinstance(value[name], Mapping)]
-    return _ours([], choice=True) if foreign else ""
+    if "value" in given:
+        return label(given["value"])
+    named = [WORDS[word] for name in (*TYPES, "type") if (word := str(given.get(name)).lower()) in WORDS]
+    log, step = True in (given.get("log"), given.get("log_scale")), given.get(STEP, given.get("q"))
+    for ends in map(str.split, ENDS):
+        if all(is_number(parse(str(given.get(end)))) for end in ends):
+            return _ours([*named, "range"][0], [*(given[end] for end in ends), step], log=log)
+    for name, kind in LISTS.items():
+        if isinstance(listed := given.get(name), (list, tuple)):
+            return _ours([*named, kind][0], listed, log=log)
+    return _ours("") if {*LISTS, *TYPES} & set(given) else ""
 
 
-def _ours(values: Sequence[object], *, choice: bool = False) -> str:
-    """How our files write choices, or a range with these ends."""
-    if choice or len(values) != 2 or not all(map(is_number, values)):
-        return f"{{choice: {label(list(values)) if choice and values else '[...]'}}}"
-    kinds = ("int", "logint") if all(isinstance(end, int) for end in values) else ("uniform", "loguniform")
-    return " or ".join(f"{{{kind}: {label(list(values))}}}" for kind in kinds)
+def _of_call(text: str) -> str:
+    """The same of a text such as ``uniform(0, 1)`` or ``uniform[0:1]``."""
+    text = BRACKETS.sub(lambda found: f"{found[1] or 'interval'}({found[2].replace(':', ',')})", text)
+    if not (found := CALL.fullmatch(text)):
+        return ""
+    dotted, name, inner = (part.lower() for part in found.groups())
+    kinds = [WORDS[word] for word in (f"{dotted}()", f"{name}()", name) if word in WORDS]
+    parts = [part.rpartition("=")[2].strip() for part in re.split("[(),]", inner)]
+    log = bool({"true", "log", "'log-uniform'"} & set(parts))
+    return _ours(kinds[0], parts if kinds[0] != "choice" else (), log=log) if kinds else ""
+
+
+def _ours(kind: str, values: Sequence[object] = (), *, log: bool = False) -> str:
+    """How our files write choices, or a range with two ends and a step; without values where they are not known."""
+    if kind in ("", "choice"):
+        return f"{{choice: {label(list(values)) if kind and values else '[...]'}}}"
+    numbers = [number for value in values if is_number(number := parse(str(value)))]
+    whole = all(isinstance(end, int) for end in numbers[:2])
+    linear, logarithmic = ("int", "logint") if whole else ("uniform", "loguniform")
+    logarithmic = "loguniform" if kind == "uniform" else logarithmic
+    kinds = [kind.rstrip("<")] if kind != "range" else [linear] if numbers[2:] else [linear, logarithmic]
+    kinds = [logarithmic] if log else kinds
+    if len(numbers) < 2 or (kinds[0] in WHOLE and not whole):
+        return f"{{{'choice' if kind == 'range' else kinds[0]}: [...]}}"
+    low, high, *steps = numbers
+    high -= kind.endswith("<")
+    step = f", step: {label(steps[0])}" if steps else ""
+    fitting = [one for one in kinds if low < high and (low > 0 or not one.startswith("log"))]
+    fitting = fitting if all(0 < one <= high - low for one in steps) else []
+    return " or ".join(f"{{{one}: {label([low, high])}{step}}}" for one in fitting) or _ours("")
 
 
 def _both(first: object, second: object) -> object:
@@ -226,17 +268,13 @@ def _conditions(key: str, given: object, space: Space) -> tuple[dict[str, tuple[
     if given is None:
         return {}, []
     if not isinstance(given, Mapping) or not given:
-        return {}, [
-            f"{key}: {CONDITION}: {given!r}: expected a mapping from another key to a value or a list of them"
-        ]
+        rule = "expected a mapping from another key to a value or a list of them"
+        return {}, [f"{key}: {CONDITION}: {given!r}: {rule}"]
     conditions, found = {}, []
     for other, value in _located(given, space):
         if other == key or other not in space:
-            why = (
-                "it is the key itself"
-                if other == key
-                else _unknown(other, [known for known in space if known != key])
-            )
+            others = [known for known in space if known != key]
+            why = "it is the key itself" if other == key else _unknown(other, others)
             found.append(f"{key}: {CONDITION}: {why}")
             continue
         domain = space[other]
@@ -276,7 +314,8 @@ def _wrong(key: str, form: _Form, schema: Schema) -> list[str]:
     kind, values = form.kind, form.values
     is_ours = isinstance(form.given, Mapping) and any(known in form.given for known in KINDS)
     if not is_ours and (ours := _of_another_tool(form.given)):
-        return [f"{key}: {form.given!r:.60} is how another tool writes it: give {ours}"]
+        shown = f"{form.given!r:.60}"
+        return [f"{key}: {shown} is how another tool writes it: give {ours}, or as a value {{choice: [{shown}]}}"]
     if kind not in KINDS:
         shown = f"{kind!r} is no kind of domain" if kind else f"{form.given!r} is no domain"
         remedy = f"give a value or one of {', '.join(f'{{{known}: [...]}}' for known in KINDS)}"
@@ -347,7 +386,10 @@ def _domain(form: _Form, own: type[int] | type[float] | type[str] | None) -> Dom
 
 
 def _objects(values: Iterable[object]) -> dict[str, object]:
-    return {value_key(value): value for value in values if has_objects(encode(value))}
+    """By key, what labels stand for. In earlier versions they stood for tuples, dates and paths, too."""
+    marked = [value for value in values if repr(encode(value)) != repr(value)]
+    old = {value_key(Label(repr(value))): value for value in marked}
+    return old | {value_key(value): value for value in marked if has_objects(encode(value))}
 
 
 def _typed(value: Any, kind: str, own: type[int] | type[float] | type[str] | None) -> ConfigValue:

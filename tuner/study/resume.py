@@ -193,9 +193,11 @@ def _differing(own: Sequence[Configuration], asked: Sequence[Configuration]) -> 
     before, now = next((before, now) for before, now in zip(own, asked, strict=True) if _key(before) != _key(now))
     if before.name != now.name:
         return f" (it has {before.name}, not {now.name})"
-    values = {key: (before.values.get(key, ...), now.values.get(key, ...)) for key in {**before.values, **now.values}}
-    key, pair = next((key, pair) for key, pair in values.items() if value_key(pair[0]) != value_key(pair[1]))
-    return f" (in {before.name} {key} is {pair[0]!r}, not {pair[1]!r})"
+    old, new = ({key: value_key(value) for key, value in one.values.items()} for one in (before, now))
+    key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
+    if key not in old or key not in new:
+        return f" ({before.name} has {f'no {key}' if key in new else f'{key}, which these lack'})"
+    return f" (in {before.name} {key} is {before.values[key]!r:.60}, not {now.values[key]!r:.60})"
 
 
 def _check_seeds(study: StudyRecord, described: StudyRecord, where: str) -> None:

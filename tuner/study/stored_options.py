@@ -12,7 +12,7 @@ from tuner.search.configurations import given_space, has_space, space_content
 from tuner.search.optuna_names import SCHEDULERS, SEARCHES, canonical
 from tuner.search.plain_values import plain_configs, plain_space
 from tuner.spec.settings import Settings
-from tuner.values import decode, encode, has_objects
+from tuner.values import OBJECT, decode, encode, has_objects, label
 from tuner.workloads.lookup import WorkloadLike, as_list, find_workload, texts_of
 
 CALL = "tuner.run()"  # in ``study.json``, for a study that no command can start
@@ -60,18 +60,30 @@ def unlike(study: StudyRecord, settings: Settings, names: Collection[str]) -> di
     """The options that are not as ``study.json`` has them, with its values and these.
 
     A space is compared by its content, an object by its label. Of two mappings it is what differs.
+    Earlier versions kept labels of tuples, dates and paths too.
     """
     found: dict[str, tuple[object, object]] = {}
     asked = json.loads(json.dumps(to_stored(settings)))
     stored = {**json.loads(json.dumps(to_stored(Settings()))), **(study.options or {})}
     for name in names:
         own, other = _compared(name, stored[name]), _compared(name, asked[name])
-        if own != other:
+        if not _same(own, other):
             if isinstance(own, Mapping) and isinstance(other, Mapping):
-                apart = [key for key in {**own, **other} if own.get(key, name) != other.get(key, name)]
+                apart = [key for key in {**own, **other} if not _same(own.get(key, name), other.get(key, name))]
                 own, other = ({key: one[key] for key in apart if key in one} for one in (own, other))
             found[name] = own, other
     return found
+
+
+def _same(stored: object, asked: object) -> bool:
+    """Whether two options of ``study.json`` are the same value, the first perhaps one of an earlier version."""
+    if isinstance(stored, list) and isinstance(asked, list):
+        return len(stored) == len(asked) and all(map(_same, stored, asked))
+    if isinstance(stored, Mapping) and isinstance(asked, Mapping):
+        if OBJECT in stored and OBJECT not in asked:
+            return stored[OBJECT] in (repr(value := decode(asked)), label(value))
+        return set(stored) == set(asked) and all(_same(stored[key], asked[key]) for key in stored)
+    return stored == asked
 
 
 def _compared(name: str, value: object) -> object:
@@ -155,10 +167,13 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
     """
     _check_given_again(study, settings)
     stored, given = study.options or {}, settings.given()
+    if "mode" in given and (source := next((name for name in ("space", "config") if stored.get(name)), "")):
+        raise ParameterError("mode", settings.mode, f"{settings.resume} has a {option(source)}", "leave it out")
     kept = {*KEPT, *(OF_SPACE if stored.get("search") else ())} & set(given)
     for name, (known, other) in unlike(study, settings, kept).items():
-        rule = f"{settings.resume} has {option(name, known) if known else 'none'}"
-        raise ParameterError(name, other, rule, "leave it out, or start a new study")
+        shown = [one if len(repr(one)) <= 60 else f"{one!r:.60}…" for one in (known, other)]  # may be a whole file
+        rule = f"{settings.resume} has {option(name, shown[0]) if known else 'none'}"
+        raise ParameterError(name, shown[1], rule, "leave it out, or start a new study")
     given = {name: value for name, value in given.items() if name not in kept or name in _objects_in(stored)}
     if set(MEMORY) & set(given):
         replaced = (*MEMORY, *["memory_estimation"] * (not settings.estimates_memory))
