@@ -1,7 +1,5 @@
 """Plans a study for cards of given sizes: the workers of each card, and the changes with which other trials fit."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence

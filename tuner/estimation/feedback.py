@@ -1,7 +1,5 @@
 """Feedback during a study: peaks of finished trials correct the estimates of waiting ones, down as well as up."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
