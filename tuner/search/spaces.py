@@ -29,9 +29,9 @@ from tuner.values import Label, encode, has_objects, label, parse, plain, value_
 
 CONDITION, STEP = "if", "step"
 MOST_STEPS = 10**15  # numbers of more digits are not apart
-RANGES = dict.fromkeys(("bounds", "interval", "range", "tag()"), "range")
 # The words of other tools, in lower case, with our kind for each: a "range" is whole if its ends are, one with "<"
 # excludes its high end, and an empty text is none of ours. A word with "()" counts in calls alone.
+RANGES = dict.fromkeys(("bounds", "interval", "range", "tag()"), "range")
 WORDS = {
     **dict.fromkeys(("uniform", "quniform", "q_uniform", "float", "double", "real"), "uniform"),
     **dict.fromkeys(("floatdistribution", "suggest_float", "suggest_uniform"), "uniform"),
@@ -99,8 +99,7 @@ def parse_points(given: object, space: Space, source: str) -> list[dict[str, Con
         for key, domain in space.items():
             if key in point and not domain.applies(known):
                 needs = [f"{name} = {' or '.join(map(label, own))}" for name, own in domain.conditions.items()]
-                wanted = " and ".join(needs)
-                raise InputError(f"{where}: {key} needs {wanted}: give that as well, or leave {key} out")
+                raise InputError(f"{where}: {key} needs {' and '.join(needs)}: give that as well, or leave {key} out")
             if key in point or (domain.is_constant and domain.applies(known)):
                 known[key] = point.get(key, domain.values[0])
         if point in points:
@@ -229,9 +228,8 @@ def _ours(kind: str, values: Sequence[object] = (), *, log: bool = False) -> str
     if kind in ("", "choice"):
         return f"{{choice: {label(list(values)) if kind and values else '[...]'}}}"
     numbers = [number for value in values if is_number(number := parse(str(value)))]
-    whole = all(isinstance(end, int) for end in numbers[:2])
+    whole = kind != "uniform" and all(isinstance(end, int) for end in numbers[:2])
     linear, logarithmic = ("int", "logint") if whole else ("uniform", "loguniform")
-    logarithmic = "loguniform" if kind == "uniform" else logarithmic
     kinds = [kind.rstrip("<")] if kind != "range" else [linear] if numbers[2:] else [linear, logarithmic]
     kinds = [logarithmic] if log else kinds
     if len(numbers) < 2 or (kinds[0] in WHOLE and not whole):
