@@ -19,10 +19,7 @@ from tuner.trial import Auto, ConfigValue
 
 MARK = "python "  # how the only key of a mark begins
 OBJECT = f"{MARK}object"
-_CONSTANTS: Mapping[str, bool | None] = {
-    **{"true": True, "false": False, "null": None},
-    **{"True": True, "False": False, "None": None},
-}
+_CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 _WHOLE = re.compile(r"[+-]?(0|[1-9]\d{0,299})")
 _DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d+)?")
 

@@ -51,11 +51,8 @@ class Comparison:
             for name, by in self.objectives.items()
             if any(study.record.objectives.get(name, by) != by for study in self.studies.values())
         ]
-        return [
-            *self.unread,
-            *(f"{name}: {OTHER_DATA}" for name in self.objectives if self._other_data(name)),
-            *others,
-        ]
+        several = (name for name in self.objectives if len(set(self._prints(name).values()) - {None}) > 1)
+        return [*self.unread, *(f"{name}: {OTHER_DATA}" for name in several), *others]
 
     @property
     def names(self) -> Sequence[str]:
@@ -84,9 +81,6 @@ class Comparison:
 
     def _prints(self, workload: str) -> dict[str, str | None]:
         return {label: study.record.fingerprints.get(workload) for label, study in self.studies.items()}
-
-    def _other_data(self, workload: str) -> bool:
-        return len(set(self._prints(workload).values()) - {None}) > 1
 
 
 @public(ResultsOptions)

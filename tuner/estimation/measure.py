@@ -102,7 +102,8 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
     peak = meter.peak_bytes()
     if peak is None:
         raise RuntimeError(f"this system ({sys.platform}) does not report a process's peak memory")
-    allocated = int(torch.cuda.max_memory_allocated()) if target != "cpu" else _tensor_peak_bytes(rehearse)
+    changes = tensor_changes(rehearse) if target == "cpu" else [torch.cuda.max_memory_allocated()]
+    allocated = max(itertools.accumulate(changes, initial=0))
     parameters = sum(p.nbytes for p in model.parameters())
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
@@ -123,11 +124,6 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
         seconds = epoch_seconds(workload, model, optimizer, config, data, target)
         estimate = replace(estimate, epoch_seconds=seconds)
     return Measurement(peak, estimate)
-
-
-def _tensor_peak_bytes(run: Callable[[], object]) -> int:
-    """The peak of the CPU tensors' bytes while ``run`` runs."""
-    return max(itertools.accumulate(tensor_changes(run), initial=0))
 
 
 def tensor_changes(run: Callable[[], object]) -> list[int]:

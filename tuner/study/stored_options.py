@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from tuner.errors import ParameterError, option
+from tuner.errors import InputError, ParameterError, option
 from tuner.records.study_record import OPTUNA_CALL, StudyRecord
 from tuner.search.configurations import given_space, has_space, space_content
 from tuner.search.optuna_names import SCHEDULERS, SEARCHES, canonical
@@ -28,6 +28,11 @@ def plainly(settings: Settings) -> Settings:
     """The settings with configurations and space in the form that a file has."""
     forms = {"config": plain_configs, "space": plain_space}
     given = {name: value for name in forms if (value := getattr(settings, name)) is not None}
+    for name, value in given.items():
+        try:
+            encode(value)
+        except RecursionError as error:
+            raise InputError(f"{option(name)}: it is nested too deep, or holds itself") from error
     return settings.changed(**{name: forms[name](value) for name, value in given.items()}) if given else settings
 
 

@@ -1,7 +1,7 @@
 """The training loop of all workloads."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from itertools import count
 
 import torch
@@ -115,7 +115,8 @@ def fit(
                 check_reported(objective, metrics, workload.name)
             if held_out and ranks:
                 metrics = ranks.agree(metrics, objective.metric, workload.metric)
-            if not held_out or _is_best(metrics, progress.best, objective):
+            best = progress.best.get(objective.metric, objective.worst)
+            if not held_out or objective.better(metrics[objective.metric], best):
                 # First, so that metrics and weights always belong to the same epoch.
                 weights = snapshot(model) | unchanging if leads else {}
                 progress.best, progress.weights = {**metrics, "best_epoch": epoch}, weights
@@ -160,10 +161,6 @@ def _check(loss: float, first: float, constant: float, epoch: int, divergence_fa
     if loss > divergence_factor * max(1.0, min(abs(first), constant)):
         least = f"; a constant prediction has {constant:.3g}" if constant < math.inf else ""
         raise Diverged(f"the training loss rose from {first:.3g} to {loss:.3g} in epoch {epoch}{least}: lower lr")
-
-
-def _is_best(metrics: Mapping[str, float], best: Mapping[str, float], objective: Objective) -> bool:
-    return objective.better(metrics[objective.metric], best.get(objective.metric, objective.worst))
 
 
 def _never_finite(metric: str, model: nn.Module) -> str:
