@@ -143,9 +143,8 @@ class StudyFolder:
             there = self._weights.setdefault(row.workload, set())
             asked = there | ({row.trial_id} if row.status != "paused" else set())
             wanted = self._contenders(row.workload, asked, row)
-            staged = None
-            if row.trial_id in wanted and row.status != "paused":
-                row, staged = self._stage(row, weights)
+            stages = row.trial_id in wanted and row.status != "paused"
+            row, staged = self._stage(row, weights) if stages else (row, None)
             try:
                 self._log(outcome)
             finally:  # the line is more important than the traceback
@@ -220,8 +219,7 @@ class StudyFolder:
             return
         with self._writing(), closing(self._journal):
             for workload in self._objectives:
-                there = self._weights.get(workload, ())
-                self._keep_weights(workload, self._contenders(workload, there, at_end=True))
+                self._keep_weights(workload, self._contenders(workload, self._weights.get(workload, ()), at_end=True))
             self._write_csv()
         with suppress(OSError):  # trials that wrote nothing have left no folder there
             (self.path / TRIALS).rmdir()
@@ -249,11 +247,10 @@ class StudyFolder:
     ) -> list[str]:
         """Those of the trials with these ids that are the best or may become it; ``new`` is a row not yet written."""
         known = {**self._rows, new.trial_id: new} if new else self._rows
-        if self.seeds > 1:  # of one seed no other row counts, however many there are
-            names = {known[key].name for key in asked}
+        rows = [known[key] for key in asked]
+        if self.seeds > 1:  # else no other row counts, however many there are
+            names = {row.name for row in rows}
             rows = [row for row in known.values() if row.workload == workload and row.name in names]
-        else:
-            rows = [known[key] for key in asked]
         order = ranked(rows, self._objectives[workload])
         ended = Counter(row.name for row in order if (row.status not in GOES_ON if at_end else row.status in ENDED))
         unfinished = {row.name for row in order if ended[row.name] < self.seeds}  # seeds may still end otherwise
@@ -321,10 +318,7 @@ class StudyFolder:
             shutil.rmtree(self.path / CHECKPOINTS / row.trial_id, ignore_errors=True)
 
     def _drop_folders(self, new: Attempt, asked: Collection[str], wanted: Sequence[str]) -> None:
-        """Removes the folders of trials that need not stay as a ``new`` one has ended; of those ``asked`` the others.
-
-        What is ``wanted`` of these is known.
-        """
+        """Removes folders that need not stay as a ``new`` trial has ended. Of those ``asked``, ``wanted`` stay."""
         if self.keep == "all":
             return
         if new.workload not in self._folders:  # an earlier process may have left some

@@ -134,9 +134,9 @@ class ObjectiveTrials(OptunaTrials):
             return outcome
         params = {name: plain(value) for name, value in asked.params.items()}
         outcome = replace(outcome, trial=replace(trial, name=named(asked.number), config={**trial.config, **params}))
-        why = self._broken(self._frozen(asked)) if outcome.status == "completed" else ""
-        told = "; ".join(filter(None, [why, outcome.error]))
-        return replace(outcome, status="infeasible", error=told) if why else outcome
+        if outcome.status != "completed" or not (why := self._broken(self._frozen(asked))):
+            return outcome
+        return replace(outcome, status="infeasible", error="; ".join(filter(None, [why, outcome.error])))
 
     def _broken(self, frozen: FrozenTrial) -> str:
         """Which constraints a trial breaks. The sampler computes its own when the study is told, which is later."""

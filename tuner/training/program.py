@@ -52,7 +52,7 @@ def run_program(
     if it reports nothing, and what the program raises.
     """
     progress = store.restore()
-    session = _Session(trial, objective, store, progress, place, infinite=program.takes_infinite)
+    session = _Session(trial, objective, store, progress, place, program.takes_infinite)
     with phases() as enter:
         yield (begun := EpochReport(trial.trial_id, progress.epoch, trial.epochs))
         yield from told_again(trial, trial.epochs, progress.reports)
@@ -111,7 +111,6 @@ class _Session:
         store: ProgramCheckpoints,
         progress: Progress,
         place: Placement | None,
-        *,
         infinite: bool,
     ) -> None:
         self._trial = trial
