@@ -26,7 +26,7 @@ from tuner.records.weights import whose
 from tuner.trial import ConfigValue, MemoryEstimate, Outcome, Status
 from tuner.workloads.session import TRIALS
 
-ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged")  # trials that never run again
+ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged", "infeasible")  # trials that never run again
 GOES_ON: tuple[Status, ...] = ("interrupted", "paused")  # those that run again if the study is resumed
 # The table is rewritten after CSV_SECONDS, or later if it is long: at most so many rows are written a second.
 # The journal is always up to date.
