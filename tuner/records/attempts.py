@@ -1,5 +1,7 @@
 """An attempt, which is a line of the journal. A trial's latest attempt is a row of the CSV."""
 
+from __future__ import annotations  # TEXTS goes by the texts of annotations
+
 import csv
 import io
 import math
