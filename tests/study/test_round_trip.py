@@ -64,7 +64,7 @@ def keys(configs: list[Any]) -> list[str]:
     return sorted(value_key(plain(dict(config))) for config in configs)
 
 
-@pytest.fixture(scope="module", params=[100, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[100, pytest.param(2000, marks=pytest.mark.slow)])
 def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A study of drawn configurations, what was given, and what its function received."""
     given, received = listed(request.param), list[Any]()
