@@ -1,7 +1,5 @@
 """An attempt, which is a line of the journal. A trial's latest attempt is a row of the CSV."""
 
-from __future__ import annotations  # TEXTS goes by the texts of annotations
-
 import csv
 import io
 import math
@@ -10,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Literal, Self, cast
+from typing import Literal, Self, cast, get_type_hints
 
 from tuner.objective import Objective
 from tuner.records import checking
@@ -217,9 +215,8 @@ BEFORE_METRICS = _NAMES[: _NAMES.index("metrics")]
 AFTER_METRICS = _NAMES[_NAMES.index("metrics") + 1 : _NAMES.index("limit_gb")]
 JOURNAL_ONLY = _NAMES[_NAMES.index("limit_gb") : _NAMES.index("config")]
 FIXED = frozenset((*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY, *IN_GB.values()))
-# The columns of text.
-_OF_TEXT = ("TrialId", "Name", "Shown", "Shown | None", "Status", "Lost", "Phase", "ShortOf", "str")
-TEXTS = tuple(column.name for column in fields(Attempt) if column.type in _OF_TEXT)
+_OF_TEXT = (str, str | None, Status, Lost, Phase, ShortOf)  # what annotations come to, however they are written
+TEXTS = tuple(name for name, kind in get_type_hints(Attempt).items() if kind in _OF_TEXT)  # the columns of text
 
 
 def parse_attempt(line: Mapping[str, object], where: str) -> Attempt:

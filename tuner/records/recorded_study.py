@@ -36,20 +36,18 @@ class RecordedStudy:
         """The latest attempt of each trial that has ended, each workload's best first."""
         return best_first(self.attempts if self.path.is_file() else latest(self.attempts), self.objectives)
 
-    def of_workload(self, workload: str) -> list[Attempt]:
-        """The rows of one workload, best first."""
-        return [row for row in self.rows if row.workload == workload]
+    def of_workload(self, workload: str, among: Collection[str] | None = None) -> list[Attempt]:
+        """The rows of one workload, or those of them with these ids, best first."""
+        return [row for row in self.rows if row.workload == workload and (among is None or row.trial_id in among)]
 
     def best(self, workload: str, among: Collection[str] | None = None) -> Attempt | None:
         """A workload's best trial, or the best of those with these ids; None if none has reported the metric."""
-        rows = [row for row in self.of_workload(workload) if among is None or row.trial_id in among]
-        return best_of(rows, self.objectives[workload])
+        return best_of(self.of_workload(workload, among), self.objectives[workload])
 
     def no_best(self, workload: str, among: Collection[str] | None = None) -> str:
         """Why a workload, or a table of the trials with these ids, has no best trial."""
-        rows = [row for row in self.of_workload(workload) if among is None or row.trial_id in among]
         subject = "no trial" if among is None else "no trial of this table"
-        if wrong := next((row for row in rows if row.status == "infeasible"), None):
+        if wrong := next((row for row in self.of_workload(workload, among) if row.status == "infeasible"), None):
             return f"{subject} keeps the constraints: {wrong.error} ({wrong.name})"
         return f"{subject} has reported {self.objectives[workload].metric}; its column error says why"
 

@@ -137,7 +137,7 @@ class StudyFrame(pd.DataFrame):
     def _of_trials(self, study: RecordedStudy) -> str:
         """The table, and below it how many trials ended in which way, the best one, and the study's folder."""
         (workload,), known, ids = study.objectives, list(self.columns), set(self["trial_id"])
-        objective, rows = study.objectives[workload], [row for row in study.rows if row.trial_id in ids]
+        objective, rows = study.objectives[workload], study.of_workload(workload, ids)
         shown = [column for column in default_columns(rows, known, objective) if column in known]
         table = pd.DataFrame(self)[shown].rename(columns={column: head(column, known) for column in shown})
         html = table.to_html(max_rows=SHOWN_ROWS, show_dimensions=False, index=False, na_rep="")
