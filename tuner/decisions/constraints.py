@@ -100,7 +100,11 @@ def constrained(outcome: Outcome, constraints: Sequence[Constraint], wanted: Col
     )
     named = {one.name for one in constraints} - {ESTIMATED} | set(wanted)
     own = {name: value for name, value in known.items() if name in named}
-    outcome = replace(outcome, metrics={**own, **outcome.metrics})
+    return infeasible(replace(outcome, metrics={**own, **outcome.metrics}), why)
+
+
+def infeasible(outcome: Outcome, why: str) -> Outcome:
+    """The outcome of a trial that breaks the constraints of which ``why`` tells; the same if it tells of none."""
     return (
         replace(outcome, status="infeasible", error="; ".join(filter(None, [why, outcome.error]))) if why else outcome
     )

@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 from rpds import HashTrieMap
 
 from tuner.decisions import events
-from tuner.decisions.constraints import Constraint, broken
+from tuner.decisions.constraints import Constraint, broken, infeasible
 from tuner.decisions.state import State
 from tuner.errors import InputError, WorkloadError, is_writable
 from tuner.records.recorded_study import RecordedStudy
@@ -35,7 +35,7 @@ from tuner.values import plain
 from tuner.workloads.optuna_objective import Call, OptunaObjective, Uncaught
 
 OWNER = "tuner"  # the system attribute that says which of our trials an unfinished one is: STUDY/TRIAL
-# An infinite value, which Optuna takes, is none that tuner compares.
+# Optuna takes infinite values, which earlier versions wrote as ``diverged``; a trial without a number fails.
 STATES: Mapping[Status, Ending] = {
     "completed": "completed",
     "diverged": "completed",
@@ -134,9 +134,7 @@ class ObjectiveTrials(OptunaTrials):
             return outcome
         params = {name: plain(value) for name, value in asked.params.items()}
         outcome = replace(outcome, trial=replace(trial, name=named(asked.number), config={**trial.config, **params}))
-        if outcome.status != "completed" or not (why := self._broken(self._frozen(asked))):
-            return outcome
-        return replace(outcome, status="infeasible", error="; ".join(filter(None, [why, outcome.error])))
+        return infeasible(outcome, self._broken(self._frozen(asked))) if outcome.status == "completed" else outcome
 
     def _broken(self, frozen: FrozenTrial) -> str:
         """Which constraints a trial breaks. The sampler computes its own when the study is told, which is later."""
