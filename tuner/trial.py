@@ -111,7 +111,7 @@ class Shape(NamedTuple):
     nodes: int
 
     @property
-    def here(self) -> int:
+    def ranks_per_node(self) -> int:
         """The ranks on each machine."""
         return self.ranks // self.nodes
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from scripts.benchmarks.packing import shortest_possible
 from tuner.decisions.events import Event, Opened, Reported
 from tuner.decisions.packing import Plan, make_plan
-from tuner.decisions.policies import Course, Packing, Retrying
+from tuner.decisions.policies import Engine, Packing, Retrying
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.loop import StudyLoop
@@ -141,7 +141,7 @@ def run(
         )
         executor.open({"waiting": TrainingTask(Waiting(), None)}, plan, None)
         packing = Packing()
-        course = Course(State(), [Retrying(RetryPolicy(), lambda *_: None), packing])
+        course = Engine(State(), [Retrying(RetryPolicy(), lambda *_: None), packing])
         loop = StudyLoop(course, packing, executor, clock)
         loop.take(Opened(plan, tuple(trials)))
         loop.run()

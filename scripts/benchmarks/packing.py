@@ -163,7 +163,7 @@ def some_of_ranks(gpus: int, seed: int, *, ranks: bool) -> tuple[float, float]:
     devices = [Device(f"n{i // 8}", "cuda", i % 8, "a GPU", 80 * GB, 80 * GB, 64) for i in range(gpus)]
     began = time.process_time()
     needs = [request.need_bytes for request in requests for _ in range(request.trial.ranks)]
-    found = make_plan(devices, needs, packing="per-trial", buffer_bytes=0, gangs=ranks)
+    found = make_plan(devices, needs, packing="per-trial", buffer_bytes=0, with_ranks=ranks)
     took = simulate(requests, found, lambda request: request.seconds or 0.0).seconds
     spent = time.process_time() - began
     return took / shortest_possible(requests, found, lambda request: request.seconds or 0.0), spent

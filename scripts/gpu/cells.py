@@ -97,7 +97,7 @@ class Measured:
 
 
 def trials_at(workers: int) -> int:
-    """Enough for a while in which all workers are busy, and fewer for each where they are many."""
+    """StudyStopping for a while in which all workers are busy, and fewer for each where they are many."""
     return workers * (3 if workers < OTHERS_WORKERS else 2)
 
 

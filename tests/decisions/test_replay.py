@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.attempts import attempt
 from tuner.decisions.events import Planned
-from tuner.decisions.policies import Course, Retrying, replay
+from tuner.decisions.policies import Engine, Retrying, replay
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.records.attempts import Attempt
@@ -31,10 +31,10 @@ def paced(trial: Trial) -> Trial:
 def replayed(*rows: Attempt) -> State:
     """The state after a journal with these rows of two trials."""
     trials = {name: paced(Trial(name, "toy", name, {"lr": 0.5}, seed=0)) for name in ("t1", "t2")}
-    course = Course(State(WHOLE_GB * GB), [retrying := Retrying(RetryPolicy(), lambda *_: None)])
-    course.take(Planned(tuple(Request(one, MemoryEstimate("given"), 2 * GB) for one in trials.values()), {}))
-    replay(course, retrying, events_of(rows, (), trials, paced))
-    return course.state
+    engine = Engine(State(WHOLE_GB * GB), [retrying := Retrying(RetryPolicy(), lambda *_: None)])
+    engine.take(Planned(tuple(Request(one, MemoryEstimate("given"), 2 * GB) for one in trials.values()), {}))
+    replay(engine, retrying, events_of(rows, (), trials, paced))
+    return engine.state
 
 
 @pytest.mark.parametrize("between", ["interrupted", "out_of_memory", "stalled"])

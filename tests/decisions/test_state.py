@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 
 from tuner.decisions import events
-from tuner.decisions.events import Concluded, Ended, Event, Opened, Planned, Retried, Started, Woken
+from tuner.decisions.events import Concluded, Ended, Event, Opened, Planned, Retried, RetryReady, Started
 from tuner.decisions.packing import make_plan
 from tuner.decisions.state import MOVES, IllegalEvent, State, apply
 from tuner.trial import GB, AttemptResult, Device, EpochReport, MemoryEstimate, Placement, Request, Trial
@@ -35,7 +35,7 @@ def test_nothing_follows_on_a_trials_end_and_the_text_has_its_story(event: Event
         after(*RUNS, ENDED, Concluded(ENDED), event)
 
 
-@pytest.mark.parametrize("event", [Woken(REQUEST), Concluded(ENDED), events.PruneAsked("t1")])
+@pytest.mark.parametrize("event", [RetryReady(REQUEST), Concluded(ENDED), events.PruneAsked("t1")])
 def test_an_event_of_a_trial_elsewhere_is_refused(event: Event) -> None:
     with pytest.raises(IllegalEvent, match="t1 is waiting after Planned"):
         after(*RUNS[:2], event)
@@ -57,5 +57,5 @@ def test_only_a_journal_has_attempts_that_never_started() -> None:
 
 
 def test_each_event_about_trials_is_in_the_table() -> None:
-    about_the_study = {"Joined", "RoomSeen", "Allowed", "DeviceLost", "Stopping"}
+    about_the_study = {"Joined", "CapacityObserved", "Allowed", "DeviceLost", "Stopping"}
     assert {kind.__name__ for kind in get_args(events.Event)} - {kind.__name__ for kind in MOVES} == about_the_study

@@ -8,7 +8,7 @@ import pytest
 
 from tuner.decisions.events import Concluded, Ended, Reported, Stopping
 from tuner.decisions.state import State
-from tuner.decisions.stopping import EndLimits, Enough
+from tuner.decisions.stopping import EndLimits, StudyStopping
 from tuner.errors import spelled
 from tuner.objective import Objective
 from tuner.trial import EpochReport, Outcome, Status, Trial
@@ -16,7 +16,7 @@ from tuner.trial import EpochReport, Outcome, Status, Trial
 
 def why(limits: EndLimits, ends: Iterable[tuple[Status, float | None, str]], *, hopeless: bool = False) -> str:
     """Why the study ends after these trials, the last of which decides; empty if it goes on."""
-    enough = Enough({"net": Objective("loss")}, limits)
+    enough = StudyStopping({"net": Objective("loss")}, limits)
     for number, (status, value, error) in enumerate(ends):
         assert enough.decide(State(), 0.0) is None, "it should have gone on before the last one"
         trial = Trial(f"t{number}", "net", "one", {}, seed=0)
@@ -53,7 +53,7 @@ def test_a_study_ends_if_its_first_trials_fail_alike(
 
 
 def test_a_trial_of_an_earlier_process_that_never_ran_does_not_count() -> None:
-    enough = Enough({"net": Objective("loss")}, EndLimits(patience=1))
+    enough = StudyStopping({"net": Objective("loss")}, EndLimits(patience=1))
     for attempt, status in ((1, "completed"), (0, "infeasible")):
         outcome = Outcome(Trial("t1", "net", "one", {}, 0, attempt), status, metrics={"loss": 1.0})  # type: ignore[arg-type]
         enough.hear(State(), Concluded(Ended(outcome.trial, outcome.result, outcome.metrics)))
@@ -85,7 +85,7 @@ def test_a_study_ends_at_its_target_or_when_nothing_improves(
 
 
 def test_what_an_earlier_process_saw_counts() -> None:
-    enough = Enough({"net": Objective("loss")}, EndLimits(fail_fast=1, patience=2))
+    enough = StudyStopping({"net": Objective("loss")}, EndLimits(fail_fast=1, patience=2))
     for number, value in enumerate([3.0, 4.0, 5.0, 1.0]):
         trial = Trial(f"t{number}", "net", "one", {}, seed=0)
         outcome = Outcome(trial, "completed", metrics={"loss": value})
@@ -97,7 +97,7 @@ def test_what_an_earlier_process_saw_counts() -> None:
 
 
 def test_a_report_without_the_metric_ends_no_study_in_which_another_has_it() -> None:
-    enough = Enough({"net": Objective("loss")}, EndLimits(fail_fast=3))
+    enough = StudyStopping({"net": Objective("loss")}, EndLimits(fail_fast=3))
     enough.hear(State(), Reported(EpochReport("t1", 1, 1, {"loss": 1.0}), 0.0))
     failed = Outcome(Trial("t2", "net", "one", {}, seed=0), "failed", error="no loss", hopeless=True)
     enough.hear(State(), Ended(failed.trial, failed.result, {}, outcome=failed))

@@ -25,7 +25,7 @@ from tuner.decisions.events import (
 from tuner.decisions.packing import Plan, make_plan
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
-from tuner.decisions.throughput import Crowding
+from tuner.decisions.throughput import ConcurrencyTuner
 from tuner.errors import ExecutionError
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Weights
@@ -199,7 +199,7 @@ def test_trials_are_added_on_a_gpu_while_cores_are_left_and_one_more_is_a_gain(g
     names = "abcdefghijklmnop"
     requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("given"), GB) for n in names]
     plan = make_plan([gpu], [GB] * len(names), packing="per-trial", buffer_bytes=2 * GB, adaptive=True)
-    notes = run_trials(requests, plan, executor, policies=[Crowding()])
+    notes = run_trials(requests, plan, executor, policies=[ConcurrencyTuner()])
     assert list(dict.fromkeys(map(len, executor.beside)))[:4] == [2, 3, 4, 5], "2 cores / 0.4 of one"
     assert max(map(len, executor.beside)) == 5
     assert sorted(name for name, *_ in notes.ended) == list(names)

@@ -44,7 +44,7 @@ class Books:
         self._most = study.settings.max_workers
         again = {request.trial.trial_id for request in study.requests} & set(self.completed)
         assert not again, "a completed trial is planned again"
-        assert self._paused <= {*steering.course.state.undecided}, "it is decided too early how a member goes on"
+        assert self._paused <= {*steering.engine.state.undecided}, "it is decided too early how a member goes on"
         self.suggested(steering)
 
     def suggested(self, steering: Steering) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.simulated.world import World
-from tuner.decisions.events import Concluded, Ended, Event, PruneAsked, Retried, RoomSeen, Started, Woken
+from tuner.decisions.events import CapacityObserved, Concluded, Ended, Event, PruneAsked, Retried, RetryReady, Started
 from tuner.decisions.state import State
 from tuner.records.attempts import Attempt
 from tuner.trial import Device, Placement, Request
@@ -42,13 +42,13 @@ class Rules:
             self._ended(event)
         elif isinstance(event, (Retried, Concluded)):
             self._follows(event)
-        elif isinstance(event, Woken):
+        elif isinstance(event, RetryReady):
             self._woken(event)
-        elif isinstance(event, RoomSeen) and event.bounds is None and state.plan:
+        elif isinstance(event, CapacityObserved) and event.bounds is None and state.plan:
             self._nothing_waits_for_nothing(state)
         elif isinstance(event, PruneAsked):
             self._pruned(event)
-        if isinstance(event, RoomSeen):
+        if isinstance(event, CapacityObserved):
             self.since = []
         self._every_trial_is_in_one_place(state)
         self.before = state
@@ -195,7 +195,7 @@ class Rules:
         least = min(self.world.policy.backoff_max_seconds, self.world.policy.backoff_seconds) / 2
         assert event.delay_seconds >= least, "a retry does not wait"
 
-    def _woken(self, event: Woken) -> None:
+    def _woken(self, event: RetryReady) -> None:
         first = next(retry for retry in self.before.delayed.values() if retry.request is event.request)
         idle = not (self.before.running or self.before.waiting)
         assert first.due <= self.now or (idle and not first.always), "a retry does not wait for its time"

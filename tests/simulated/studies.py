@@ -11,14 +11,14 @@ from tests.simulated.rules import Rules
 from tests.simulated.world import OBJECTIVE, Crash, Journal, Machines, Others, Stalls, World
 from tuner.decisions.events import DeviceLost, Opened, Planned
 from tuner.decisions.packing import Plan, host_need_bytes, make_plan, need_bytes
-from tuner.decisions.policies import Course, Packing, Policy, Retrying, replay
+from tuner.decisions.policies import Engine, Packing, Policy, Retrying, replay
 from tuner.decisions.state import State
 from tuner.errors import InputError
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.executor import DevicesFound
 from tuner.execution.loop import StudyLoop
 from tuner.spec.settings import Settings
-from tuner.study.judging import Judging
+from tuner.study.pruning import Pruning
 from tuner.study.resume import events_of
 from tuner.trial import GB, Device, Request
 
@@ -34,22 +34,22 @@ class Process:
         journal.now = machines.clock
         self.feedback = StudyFeedback({}, {"toy": ()}, need_bytes, {}, host_need_bytes)
         retrying, packing = Retrying(world.policy, world.smaller, world.seed), Packing()
-        judging: list[Policy] = []
+        pruning: list[Policy] = []
         if world.seed % 10 == 3:
             scheduler = Random(world.seed).choice(["asha", "median"])
-            judging = [Judging({"toy": OBJECTIVE}, Settings(scheduler=scheduler))]
+            pruning = [Pruning({"toy": OBJECTIVE}, Settings(scheduler=scheduler))]
         whole = max(budget for budget in world.plan.budgets)
-        self.course = Course(
-            State(whole, world.plan.largest_ram_budget), [retrying, self.feedback, *judging, packing]
+        self.engine = Engine(
+            State(whole, world.plan.largest_ram_budget), [retrying, self.feedback, *pruning, packing]
         )
         raw = {request.trial.trial_id: request.estimate for request in world.requests}
-        self.course.take(Planned(world.requests, raw))
+        self.engine.take(Planned(world.requests, raw))
         trials = {request.trial.trial_id: request.trial for request in world.requests}
-        replay(self.course, retrying, events_of(journal.rows, journal.lines, trials))
+        replay(self.engine, retrying, events_of(journal.rows, journal.lines, trials))
         stalls = Stalls(machines.clock)
         others = Others(world, machines.clock)
         self.loop = StudyLoop(
-            self.course, packing, machines, journal, arbiter=others, stalls=stalls, clock=machines.clock
+            self.engine, packing, machines, journal, arbiter=others, stalls=stalls, clock=machines.clock
         )
         self.loop.plan_more = self.plan_more
 
@@ -65,7 +65,7 @@ class Process:
 
     def left(self) -> dict[str, Request]:
         """The requests of the trials that are left, by their ids, as they would start now."""
-        return {request.trial.trial_id: self.feedback.correct(request) for request in self.course.state.left}
+        return {request.trial.trial_id: self.feedback.correct(request) for request in self.engine.state.left}
 
     def run(self) -> None:
         """Runs the study to its end, or to a crash."""
@@ -75,8 +75,8 @@ class Process:
             draw = Random(self.world.seed)
             device = replace(self.world.plan.devices[0], node_id="late", index=9)
             self.machines.add(self.machines.now + draw.uniform(0, 60), DevicesFound((device,)))
-        self.rules.before = self.course.state
-        self.loop.take(Opened(self.world.plan, tuple(self.feedback.begin(self.course.state.left))))
+        self.rules.before = self.engine.state
+        self.loop.take(Opened(self.world.plan, tuple(self.feedback.begin(self.engine.state.left))))
         self.loop.run()
 
 
@@ -93,7 +93,7 @@ def run_study(seed: int) -> Rules:
     journal = Journal(check)
     process = Process(world, journal, rules, 0.0)
     for _ in range(draw.choice([0, 0, 1, 3])):
-        at = process.course.state.number + draw.randrange(1, 120)
+        at = process.engine.state.number + draw.randrange(1, 120)
         journal.end, journal.kill = _end(process, at, draw.random() < 0.7), _kill(process, at, draw.random() < 0.3)
         with suppress(Crash, KeyboardInterrupt):
             process.run()
@@ -102,7 +102,7 @@ def run_study(seed: int) -> Rules:
     else:
         journal.end, journal.kill = (lambda _: None), (lambda: None)
         process.run()
-    ended = process.course.state.ended
+    ended = process.engine.state.ended
     assert len(ended) == len(world.requests), "a trial has no end"
     return rules
 
@@ -123,7 +123,7 @@ def _kill(process: Process, at: int, between: bool) -> Callable[[], None]:
     """What kills a process when a row is on disk, and nothing has followed from it."""
 
     def kill() -> None:
-        if between and process.course.state.number >= at - 20:
+        if between and process.engine.state.number >= at - 20:
             raise Crash
 
     return kill
@@ -131,13 +131,13 @@ def _kill(process: Process, at: int, between: bool) -> Callable[[], None]:
 
 def resumed(crashed: Process, journal: Journal) -> Process:
     """The next process of a study that has crashed: it has decided what the crashed one had, or would have."""
-    state, before = crashed.course.state, crashed.left()
+    state, before = crashed.engine.state, crashed.left()
     process = Process(crashed.world, journal, crashed.rules, crashed.machines.now)
     after = process.left()
     process.rules.recall(journal.rows)
     recorded = {(row.trial_id, row.attempts) for row in journal.rows}
     unseen = {key for key, run in state.running.items() if (key, run.placement.trial.attempt) in recorded}
-    for trial_id, ended in process.course.state.ended.items():
+    for trial_id, ended in process.engine.state.ended.items():
         if trial_id in unseen:  # the process was killed between its row and what follows
             continue
         known = state.ended.get(trial_id) or state.undecided[trial_id]

@@ -120,11 +120,11 @@ def a_rounded_estimate(patch: Patch) -> None:
 def without_ends(patch: Patch, status: str) -> None:
     """A resume does not hear of such ends of members that have paused."""
 
-    def replay(original: Any, course: Any, retrying: Any, happened: Sequence[Event], *others: Any) -> None:
+    def replay(original: Any, engine: Any, retrying: Any, happened: Sequence[Event], *others: Any) -> None:
         ends = [event for event in happened if isinstance(event, Ended)]
         members = {event.trial.trial_id for event in ends if event.result.status == "paused"}
         gone = [event for event in ends if event.result.status == status and event.trial.trial_id in members]
-        original(course, retrying, [event for event in happened if event not in gone], *others)
+        original(engine, retrying, [event for event in happened if event not in gone], *others)
 
     wrapped(patch, prepare, "replay", replay)
 
@@ -152,10 +152,10 @@ def a_member_that_takes_over_a_worse_one(patch: Patch) -> None:
 
 
 def a_member_that_is_decided_too_early(patch: Patch) -> None:
-    def replay(original: Any, course: Any, *given: Any) -> None:
-        original(course, *given)
-        for paused in course.state.paused:
-            course.take(given[-1](course.state, paused, replace(paused.trial, attempt=paused.trial.attempt + 1)))
+    def replay(original: Any, engine: Any, *given: Any) -> None:
+        original(engine, *given)
+        for paused in engine.state.paused:
+            engine.take(given[-1](engine.state, paused, replace(paused.trial, attempt=paused.trial.attempt + 1)))
 
     wrapped(patch, prepare, "replay", replay)
 

@@ -27,7 +27,7 @@ from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.interrupts import Immediate
 from tuner.objective import Objective
 from tuner.spec.settings import Settings
-from tuner.study.execute import Surroundings, execute
+from tuner.study.execute import RunContext, execute
 from tuner.study.prepare import load, prepare
 from tuner.study.record import open_folder, to_record
 from tuner.study.select import select
@@ -266,7 +266,7 @@ def _process(world: Whole, books: Books, given: Mapping[str, Any], copy: Path, e
     def hear(event: Any) -> None:
         nonlocal number
         number += 1
-        books.check(steering.course.state, event)
+        books.check(steering.engine.state, event)
         assert number < 5000, "the study does not end"
         if ends and number >= ends[0]:
             if ends[1]:
@@ -286,7 +286,7 @@ def _process(world: Whole, books: Books, given: Mapping[str, Any], copy: Path, e
     with closing(folder):
         if record is not study.record:
             folder.describe(record)
-        around = Surroundings(executor, console, interrupt, Trackers())
+        around = RunContext(executor, console, interrupt, Trackers())
         try:
             with QUICK[0]:
                 broken = execute(study, steering, folder, record, around)

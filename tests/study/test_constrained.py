@@ -15,7 +15,7 @@ from tuner.decisions.events import Concluded, Ended, Planned
 from tuner.decisions.state import State, apply
 from tuner.objective import Objective
 from tuner.spec.settings import Settings
-from tuner.study.judging import Judging
+from tuner.study.pruning import Pruning
 from tuner.trial import GB, AttemptResult, MemoryEstimate, Request, Trial
 
 SPACE = {"hidden": {"choice": [2**n for n in range(3, 13)]}, "lr": {"uniform": [0.0, 1.0]}}
@@ -62,7 +62,7 @@ def test_a_search_is_told_a_trials_size_as_it_was_estimated_when_it_ran() -> Non
     now, trial = MemoryEstimate("static", context_bytes=GB), Trial("t001", "toy", "a", {}, 0)
     state = apply(State(), Planned((Request(trial, now, GB),), {}))
     ended = Ended(trial, AttemptResult("completed"), {"loss": 1.0}, estimated_bytes=3 * GB)
-    Judging({"toy": Objective("loss")}, settings, searcher).hear(state, Concluded(ended))
+    Pruning({"toy": Objective("loss")}, settings, searcher).hear(state, Concluded(ended))
     assert told == [[2.0]]
 
 

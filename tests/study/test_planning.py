@@ -15,8 +15,8 @@ from tuner.estimation.overheads import WORKER_BYTES
 from tuner.reporting.plan_text import plan_text, time_lines
 from tuner.search.configurations import complete
 from tuner.spec.settings import Settings
-from tuner.study.live_search import fitting, misfit_text
-from tuner.study.planning import Estimates, estimate_requests, plan_more, plan_requests, whole_of, with_host_needs
+from tuner.study.live_search import fitting, infeasible_text
+from tuner.study.planning import Estimates, estimate_requests, limits_of, plan_more, plan_requests, with_host_needs
 from tuner.study.ranks import check_place
 from tuner.trial import AUTO, GB, NODES, RANKS, Device, History, MemoryEstimate, Request, Trial
 from tuner.workloads.function import Function
@@ -141,10 +141,10 @@ def test_a_configuration_for_which_there_is_no_ram_is_refused_or_left_out(gpu_16
         for name, estimate in estimates.items()
     )
     settings, tasks = Settings(auto_memory=True), {"toy": TrainingTask(Toy(), None)}
-    whole = whole_of([device], settings)
-    assert fitting([small, huge], whole, tasks, settings) == ([small], [huge])
+    limits = limits_of([device], settings)
+    assert fitting([small, huge], limits, tasks, settings) == ([small], [huge])
     why = "not run: needs 3.30 GB of RAM, and no machine has more than 2.00 GB for it"
-    assert misfit_text(huge, whole, settings) == why
+    assert infeasible_text(huge, limits, settings) == why
     with pytest.raises(InputError, match=r"^huge: a trial needs 3\.30 GB of RAM .* or use a machine with more RAM$"):
         plan_requests(tasks, [small, huge], [device], settings)
     with pytest.raises(InputError, match=r": use a machine with more RAM$"):
@@ -161,10 +161,10 @@ def test_a_guess_of_the_ram_refuses_nothing(gpu_16gb: Device, ram_gb: float) -> 
     guess = MemoryEstimate("traced", host_bytes=30 * GB)
     request = Request(Trial("t1", "toy", "a", {}, 0), guess, GB, host_bytes=host_need_bytes(guess))
     settings, tasks = Settings(auto_memory=True), {"toy": TrainingTask(Toy(), None)}
-    whole = whole_of([device], settings)
-    assert fitting([request], whole, tasks, settings) == ([request], [])
+    limits = limits_of([device], settings)
+    assert fitting([request], limits, tasks, settings) == ([request], [])
     plan, (served,) = plan_requests(tasks, [request], [device], settings)
-    assert (plan.workers, served.host_bytes) == (1, whole.ram_bytes)
+    assert (plan.workers, served.host_bytes) == (1, limits.ram_bytes)
 
 
 def test_weights_bound_the_workers_by_ram_only_where_tuners_loop_keeps_them(gpu_16gb: Device) -> None:

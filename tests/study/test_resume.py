@@ -15,7 +15,7 @@ import tuner
 from tests.support.attempts import attempt
 from tests.support.toy import Toy
 from tuner.decisions.events import Planned, Reported
-from tuner.decisions.policies import Course, Retrying, replay
+from tuner.decisions.policies import Engine, Retrying, replay
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.errors import InputError
@@ -61,10 +61,10 @@ def left(*rows: Attempt, whole_gb: int = 8, ram_gb: int = 99, **policy: Any) -> 
     trials = [Trial(name, "toy", name, {"batch_size": 8}, seed=0) for name in ("t1", "t2")]
     requests = [Request(trial, MemoryEstimate("given"), 2 * GB, host_bytes=GB) for trial in trials]
     retrying = Retrying(RetryPolicy(**policy), doubled)
-    course = Course(State(whole_gb * GB, ram_gb * GB), [retrying])
-    course.take(Planned(tuple(requests), {}))
-    replay(course, retrying, events_of(rows, (), {trial.trial_id: trial for trial in trials}))
-    return course.state.left
+    engine = Engine(State(whole_gb * GB, ram_gb * GB), [retrying])
+    engine.take(Planned(tuple(requests), {}))
+    replay(engine, retrying, events_of(rows, (), {trial.trial_id: trial for trial in trials}))
+    return engine.state.left
 
 
 def test_the_same_data_have_the_same_fingerprint_and_others_another() -> None:

@@ -12,9 +12,9 @@ import pytest
 import tuner
 from tests.support.toy import Batched, Picky, Toy
 from tests.support.worker_process import measure_here
-from tuner.decisions.events import Bounds, Ended, Opened, Planned, PruneAsked, Reported, RoomSeen, Started
+from tuner.decisions.events import Bounds, CapacityObserved, Ended, Opened, Planned, PruneAsked, Reported, Started
 from tuner.decisions.packing import make_plan
-from tuner.decisions.policies import Course, Packing
+from tuner.decisions.policies import Engine, Packing
 from tuner.decisions.state import State
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
@@ -26,10 +26,10 @@ from tuner.search.optuna_trials import OptunaTrials, new_study
 from tuner.search.searchers import State as Ending
 from tuner.search.spaces import parse_space
 from tuner.spec.settings import Settings
-from tuner.study.judging import Judging
 from tuner.study.live_search import Search, Searching
 from tuner.study.planning import Estimates
 from tuner.study.prepare import Selected
+from tuner.study.pruning import Pruning
 from tuner.study.result import StudyResult
 from tuner.study.searching import SearchedSelections, choose_searched
 from tuner.study.select import select
@@ -196,16 +196,16 @@ def test_a_search_goes_on_after_a_trial_that_needs_more_than_any_device(gpu_16gb
     settings, tasks = Settings(num_samples=2, model_memory_gb=1), {"toy": TrainingTask(workload, None)}
     request = Request(Trial("t001", "toy", "t001", {"lr": 0.1}, 0), MemoryEstimate("learned"), 40 * GB)
     searching = Searching(search, tasks, [gpu_16gb], settings, Estimates(), packing)
-    course = Course(State(), [searching, packing])
+    engine = Engine(State(), [searching, packing])
     plan = make_plan([gpu_16gb], [GB], packing="per-trial", buffer_bytes=0)
-    for event in (Planned((request,), {}), Opened(plan, (request,)), RoomSeen(Bounds({}))):
-        course.take(event)
-    started = course.decide(0.0)
+    for event in (Planned((request,), {}), Opened(plan, (request,)), CapacityObserved(Bounds({}))):
+        engine.take(event)
+    started = engine.decide(0.0)
     assert isinstance(started, Started)
     outcome = Outcome(started.placement.trial, "completed", started.placement)
-    for event in (started, RoomSeen(None), Ended(outcome.trial, outcome.result, {}, outcome=outcome)):
-        course.take(event)
-    assert isinstance(course.decide(0.0), Planned)
+    for event in (started, CapacityObserved(None), Ended(outcome.trial, outcome.result, {}, outcome=outcome)):
+        engine.take(event)
+    assert isinstance(engine.decide(0.0), Planned)
 
 
 @pytest.mark.parametrize(("workers", "asked"), [(1, 1), (3, 3), (100, 8)])
@@ -216,10 +216,10 @@ def test_no_more_is_suggested_before_anything_runs_than_can_run_at_once(
     search = Search(workload, Spy(new_study(make_sampler("tpe")), parse_space(SPACE, workload.schema, "")), {})
     settings, tasks = Settings(num_samples=20, model_memory_gb=1), {"toy": TrainingTask(workload, None)}
     searching = Searching(search, tasks, [gpu_16gb], settings, Estimates(), Packing())
-    course = Course(State(), [searching])
+    engine = Engine(State(), [searching])
     planned: list[int] = []
-    searching.begin(course, lambda fit: planned.append(len(fit)) or workers)  # type: ignore[func-returns-value]
-    assert len(course.state.waiting) == len(searching.begun) == asked
+    searching.begin(engine, lambda fit: planned.append(len(fit)) or workers)  # type: ignore[func-returns-value]
+    assert len(engine.state.waiting) == len(searching.begun) == asked
     assert planned == list(range(1, asked + 1)), "the plan is made anew with each"
 
 
@@ -231,21 +231,21 @@ def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies(gpu_16gb:
     def said(trial_id: str, epoch: int, value: float | None = None) -> Reported:
         return Reported(EpochReport(trial_id, epoch, 16, {} if value is None else {"val_loss": value}), 0.0)
 
-    def new(*earlier: Reported) -> Course:
+    def new(*earlier: Reported) -> Engine:
         packing = Packing()
-        judging = Judging({"toy": Objective("val_loss")}, Settings(scheduler="asha"))
-        course = Course(State(), [judging, packing])
-        for event in (Planned(requests, {}), *earlier, Opened(plan, requests), RoomSeen(Bounds({}))):
-            course.take(event)
-        return course
+        pruning = Pruning({"toy": Objective("val_loss")}, Settings(scheduler="asha"))
+        engine = Engine(State(), [pruning, packing])
+        for event in (Planned(requests, {}), *earlier, Opened(plan, requests), CapacityObserved(Bounds({}))):
+            engine.take(event)
+        return engine
 
-    def stops(course: Course, *events: Reported) -> list[str]:
+    def stops(engine: Engine, *events: Reported) -> list[str]:
         """Who is asked to end, if both trials start and report this."""
-        while isinstance(started := course.decide(0.0), Started):
-            course.take(started)
+        while isinstance(started := engine.decide(0.0), Started):
+            engine.take(started)
         for event in events:
-            course.take(event)
-        return [asked.trial_id] if isinstance(asked := course.decide(0.0), PruneAsked) else []
+            engine.take(event)
+        return [asked.trial_id] if isinstance(asked := engine.decide(0.0), PruneAsked) else []
 
     earlier = said("a", 1, 1.0), said("b", 1, 2.0)
     assert stops(new(), *earlier) == ["b"]

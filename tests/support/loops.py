@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tuner.decisions.events import Decision, Event, Opened
 from tuner.decisions.packing import Plan
-from tuner.decisions.policies import Course, Packing, Policy, Retrying
+from tuner.decisions.policies import Engine, Packing, Policy, Retrying
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.device_arbiter import DeviceArbiter
@@ -59,9 +59,9 @@ def run_trials(
     """Runs the trials to their ends; without ``retry`` none is tried again after it ran out of memory."""
     packing, notes = Packing(), notes or Notes()
     retrying = Retrying(retry or RetryPolicy(max_attempts=1), lambda *_: None)
-    course = Course(State(), [retrying, *policies, packing])
+    engine = Engine(State(), [retrying, *policies, packing])
     loop = StudyLoop(
-        course,
+        engine,
         packing,
         executor,
         notes,

@@ -98,7 +98,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     measured = all(request.seconds for request in requests)
     seconds: Seconds = (lambda request: request.seconds or 0.0) if measured else speed([])
     alike = study.settings.changed(packing="uniform")
-    unfit = {request.trial.trial_id for request in study.misfits}
+    unfit = {request.trial.trial_id for request in study.infeasible}
     fit = [request for request in study.estimates.requests if request.trial.trial_id not in unfit]
     uniform, _ = plan_requests(tasks, fit, study.devices, alike)
     return Forecast(

@@ -9,7 +9,7 @@ Rank = tuple[str, int]  # a trial's id and the number of its rank
 
 
 @dataclass
-class Kept:
+class Reservation:
     """The room of a device that is kept for ranks of a trial, until there is room for all of them.
 
     That is a reservation with backfilling, as in EASY (D. Lifka, The ANL/IBM SP Scheduling System, 1995): another
@@ -37,7 +37,7 @@ class Account:
     allowed: int  # how many trials may run at once
     bound: float = math.inf  # what may be reserved until others' memory is looked at again
     lost: bool = False
-    kept: Kept | None = None
+    reservation: Reservation | None = None
     full: bool = False  # no trial fits now that would end before kept room is needed
     running: dict[Rank, tuple[float, int]] = field(default_factory=dict)  # when they are expected to end; bytes
 
@@ -49,27 +49,27 @@ class Account:
     @property
     def room(self) -> int:
         """The bytes that can be reserved now: free, within the bound, and not kept for ranks."""
-        return min(self.within_bounds, self.kept.spare) if self.kept else self.within_bounds
+        return min(self.within_bounds, self.reservation.spare) if self.reservation else self.within_bounds
 
     @property
     def open_slots(self) -> int:
         """How many trials can start, if they fit; none if it is below 1."""
         if self.lost:
             return 0
-        return min(self.slots, self.kept.slots) if self.kept else self.slots
+        return min(self.slots, self.reservation.slots) if self.reservation else self.slots
 
     def ranks_of(self, trial: Trial) -> int:
         """How many ranks of a trial it takes: a GPU one, the CPU all of a node."""
-        return trial.shape.here if self.device.kind == "cpu" else 1
+        return trial.shape.ranks_per_node if self.device.kind == "cpu" else 1
 
     def takes(self, place: Placement, now: float) -> None:
         """A rank starts, at this time of the study's clock."""
         seconds = Request(place.trial, place.estimate, 0).seconds
         rank, end = (place.trial.trial_id, place.rank), math.inf if seconds is None else now + seconds
-        if (kept := self.kept) and end >= kept.until:
-            kept.others[rank] = place.limit_bytes
-            kept.spare -= place.limit_bytes
-            kept.slots -= 1
+        if (reservation := self.reservation) and end >= reservation.until:
+            reservation.others[rank] = place.limit_bytes
+            reservation.spare -= place.limit_bytes
+            reservation.slots -= 1
         self.running[rank] = end, place.limit_bytes
         self.free -= place.limit_bytes
         self.bound -= place.limit_bytes
@@ -78,9 +78,9 @@ class Account:
     def gives_back(self, place: Placement) -> None:
         """A rank has ended. That raises no bound."""
         rank = place.trial.trial_id, place.rank
-        if (kept := self.kept) and (size := kept.others.pop(rank, 0)):
-            kept.spare += size
-            kept.slots += 1
+        if (reservation := self.reservation) and (size := reservation.others.pop(rank, 0)):
+            reservation.spare += size
+            reservation.slots += 1
         del self.running[rank]
         self.free += place.limit_bytes
         self.slots += 1
@@ -101,4 +101,4 @@ class Account:
             {rank: size for rank, (end, size) in self.running.items() if end > until},
         )
         spare, slots = self.budget - need * number - sum(later.values()), self.allowed - number - len(later)
-        self.kept = Kept(trial.trial_id, until, need * number, spare, slots, later)
+        self.reservation = Reservation(trial.trial_id, until, need * number, spare, slots, later)

@@ -114,7 +114,7 @@ def most_per_rank(devices: Sequence[Device], budgets: Sequence[int], shape: Shap
 
     A rank has a GPU of its own. On the CPU those of a node have equal parts of its RAM.
     """
-    here, of_node = shape.here, defaultdict[str, list[int]](list)
+    here, of_node = shape.ranks_per_node, defaultdict[str, list[int]](list)
     for device, budget in zip(devices, budgets, strict=True):
         of_node[device.node_id] += here * [budget // here] if device.kind == "cpu" else [budget]
     parts = sorted(sorted(parts)[-here] for parts in of_node.values() if len(parts) >= here)

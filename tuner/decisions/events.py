@@ -85,7 +85,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class RoomSeen:
+class CapacityObserved:
     """What other programs leave of the devices. While it is None, nothing may start."""
 
     bounds: Bounds | None
@@ -162,7 +162,7 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
-class Woken:
+class RetryReady:
     """The delay of a retry is over, and it waits for a place."""
 
     request: Request
@@ -236,6 +236,16 @@ class Stopping:
 
 
 Decision = (
-    Opened | Started | Retried | Woken | Concluded | Dropped | Corrected | Allowed | PruneAsked | Planned | Stopping
+    Opened
+    | Started
+    | Retried
+    | RetryReady
+    | Concluded
+    | Dropped
+    | Corrected
+    | Allowed
+    | PruneAsked
+    | Planned
+    | Stopping
 )
-Event = Decision | RoomSeen | Reported | Ended | Joined | DeviceLost
+Event = Decision | CapacityObserved | Reported | Ended | Joined | DeviceLost

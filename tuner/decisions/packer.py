@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from tuner.decisions.accounts import Account
 from tuner.decisions.capacity import UNBOUNDED, largest_ram, most_per_rank
-from tuner.decisions.gangs import Gangs, Room, gang_of, together
 from tuner.decisions.packing import Plan
 from tuner.decisions.queue import Queue
+from tuner.decisions.rank_groups import RankGroups, Room, rank_group_of, together
 from tuner.trial import Device, Placement, Request, Shape, Trial
 
 
@@ -30,7 +30,7 @@ class Packer:
         self._bounded = False  # whether the last ``limit`` bounded memory or RAM
         self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
         self.now = 0.0  # of the study's clock, in seconds
-        self._gangs = Gangs()
+        self._groups = RankGroups()
         self._look = False  # whether a trial of several ranks may fit that did not
         self._add(plan)
 
@@ -81,8 +81,8 @@ class Packer:
         account = self._of[device]
         more, account.allowed = workers - account.allowed, workers
         account.slots += more
-        if account.kept:
-            account.kept.slots += more
+        if account.reservation:
+            account.reservation.slots += more
         self._look = True
         self._has_changed(account)
 
@@ -91,13 +91,16 @@ class Packer:
         if not self._bounded:
             return (found[0], found[1].device) if (found := self._next()) else None
         whole = [(account, account.free, account.slots) for account in self._accounts if not account.lost]
-        for request, need, _ in self._gangs:
+        for request, need, _ in self._groups:
             if places := self._together(request, need, whole):
-                short, here = min(places, key=lambda account: account.within_bounds), request.trial.shape.here
+                short, here = (
+                    min(places, key=lambda account: account.within_bounds),
+                    request.trial.shape.ranks_per_node,
+                )
                 asked = replace(request, host_bytes=here * request.host_bytes, need_bytes=need * places.count(short))
                 return asked, short.device
         for account in self._freest() if self._queue else ():
-            free = min(account.free, account.kept.spare) if account.kept else account.free
+            free = min(account.free, account.reservation.spare) if account.reservation else account.free
             if fitting := self._queue.first(free, self._own_ram(account.device)):
                 need, request = fitting
                 return replace(request, need_bytes=need), account.device
@@ -122,7 +125,7 @@ class Packer:
     def drop(self, trial_id: str) -> None:
         """Takes a trial out of the queue, if it waits."""
         self._queue.pop(trial_id)
-        if self._gangs.pop(trial_id):
+        if self._groups.pop(trial_id):
             self._keep_no_more(trial_id)
 
     def enqueue(self, requests: Iterable[Request]) -> None:
@@ -132,7 +135,7 @@ class Packer:
         """
         for request in requests:
             if request.trial.ranks > 1:
-                self._enqueue_gang(*self._within_devices(request))
+                self._enqueue_group(*self._within_devices(request))
                 continue
             turn = self._queue.pop(request.trial.trial_id)
             self._queue.add(*self._within_devices(request), turn)
@@ -140,16 +143,16 @@ class Packer:
         for node in list(self._aside):
             self._bring_back(node)
 
-    def _enqueue_gang(self, request: Request, need: int) -> None:
+    def _enqueue_group(self, request: Request, need: int) -> None:
         """Adds a trial of several ranks, or gives it another need. Room that is kept for it stays kept if it can."""
         sizes = {one: need * one.ranks_of(request.trial) for one in self._kept_for(request.trial.trial_id)}
         if any(size > account.budget for account, size in sizes.items()):
             self._keep_no_more(request.trial.trial_id)
         for account, size in sizes.items():
-            if kept := account.kept:
-                kept.spare, kept.size = kept.spare + kept.size - size, size
+            if reservation := account.reservation:
+                reservation.spare, reservation.size = reservation.spare + reservation.size - size, size
                 self._has_changed(account)
-        self._gangs.add(request, need)
+        self._groups.add(request, need)
 
     def next(self) -> tuple[Request, Placement] | None:
         """The trial that starts next, and where; None if none fits now. ``start`` reserves its share."""
@@ -170,17 +173,17 @@ class Packer:
         self._of[device].lost = True
         self._count_devices()
         for account in self._accounts:
-            account.kept = None
+            account.reservation = None
         self._sort()
         self.enqueue(self._waiting)
 
     def without_place(self) -> Request | None:
         """A trial whose ranks have no place together, also if all others had ended."""
-        return next((request for request, need, _ in self._gangs if not need), None) if self._look else None
+        return next((request for request, need, _ in self._groups if not need), None) if self._look else None
 
     @property
     def _waiting(self) -> list[Request]:
-        return [*self._queue.requests, *(request for request, *_ in self._gangs)]
+        return [*self._queue.requests, *(request for request, *_ in self._groups)]
 
     def _need(self, request: Request) -> int:
         """The memory share of a trial. With uniform packing it is the same, unless the trial ran out of memory."""
@@ -195,7 +198,7 @@ class Packer:
 
     def _next(self) -> tuple[Request, Placement] | None:
         """The trial that starts next, and where, whatever their number."""
-        if self._look and self._gangs and (found := self._next_gang()):
+        if self._look and self._groups and (found := self._next_group()):
             return found
         while self._queue and self._nodes:
             account = self._accounts[self._nodes[0][1]]
@@ -211,32 +214,32 @@ class Packer:
                 break
             heapq.heappop(self._nodes)
             self._aside.add(node)
-        return self._next_before_ranks() if self._queue and self._gangs else None
+        return self._next_before_ranks() if self._queue and self._groups else None
 
     def _next_before_ranks(self) -> tuple[Request, Placement] | None:
         """The next trial that will have ended when kept room is needed."""
         for account in self._accounts:
-            if account.kept is None or account.full or account.slots <= 0:
+            if account.reservation is None or account.full or account.slots <= 0:
                 continue
-            left = account.kept.until - self.now
+            left = account.reservation.until - self.now
             if 0 < left < math.inf:
                 if fitting := self._queue.first(account.within_bounds, self._ram(account.device), left):
                     return fitting[1], self._placement(fitting[1], fitting[0], account)
                 account.full = True
         return None
 
-    def _next_gang(self) -> tuple[Request, Placement] | None:
+    def _next_group(self) -> tuple[Request, Placement] | None:
         """The next trial of several ranks for which there is room. Room is kept for those that have none."""
         own: dict[str, list[Account]] = defaultdict(list)
         for account in self._accounts:
-            if account.kept:
-                own[account.kept.trial_id].append(account)
+            if account.reservation:
+                own[account.reservation.trial_id].append(account)
         rooms, now, later = self._open(), dict[Shape, int](), dict[Shape, int]()  # the most for each rank
-        for request, need, shape in self._gangs:
+        for request, need, shape in self._groups:
             mine, found = own.get(request.trial.trial_id), list[Account]()
             if shape not in now:
                 now[shape] = most_per_rank([one[0].device for one in rooms], [one[1] for one in rooms], shape)
-                rest = [account for account in self._accounts if not (account.kept or account.lost)]
+                rest = [account for account in self._accounts if not (account.reservation or account.lost)]
                 later[shape] = most_per_rank([one.device for one in rest], [one.budget for one in rest], shape)
             if mine and any(one.within_bounds >= need for one in mine):
                 own_rooms = [(one, one.within_bounds, one.slots) for one in mine]
@@ -244,7 +247,7 @@ class Packer:
             elif need <= now[shape]:
                 found = self._together(request, need, rooms)
             if found and shape.ranks <= self._most:
-                return request, gang_of([self._placement(request, need, account) for account in found])
+                return request, rank_group_of([self._placement(request, need, account) for account in found])
             if not mine and need <= later[shape] and self._keep(request, need):
                 rooms, now = self._open(), {}
         self._look = False
@@ -257,7 +260,7 @@ class Packer:
     def _together(self, request: Request, need: int, rooms: Iterable[tuple[Account, int, int]]) -> list[Account]:
         """The devices for the ranks of a trial, by their rooms and slots; empty if there is no place."""
         trial, found = request.trial, list[tuple[float, Account]]()
-        ram = trial.shape.here * request.host_bytes
+        ram = trial.shape.ranks_per_node * request.host_bytes
         for account, room, slots in rooms:
             number = account.ranks_of(trial)
             if room >= number * need and slots >= number and (not ram or self._ram(account.device) >= ram):
@@ -268,8 +271,8 @@ class Packer:
         """Keeps room for a trial of several ranks where it will be there the soonest, unless there is no place."""
         trial, when, rams = request.trial, list[tuple[float, Account]](), self._plan.ram_budgets
         for account in self._accounts:
-            has_ram = rams.get(account.device.node_id, UNBOUNDED) >= trial.shape.here * request.host_bytes
-            if has_ram and not (account.kept or account.lost):
+            has_ram = rams.get(account.device.node_id, UNBOUNDED) >= trial.shape.ranks_per_node * request.host_bytes
+            if has_ram and not (account.reservation or account.lost):
                 number = account.ranks_of(trial)
                 if (at := account.room_at(need * number, number)) is not None:
                     when.append((at, account))
@@ -281,12 +284,14 @@ class Packer:
         return bool(found)
 
     def _kept_for(self, trial_id: str) -> list[Account]:
-        return [account for account in self._accounts if account.kept and account.kept.trial_id == trial_id]
+        return [
+            account for account in self._accounts if account.reservation and account.reservation.trial_id == trial_id
+        ]
 
     def _keep_no_more(self, trial_id: str) -> None:
         """Keeps no more room for a trial."""
         for account in self._kept_for(trial_id):
-            account.kept = None
+            account.reservation = None
             self._look = True
             self._has_changed(account)
 
@@ -331,7 +336,7 @@ class Packer:
 
     def _within_devices(self, request: Request) -> tuple[Request, int]:
         """The request and its need, limited to the largest device, and the largest RAM of a host that can hold it."""
-        shape, ranks = request.trial.shape, request.trial.shape.here
+        shape, ranks = request.trial.shape, request.trial.shape.ranks_per_node
         largest = self._largest if shape.ranks == 1 else self._plan.largest_without(self._lost, shape)
         need = min(self._need(request), largest)
         if ranks * request.host_bytes > self._smallest_ram:

@@ -85,7 +85,7 @@ class Plan:
         parts = [
             (device, budget)
             for device, budget, slots in zip(self.devices, self.budgets, self.at_first, strict=True)
-            if slots >= (shape.here if device.kind == "cpu" else 1) and device not in lost
+            if slots >= (shape.ranks_per_node if device.kind == "cpu" else 1) and device not in lost
         ]
         return most_per_rank([device for device, _ in parts], [budget for _, budget in parts], shape)
 
@@ -142,13 +142,13 @@ def make_plan(
     threads: int | None = None,
     host_needs: Sequence[int] = (),
     adaptive: bool = False,
-    gangs: bool = False,
+    with_ranks: bool = False,
 ) -> Plan:
     """Plans the number of trials that each device runs at once, and what limits it.
 
     ``needs`` are the bytes of each trial in any order, ``host_needs`` those of its host's RAM; ``buffer_bytes`` are
     left unused on each device. By default the workers share the cores as ``threads``. With ``adaptive`` a GPU has
-    slots for more trials than cores. ``gangs`` says that some of them are ranks
+    slots for more trials than cores. ``with_ranks`` says that some of them are ranks
     of one trial. Raises ``InputError`` if no device or no host can hold the largest trial.
     """
     footprint = max(1, *needs)
@@ -175,7 +175,7 @@ def make_plan(
     room = within_cores([more * fit for fit in by_memory], devices, MOST_PER_CORE if adaptive else 1)
     room = within_ram(room, devices, {node: more * most for node, most in in_ram.items()})
     room = list(map(max, room, expected))
-    most = len(devices) + len(needs) if gangs else len(needs)  # ranks need a slot on each of several devices
+    most = len(devices) + len(needs) if with_ranks else len(needs)  # ranks need a slot on each of several devices
     slots = spread(min(max_workers or most, most, sum(room)), room, budgets, expected)
     return Plan(
         devices=tuple(devices),

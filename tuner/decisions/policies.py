@@ -1,15 +1,15 @@
 """What is decided in a study, and by whom: a policy for each question, asked in order after every event.
 
-A policy is where a new rule goes. ``Policy`` is its interface. ``tuner.study.prepare`` lists them, and ``Course``
+A policy is where a new rule goes. ``Policy`` is its interface. ``tuner.study.prepare`` lists them, and ``Engine``
 asks them in this order. It matters: a suggestion that fits no device is dropped before its estimate is corrected.
 
     Population      which checkpoint and values a paused member takes over  ``tuner.study.population``
     Retrying        what follows an attempt that has ended, and when        this module and ``retry.py``
-    Enough          whether the study ends before all have run              ``stopping.py``
+    StudyStopping          whether the study ends before all have run              ``stopping.py``
     Searching       what is tried next, if there is a search                ``tuner.study.live_search``
     StudyFeedback   which estimates of waiting trials were wrong            ``tuner.estimation.feedback``
-    Judging         which running trials end early                          ``tuner.study.judging``
-    Crowding        how many trials a GPU runs at once                      ``throughput.py``
+    Pruning         which running trials end early                          ``tuner.study.pruning``
+    ConcurrencyTuner        how many trials a GPU runs at once                      ``throughput.py``
     Packing         which trial starts, where, and with how much memory     this module and ``packer.py``
 """
 
@@ -21,6 +21,7 @@ from typing import Protocol
 
 from tuner.decisions.events import (
     Allowed,
+    CapacityObserved,
     Concluded,
     Corrected,
     Decision,
@@ -33,9 +34,8 @@ from tuner.decisions.events import (
     Planned,
     Reported,
     Retried,
-    RoomSeen,
+    RetryReady,
     Started,
-    Woken,
 )
 from tuner.decisions.packer import Packer
 from tuner.decisions.retry import RetryPolicy, Smaller, next_attempt
@@ -44,7 +44,7 @@ from tuner.trial import Device, History, Outcome, Placement, Request, Trial
 
 LOG = logging.getLogger("tuner.decisions")
 GoesOn = Callable[[State, Ended, Trial], Retried]  # the retry of a paused trial as this attempt
-UNLOGGED = (RoomSeen, Reported)  # there are too many of them
+UNLOGGED = (CapacityObserved, Reported)  # there are too many of them
 
 
 class Policy(Protocol):
@@ -62,7 +62,7 @@ class Policy(Protocol):
         """The policy's next decision in this state, at this time of the study's clock; None if there is none now."""
 
 
-class Course:
+class Engine:
     """A study in time: its state, and the policies that decide what comes next."""
 
     def __init__(self, state: State, policies: Iterable[Policy]) -> None:
@@ -109,7 +109,7 @@ class Retrying:
         if first is None:
             return None
         idle = not (state.running or state.waiting)
-        return Woken(first.request) if first.due <= now or (idle and not first.always) else None
+        return RetryReady(first.request) if first.due <= now or (idle and not first.always) else None
 
     def after(self, state: State, ended: Ended, now: float) -> Retried | Concluded:
         """The retry that follows an attempt, or the end of its trial."""
@@ -118,7 +118,7 @@ class Retrying:
             ended.result,
             self._policy,
             whole_bytes=state.largest_for(ended.trial.shape),
-            whole_ram_bytes=state.largest_ram_bytes // ended.trial.shape.here,
+            whole_ram_bytes=state.largest_ram_bytes // ended.trial.shape.ranks_per_node,
             smaller=self._smaller,
             random=Random(f"{self._seed}/{ended.trial.trial_id}/{ended.trial.attempt}").random,
         )
@@ -179,11 +179,11 @@ class Packing:
         packer = self._packer
         if packer is None:
             return
-        if isinstance(event, RoomSeen) and event.bounds:
+        if isinstance(event, CapacityObserved) and event.bounds:
             packer.limit(event.bounds.rooms, event.bounds.most, event.bounds.ram_bytes)
         elif isinstance(event, Planned):
             packer.enqueue(event.requests)
-        elif isinstance(event, Woken):
+        elif isinstance(event, RetryReady):
             packer.enqueue([event.request])
         elif isinstance(event, Corrected):
             packer.enqueue(event.requests.values())
@@ -217,17 +217,17 @@ def goes_on(state: State, ended: Ended, trial: Trial, now: float = 0.0) -> Retri
     return Retried(ended, replace(state.requests[trial.trial_id], trial=trial, history=History()), now)
 
 
-def replay(course: Course, retrying: Retrying, events: Sequence[Event], onwards: GoesOn = goes_on) -> None:
+def replay(engine: Engine, retrying: Retrying, events: Sequence[Event], onwards: GoesOn = goes_on) -> None:
     """Takes the events of an earlier process's journal. What is completed stays so, whatever else that has."""
     last = {event.trial.trial_id: event for event in events if isinstance(event, Ended)}
     for event in events:
         if isinstance(event, Ended):
-            state, trial_id = course.state, event.trial.trial_id
+            state, trial_id = engine.state, event.trial.trial_id
             if trial_id in state.ended:
                 continue
             if paused := state.undecided.get(trial_id):
-                course.take(onwards(state, paused, event.trial), logged=False)
-        course.take(event, logged=False)  # that process has logged it
+                engine.take(onwards(state, paused, event.trial), logged=False)
+        engine.take(event, logged=False)  # that process has logged it
         if isinstance(event, Ended) and event.result.status != "paused":
-            decision = retrying.after_earlier(course.state, event, was_last=last[trial_id] is event)
-            course.take(decision, logged=isinstance(decision, Retried))
+            decision = retrying.after_earlier(engine.state, event, was_last=last[trial_id] is event)
+            engine.take(decision, logged=isinstance(decision, Retried))

@@ -111,7 +111,7 @@ MOVES: Mapping[type, tuple[tuple[Place, ...], Place]] = {
     events.PruneAsked: (("running",), "running"),
     events.Ended: (("running",), "undecided"),
     events.Retried: (("undecided",), "delayed"),
-    events.Woken: (("delayed",), "waiting"),
+    events.RetryReady: (("delayed",), "waiting"),
     events.Concluded: (("undecided",), "ended"),
     events.Dropped: (("waiting", "delayed", "undecided"), "ended"),
 }
@@ -210,14 +210,14 @@ _CHANGES: dict[type, Callable[[State, Any], State]] = {
     events.Planned: lambda state, event: _asked(state, event, event.requests),
     events.Opened: _opened,
     events.Joined: lambda state, event: _with(state, plan=state.plan and state.plan.with_more(event.plan)),
-    events.RoomSeen: lambda state, event: _with(state, bounds=event.bounds),
+    events.CapacityObserved: lambda state, event: _with(state, bounds=event.bounds),
     events.Started: lambda state, event: _moved(
         state, event, {event.request.trial.trial_id: Running(event.request, event.placement)}, [event.request]
     ),
     events.Reported: _reported,
     events.Ended: lambda state, event: _ended(state, event, event),
     events.Retried: _retried,
-    events.Woken: lambda state, event: _asked(state, event, [event.request]),
+    events.RetryReady: lambda state, event: _asked(state, event, [event.request]),
     events.Concluded: lambda state, event: _ended(state, event, replace(event.ended, outcome=None)),  # it may be long
     events.Dropped: lambda state, event: _ended(
         state, event, Ended(event.outcome.trial, event.outcome.result, event.outcome.metrics)

@@ -21,7 +21,7 @@ class EndLimits:
     target: float | None = None  # once a trial has this value or a better one
 
 
-class Enough:
+class StudyStopping:
     """Ends a study that has seen enough. Trials of several workloads are looked at together."""
 
     def __init__(self, objectives: Mapping[str, Objective], limits: EndLimits) -> None:

@@ -157,7 +157,7 @@ class WorkerCount:
         return here.workers / before.workers / math.exp(slower) - 1
 
 
-class Crowding:
+class ConcurrencyTuner:
     """Decides how many trials each GPU runs at once, by what a ``WorkerCount`` has measured there."""
 
     def __init__(self, *, on: bool = True) -> None:

@@ -2,11 +2,11 @@
 
 The plan divides what is free before the first trial. From then on the rule is, for each device,
 
-    room = min(total - buffer, total - strangers) - promised
+    room = min(total - buffer, total - other_processes) - reserved
 
-where ``strangers`` is the memory of processes that belong to no study, and ``promised`` is what all studies together
-have promised to their running trials. The same holds for the RAM beside GPUs, of which a buffer is left free as well.
-Devices of other machines are ignored.
+where ``other_processes`` is the memory of processes that belong to no study, and ``reserved`` is what all studies
+together have reserved for their running trials. The same holds for the RAM beside GPUs, of which a buffer is left
+free as well. Devices of other machines are ignored.
 """
 
 import math
@@ -137,7 +137,7 @@ class DeviceArbiter:
         return not self._holder.lease.shares and not any(share.device in keys for share in theirs)
 
     def wait(self, held: tuple[Request, Device] | None, *, placed: bool) -> Wait:
-        """Says once who holds the memory that a trial waits for; gives up if strangers hold it for too long.
+        """Says once who holds the memory that a trial waits for; gives up if other processes hold it for too long.
 
         When a trial ends, studies without a running trial go first, in the order in which they began to wait.
         """
@@ -199,8 +199,8 @@ class DeviceArbiter:
         own = self._holder.lease.waits_since or math.inf
         if any(lease.waits(key, now) and lease.waits_since < own for lease in self._others):
             return 0
-        promised = sum(lease.promised_bytes(key) for lease in (self._holder.lease, *self._others))
-        return max(0, self._left(device) - promised)
+        reserved = sum(lease.promised_bytes(key) for lease in (self._holder.lease, *self._others))
+        return max(0, self._left(device) - reserved)
 
     def _left(self, device: Device, *, all_of_studies: bool = False) -> int:
         """What all studies together may use of a device.
@@ -209,15 +209,15 @@ class DeviceArbiter:
         that study ends. ``all_of_studies`` counts it as available.
         """
         memory, key = self._memory(device), device_key(device)
-        promised = [lease.promised_bytes(key) for lease in (self._holder.lease, *self._others)]
-        held = promised if memory.held_bytes is None else memory.held_bytes
-        studies = held[0] + sum(held[1:] if all_of_studies else map(min, held[1:], promised[1:]))
-        strangers = max(0, memory.total_bytes - memory.free_bytes - studies)
+        reserved = [lease.promised_bytes(key) for lease in (self._holder.lease, *self._others)]
+        held = reserved if memory.held_bytes is None else memory.held_bytes
+        studies = held[0] + sum(held[1:] if all_of_studies else map(min, held[1:], reserved[1:]))
+        other_processes = max(0, memory.total_bytes - memory.free_bytes - studies)
         slack, buffer_bytes = max(SLACK_BYTES, int(SLACK * memory.total_bytes)), self._buffer_bytes
         if device == self._ram:
             buffer_bytes = ram_buffer_bytes(self._devices[0], buffer_bytes)
-            strangers += buffer_bytes
-        return min(memory.total_bytes - buffer_bytes, memory.total_bytes - strangers + slack)
+            other_processes += buffer_bytes
+        return min(memory.total_bytes - buffer_bytes, memory.total_bytes - other_processes + slack)
 
     def _most(self) -> int | None:
         """How many trials the cores have room for beside other studies; at least one for each study."""
@@ -259,8 +259,8 @@ class DeviceArbiter:
         needs = f"{which} {need / GB:.2f} GB of {'RAM' if device == self._ram else device.label}"
         if not by_studies:
             return f"{needs}, and {self._strangers_text(device)}"
-        promised = [(lease.promised_bytes(key), lease.name) for lease in self._others]
-        theirs = [f"{size / GB:.2f} GB by {name}" for size, name in promised if size >= NAMED_BYTES]
+        reserved = [(lease.promised_bytes(key), lease.name) for lease in self._others]
+        theirs = [f"{size / GB:.2f} GB by {name}" for size, name in reserved if size >= NAMED_BYTES]
         if not theirs:
             return f"{needs}, which other studies still hold or wait for"
         return f"{needs}, which other studies use: {', '.join(theirs)}"

@@ -11,6 +11,7 @@ from tuner.decisions.constraints import Constraint, constrained
 from tuner.decisions.events import (
     Allowed,
     Bounds,
+    CapacityObserved,
     DeviceLost,
     Dropped,
     Ended,
@@ -20,13 +21,12 @@ from tuner.decisions.events import (
     Planned,
     PruneAsked,
     Reported,
-    RoomSeen,
+    RetryReady,
     Started,
     Stopping,
-    Woken,
 )
 from tuner.decisions.packing import Plan
-from tuner.decisions.policies import LOG, Course, Packing
+from tuner.decisions.policies import LOG, Engine, Packing
 from tuner.decisions.state import State
 from tuner.errors import ExecutionError, one_line, with_text
 from tuner.execution.device_arbiter import DeviceArbiter
@@ -73,7 +73,7 @@ class StudyLoop:
     have reported nothing for too long; by default none is ended for that.
     """
 
-    course: Course  # the study, ``Opened``; one of its policies is ``packing``
+    engine: Engine  # the study, ``Opened``; one of its policies is ``packing``
     packing: Packing
     executor: Executor
     listener: Listener
@@ -107,22 +107,22 @@ class StudyLoop:
                 self.stop()
                 raise
             self.decide()
-            while not self.course.state.stopping and self.place():
+            while not self.engine.state.stopping and self.place():
                 self.decide()
-            over = self.course.state.is_over
+            over = self.engine.state.is_over
             if over and not (self.why and self.more()):
                 return
-            if self.course.state.stopping:
+            if self.engine.state.stopping:
                 self.stop()
                 raise EndedEarly(self.why)
-            self.executor.demand(self.course.state, self.most_workers)
+            self.executor.demand(self.engine.state, self.most_workers)
             self.listen(self.interrupt.seconds_left(self._seconds_until_next()))
             self.listener.tick()
 
     def take(self, event: Event) -> None:
         """Applies an event, and carries out what it decides."""
-        self.course.take(event)
-        self.listener.hear(self.course.state, event)
+        self.engine.take(event)
+        self.listener.hear(self.engine.state, event)
         if isinstance(event, Started):
             self.executor.submit(event.placement)
         elif isinstance(event, PruneAsked):
@@ -130,12 +130,12 @@ class StudyLoop:
         elif isinstance(event, Stopping) and event.why:
             self.why = event.why
             self.listener.noted(f"the study ends: {event.why}")
-        elif isinstance(event, (Opened, Joined, Ended, Allowed, Planned, Woken)):
+        elif isinstance(event, (Opened, Joined, Ended, Allowed, Planned, RetryReady)):
             self.changed = True
 
     def decide(self) -> None:
         """Asks the policies until they have nothing more to decide."""
-        while decision := self.course.decide(self.clock()):
+        while decision := self.engine.decide(self.clock()):
             self.take(decision)
 
     def place(self) -> bool:
@@ -144,17 +144,17 @@ class StudyLoop:
         if not self.changed and (now < self.look_again or self.packing.held_back() is None):
             return False
         with self.arbiter.placing(self._placements()) as bounds:
-            self.take(RoomSeen(bounds))
-            seen = self.course.state.number
+            self.take(CapacityObserved(bounds))
+            seen = self.engine.state.number
             self.decide()
             held = self.packing.held_back()
-            if self.course.state.number == seen and held and (request := self.arbiter.remains(held)):
+            if self.engine.state.number == seen and held and (request := self.arbiter.remains(held)):
                 self.take(Started(request, self.packing.placement(request, held[1])))
-            placed = self.course.state.number > seen
+            placed = self.engine.state.number > seen
             self.arbiter.promise(self._placements())
             wait = self.arbiter.wait(held, placed=placed)
-        self.take(RoomSeen(None))
-        if self.changed and self.course.state.waiting:
+        self.take(CapacityObserved(None))
+        if self.changed and self.engine.state.waiting:
             self._log_waiting(held, bounds)
         self.changed, self.look_again = False, now + POLL_SECONDS if held else 0.0
         if wait.text:
@@ -171,10 +171,10 @@ class StudyLoop:
         """
         for happening, weights in self.executor.poll(timeout_seconds):
             self._take_in(happening, weights)
-            while self.course.state.undecided and (decision := self.course.decide(self.clock())):
+            while self.engine.state.undecided and (decision := self.engine.decide(self.clock())):
                 self.take(decision)  # what follows an attempt; all else is decided when everything has been heard
         stalled, notices = self.stalls.look()
-        if self.course.state.stopping:  # no trial is tried again
+        if self.engine.state.stopping:  # no trial is tried again
             return
         for trial_id, error in stalled.items():
             self.stalls.ends(trial_id)
@@ -186,7 +186,7 @@ class StudyLoop:
         """Asks training trials to end, and waits for their checkpoints until the deadline or another signal."""
         if not (training := self._training()):
             return
-        if not self.course.state.stopping:
+        if not self.engine.state.stopping:
             self.take(Stopping())
         signals, deadline = self.interrupt.signals, self.clock() + STOP_SECONDS
         try:
@@ -199,12 +199,12 @@ class StudyLoop:
             self.listen(POLL_SECONDS)
 
     def _take_in(self, happening: Happening, weights: Weights) -> None:
-        running = self.course.state.running
+        running = self.engine.state.running
         if isinstance(happening, Began):
             self.stalls.begins(running[happening.trial_id].placement.trial)
         elif isinstance(happening, EpochReport):
             self.stalls.hears(happening.trial_id, happening.epoch)
-            if happening.again and happening.epoch <= self.course.state.reported.get(happening.trial_id, 0):
+            if happening.again and happening.epoch <= self.engine.state.reported.get(happening.trial_id, 0):
                 return
             self.take(Reported(happening, self.clock()))
         elif isinstance(happening, Question):
@@ -231,7 +231,7 @@ class StudyLoop:
 
     def _join(self, devices: tuple[Device, ...]) -> None:
         """Uses the devices of a node that has joined, if a trial that is left fits there."""
-        state, names = self.course.state, ", ".join(device.label for device in devices)
+        state, names = self.engine.state, ", ".join(device.label for device in devices)
         if state.stopping or (plan := self.plan_more(state, devices)) is None:
             return
         try:
@@ -245,7 +245,7 @@ class StudyLoop:
     def _lose(self, happening: DeviceLost) -> None:
         self.take(happening)
         self.listener.noted(str(happening))
-        state = self.course.state
+        state = self.engine.state
         if not state.largest_bytes and not state.stopping:
             raise ExecutionError(f"every device is lost, the last was {happening.device.label}: {happening.reason}")
 
@@ -272,7 +272,7 @@ class StudyLoop:
 
     def _log_waiting(self, held: tuple[Request, Device] | None, bounds: Bounds) -> None:
         """Says why trials wait: for the study's own trials, or for ``held`` on its device for other programs."""
-        waiting = self.course.state.waiting
+        waiting = self.engine.state.waiting
         if held is None:
             room = self.packing.room_bytes / GB
             free = f"{room:.2f} GB are free on the emptiest device" if room else "no device has a free slot"
@@ -288,14 +288,14 @@ class StudyLoop:
         )
 
     def _placements(self) -> list[Placement]:
-        return [place for run in self.course.state.running.values() for place in run.placement.all]
+        return [place for run in self.engine.state.running.values() for place in run.placement.all]
 
     def _training(self) -> int:
         """How many trials have reported and still run."""
-        running = self.course.state.running.items()
+        running = self.engine.state.running.items()
         return sum(run.epoch is not None and trial_id not in self.gone for trial_id, run in running)
 
     def _seconds_until_next(self) -> float:
         """The seconds until the next retry, at most ``POLL_SECONDS``."""
-        first = self.course.state.first_delayed
+        first = self.engine.state.first_delayed
         return max(0.0, min(POLL_SECONDS, first.due - self.clock())) if first else POLL_SECONDS

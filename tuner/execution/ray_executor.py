@@ -18,10 +18,10 @@ from tuner.execution.actor import Worker as Worker
 from tuner.execution.cluster import RayConnection, StartedRay, local_ray
 from tuner.execution.cluster_discovery import join_cluster
 from tuner.execution.executor import START_SECONDS, DevicesFound, Executor, ExecutorEvent, Happening, Weights
-from tuner.execution.gang import Gang, meeting_at
 from tuner.execution.mapped_arrays import put
 from tuner.execution.nodes import NodeWatch, answered, ask, cluster_devices, on_node, on_one_machine, usable_nodes
 from tuner.execution.pool import READY_SECONDS, WorkerPool, make_pools, reserve
+from tuner.execution.rank_group import RankGroup, meeting_at
 from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle, last_line, raised_in_worker
 from tuner.execution.worker import weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes
@@ -68,7 +68,7 @@ class RayExecutor(Executor):
         self._running: dict[Stream, RunningTrial] = {}
         self._spent: list[RunningTrial] = []  # their workers are not used again
         self._events: list[ExecutorEvent] = []  # for the next poll
-        self._gangs: dict[str, Gang] = {}  # the trials of several ranks, by id
+        self._groups: dict[str, RankGroup] = {}  # the trials of several ranks, by id
         self._choice: DeviceChoice = "auto"
         self._has_asked = False  # whether the autoscaler was asked for nodes
         self._ask_again = 0.0  # monotonic seconds
@@ -173,7 +173,7 @@ class RayExecutor(Executor):
         new = retry and not self._options.fresh
         if placement.others:
             placement = self._meeting(placement)
-            self._gangs[placement.trial.trial_id] = Gang(placement)
+            self._groups[placement.trial.trial_id] = RankGroup(placement)
         for place in placement.all:
             self._start(place, new=new, started=time.monotonic())
 
@@ -191,7 +191,7 @@ class RayExecutor(Executor):
         for answer in filter(ready.__contains__, answers):
             self._emit(self._failures.answered(answer) if answer not in self._joining else self._found(answer))
         self._check_health()
-        self._end_gangs()
+        self._end_groups()
         events, self._events = self._events, []
         return events
 
@@ -222,7 +222,7 @@ class RayExecutor(Executor):
             if self._has_asked:
                 self._tell([])
         self._running.clear()
-        self._gangs.clear()
+        self._groups.clear()
         self._pools.clear()
         self._connection.stop()
         while self._files:
@@ -339,28 +339,28 @@ class RayExecutor(Executor):
         streams = [stream for stream, run in self._running.items() if run.pool.node_id == node]
         for run in [self._running.pop(stream) for stream in streams] + self._failures.drop_node(node):
             self._emit(run.lost("failed", "node", reason))
-        self._end_gangs()  # first, as the loss of the last device ends the study
+        self._end_groups()  # first, as the loss of the last device ends the study
         for device in devices:
             self._lost.add(device)
             self._emit(DeviceLost(device, reason))
             if device in self._pools and self._watch.head_answers:
                 self._pools[device].close()
 
-    def _end_gangs(self) -> None:
+    def _end_groups(self) -> None:
         """Ends the ranks whose trial has ended, and reports a trial of which all have ended."""
-        for trial_id, gang in list(self._gangs.items()):
-            for stream, run in list(self._running.items()) if gang.is_late else ():
+        for trial_id, group in list(self._groups.items()):
+            for stream, run in list(self._running.items()) if group.is_late else ():
                 if run.placement.trial.trial_id == trial_id:
                     del self._running[stream]
                     run.end(self._watch.own_node)
-                    gang.ended(run.stalled("another rank has ended"), bytes, by_itself=False)
-            if gang.has_ended:
-                del self._gangs[trial_id]
-                self._events.append(gang.outcome())
+                    group.ended(run.stalled("another rank has ended"), bytes, by_itself=False)
+            if group.has_ended:
+                del self._groups[trial_id]
+                self._events.append(group.outcome())
 
     def _emit(self, event: Happening | None, weights: Weights = bytes) -> None:
-        if isinstance(event, Outcome) and (gang := self._gangs.get(event.trial.trial_id)):
-            gang.ended(event, weights)
+        if isinstance(event, Outcome) and (group := self._groups.get(event.trial.trial_id)):
+            group.ended(event, weights)
         elif event is not None:
             self._events.append((event, weights))
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 from tuner.decisions.events import Opened
 from tuner.decisions.packing import Plan
-from tuner.decisions.policies import Course, Packing, Retrying
+from tuner.decisions.policies import Engine, Packing, Retrying
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.executor import Executor, ExecutorEvent
@@ -82,8 +82,8 @@ def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request
     """Simulates a study in which each trial takes ``seconds(request)``, above 0, and what it was estimated to."""
     took = {request.trial.trial_id: seconds(request) for request in requests}
     executor, packing = SimulatedExecutor(lambda placement: took[placement.trial.trial_id]), Packing()
-    course = Course(State(), [Retrying(RetryPolicy(), lambda *_: None), packing])
-    loop = StudyLoop(course, packing, executor, Listener(), clock=executor.clock)
+    engine = Engine(State(), [Retrying(RetryPolicy(), lambda *_: None), packing])
+    loop = StudyLoop(engine, packing, executor, Listener(), clock=executor.clock)
     loop.take(Opened(plan, tuple(requests)))
     loop.run()
     return Schedule(tuple(executor.placements), executor.now)

@@ -11,7 +11,7 @@ from tuner.hyperparameters import is_auto, with_batch
 from tuner.sizing.choices import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, estimate_requests, estimation_service, whole_of, with_host_needs
+from tuner.study.planning import Estimates, estimate_requests, estimation_service, limits_of, with_host_needs
 from tuner.study.ranks import check_ranks
 from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, MemoryEstimate, Request, Trial, title
 from tuner.workloads.task import Selection, Tasks, TrainingTask
@@ -134,7 +134,7 @@ def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device
     )
     rest = with_host_needs(rest, tasks, devices, settings)
     host_bytes = max(request.host_bytes for request in (*known.requests, *rest.requests))
-    host_bytes = min(host_bytes, whole_of(devices, settings).ram_bytes)
+    host_bytes = min(host_bytes, limits_of(devices, settings).ram_bytes)
     share = share_of(devices, largest, len(trials), settings, host_bytes)
     batches = _batches(tasks, to_size, devices, share, settings)
     found = estimate_requests(tasks, [batch.trial for batch in batches], devices, settings)
@@ -155,7 +155,7 @@ def share_of(
         if settings.given_gb is None:
             raise InputError(f"{option('memory_gb')} is a function: a batch size that is auto needs a number")
         return WorkerShare(int(settings.given_gb * GB))
-    most = whole_of(devices, settings).device_bytes
+    most = limits_of(devices, settings).device_bytes
     if not most:  # nothing is free
         return WorkerShare(0, devices[0])
     plan = make_plan(
@@ -209,8 +209,8 @@ def _largest(
             for device in kinds.values()
         ]
     except DoesNotFit as error:
-        whole = whole_of(devices, settings).device_bytes
-        if settings.skip_too_large and error.need_bytes > whole:  # with one sample it is left out as too large
+        limits = limits_of(devices, settings).device_bytes
+        if settings.skip_too_large and error.need_bytes > limits:  # with one sample it is left out as too large
             return LargestBatch(1, error.need_bytes, error.need_bytes, MEMORY)
         one = "a micro-batch of 1" if ACCUMULATION in trial.config else "a batch of 1"
         raise InputError(
@@ -232,8 +232,8 @@ def _halvable(found: LargestBatch) -> LargestBatch:
 
 def _remedy(need: int, devices: Sequence[Device], share: WorkerShare, settings: Settings) -> str:
     """The remedy for a trial that needs this many bytes."""
-    whole = whole_of(devices, settings).device_bytes
-    if not settings.estimates_memory and need <= whole:
+    limits = limits_of(devices, settings).device_bytes
+    if not settings.estimates_memory and need <= limits:
         return f"give {option(settings.given_by, math.ceil(100 * need / GB) / 100)} or more"
     if settings.estimates_memory and need <= share.budget_bytes:
         return f"give {option('max_workers', share.budget_bytes // need * share.devices)}"

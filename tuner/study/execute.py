@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class RunContext:
     """What a study runs with."""
 
     executor: Executor  # runs trials
@@ -45,7 +45,7 @@ class Surroundings:
 
 
 def execute(
-    study: Study, steering: Steering, folder: StudyFolder, record: StudyRecord, around: Surroundings
+    study: Study, steering: Steering, folder: StudyFolder, record: StudyRecord, context: RunContext
 ) -> KeyboardInterrupt | TimeLimitReached | EndedEarly | None:
     """Runs the trials. Whatever happens, every trial has a row in the end.
 
@@ -57,39 +57,39 @@ def execute(
     """
     try:
         if study.requests:
-            around.trackers.open(folder.path, record, steering.course.state.reported)
-        _run(study, steering, folder, around)
+            context.trackers.open(folder.path, record, steering.engine.state.reported)
+        _run(study, steering, folder, context)
     except (KeyboardInterrupt, TimeLimitReached, EndedEarly) as error:
         return error
     return None
 
 
-def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surroundings) -> None:
-    settings, optuna, course = study.settings, study.selected.optuna, steering.course
-    paused = {ended.trial.trial_id for ended in course.state.paused}  # their next attempts are not known yet
+def _run(study: Study, steering: Steering, folder: StudyFolder, context: RunContext) -> None:
+    settings, optuna, engine = study.settings, study.selected.optuna, steering.engine
+    paused = {ended.trial.trial_id for ended in engine.state.paused}  # their next attempts are not known yet
     ready = [request for request in study.requests if request.trial.trial_id not in paused]
     progress = (NotebookProgress if in_notebook() else StudyProgress)(
-        around.console,
+        context.console,
         0 if study.selected.is_endless else study.count,
         study.requests,
         study.objectives,
         sum(study.plan.budgets),
         several_seeds=settings.seeds > 1,
-        phase=around.executor.starting,
+        phase=context.executor.starting,
         rows=folder.rows,
     )
     population = steering.population
 
     def keep_pauses(event: Event) -> None:
         if population and isinstance(event, (Retried, Concluded)):
-            folder.keep_pauses(population.kept(course.state))
+            folder.keep_pauses(population.kept(engine.state))
 
     recorder = Recorder(
         folder,
         len(study.trials),
         ready,
         progress,
-        around.trackers,
+        context.trackers,
         settings.scheduler_name,
         optuna,
         [*(settings.callbacks or ()), keep_pauses],
@@ -97,18 +97,18 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
         steering.order,
     )
     if optuna:
-        optuna.begin(folder.path, course.state.ended)
+        optuna.begin(folder.path, engine.state.ended)
 
     def left() -> int:
         return steering.searching.left if steering.searching else 0
 
     stalls = StallDetector(settings.trial_timeout_seconds)
     loop = StudyLoop(
-        course,
+        engine,
         steering.packing,
-        around.executor,
+        context.executor,
         recorder,
-        around.interrupt,
+        context.interrupt,
         stalls=stalls,
         constraints=settings.limited_by,
         known=[name for name in settings.metric if name in KNOWN],
@@ -123,13 +123,13 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, around: Surround
             recording(folder.path / MACHINE, study.plan.devices if study.requests else ()),
         ):
             for event in steering.searching.begun if steering.searching else ():
-                recorder.hear(course.state, event)
-            for request in () if steering.searching else study.misfits:
-                loop.take(dropped(request, study.whole, settings))
+                recorder.hear(engine.state, event)
+            for request in () if steering.searching else study.infeasible:
+                loop.take(dropped(request, study.limits, settings))
             if study.requests:
-                around.interrupt.check()
-                with around.interrupt.at_once():  # Ray takes seconds to start
-                    around.executor.open(study.tasks, study.plan, folder.checkpoints)
+                context.interrupt.check()
+                with context.interrupt.at_once():  # Ray takes seconds to start
+                    context.executor.open(study.tasks, study.plan, folder.checkpoints)
                 own = own_bytes(settings, study.devices)
                 loop.take(Opened(study.plan, tuple(steering.feedback.begin(ready, own))))
                 name, alone = str(folder.path.absolute()), settings.in_process

@@ -4,17 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tuner.decisions.constraints import INFEASIBLE, broken, known_figures
-from tuner.decisions.events import Corrected, Decision, Dropped, Event, Opened, Planned, RoomSeen, Started
-from tuner.decisions.policies import Course, Packing
+from tuner.decisions.events import CapacityObserved, Corrected, Decision, Dropped, Event, Opened, Planned, Started
+from tuner.decisions.policies import Engine, Packing
 from tuner.decisions.state import State
-from tuner.decisions.stopping import Enough
+from tuner.decisions.stopping import StudyStopping
 from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.service import memory_key
 from tuner.reporting.texts import count_text
 from tuner.search.drawing import MAX_REJECTED_DRAWS
 from tuner.search.searchers import Searcher
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, Whole, estimate_requests, fits, to_trials, whole_of, within
+from tuner.study.planning import Estimates, TrialLimits, estimate_requests, fits, limits_of, to_trials, within
 from tuner.study.selection import configurations_of
 from tuner.trial import GB, Configuration, ConfigValue, Device, MemoryEstimate, Outcome, Request, Status, Trial
 from tuner.workloads.base import Trainable
@@ -54,7 +54,7 @@ class Searching:
     packing: Packing
 
     def __post_init__(self) -> None:
-        self._whole = whole_of(self.devices, self.settings)
+        self._limits = limits_of(self.devices, self.settings)
         self._requests: list[Request] = []  # of all trials so far
         self._raw: dict[str, MemoryEstimate] = {}  # theirs
         self._alike: dict[str, Request] = {}  # the first of each ``memory_key``
@@ -81,7 +81,7 @@ class Searching:
 
     def hear(self, state: State, event: Event) -> None:
         """Counts the trials, and remembers their estimates."""
-        if not isinstance(event, RoomSeen):
+        if not isinstance(event, CapacityObserved):
             self._rests = isinstance(event, Planned) and not event.requests
         if isinstance(event, Planned):
             self._requests += event.requests
@@ -103,8 +103,8 @@ class Searching:
         if state.plan is None or state.stopping or state.bounds is not None:
             return None
         request = state.waiting.get(self._new)
-        if request and fitting([request], self._whole, self.tasks, self.settings)[1]:
-            return dropped(request, self._whole, self.settings)
+        if request and fitting([request], self._limits, self.tasks, self.settings)[1]:
+            return dropped(request, self._limits, self.settings)
         least = min(self._least, state.largest_bytes)  # a trial that needs more gets a whole device
         if state.waiting or self._rests or self.packing.room_bytes < max(1, least):
             return None
@@ -129,7 +129,7 @@ class Searching:
             self._refuse(trial.trial_id, self._refused[key])
         return Planned((), {}, suggested=True, refused=tuple(self._unusable)) if self._unusable else None
 
-    def begin(self, course: Course, workers: Callable[[Sequence[Request]], int]) -> None:
+    def begin(self, engine: Engine, workers: Callable[[Sequence[Request]], int]) -> None:
         """Suggests trials before anything runs, beside those that are left, so that there is something to plan by.
 
         They are as many as can run at once, for which ``workers`` plans, and at most ``first`` of the search; none
@@ -141,19 +141,21 @@ class Searching:
         self._rests = False
         if self.left < 0:
             raise fewer(self.settings, (self.settings.num_samples or 0) - self.left)
-        over = any(isinstance(policy, Enough) and policy.decide(course.state, 0.0) for policy in course.policies)
+        over = any(
+            isinstance(policy, StudyStopping) and policy.decide(engine.state, 0.0) for policy in engine.policies
+        )
         while True:
-            fit, misfits = fitting(course.state.left, self._whole, self.tasks, self.settings)
+            fit, infeasible = fitting(engine.state.left, self._limits, self.tasks, self.settings)
             most = min(self.search.first, workers(fit)) if fit else 1
             decided: Planned | Dropped | None = None
-            if misfits:
-                decided = dropped(misfits[0], self._whole, self.settings)
+            if infeasible:
+                decided = dropped(infeasible[0], self._limits, self.settings)
             elif not (over or self._rests) and len(fit) < most:
                 decided = self.suggest()
             if decided is None:
                 break
             self.begun.append(decided)
-            course.take(decided)
+            engine.take(decided)
         if not self._requests:
             why = self._fault or "it suggests nothing"
             search = option("search", self.settings.search)
@@ -215,21 +217,21 @@ def fewer(settings: Settings, known: int) -> ParameterError:
 
 
 def fitting(
-    requests: Sequence[Request], whole: Whole, tasks: Tasks, settings: Settings
+    requests: Sequence[Request], limits: TrialLimits, tasks: Tasks, settings: Settings
 ) -> tuple[list[Request], list[Request]]:
     """The requests that some device can serve, and those that none can."""
-    fit, misfits = list[Request](), list[Request]()
+    fit, infeasible = list[Request](), list[Request]()
     for request in requests:
-        runs = fits(within(request, whole, tasks, settings), whole) and not unwanted(request, settings)
-        (fit if runs else misfits).append(request)
-    return fit, misfits
+        runs = fits(within(request, limits, tasks, settings), limits) and not unwanted(request, settings)
+        (fit if runs else infeasible).append(request)
+    return fit, infeasible
 
 
-def dropped(request: Request, whole: Whole, settings: Settings) -> Dropped:
+def dropped(request: Request, limits: TrialLimits, settings: Settings) -> Dropped:
     """The event of a trial that fits no device, or breaks a constraint."""
     status: Status = "too_large" if settings.skip_too_large else "pruned"
     status = "infeasible" if unwanted(request, settings) else status
-    return Dropped(request, Outcome(request.trial, status, error=misfit_text(request, whole, settings)))
+    return Dropped(request, Outcome(request.trial, status, error=infeasible_text(request, limits, settings)))
 
 
 def unwanted(request: Request, settings: Settings) -> str:
@@ -237,11 +239,11 @@ def unwanted(request: Request, settings: Settings) -> str:
     return broken(settings.limited_by, known_figures(request.estimate)) if settings.constraints else ""
 
 
-def misfit_text(request: Request, whole: Whole, settings: Settings) -> str:
+def infeasible_text(request: Request, limits: TrialLimits, settings: Settings) -> str:
     """Why a trial was not run."""
     if why := unwanted(request, settings):
         return f"not run: {why}"
-    own, ram = whole.of(request.trial)
+    own, ram = limits.of(request.trial)
     if request.need_bytes <= own:
         need, most = request.host_bytes / GB, ram / GB
         return f"not run: needs {need:.2f} GB of RAM, and no machine has more than {most:.2f} GB for it"

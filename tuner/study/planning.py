@@ -113,14 +113,14 @@ def _with_ranks(tasks: Tasks, trial: Trial, devices: Sequence[Device], settings:
     """The trial with the fewest of 1, 2, 4 and 8 ranks with which it fits by its estimate, if they are ``AUTO``."""
     if trial.config.get(RANKS) != AUTO:
         return trial
-    whole, nodes = whole_of(devices, settings), trial.config.get(NODES, 1)
+    limits, nodes = limits_of(devices, settings), trial.config.get(NODES, 1)
     found = replace(trial, config={**trial.config, RANKS: 1})
     for ranks in (1, 2, 4, 8) if nodes in (1, 2, 4, 8) else ():
         one = replace(trial, config={**trial.config, RANKS: ranks})
         with suppress(InputError):  # its batch cannot be divided by so many
             request = estimate_requests(tasks, [one], devices, settings).requests[0]
-            found = one if whole.of(one)[0] else found  # if none fits, the error is about the most that have a place
-            if fits(within(request, whole, tasks, settings), whole):
+            found = one if limits.of(one)[0] else found  # if none fits, the error is about the most that have a place
+            if fits(within(request, limits, tasks, settings), limits):
                 break
     return found
 
@@ -153,14 +153,14 @@ def _estimated(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device],
             requests.append(Request(trial, given, need_bytes(given)))
             raw[trial.trial_id] = given
         return Estimates(tuple(requests), raw, dict.fromkeys(tasks, ()))
-    service, whole = estimation_service(settings), whole_of(devices, settings)
+    service, limits = estimation_service(settings), limits_of(devices, settings)
     first = 0  # the same for all, and only needed if a footprint is learned
     kinds = list({device.name: device for device in devices}.values())
     for name, task in tasks.items():
         mine = [trial for trial in trials if trial.workload == name]
         for trial, found in zip(mine, _largest(service, task, mine, kinds), strict=True):
             if found.raw.is_learned:
-                most = whole.of(trial)[0] or whole.device_bytes
+                most = limits.of(trial)[0] or limits.device_bytes
                 first = first or first_room(devices, settings, len(trials))
                 room = with_room(found.raw, min(most, first))
                 found = EstimatePair(room, room)
@@ -191,7 +191,7 @@ def first_room(devices: Sequence[Device], settings: Settings, trials: int) -> in
     """The share in bytes of each first trial whose footprint is not known yet."""
     roomiest = max(devices, key=lambda device: budget_bytes(device, settings.buffer_bytes))
     most = min(filter(None, (roomiest.cores, settings.max_workers, max(trials, settings.num_samples or 0))))
-    return first_share(whole_of(devices, settings).device_bytes, most)
+    return first_share(limits_of(devices, settings).device_bytes, most)
 
 
 def check_estimate(settings: Settings, workloads: Sequence[Trainable]) -> None:
@@ -229,7 +229,7 @@ def estimation_service(settings: Settings) -> EstimationService:
     )
 
 
-class Whole(NamedTuple):
+class TrialLimits(NamedTuple):
     """The upper bounds of a trial's memory, in bytes."""
 
     device_bytes: int  # the whole of the roomiest device
@@ -238,17 +238,17 @@ class Whole(NamedTuple):
 
     def of(self, trial: Trial) -> tuple[int, int]:
         """The bounds of each rank of a trial: of its device's memory, and of its host's RAM."""
-        ram = self.ram_bytes // trial.shape.here
+        ram = self.ram_bytes // trial.shape.ranks_per_node
         if trial.ranks == 1 or not self.budgets:
             return self.device_bytes, ram
         return most_per_rank(list(self.budgets), list(self.budgets.values()), trial.shape), ram
 
 
-def whole_of(devices: Sequence[Device], settings: Settings) -> Whole:
+def limits_of(devices: Sequence[Device], settings: Settings) -> TrialLimits:
     """The upper bounds of a trial's memory on these devices."""
     buffer_bytes = settings.buffer_bytes
     budgets = {device: budget_bytes(device, buffer_bytes) for device in devices}
-    return Whole(max(budgets.values()), largest_ram(devices, ram_budgets(devices, buffer_bytes)), budgets)
+    return TrialLimits(max(budgets.values()), largest_ram(devices, ram_budgets(devices, buffer_bytes)), budgets)
 
 
 def plan_requests(
@@ -263,28 +263,28 @@ def plan_requests(
     Raises:
         InputError: a trial fits on no device; the text names it and says what can be done.
     """
-    whole = whole_of(devices, settings)
-    served = [within(request, whole, tasks, settings) for request in requests]
+    limits = limits_of(devices, settings)
+    served = [within(request, limits, tasks, settings) for request in requests]
     for request in served:
         check_place(request.trial, devices, settings)
     try:
         all_of_them = list(islice(cycle(served), max(trials, len(served))))
         plan = _plan_of(devices, all_of_them, settings)
         for request in served:
-            if (ranks := request.trial.ranks) > 1 and request.need_bytes > (most := whole.of(request.trial)[0]):
+            if (ranks := request.trial.ranks) > 1 and request.need_bytes > (most := limits.of(request.trial)[0]):
                 each, has = request.need_bytes / GB, most / GB
                 raise InputError(
                     f"a trial of {ranks} ranks needs {each:.2f} GB for each, and {has:.2f} GB is the most"
                 )
     except InputError as error:
         remedies = ["leave out the largest configurations"] * (len(served) > 1)
-        largest = max(served, key=lambda request: (not fits(request, whole), request.need_bytes))
-        in_ram = fits(replace(largest, host_bytes=0), whole)  # it is the RAM that does not suffice
+        largest = max(served, key=lambda request: (not fits(request, limits), request.need_bytes))
+        in_ram = fits(replace(largest, host_bytes=0), limits)  # it is the RAM that does not suffice
         if in_ram:
             largest = max(served, key=lambda request: request.host_bytes)
         elif not settings.estimates_memory:
             remedies = [f"lower {option(settings.given_by)}"]
-        if any(fits(request, whole) for request in served):
+        if any(fits(request, limits) for request in served):
             remedies.append(f"run the others with {option('skip_too_large', True)}")
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
         whose = f"{name}: " if in_ram or settings.estimates_memory or callable(settings.memory_gb) else ""
@@ -296,7 +296,7 @@ def plan_requests(
     for request in served:
         trial, most = request.trial, max(plan.at_first)
         if trial.ranks > 1 and request.need_bytes > plan.largest_without((), trial.shape):
-            rule = f"takes {count_text(trial.shape.here, 'worker')} on a machine, and {most} is the most"
+            rule = f"takes {count_text(trial.shape.ranks_per_node, 'worker')} on a machine, and {most} is the most"
             fewer = option("max_workers") if settings.max_workers else "the number of cores"
             raise refusal(trial, settings, rule, f"give fewer, or raise {fewer}")
     return plan, served
@@ -313,7 +313,7 @@ def _plan_of(devices: Sequence[Device], requests: Sequence[Request], settings: S
         threads=settings.threads,
         host_needs=[request.host_bytes for request in ranks],
         adaptive=settings.adaptive_workers,
-        gangs=len(ranks) > len(requests),
+        with_ranks=len(ranks) > len(requests),
     )
 
 
@@ -327,9 +327,9 @@ def plan_more(state: State, devices: Sequence[Device], settings: Settings, more:
     assert plan is not None, "the study has been opened"
     alike = left or [run.request for run in state.running.values()]
     devices = usable([device for device in devices if device.kind == plan.devices[0].kind], settings)
-    whole = Whole(*whole_of(devices, settings)[:2]) if devices else Whole(0, 0)
+    limits = TrialLimits(*limits_of(devices, settings)[:2]) if devices else TrialLimits(0, 0)
     least = plan.footprint_bytes if plan.packing == "uniform" else 0  # what each is given, but for a retry
-    fitting = [one for one in alike if fits(replace(one, need_bytes=max(one.need_bytes, least)), whole)]
+    fitting = [one for one in alike if fits(replace(one, need_bytes=max(one.need_bytes, least)), limits)]
     fitting = [replace(one, need_bytes=least or one.need_bytes, history=History()) for one in fitting]
     requests = list(islice(cycle(fitting), max(len(fitting) if left else 0, more) if fitting else 0))
     there = sum(slots for device, slots in zip(plan.devices, plan.slots, strict=True) if device not in state.lost)
@@ -374,18 +374,18 @@ def _largest(
     return [max(pairs, key=lambda estimated: need_bytes(estimated.calibrated)) for pairs in zip(*found, strict=True)]
 
 
-def fits(request: Request, whole: Whole) -> bool:
+def fits(request: Request, limits: TrialLimits) -> bool:
     """Whether a request is within the upper bounds."""
-    most, ram = whole.of(request.trial)
+    most, ram = limits.of(request.trial)
     return request.need_bytes <= most and request.host_bytes <= ram
 
 
-def within(request: Request, whole: Whole, tasks: Tasks, settings: Settings) -> Request:
+def within(request: Request, limits: TrialLimits, tasks: Tasks, settings: Settings) -> Request:
     """The request limited to a whole device and a host's RAM, if the trial can run with that.
 
     A guess of the RAM may be far too high, so only a measured need can be too large.
     """
-    most, ram = whole.of(request.trial)
+    most, ram = limits.of(request.trial)
     if not request.estimate.host_measured or request.estimate.host_bytes <= ram:
         request = replace(request, host_bytes=min(request.host_bytes, ram))
     phases: tuple[Phase, ...] = ("training", "evaluation")  # which of them needs more is not known

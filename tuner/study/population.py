@@ -20,7 +20,7 @@ from tuner.search.mutations import mutated
 from tuner.search.optuna_names import PBT, make_population
 from tuner.spec.settings import Settings
 from tuner.study.live_search import fitting, to_configuration
-from tuner.study.planning import Estimates, estimate_requests, whole_of
+from tuner.study.planning import Estimates, estimate_requests, limits_of
 from tuner.trial import Device, Trial
 from tuner.values import config_key
 from tuner.workloads.task import Tasks, objectives_of
@@ -117,7 +117,7 @@ class Population:
         """The trial with changed values: with those that fit, and that go with the checkpoint."""
         parameters = self._estimated(trial).requests[0].estimate.parameters
         drawn = next(draws(self._space, random.getrandbits(32)))
-        whole, (task,) = whole_of(self._devices, self._settings), self._tasks.values()
+        limits, (task,) = limits_of(self._devices, self._settings), self._tasks.values()
         for key in self._options.keys(self._space, trial.config):
             domain, config = self._space[key], trial.config
             value = mutated(domain, config[key], drawn.get(key, config[key]), self._options.resample, random)
@@ -126,7 +126,7 @@ class Population:
                 (request,) = self._estimated(replace(trial, config=values)).requests
             except InputError:  # the values do not go together
                 continue
-            fit, _ = fitting([request], whole, self._tasks, self._settings)
+            fit, _ = fitting([request], limits, self._tasks, self._settings)
             if fit and request.estimate.parameters == parameters:  # else no checkpoint would go with it
                 trial = request.trial
         return trial

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from tuner.decisions.constraints import STEP, known_figures
 from tuner.decisions.events import Dropped, Planned
 from tuner.decisions.packing import Plan, host_need_bytes, need_bytes
-from tuner.decisions.policies import Course, Packing, Policy, Retrying, goes_on, replay
+from tuner.decisions.policies import Engine, Packing, Policy, Retrying, goes_on, replay
 from tuner.decisions.state import State
-from tuner.decisions.stopping import Enough
-from tuner.decisions.throughput import Crowding
+from tuner.decisions.stopping import StudyStopping
+from tuner.decisions.throughput import ConcurrencyTuner
 from tuner.errors import InputError, ParameterError, option
 from tuner.estimation.feedback import StudyFeedback
 from tuner.execution.simulation import expected_seconds
@@ -36,10 +36,10 @@ from tuner.reporting import phases
 from tuner.search.domains import Space
 from tuner.spec.settings import Settings
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
-from tuner.study.judging import Judging
 from tuner.study.live_search import Search, Searching, fitting, unwanted
-from tuner.study.planning import Estimates, Whole, check_estimate, plan_requests, to_trials, usable, whole_of
+from tuner.study.planning import Estimates, TrialLimits, check_estimate, limits_of, plan_requests, to_trials, usable
 from tuner.study.population import Population, following
+from tuner.study.pruning import Pruning
 from tuner.study.resume import asks_of, check_same, description, events_of, with_batches_of, with_code
 from tuner.trial import KNOWN, Device, MemoryEstimate, Request, Trial
 from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
@@ -92,7 +92,7 @@ class Study:
     estimates: Estimates  # of these, and of what it has suggested now, before the first trial
     plan: Plan  # how the trials share the devices
     requests: Sequence[Request] = ()  # the trials that are left to run
-    misfits: Sequence[Request] = ()  # those that fit no device and are left out
+    infeasible: Sequence[Request] = ()  # those that fit no device and are left out
     seconds: float | None = None  # how long they are expected to take together; None if unknown
     left: int = 0  # how many more trials a search may suggest
     notes: Sequence[str] = ()  # on what is not as it was when the study began
@@ -105,20 +105,20 @@ class Study:
     @property
     def count(self) -> int:
         """How many trials are left, without those that break constraints."""
-        unfit = [request for request in self.misfits if not unwanted(request, self.settings)]
+        unfit = [request for request in self.infeasible if not unwanted(request, self.settings)]
         return len(self.requests) + len(unfit) + self.left
 
     @property
-    def whole(self) -> Whole:
+    def limits(self) -> TrialLimits:
         """The upper bounds of a trial's memory."""
-        return whole_of(self.devices, self.settings)
+        return limits_of(self.devices, self.settings)
 
 
 @dataclass(frozen=True)
 class Steering:
-    """A study's course, and those of its policies that others ask, too."""
+    """A study's engine, and those of its policies that others ask, too."""
 
-    course: Course
+    engine: Engine
     feedback: StudyFeedback
     packing: Packing
     searching: Searching | None
@@ -180,7 +180,7 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     if settings.resume:
         sized = timed_as_before(sized, loaded.record.plan.epoch_seconds)
     steering = _steering(loaded, mine, sized)
-    searching, whole = steering.searching, whole_of(mine, settings)
+    searching, limits = steering.searching, limits_of(mine, settings)
 
     def planning(fit: Sequence[Request]) -> tuple[int, Plan, list[Request]]:
         trials = len(fit) + searching.left if searching else 0
@@ -188,12 +188,12 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
         return trials, *plan_requests(tasks, fit, mine, settings, trials)
 
     if searching:
-        searching.begin(steering.course, lambda fit: planning(fit)[1].workers)
-    left = steering.course.state.left
+        searching.begin(steering.engine, lambda fit: planning(fit)[1].workers)
+    left = steering.engine.state.left
     makes_room = settings.search or settings.skip_too_large or settings.constraints
-    fit, misfits = fitting(left, whole, tasks, settings) if makes_room else (left, [])
+    fit, infeasible = fitting(left, limits, tasks, settings) if makes_room else (left, [])
     begun = searching.begun if searching else []
-    misfits += [event.request for event in begun if isinstance(event, Dropped)]
+    infeasible += [event.request for event in begun if isinstance(event, Dropped)]
     known = searching.estimates if searching else sized.estimates
     check_known(known.requests, settings)
     more = searching.left if searching else 0
@@ -201,23 +201,25 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     before = (loaded.selected, settings, tasks, loaded.record, loaded.attempts)
     notes = [searching.search.searcher.differs] if searching else []
     notes += [CHANGED] if loaded.record.code and with_code(loaded.record, tasks) != loaded.record else []
-    planned = partial(Study, *before, mine, sized, listed, known, misfits=misfits, left=more, notes=notes)
+    planned = partial(Study, *before, mine, sized, listed, known, infeasible=infeasible, left=more, notes=notes)
     if settings.resume:  # by the peaks of its own trials, but none is too large by that
         found = sorted(steering.feedback.begin(fit, own_bytes(settings, mine)), key=lambda one: one.trial.trial_id)
         fit = [
-            _bounded(now, *map(max, whole.of(was.trial), (was.need_bytes, was.host_bytes)))
+            _bounded(now, *map(max, limits.of(was.trial), (was.need_bytes, was.host_bytes)))
             for was, now in zip(fit, found, strict=True)
         ]
     if fit:
         trials, plan, served = planning(fit)
         seconds = None if loaded.selected.is_endless else expected_seconds(served, plan, trials)
         return planned(plan=plan, requests=served, seconds=seconds), steering
-    if misfits and not loaded.attempts:
-        smallest = min(misfits, key=lambda request: request.need_bytes)
+    if infeasible and not loaded.attempts:
+        smallest = min(infeasible, key=lambda request: request.need_bytes)
         if why := unwanted(smallest, settings):
-            raise InputError(f"{option('constraints')}: no trial keeps all: of {len(misfits)}, the smallest: {why}")
+            raise InputError(
+                f"{option('constraints')}: no trial keeps all: of {len(infeasible)}, the smallest: {why}"
+            )
         plan_requests(tasks, [smallest], mine, settings)  # says why it does not fit
-    shown = [_bounded(request, whole.device_bytes, whole.ram_bytes) for request in sized.estimates.requests]
+    shown = [_bounded(request, limits.device_bytes, limits.ram_bytes) for request in sized.estimates.requests]
     return planned(plan=plan_requests(tasks, shown, mine, settings)[0]), steering
 
 
@@ -229,18 +231,18 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
     packing, searcher = Packing(), search.searcher if search else None
     searching = Searching(search, tasks, devices, settings, estimates, packing) if search else None
     # A user's Optuna study hears of trials from their objectives.
-    judging = Judging(objectives_of(tasks), settings, None if loaded.selected.optuna else searcher)
-    enough = Enough(objectives_of(tasks), settings.limits)
-    crowding, whole = Crowding(on=settings.adaptive_workers), whole_of(devices, settings)
+    pruning = Pruning(objectives_of(tasks), settings, None if loaded.selected.optuna else searcher)
+    enough = StudyStopping(objectives_of(tasks), settings.limits)
+    concurrency, limits = ConcurrencyTuner(on=settings.adaptive_workers), limits_of(devices, settings)
     space = loaded.selected.population
     population = Population(space, tasks, devices, settings, packing) if space is not None else None
     live = [policy for policy in (searching, population) if policy is not None]
-    policies: list[Policy] = [retrying, enough, *live, feedback, judging, crowding, packing]
-    course = Course(State(whole.device_bytes, whole.ram_bytes), policies)
+    policies: list[Policy] = [retrying, enough, *live, feedback, pruning, concurrency, packing]
+    engine = Engine(State(limits.device_bytes, limits.ram_bytes), policies)
     paced: Callable[[Trial], Trial] = population.paced if population else lambda trial: trial
     requests = tuple(replace(request, trial=paced(request.trial)) for request in estimates.requests)
     if requests and not search:
-        course.take(Planned(requests, estimates.raw))
+        engine.take(Planned(requests, estimates.raw))
     order = 0
     if settings.resume:
         folder = Path(settings.resume)
@@ -250,14 +252,14 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
         asked = asks_of(suggestions, estimates) if search else []
         trials = {request.trial.trial_id: request.trial for request in requests}
         replay(
-            course,
+            engine,
             retrying,
             events_of(loaded.attempts, lines, trials, paced, asked),
             population.goes_on if population else goes_on,
         )
-        for paused in [] if population else course.state.paused:
-            course.take(goes_on(course.state, paused, following(paused.trial, paused.epochs)))
-    return Steering(course, feedback, packing, searching, population, order)
+        for paused in [] if population else engine.state.paused:
+            engine.take(goes_on(engine.state, paused, following(paused.trial, paused.epochs)))
+    return Steering(engine, feedback, packing, searching, population, order)
 
 
 def timed_as_before(sized: SizedTrials, kept: Mapping[str, float]) -> SizedTrials:

@@ -59,6 +59,6 @@ def check_place(trial: Trial, devices: Sequence[Device], settings: Settings) -> 
     if nodes > len(on_each):
         rule = f"there is no more than {count_text(len(on_each), 'machine')}"
         raise refusal(trial, settings, rule, f"join a larger cluster by {option('address')}", NODES)
-    if devices[0].kind == "cuda" and trial.shape.here > (most := on_each[-nodes]):
+    if devices[0].kind == "cuda" and trial.shape.ranks_per_node > (most := on_each[-nodes]):
         some = "no machine has" if nodes == 1 else f"no {nodes} machines have each"
         raise refusal(trial, settings, f"{some} more than {count_text(most, 'GPU')}", "give fewer")

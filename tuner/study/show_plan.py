@@ -10,7 +10,7 @@ from tuner.reporting.console import line_width, print_text
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.texts import count_text
 from tuner.study.executors import processes_line
-from tuner.study.live_search import misfit_text
+from tuner.study.live_search import infeasible_text
 from tuner.study.prepare import Study
 from tuner.trial import Status, title
 from tuner.workloads.task import describe
@@ -50,8 +50,8 @@ def left_out(study: Study) -> list[str]:
     several = len(study.tasks) > 1
     return [
         f"{'left out':<10} {title(request.trial.workload, request.trial.name, several=several)}: "
-        f"{misfit_text(request, study.whole, study.settings)}"
-        for request in study.misfits
+        f"{infeasible_text(request, study.limits, study.settings)}"
+        for request in study.infeasible
     ]
 
 

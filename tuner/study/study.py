@@ -20,7 +20,7 @@ from tuner.reporting.decision_log import DecisionLog
 from tuner.reporting.progress import import_quietly
 from tuner.spec.spelling import in_terminal
 from tuner.study.ending import show_end
-from tuner.study.execute import Surroundings, execute
+from tuner.study.execute import RunContext, execute
 from tuner.study.executors import for_plan, make_executor, several_expected
 from tuner.study.prepare import Selected, load, prepare
 from tuner.study.record import open_folder, to_record
@@ -76,16 +76,16 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         with closing(folder):
             if record != study.record:
                 folder.describe(record)
-            around = Surroundings(executor, console, interrupt, trackers)
+            context = RunContext(executor, console, interrupt, trackers)
             decisions.open(folder.path / DECISIONS)
-            broken = execute(study, steering, folder, record, around)
+            broken = execute(study, steering, folder, record, context)
             if selected.optuna and (scales := selected.optuna.scales()):  # an objective defines its space as it runs
                 record = replace(record, scales=scales)
                 folder.describe(record)
         workloads = {name: task.workload for name, task in study.tasks.items()}
         searching = steering.searching
         estimates = searching.estimates if searching else study.estimates
-        plan = steering.course.state.plan or study.plan  # with devices that have joined
+        plan = steering.engine.state.plan or study.plan  # with devices that have joined
         result = StudyResult(plan, estimates.raw, folder.recorded(record), workloads)
         fewer = searching.ended_early(selected.optuna.ended_by if selected.optuna else "") if searching else ""
         show_end(console, study, result, record, early=broken is not None, fewer=fewer)

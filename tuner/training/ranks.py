@@ -25,7 +25,7 @@ def joined(place: Placement | None, *, by_itself: bool = False, seconds: float =
     if place is None or RANKS not in place.trial.config:
         yield
         return
-    (size, nodes), here, gpu = place.trial.shape, place.trial.shape.here, place.device.kind == "cuda"
+    (size, nodes), here, gpu = place.trial.shape, place.trial.shape.ranks_per_node, place.device.kind == "cuda"
     node, local = divmod(place.rank, here)
     variables = {"RANK": place.rank, "WORLD_SIZE": size, "LOCAL_RANK": 0 if gpu else local, "LOCAL_WORLD_SIZE": here}
     variables |= {"GROUP_RANK": node, "GROUP_WORLD_SIZE": nodes, "ROLE_RANK": place.rank, "ROLE_WORLD_SIZE": size}

@@ -28,7 +28,7 @@ def meeting_at(placement: Placement, address: str, port: int) -> Placement:
 
 
 @dataclass
-class Gang:
+class RankGroup:
     """What has become of the ranks of a trial."""
 
     placement: Placement  # of rank 0, with those of the others

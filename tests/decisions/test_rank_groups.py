@@ -36,7 +36,7 @@ def gpus(device: Device, *nodes: str, gb: int = 10) -> list[Device]:
 
 def packer(devices: Sequence[Device], *sizes: Size, waiting: Sequence[Request] = ()) -> Packer:
     needs = [int(gb * GB) for gb, ranks in sizes for _ in range(ranks)]
-    found = Packer(make_plan(devices, needs, packing="per-trial", buffer_bytes=0, gangs=True))
+    found = Packer(make_plan(devices, needs, packing="per-trial", buffer_bytes=0, with_ranks=True))
     found.enqueue(waiting or requests(*sizes))
     return found
 
@@ -202,7 +202,7 @@ def test_a_simulated_study_with_ranks_ends_near_the_bound(gpu_16gb: Device, card
     waiting = requests(*sizes, seconds=[draw.uniform(60, 1800) for _ in sizes])
     devices = gpus(gpu_16gb, *[f"n{index // 8}" for index in range(cards)])
     needs = [request.need_bytes for request in waiting for _ in range(request.trial.ranks)]
-    plan = make_plan(devices, needs, packing="per-trial", buffer_bytes=0, gangs=True)
+    plan = make_plan(devices, needs, packing="per-trial", buffer_bytes=0, with_ranks=True)
     took = simulate(waiting, plan, lambda request: request.seconds or 0.0)
     work = sum(place.limit_bytes * (end - start) for first, start, end in took.placements for place in first.all)
     assert len(took.placements) == number

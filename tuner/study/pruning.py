@@ -24,7 +24,7 @@ ENDINGS: Mapping[Status, Ending] = {
 REFUSED = "refused"  # the id of values that were suggested earlier and could not be used
 
 
-class Judging:
+class Pruning:
     """Tells what judges a study's trials what they report: the search, and a pruner for each workload.
 
     Trials of different workloads are not compared. If a sampler of Optuna searches, the pruner is that of its study.

@@ -12,7 +12,7 @@ Waiting = tuple[tuple[int, int, float, int], str, Request, int, Shape]  # its tu
 Room = tuple[float, int, int]  # when a device has room, its free bytes as a negative number, and its index
 
 
-class Gangs:
+class RankGroups:
     """Those that wait: lower seeds first, then those of the most ranks, the longest, and the largest."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ def together(shape: Shape, nodes: Iterable[Sequence[Room]]) -> list[int]:
 
     ``nodes`` has the devices of each node that have room. The soonest and emptiest are taken.
     """
-    found, here = list[tuple[float, int, list[int]]](), shape.here
+    found, here = list[tuple[float, int, list[int]]](), shape.ranks_per_node
     for devices in nodes:
         chosen = sorted(devices)[:here]
         if len(chosen) == here:
@@ -57,7 +57,7 @@ def together(shape: Shape, nodes: Iterable[Sequence[Room]]) -> list[int]:
     return [index for *_, indexes in best for index in indexes]
 
 
-def gang_of(places: Sequence[Placement]) -> Placement:
+def rank_group_of(places: Sequence[Placement]) -> Placement:
     """The placement of rank 0, which has those of the others."""
     first, *rest = [replace(place, rank=rank) for rank, place in enumerate(places)]
     return replace(first, others=tuple(rest))
