@@ -11,7 +11,7 @@ from tuner.api.export import Exported as Exported
 from tuner.api.optimize import Optimization as Optimization
 from tuner.api.plan import Forecast as Forecast
 from tuner.api.train import TrainingResult as TrainingResult
-from tuner.decisions.packing import Packing as Packing
+from tuner.decisions.plan import Packing as Packing
 from tuner.decisions.retry import OnOom as OnOom
 from tuner.machine.devices import DeviceChoice as DeviceChoice
 from tuner.reporting.frame import StudyFrame as StudyFrame

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import optuna
 
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.errors import ParameterError, WorkloadError, both_given, option
 from tuner.objective import Direction, Objective
 from tuner.records.recorded_study import open_study

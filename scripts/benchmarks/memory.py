@@ -52,7 +52,7 @@ from scripts.gpu.measure_gpu_memory import (
     without_cudnn_if_emulated,
     write_table,
 )
-from tuner.decisions.packing import need_bytes
+from tuner.decisions.plan import need_bytes
 from tuner.estimation.allocator.caching_allocator import largest_peaks
 from tuner.estimation.cards import card_of
 from tuner.machine.devices import detect_devices

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from scripts.benchmarks.packing import shortest_possible
 from tuner.decisions.events import Event, Opened, Reported
-from tuner.decisions.packing import Plan, make_plan
+from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.policies import Engine, Packing, Retrying
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State

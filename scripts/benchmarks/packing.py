@@ -1,6 +1,6 @@
 """Studies of 200 trials on simulated devices: per-trial packing against ⌊budget / largest footprint⌋ at once.
 
-The decisions are those of a real study (``tuner.decisions.packing``); only time is simulated. Prints, for each
+The decisions are those of a real study (``tuner.decisions.plan``); only time is simulated. Prints, for each
 distribution of footprints and each device, how many times faster per-trial packing ends (median and worst of the
 seeds), and how
 much longer it takes than a time that no schedule can beat (all memory · time, or the longest trial). Exits with 1 if
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tuner.decisions.packer import Packer
-from tuner.decisions.packing import Packing, Plan, make_plan
+from tuner.decisions.plan import Packing, Plan, make_plan
 from tuner.execution.simulation import simulate
 from tuner.trial import GB, RANKS, Device, MemoryEstimate, Placement, Request, Trial
 

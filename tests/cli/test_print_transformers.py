@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tuner.cli.print_plan import advice
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.reporting.plan_text import monitoring_text
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpu_memory import largest_batches, transformer_estimates

@@ -10,7 +10,7 @@ from scripts.benchmarks.packing import shortest_possible
 from tests.support.packing import start_all
 from tuner.decisions.capacity import MOST_PER_CORE, limited
 from tuner.decisions.packer import Packer
-from tuner.decisions.packing import Packing, Plan, is_tight, make_plan
+from tuner.decisions.plan import Packing, Plan, is_tight, make_plan
 from tuner.errors import InputError
 from tuner.execution.simulation import simulate
 from tuner.trial import GB, MB, Device, MemoryEstimate, Placement, Request, Trial

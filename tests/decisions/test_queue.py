@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from tests.support.packing import start_all
 from tuner.decisions.packer import Packer
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.decisions.queue import Queue
 from tuner.execution.simulation import expected_seconds
 from tuner.trial import GB, Device, MemoryEstimate, Request, Trial

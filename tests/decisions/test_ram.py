@@ -11,7 +11,7 @@ import pytest
 from tests.support.packing import start_all
 from tuner.decisions.capacity import RAM_BUFFER_BYTES, ram_buffer_bytes
 from tuner.decisions.packer import Packer
-from tuner.decisions.packing import Plan, make_plan
+from tuner.decisions.plan import Plan, make_plan
 from tuner.errors import InputError
 from tuner.execution.simulation import simulate
 from tuner.spec.settings import Settings

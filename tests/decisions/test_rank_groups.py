@@ -11,7 +11,7 @@ import pytest
 from tests.support.packing import start_all
 from tuner.decisions.capacity import most_per_rank
 from tuner.decisions.packer import Packer
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.execution.simulation import simulate
 from tuner.trial import GB, RANKS, Device, MemoryEstimate, Request, Shape, Trial
 

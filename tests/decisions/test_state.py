@@ -8,7 +8,7 @@ import pytest
 
 from tuner.decisions import events
 from tuner.decisions.events import Concluded, Ended, Event, Opened, Planned, Retried, RetryReady, Started
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.decisions.state import MOVES, IllegalEvent, State, apply
 from tuner.trial import GB, AttemptResult, Device, EpochReport, MemoryEstimate, Placement, Request, Trial
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.decisions.packing import need_bytes
+from tuner.decisions.plan import need_bytes
 from tuner.errors import InputError
 from tuner.estimation.calibration import (
     Calibration,

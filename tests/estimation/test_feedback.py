@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.decisions.packing import need_bytes
+from tuner.decisions.plan import need_bytes
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample
 from tuner.estimation.feedback import Feedback, StudyFeedback

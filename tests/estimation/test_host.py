@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tuner.decisions.packing import host_need_bytes, need_bytes
+from tuner.decisions.plan import host_need_bytes, need_bytes
 from tuner.estimation.feedback import StudyFeedback, corrected
 from tuner.estimation.overheads import WORKER_BYTES, with_host
 from tuner.estimation.service import IN_RAM, EstimationService

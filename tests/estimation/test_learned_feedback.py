@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tuner.decisions.events import Corrected, Planned
-from tuner.decisions.packing import make_plan, need_bytes
+from tuner.decisions.plan import make_plan, need_bytes
 from tuner.decisions.state import State, apply
 from tuner.errors import InputError
 from tuner.estimation.estimators import FIRST_SHARES, LearnedEstimator, first_share, with_room

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tests.support.toy import Toy
 from tests.support.worker_process import measure_here
 from tuner.datasets.ratings import RatingData
-from tuner.decisions.packing import need_bytes
+from tuner.decisions.plan import need_bytes
 from tuner.errors import ExecutionError, InputError
 from tuner.estimation.service import EstimationService
 from tuner.search.configurations import complete, configurations

@@ -22,7 +22,7 @@ import torch
 import tuner
 from tests.support.processes import end_soon
 from tests.support.ray_trials import until
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.execution.child import ChildDied, outcome_of_death
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.worker import TrialOptions

@@ -18,7 +18,7 @@ from rpds import HashTrieMap
 
 from tests.support.ray_trials import Slow, placements, spread, until
 from tuner.decisions.events import DeviceLost
-from tuner.decisions.packing import Plan, make_plan
+from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.state import State
 from tuner.errors import DataError, InputError
 from tuner.execution import cluster_discovery as joining

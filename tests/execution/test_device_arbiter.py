@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.execution import device_arbiter
 from tuner.execution.device_arbiter import GIVEN_UP_SECONDS, DeviceArbiter
 from tuner.machine.holders import Holder, Memory

@@ -13,7 +13,7 @@ from torch import nn
 from tests.conftest import share_ray
 from tests.support.ray_trials import stop_and_go_on
 from tests.support.toy import Fatal, Sharing, Toy, Wide
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.executor import Executor
 from tuner.execution.in_process import InProcessExecutor

@@ -20,7 +20,7 @@ import torch
 import tuner
 from tests.support.processes import end_soon
 from tests.support.ray_trials import until
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.errors import InputError
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.executor import Executor, in_fresh_processes

@@ -22,7 +22,7 @@ from tuner.decisions.events import (
     PruneAsked,
     Reported,
 )
-from tuner.decisions.packing import Plan, make_plan
+from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.decisions.throughput import ConcurrencyTuner

@@ -21,7 +21,7 @@ from tests.support.processes import end_soon
 from tests.support.ray_trials import Slow, Unpackable, placements, stop_and_go_on, until
 from tests.support.toy import Toy
 from tests.support.worker_process import place
-from tuner.decisions.packing import Plan, make_plan
+from tuner.decisions.plan import Plan, make_plan
 from tuner.execution.pool import WorkerPool, make_pools
 from tuner.execution.ray_api import classify_loss, ran_out_of_ram
 from tuner.execution.ray_executor import RayExecutor

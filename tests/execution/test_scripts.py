@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.errors import InputError, spelled
 from tuner.execution.child import Child, run_in
 from tuner.execution.child_executor import ChildExecutor

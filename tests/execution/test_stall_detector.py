@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.execution.test_loop import Pretender
 from tests.support.loops import run_trials
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.errors import in_python, spelled
 from tuner.execution.executor import ExecutorEvent
 from tuner.execution.stall_detector import NOTICE_SECONDS, STEP_SECONDS, StallDetector

@@ -16,7 +16,7 @@ import pytest
 from torch import nn
 
 import tuner
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.errors import WorkloadError
 from tuner.execution.child_executor import ChildExecutor
 from tuner.machine.devices import ram_device

@@ -10,7 +10,7 @@ from random import Random
 from tests.simulated.rules import Rules
 from tests.simulated.world import OBJECTIVE, Crash, Journal, Machines, Others, Stalls, World
 from tuner.decisions.events import DeviceLost, Opened, Planned
-from tuner.decisions.packing import Plan, host_need_bytes, make_plan, need_bytes
+from tuner.decisions.plan import Plan, host_need_bytes, make_plan, need_bytes
 from tuner.decisions.policies import Engine, Packing, Policy, Retrying, replay
 from tuner.decisions.state import State
 from tuner.errors import InputError

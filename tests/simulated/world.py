@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from tuner.decisions.events import Bounds, DeviceLost, Event, Reported
-from tuner.decisions.packing import Plan, make_plan
+from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.device_arbiter import DeviceArbiter, Wait

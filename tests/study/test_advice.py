@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.attempts import attempt
 from tuner import errors
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.errors import spelled
 from tuner.records.attempts import Attempt
 from tuner.spec.settings import Settings

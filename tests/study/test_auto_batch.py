@@ -12,7 +12,7 @@ import tuner
 from tests.support.toy import Batched, Toy
 from tuner.api.plan import to_record
 from tuner.cli.print_plan import forecast_text
-from tuner.decisions.packing import need_bytes
+from tuner.decisions.plan import need_bytes
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.hyperparameters import is_auto

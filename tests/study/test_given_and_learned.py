@@ -14,7 +14,7 @@ from torch import nn
 
 import tuner
 from tests.support.toy import Toy
-from tuner.decisions.packing import budget_bytes
+from tuner.decisions.plan import budget_bytes
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records.recorded_study import open_study

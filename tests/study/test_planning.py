@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.toy import Batched, Toy
 from tuner.decisions.events import DeviceLost, Opened, Planned
-from tuner.decisions.packing import host_need_bytes, make_plan, need_bytes
+from tuner.decisions.plan import host_need_bytes, make_plan, need_bytes
 from tuner.decisions.state import State, apply
 from tuner.errors import InputError, spelled
 from tuner.estimation.calibration import Sample

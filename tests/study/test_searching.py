@@ -13,7 +13,7 @@ import tuner
 from tests.support.toy import Batched, Picky, Toy
 from tests.support.worker_process import measure_here
 from tuner.decisions.events import Bounds, CapacityObserved, Ended, Opened, Planned, PruneAsked, Reported, Started
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.decisions.policies import Engine, Packing
 from tuner.decisions.state import State
 from tuner.errors import InputError

@@ -16,7 +16,7 @@ from tests.study.test_study import study
 from tests.support.packing import start_all
 from tests.support.toy import Toy
 from tuner.decisions.packer import Packer
-from tuner.decisions.packing import Plan, make_plan
+from tuner.decisions.plan import Plan, make_plan
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.machine.interrupts import Interrupt, TimeLimitReached

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tests.support.toy import Toy
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records.epochs import read_epochs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tuner.decisions.events import Decision, Event, Opened
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.decisions.policies import Engine, Packing, Policy, Retrying
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State

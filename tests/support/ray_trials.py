@@ -15,7 +15,7 @@ import tuner
 from tests.support.packing import start_all
 from tests.support.toy import Toy
 from tuner.decisions.packer import Packer
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.execution.executor import Executor
 from tuner.execution.stop_requests import StopRequests
 from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from tuner.decisions.capacity import UNBOUNDED
-from tuner.decisions.packing import Packing, budget_bytes
+from tuner.decisions.plan import Packing, budget_bytes
 from tuner.errors import InputError, ParameterError
 from tuner.estimation.service import memory_key
 from tuner.sizing.target import imagined_gpu

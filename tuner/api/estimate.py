@@ -9,7 +9,7 @@ from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING
 
-from tuner.decisions.packing import low_bytes, need_bytes
+from tuner.decisions.plan import low_bytes, need_bytes
 from tuner.errors import InputError, ParameterError, TunerError, option
 from tuner.estimation.estimators import trace_of, trace_of_step
 from tuner.estimation.service import EstimationService

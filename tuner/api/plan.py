@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.api.capacity import Capacity, capacity, card_sizes
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.decisions.seconds import Pace
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.execution.simulation import Schedule, simulate

@@ -8,7 +8,7 @@ Times are seconds of the study's clock, which never goes back.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.trial import (
     GB,
     AttemptResult,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tuner.decisions.accounts import Account
 from tuner.decisions.capacity import UNBOUNDED, largest_ram, most_per_rank
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.decisions.queue import Queue
 from tuner.decisions.rank_groups import RankGroups, Room, rank_group_of, together
 from tuner.trial import Device, Placement, Request, Shape, Trial

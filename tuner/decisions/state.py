@@ -15,7 +15,7 @@ from rpds import HashTrieMap
 from tuner.decisions import events
 from tuner.decisions.capacity import UNBOUNDED
 from tuner.decisions.events import Bounds, Ended, Event
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.trial import ALONE, Device, Placement, Request, Shape
 
 NOTHING: HashTrieMap[str, Any] = HashTrieMap()

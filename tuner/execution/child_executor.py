@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.execution.child import Child, ChildDied, outcome_of_death
 from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent
 from tuner.execution.mapped_arrays import pack

@@ -18,7 +18,7 @@ from typing import Any
 
 from tuner.decisions.capacity import ram_buffer_bytes
 from tuner.decisions.events import Bounds
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.machine.holders import Memory, holders, memory_now, with_descendants
 from tuner.machine.leases import Lease, LeaseHolder, Share, device_key, host_ram
 from tuner.trial import GB, MB, Device, Placement, Request, ShortOf

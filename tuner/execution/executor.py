@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from tuner.decisions.events import DeviceLost
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
 from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions

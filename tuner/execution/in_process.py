@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.errors import ParameterError
 from tuner.execution.executor import Executor, ExecutorEvent
 from tuner.execution.worker import WorkerEvent, run_trial, weights_of

@@ -25,7 +25,7 @@ from tuner.decisions.events import (
     Started,
     Stopping,
 )
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.decisions.policies import LOG, Engine, Packing
 from tuner.decisions.state import State
 from tuner.errors import ExecutionError, one_line, with_text

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.errors import ExecutionError
 from tuner.execution.ray_api import RAY_STEP, PlacementGroup, WorkerHandle
 from tuner.trial import Device, Placement

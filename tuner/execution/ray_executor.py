@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from tuner.decisions.events import DeviceLost
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.actor import Worker as Worker

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from tuner.decisions.events import Opened
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.decisions.policies import Engine, Packing, Retrying
 from tuner.decisions.retry import RetryPolicy
 from tuner.decisions.state import State

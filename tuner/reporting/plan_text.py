@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tuner.decisions.capacity import ram_buffer_bytes
-from tuner.decisions.packing import HOST_MARGIN, host_need_bytes, is_tight, low_bytes, need_bytes
+from tuner.decisions.plan import HOST_MARGIN, host_need_bytes, is_tight, low_bytes, need_bytes
 from tuner.errors import option, printable
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.texts import count_text, gb_span, rough
 from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:
-    from tuner.decisions.packing import Plan
+    from tuner.decisions.plan import Plan
 
 DEVICES = 8  # the maximum number of devices that are shown
 # From the GPU memory estimation guide.

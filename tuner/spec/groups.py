@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, ValidationInfo
 
-from tuner.decisions.packing import Packing
+from tuner.decisions.plan import Packing
 from tuner.decisions.retry import OnOom
 from tuner.errors import ParameterError, both_given, option
 from tuner.objective import DIRECTIONS

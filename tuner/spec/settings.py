@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.decisions.constraints import INFEASIBLE, INFERENCE
-from tuner.decisions.packing import Packing
+from tuner.decisions.plan import Packing
 from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.records.study_folder import check_empty

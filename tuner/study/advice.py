@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tuner.decisions.capacity import within_cores
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.errors import NOT_GIVEN, option
 from tuner.records.attempts import Attempt
 from tuner.reporting.texts import count_text

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tuner.decisions.packing import Bound, make_plan, need_bytes
+from tuner.decisions.plan import Bound, make_plan, need_bytes
 from tuner.errors import InputError, ParameterError, option, spelled
 from tuner.estimation.service import memory_key
 from tuner.hyperparameters import is_auto, with_batch

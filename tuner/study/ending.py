@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.decisions.packing import is_tight
+from tuner.decisions.plan import is_tight
 from tuner.errors import TunerError, one_line
 from tuner.hyperparameters import shrunk
 from tuner.objective import Objective

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.errors import InputError, option
 from tuner.execution.executor import Executor, in_fresh_processes
 from tuner.spec.settings import Settings

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tuner.decisions.capacity import largest_ram, limited, most_per_rank, ram_budgets
 from tuner.decisions.constraints import INFERENCE
-from tuner.decisions.packing import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
+from tuner.decisions.plan import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
 from tuner.decisions.state import State
 from tuner.errors import InputError, ParameterError, one_line, option
 from tuner.estimation.calibration import Sample

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tuner.decisions.constraints import STEP, known_figures
 from tuner.decisions.events import Dropped, Planned
-from tuner.decisions.packing import Plan, host_need_bytes, need_bytes
+from tuner.decisions.plan import Plan, host_need_bytes, need_bytes
 from tuner.decisions.policies import Engine, Packing, Policy, Retrying, goes_on, replay
 from tuner.decisions.state import State
 from tuner.decisions.stopping import StudyStopping

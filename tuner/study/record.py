@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.decisions.packing import is_tight
+from tuner.decisions.plan import is_tight
 from tuner.errors import ParameterError, one_line
 from tuner.machine.revision import git_revision
 from tuner.records.checking import LARGEST_AMOUNT

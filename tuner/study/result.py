@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tuner.decisions.packing import Plan
+from tuner.decisions.plan import Plan
 from tuner.errors import InputError, printable
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt, Line

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
-from tuner.decisions.packing import make_plan
+from tuner.decisions.plan import make_plan
 from tuner.decisions.retry import RetryPolicy, next_attempt
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.device_arbiter import DeviceArbiter

@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError
 from ray.tune import PlacementGroupFactory
 from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 
-from tuner.decisions.packing import need_bytes
+from tuner.decisions.plan import need_bytes
 from tuner.errors import InputError
 from tuner.execution.ray_api import RAY_STEP, Node
 from tuner.integrations.ray_tune.trainable_spec import TrainableSpec

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 
-from tuner.decisions.packing import budget_bytes
+from tuner.decisions.plan import budget_bytes
 from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, one_line
 from tuner.estimation.calibration import with_headroom
