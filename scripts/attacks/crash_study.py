@@ -28,7 +28,7 @@ import torch
 
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.execution.in_process import InProcessExecutor
-from tuner.machine import atomic_files
+from tuner.machine import safe_files
 from tuner.records import study_folder
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
@@ -108,7 +108,7 @@ def in_child(work: Callable[[], None]) -> int:
 
 def kill_at(number: int, stage: Stage) -> None:
     """Has this process killed at its ``number``-th write into the study's folder, counted from 1."""
-    write, move, seen = atomic_files.write_through, atomic_files.move, iter(range(1, sys.maxsize))
+    write, move, seen = safe_files.write_through, safe_files.move, iter(range(1, sys.maxsize))
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -135,7 +135,7 @@ def kill_at(number: int, stage: Stage) -> None:
         if here:
             die()
 
-    atomic_files.write_through, atomic_files.move = writing, moving
+    safe_files.write_through, safe_files.move = writing, moving
 
 
 def count_writes(folder: Path) -> int:
@@ -144,9 +144,9 @@ def count_writes(folder: Path) -> int:
 
     def counting() -> None:
         calls = []
-        write, move = atomic_files.write_through, atomic_files.move
-        atomic_files.write_through = lambda file, content: (calls.append(1), write(file, content))[1]
-        atomic_files.move = lambda source, target: (calls.append(1), move(source, target))[1]
+        write, move = safe_files.write_through, safe_files.move
+        safe_files.write_through = lambda file, content: (calls.append(1), write(file, content))[1]
+        safe_files.move = lambda source, target: (calls.append(1), move(source, target))[1]
         study(folder)
         counter.write_text(str(len(calls)))
 

@@ -10,7 +10,7 @@ import pytest
 from tuner.decisions.rank_groups import rank_group_of
 from tuner.errors import ExecutionError
 from tuner.execution.rank_group import RankGroup, meeting_at
-from tuner.machine.network import free_port
+from tuner.machine.processes import free_port
 from tuner.trial import GB, RANKS, Device, MemoryEstimate, Outcome, Placement, Trial
 
 

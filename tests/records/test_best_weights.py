@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.records.test_study_folder import ESTIMATE, Killed, kill_at, names, never
-from tuner.machine import atomic_files
+from tuner.machine import safe_files
 from tuner.objective import Objective
 from tuner.records import study_folder
 from tuner.records.study_folder import StudyFolder
@@ -176,7 +176,7 @@ def test_further_seeds_find_whose_weights_are_kept_by_what_they_hold(tmp_path: P
     for trial, value in [("a1", 0.1), ("b1", 0.55)]:
         study.ends(trial, value)
     assert study.kept == "b1"
-    assert atomic_files.PARTIAL not in str(study.staged)
+    assert safe_files.PARTIAL not in str(study.staged)
     study.folder.close()
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.attempts import attempt
 from tuner.errors import InputError
-from tuner.machine import atomic_files
-from tuner.machine.atomic_files import replace_file
+from tuner.machine import safe_files
+from tuner.machine.safe_files import replace_file
 from tuner.records.attempts import Attempt
 from tuner.records.journal import Journal, read_attempts
 
@@ -63,7 +63,7 @@ def fail_after(monkeypatch: pytest.MonkeyPatch, written: int) -> None:
         os.write(file.fileno(), content[:written])  # type: ignore[attr-defined]
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(atomic_files, "write_through", full)
+    monkeypatch.setattr(safe_files, "write_through", full)
 
 
 def test_a_line_is_there_for_any_reader_the_moment_it_is_appended(attempts: Journal, path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tuner.errors import ExecutionError, InputError
-from tuner.machine import atomic_files
+from tuner.machine import safe_files
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.journal import read_attempts
@@ -56,12 +56,12 @@ class Killed(BaseException):
 
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, function: str) -> None:
-    """The process ends as it is about to call this function of ``atomic_files``."""
+    """The process ends as it is about to call this function of ``safe_files``."""
 
     def killed(*_: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(atomic_files, function, killed)
+    monkeypatch.setattr(safe_files, function, killed)
 
 
 def never() -> bytes:
@@ -148,7 +148,7 @@ def test_a_disk_that_fails_is_one_clear_error(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(atomic_files, "write_through", full)
+        patch.setattr(safe_files, "write_through", full)
         with pytest.raises(ExecutionError, match="can no longer be written: No space left"):
             study.record(outcome(gpu_16gb, 1, val_loss=0.5), ESTIMATE, lambda: b"")
     assert names(study.path) == {"attempts.jsonl", "study.json"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import ExecutionError, InputError
-from tuner.machine import atomic_files
+from tuner.machine import safe_files
 from tuner.sizing.choices import Chosen
 from tuner.sizing.config_edits import FileEdit, NewValues, apply_edits, config_files, edit_text, plan_edits
 
@@ -208,7 +208,7 @@ def test_a_full_disk_leaves_every_file_whole(tmp_path: Path, monkeypatch: pytest
     def full(file: object, content: bytes) -> None:
         raise OSError(28, "No space left on device", "here")
 
-    monkeypatch.setattr(atomic_files, "write_through", full)
+    monkeypatch.setattr(safe_files, "write_through", full)
     with pytest.raises(ExecutionError, match="here: cannot be written: No space left on device"):
         apply_edits([edited(path, {"n": 2})])
     assert path.read_text() == "n: 1\n"

@@ -25,8 +25,7 @@ from tuner.study.repeat import program
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import AUTO, GB, RANKS, Device
-from tuner.workloads.base import Workload
-from tuner.workloads.built_in import BUILT_IN
+from tuner.workloads.base import BUILT_IN, Workload
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.micro_batches import halved
 from tuner.workloads.task import Selection, load_tasks

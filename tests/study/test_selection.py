@@ -23,7 +23,7 @@ from tuner.study.searching import choose_searched
 from tuner.study.selection import choose, chosen_before, parse_data
 from tuner.study.stored_options import to_stored
 from tuner.trial import Device
-from tuner.workloads.built_in import BUILT_IN
+from tuner.workloads.base import BUILT_IN
 from tuner.workloads.task import load_tasks
 
 FILE = """

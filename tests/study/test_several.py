@@ -28,8 +28,7 @@ from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import EpochReport
-from tuner.workloads.base import Workload
-from tuner.workloads.built_in import BUILT_IN
+from tuner.workloads.base import BUILT_IN, Workload
 from tuner.workloads.task import Selection, load_tasks
 
 TOY = [{"name": "a", "lr": 0.001}, {"name": "b"}]

@@ -15,7 +15,7 @@ import torch
 import tuner
 from tests.study.test_study import study
 from tuner.execution.in_process import InProcessExecutor
-from tuner.machine import atomic_files
+from tuner.machine import safe_files
 
 
 class LostWeights(InProcessExecutor):
@@ -40,14 +40,14 @@ def test_weights_that_are_lost_do_not_lose_the_result_and_are_told_at_the_end(
 
 
 def test_weights_that_do_not_fit_on_the_disk_cost_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_file: Callable[[Path, bytes], None] = atomic_files.write_file
+    write_file: Callable[[Path, bytes], None] = safe_files.write_file
 
     def full(path: Path, content: bytes) -> None:
         if path.name.startswith("best.pt"):
             raise OSError(errno.ENOSPC, "No space left on device")
         write_file(path, content)
 
-    monkeypatch.setattr(atomic_files, "write_file", full)
+    monkeypatch.setattr(safe_files, "write_file", full)
     result = study(tmp_path / "out", {"name": "a"})
     assert [row["error"] for row in result.rows] == ["weights not kept: [Errno 28] No space left on device"]
     assert (result.rows[0]["status"], result.exit_code) == ("completed", 1)

@@ -20,7 +20,7 @@ from tuner.records.row_queries import check_number, parse_columns, parse_conditi
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat, values_again
-from tuner.workloads.built_in import BUILT_IN
+from tuner.workloads.base import BUILT_IN
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ from tuner.errors import spelled
 from tuner.records.files import STUDY
 from tuner.spec.options import Options
 from tuner.spec.spelling import flag, in_terminal
-from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD
+from tuner.workloads.base import BUILT_IN, DEFAULT_WORKLOAD
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Chosen = TypeVar("Chosen", bound=Options)

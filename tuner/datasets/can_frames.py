@@ -20,7 +20,7 @@ from tuner.datasets.can_forms import FLAGS, HCRL, MARKS, Form, form_of, named_co
 from tuner.datasets.faults import line_fault, reading, shown
 from tuner.datasets.spans import joined
 from tuner.errors import DataError, one_line
-from tuner.machine.regular_files import regular
+from tuner.machine.safe_files import regular
 
 T = TypeVar("T")
 Columns = Mapping[str, pa.Array]  # by the keys of ``can_forms.NAMES``

@@ -16,7 +16,7 @@ from tuner.datasets.ratings import RatingData, Ratings, rating_data, split_valid
 from tuner.datasets.spans import joined
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import DataError, option
-from tuner.machine.regular_files import regular
+from tuner.machine.safe_files import regular
 
 T = TypeVar("T")
 Matrix: TypeAlias = NDArray[np.float32]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tuner.datasets.faults import line_fault, reading, unexpected
 from tuner.errors import DataError, option
-from tuner.machine.regular_files import regular
+from tuner.machine.safe_files import regular
 
 COLUMNS = ("id", "type", "x", "y", "z", "radius", "parent")
 EXPECTED = f"the numbers {' '.join(COLUMNS)}, all finite, id and parent whole"

@@ -19,8 +19,7 @@ from itertools import combinations
 from pathlib import Path
 
 from tuner.errors import InputError
-from tuner.machine.atomic_files import not_following, replacing
-from tuner.machine.regular_files import MOST_BYTES, regular
+from tuner.machine.safe_files import MOST_BYTES, not_following, regular, replacing
 from tuner.trial import MB, MemoryEstimate
 
 FILE = "calibration.json"

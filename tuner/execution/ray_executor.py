@@ -28,10 +28,9 @@ from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_pr
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.logs import shorten
-from tuner.machine.network import free_port
-from tuner.machine.processes import ProcessExit
+from tuner.machine.processes import ProcessExit, free_port
 from tuner.trial import LOOPBACK, Began, Device, EpochReport, Outcome, Placement, Question
-from tuner.workloads.built_in import is_built_in
+from tuner.workloads.base import is_built_in
 from tuner.workloads.pickling import sent_by_value
 from tuner.workloads.task import Tasks
 

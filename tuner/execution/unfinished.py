@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tuner.execution.worker import to_bytes
-from tuner.machine.regular_files import regular
+from tuner.machine.safe_files import regular
 from tuner.training.endings import Fit
 from tuner.training.program_checkpoints import ProgramCheckpoints, files_of
 from tuner.trial import Trial

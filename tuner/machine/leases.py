@@ -16,9 +16,9 @@ from tempfile import mkstemp
 from typing import Any
 from weakref import WeakMethod
 
-from tuner.machine.atomic_files import not_following
 from tuner.machine.holders import memory_now, with_descendants
 from tuner.machine.private_folder import locked
+from tuner.machine.safe_files import not_following
 from tuner.trial import Device
 
 LOCK, PREFIX, SUFFIX = "leases.lock", "lease-", ".json"

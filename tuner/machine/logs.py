@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from tuner.machine.atomic_files import not_following
+from tuner.machine.safe_files import not_following
 from tuner.trial import MB
 
 LOG_BYTES = 8 * MB

@@ -1,10 +1,11 @@
-"""Ends processes together with all their descendants, and says how processes ended: codes and signals as text."""
+"""Ends processes together with all their descendants, and says how processes ended; finds free ports for them."""
 
 import ctypes
 import fcntl
 import os
 import shutil
 import signal
+import socket
 import struct
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from tuner.trial import GB
+from tuner.trial import GB, LOOPBACK
 
 # ``ioctl(pidfd, PIDFD_GET_INFO)`` of linux/pidfd.h, version 0 of ``struct pidfd_info``: 64 bytes, of which the first
 # 8 are a mask of the requested and returned fields, and the last 4 the status that ``wait`` returns. It works for any
@@ -175,3 +176,9 @@ def _kill_group(pid: int) -> None:
     if pid != os.getpgrp():
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
+
+
+def free_port(address: str = LOOPBACK) -> int:
+    """A free port at this machine's address."""
+    with socket.create_server((address, 0)) as free:
+        return int(free.getsockname()[1])

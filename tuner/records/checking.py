@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag, TypeAdapter, ValidationError
 
 from tuner.errors import InputError
-from tuner.machine.regular_files import regular
+from tuner.machine.safe_files import regular
 from tuner.trial import GB, ConfigValue
 from tuner.values import decode
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import model_validator
 
-from tuner.machine.atomic_files import not_following
+from tuner.machine.safe_files import not_following
 from tuner.records.checking import Metric, Moment, Size, TrialId, Whole, in_bytes, in_json, readable_lines, recorded
 from tuner.trial import EpochReport
 

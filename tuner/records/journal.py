@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.errors import InputError
-from tuner.machine import atomic_files
-from tuner.machine.regular_files import regular
+from tuner.machine import safe_files
+from tuner.machine.safe_files import regular
 from tuner.records.attempts import BEFORE_METRICS, Attempt, parse_attempt
 from tuner.records.checking import collecting_later
 from tuner.records.study_record import UNKNOWN, StudyRecord
@@ -36,7 +36,7 @@ class Journal:
         self._path = path
         self._file = open_locked(path)
         try:
-            atomic_files.sync_folder(path.parent)
+            safe_files.sync_folder(path.parent)
             content = self._file.readall()
             self.rows, self._damaged = _parse(content, path, study)
         except BaseException:
@@ -69,12 +69,12 @@ class Journal:
         with self._file:
             if self.rows and os.fstat(self._file.fileno()).st_nlink == 0:
                 lines = "".join(json.dumps(row.to_line(exact=True)) + "\n" for row in self.rows)
-                atomic_files.replace_file(self._path, lines.encode())
+                safe_files.replace_file(self._path, lines.encode())
 
     def _write(self, content: bytes) -> None:
         self._file.seek(self._end)
         try:
-            atomic_files.write_through(self._file, content)
+            safe_files.write_through(self._file, content)
         except OSError:
             os.ftruncate(self._file.fileno(), self._end)
             os.fsync(self._file.fileno())

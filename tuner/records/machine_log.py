@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tuner.machine.atomic_files import not_following
 from tuner.machine.load import Load, LoadMeter
+from tuner.machine.safe_files import not_following
 from tuner.records.checking import Amount, Moment, Name, readable_lines
 from tuner.trial import GB, Device
 

@@ -15,7 +15,7 @@ from tuner.records.machine_log import MachineLine, read_machine
 from tuner.records.ranking import best_first, best_of, stands
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.trial import FRONT, Device, title
-from tuner.workloads.built_in import BUILT_IN
+from tuner.workloads.base import BUILT_IN
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.objectives import is_score
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal, Self
 
 from tuner.errors import ExecutionError, InputError, ParameterError, one_line, option
-from tuner.machine import atomic_files
-from tuner.machine.atomic_files import PARTIAL
+from tuner.machine import safe_files
+from tuner.machine.safe_files import PARTIAL
 from tuner.objective import Objective
 from tuner.records.attempts import NOT_KEPT, Attempt, Times, to_csv, with_defaults
 from tuner.records.files import ATTEMPTS, BEST, CHECKPOINTS, PRUNE, RESULTS, STUDY, SUGGESTIONS, TRACEBACKS, best_name
@@ -162,17 +162,17 @@ class StudyFolder:
     def describe(self, study: StudyRecord) -> None:
         """Writes ``study.json``."""
         with self._writing():
-            atomic_files.replace_file(self.path / STUDY, study.to_json())
+            safe_files.replace_file(self.path / STUDY, study.to_json())
 
     def suggested(self, suggestion: Suggestion) -> None:
         """Appends what a search has suggested to ``suggestions.jsonl``, before it runs."""
         line, path = suggestion.to_line(), self.path / SUGGESTIONS
         with self._writing():
             if self._suggests:
-                atomic_files.append_file(path, line)
+                safe_files.append_file(path, line)
                 return
-            atomic_files.append_file(path, b"\n" + line if path.exists() else line)  # a kill may have cut off a line
-            atomic_files.sync_folder(self.path)
+            safe_files.append_file(path, b"\n" + line if path.exists() else line)  # a kill may have cut off a line
+            safe_files.sync_folder(self.path)
             self._suggests = True
 
     def keep_pauses(self, names: Collection[str]) -> None:
@@ -235,7 +235,7 @@ class StudyFolder:
             if not content and row.status != "completed" and row.trial_id in self._weights[row.workload]:
                 return row, None  # those of an earlier attempt stay
             if content or next(self.path.glob(f"{self._best_path(row.workload).name}*"), None):
-                atomic_files.write_file(staged, content)
+                safe_files.write_file(staged, content)
         except Exception as error:  # the result is recorded in any case
             why = one_line(error, 200) or type(error).__name__
             known = "" if why in row.error else row.error
@@ -267,7 +267,7 @@ class StudyFolder:
         if best != before and before in wanted and path.exists():
             _set_aside(path, self._staged(workload, before))
         if staged.exists() and staged.stat().st_size:
-            atomic_files.move(staged, path)
+            safe_files.move(staged, path)
         elif best != before or staged.exists():
             path.unlink(missing_ok=True)
             staged.unlink(missing_ok=True)
@@ -300,7 +300,7 @@ class StudyFolder:
     def _log(self, outcome: Outcome) -> None:
         if outcome.traceback:
             text = f"== {outcome.trial.trial_id} {outcome.trial.name}\n{outcome.traceback}\n"
-            atomic_files.append_file(self.path / TRACEBACKS, text.encode(errors="replace"))
+            safe_files.append_file(self.path / TRACEBACKS, text.encode(errors="replace"))
 
     def _append(self, row: Attempt, staged: Path | None) -> None:
         try:
@@ -332,7 +332,7 @@ class StudyFolder:
                 shutil.rmtree(self.path / TRIALS / trial_id, ignore_errors=True)
 
     def _write_csv(self) -> None:
-        atomic_files.replace_file(self.path / RESULTS, to_csv(self.rows()).encode(errors="replace"))
+        safe_files.replace_file(self.path / RESULTS, to_csv(self.rows()).encode(errors="replace"))
         self._csv_due = time.monotonic() + max(CSV_SECONDS, len(self._rows) / CSV_ROWS)
 
     @contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PlainValidator, model_validator
 
 from tuner.errors import InputError
-from tuner.machine.regular_files import MOST_BYTES, regular
+from tuner.machine.safe_files import MOST_BYTES, regular
 from tuner.objective import Direction, Objective
 from tuner.records.checking import (
     Amount,

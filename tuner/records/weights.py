@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError, one_line, printable
-from tuner.machine.regular_files import regular
+from tuner.machine.safe_files import regular
 from tuner.records.files import BEST, STUDY, best_name
 from tuner.records.recorded_study import open_study
 from tuner.records.study_record import read_study
 from tuner.values import decode
-from tuner.workloads.built_in import BUILT_IN
+from tuner.workloads.base import BUILT_IN
 from tuner.workloads.lookup import WAS_OBJECT, Classes, find_workload
 from tuner.workloads.protocols import restore
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self, TextIO
 
 from tuner.decisions.policies import LOG
-from tuner.machine.atomic_files import not_following
+from tuner.machine.safe_files import not_following
 
 VARIABLE = "TUNER_LOG"
 FORMAT = "%(asctime)s %(message)s"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError, one_line
-from tuner.machine.regular_files import regular
+from tuner.machine.safe_files import regular
 from tuner.trial import LARGEST_NUMBER
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from ruamel.yaml import YAML, CollectionNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.error import YAMLError, YAMLStreamError
 
 from tuner.errors import ExecutionError, InputError, one_line, option
-from tuner.machine import atomic_files
-from tuner.machine.regular_files import MOST_BYTES, regular
+from tuner.machine import safe_files
+from tuner.machine.safe_files import MOST_BYTES, regular
 from tuner.sizing.choices import Chosen, Number
 from tuner.sizing.footprint import stage_of
 from tuner.trial import ACCUMULATION, AUTO
@@ -155,7 +155,7 @@ def apply_edits(edits: Sequence[FileEdit]) -> list[Path]:
         backups = [Path(shutil.copy2(path, _free_name(path))) for path in changing]
         for path, edit in changing.items():
             mode = path.stat().st_mode
-            atomic_files.replace_file(path, edit.after.encode())
+            safe_files.replace_file(path, edit.after.encode())
             path.chmod(mode)
     except OSError as error:
         raise ExecutionError(f"{error.filename}: cannot be written: {error.strerror}") from error

@@ -15,7 +15,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, model_validator
 
 from tuner.errors import InputError, did_you_mean, one_line
-from tuner.machine.regular_files import MOST_BYTES, regular
+from tuner.machine.safe_files import MOST_BYTES, regular
 from tuner.records.checking import checked
 from tuner.search.configurations import CONFIG_FOLDERS
 from tuner.sizing.choices import Number

@@ -25,8 +25,7 @@ from tuner.spec.settings import Settings
 from tuner.study.live_search import Search, fewer, to_configuration
 from tuner.study.selection import choose, configurations_of, label_of, parse_override
 from tuner.trial import AUTO, UNNAMED, Configuration, ConfigValue
-from tuner.workloads.base import Trainable
-from tuner.workloads.built_in import DEFAULT_WORKLOAD, is_built_in
+from tuner.workloads.base import DEFAULT_WORKLOAD, Trainable, is_built_in
 from tuner.workloads.lookup import Finder, as_list
 from tuner.workloads.objectives import objective_of
 from tuner.workloads.task import Selection

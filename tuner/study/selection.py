@@ -23,8 +23,7 @@ from tuner.search.plain_values import plain_configs
 from tuner.spec.groups import DEFAULT_DATA, DEFAULT_MODE, SelectionOptions
 from tuner.trial import UNNAMED, Configuration, ConfigValue
 from tuner.values import parse
-from tuner.workloads.base import Trainable
-from tuner.workloads.built_in import BUILT_IN, DEFAULT_WORKLOAD, is_built_in
+from tuner.workloads.base import BUILT_IN, DEFAULT_WORKLOAD, Trainable, is_built_in
 from tuner.workloads.contract import load_data
 from tuner.workloads.custom import SPEC
 from tuner.workloads.lookup import NO_CLASSES, Classes, Finder, as_list

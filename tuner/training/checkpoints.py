@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from tuner.errors import WorkloadError
-from tuner.machine.atomic_files import replacing
 from tuner.machine.caps import is_out_of_memory
-from tuner.machine.regular_files import regular
+from tuner.machine.safe_files import regular, replacing
 from tuner.training.endings import Stopped
 from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, EVALUATION_PARTS, OFFLOADING, Trial
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import WorkloadError, one_line
-from tuner.machine.regular_files import regular
+from tuner.machine.safe_files import regular
 from tuner.trial import Trial
 from tuner.values import encode, label
 from tuner.workloads.session import TRIALS, State

@@ -1,13 +1,15 @@
 """Has the ranks of a trial find each other, as ``torchrun`` does."""
 
 import os
+import socket
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TypeVar
 
-from tuner.machine.network import interface_to
-from tuner.trial import RANKS, Placement
+import psutil
+
+from tuner.trial import LOOPBACK, RANKS, Placement
 
 Event = TypeVar("Event")
 BACKEND = "TUNER_BACKEND"  # a variable: what ranks exchange by, as in ``init_process_group``
@@ -65,3 +67,18 @@ def _trained(training: Iterator[Event], place: Placement) -> Generator[Event | N
     with joined(place, seconds=EVALUATION_SECONDS):
         yield None
         yield from training
+
+
+def interface_to(address: str) -> str:
+    """The name of the network interface by which this machine reaches an address; empty if that is not known."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 1))  # sends nothing
+        local = probe.getsockname()[0]
+    local = LOOPBACK if local.startswith("127.") else local
+    names = (
+        name
+        for name, interfaces in psutil.net_if_addrs().items()
+        if any(interface.address == local for interface in interfaces)
+    )
+    return next(names, "")

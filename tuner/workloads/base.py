@@ -33,6 +33,12 @@ else:
 
 Batch: TypeAlias = Any  # a tuple of tensors, or a graph of PyTorch Geometric (``batches.py``)
 Split = Literal["validation", "test"]
+DEFAULT_WORKLOAD = "graphsage"
+BUILT_IN = {  # the built-in workloads by name
+    "graphsage": "tuner.workloads.graphsage.workload:GraphSAGE",
+    "gt-ssl": "tuner.workloads.gt_ssl.workload:GTSSL",
+    "kd-gat": "tuner.workloads.kd_gat.workload:KDGAT",
+}
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*")  # a workload's name, which is part of file names
 MOST_BYTES_OF_NAME = 150  # file names have at most 255
 WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # the boundaries of words in a class name
@@ -198,3 +204,8 @@ def numeric_hyperparameter(workload: Trainable, key: str) -> Hyperparameter:
     if not isinstance(hyperparameter, Hyperparameter):
         raise TypeError(f"workload {workload.name}: {key} is no number")
     return hyperparameter
+
+
+def is_built_in(workload: Trainable) -> bool:
+    """Whether it is a built-in workload, not the user's."""
+    return workload.name in BUILT_IN

@@ -13,8 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tuner.errors import InputError, WorkloadError, one_line
-from tuner.machine.network import free_port
-from tuner.machine.processes import adopt_descendants, end_descendants
+from tuner.machine.processes import adopt_descendants, end_descendants, free_port
 from tuner.trial import Config
 from tuner.workloads.command_line import SCRIPT, CommandLine, name_of
 from tuner.workloads.output import Output, Reports, failure

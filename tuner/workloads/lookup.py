@@ -6,8 +6,7 @@ from types import MappingProxyType
 
 from tuner.errors import InputError
 from tuner.workloads import custom
-from tuner.workloads.base import Trainable, Workload
-from tuner.workloads.built_in import BUILT_IN, is_built_in
+from tuner.workloads.base import BUILT_IN, Trainable, Workload, is_built_in
 from tuner.workloads.command import script_in
 from tuner.workloads.command_line import SCRIPT
 from tuner.workloads.function import Function

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import WorkloadError, option
-from tuner.machine.regular_files import regular
+from tuner.machine.safe_files import regular
 from tuner.workloads.assembly import Assembly, Row, place_of
 
 if TYPE_CHECKING:

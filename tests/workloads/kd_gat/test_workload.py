@@ -16,7 +16,7 @@ from tuner.training.endings import Fit
 from tuner.training.loop import fit
 from tuner.training.step import evaluate
 from tuner.trial import AUTO, MAX_BATCH, Trial
-from tuner.workloads.kd_gat.sizes import CHUNK
+from tuner.workloads.kd_gat import CHUNK
 from tuner.workloads.kd_gat.workload import KDGAT
 from tuner.workloads.lookup import find_workload
 

@@ -10,8 +10,8 @@ from tuner.estimation.allocator.caching_allocator import RELEASE, Event, largest
 from tuner.estimation.allocator.pools import MIN_BLOCK_SIZE, round_size
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
-from tuner.machine.atomic_files import replacing
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES
+from tuner.machine.safe_files import replacing
 from tuner.trial import MemoryEstimate
 
 # Others measured 26 % more for a ResNet-50, 9 % for a Swin and 96 % for a ResNet-18 than a trace without workspaces

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from string import Template
 
-from tuner.machine.atomic_files import replacing
+from tuner.machine.safe_files import replacing
 from tuner.reporting.figures.chart import javascript, javascript_name
 from tuner.reporting.figures.style import COLOURS, DARK, FONT
 from tuner.reporting.page.parts import address, json_block

@@ -9,7 +9,7 @@ from typing import Any, Unpack, get_type_hints
 from tuner.errors import InputError, did_you_mean, one_line, option
 from tuner.estimation.cards import CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
 from tuner.estimation.overheads import CONTEXT_BYTES
-from tuner.machine.regular_files import MOST_BYTES, regular
+from tuner.machine.safe_files import MOST_BYTES, regular
 from tuner.sizing.choices import largest_batch
 from tuner.sizing.transformers.formula import (
     PRECISIONS,

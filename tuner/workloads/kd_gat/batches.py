@@ -22,7 +22,7 @@ from torch_geometric.data import Batch
 from tuner.datasets.can import CanData
 from tuner.datasets.spans import spans, starts
 from tuner.workloads.batches import to_tensor
-from tuner.workloads.kd_gat.sizes import CHUNK
+from tuner.workloads.kd_gat import CHUNK
 
 Index = NDArray[np.int64]
 FIRST_PERCENTILE, LAST_PERCENTILE = 75.0, 95.0

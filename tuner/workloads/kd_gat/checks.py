@@ -6,9 +6,9 @@ from pathlib import Path
 from tuner.datasets.can import CanData
 from tuner.errors import InputError
 from tuner.trial import Config, Configuration
+from tuner.workloads.kd_gat import SHARED
 from tuner.workloads.kd_gat.batches import graphs_of
 from tuner.workloads.kd_gat.model import check_shape, load_teacher
-from tuner.workloads.kd_gat.sizes import SHARED
 
 
 def check(configurations: Sequence[Configuration], data: CanData) -> None:

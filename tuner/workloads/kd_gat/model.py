@@ -20,6 +20,7 @@ from torch_geometric.data import Batch
 from tuner.datasets.can import CanData
 from tuner.errors import InputError, one_line
 from tuner.trial import ACCUMULATION, Config
+from tuner.workloads.kd_gat import CHUNK, SIZES
 from tuner.workloads.kd_gat.batches import chunks, graphs_of, largest, parts
 from tuner.workloads.kd_gat.distillation import (
     difficulty,
@@ -29,7 +30,6 @@ from tuner.workloads.kd_gat.distillation import (
     vgae_loss,
 )
 from tuner.workloads.kd_gat.networks import GAT, NUM_FEATURES, VGAE, GraphAttention
-from tuner.workloads.kd_gat.sizes import CHUNK, SIZES
 
 STUDENT = "student."
 ANOTHER = "give the best.pt of a study of kd-gat"

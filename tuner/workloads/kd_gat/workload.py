@@ -11,7 +11,7 @@ from tuner.errors import InputError
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
 from tuner.trial import AUTO, CHECKPOINTING, MAX_BATCH, Config, Configuration, ConfigValue
 from tuner.workloads.base import Batch, Split, Workload
-from tuner.workloads.kd_gat.sizes import CHUNK, SHARED, SIZES
+from tuner.workloads.kd_gat import CHUNK, SHARED, SIZES
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

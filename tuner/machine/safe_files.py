@@ -1,4 +1,4 @@
-"""Writes files so that a kill at any moment leaves whole ones, and never through a symbolic link.
+"""Writes files so that a kill at any moment leaves whole ones, never through a link; and refuses to read a pipe.
 
 ``write_through`` and ``move`` return when the disk has what they wrote. ``replacing`` does not wait for the disk.
 """
@@ -6,12 +6,31 @@
 import errno
 import io
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 PARTIAL = ".partial"  # the suffix of a file that is being written
+MOST_BYTES = 256 * 2**20  # of a file that is read as a whole and holds no data set
+
+
+def regular(path: Path, most_bytes: int | None = None) -> Path:
+    """The path, if it is a regular file of at most ``most_bytes``: reading a pipe or a device would never end.
+
+    Raises:
+        OSError: there is no such file, it is no regular file, or it is too large; ``strerror`` says which.
+    """
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device; give a file", str(path))
+    if most_bytes is not None and status.st_size > most_bytes:
+        text = f"it has {status.st_size / 2**20:,.0f} MB, and {most_bytes / 2**20:,.0f} are the most"
+        raise OSError(errno.EFBIG, text, str(path))
+    return path
 
 
 @contextmanager
@@ -67,9 +86,9 @@ def write_through(file: io.FileIO, content: bytes) -> None:
 
     If an OSError is raised, a part may have been written.
     """
-    left = memoryview(content)
-    while left:
-        left = left[file.write(left) :]
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
     os.fsync(file.fileno())
 
 

@@ -13,7 +13,7 @@ from tests.support.attempts import attempt
 from tuner.datasets.can_frames import read_frames, read_parquet
 from tuner.datasets.swc import read_swc
 from tuner.errors import InputError
-from tuner.machine.regular_files import regular
+from tuner.machine.safe_files import regular
 from tuner.records.attempts import to_csv
 from tuner.records.journal import Journal, read_attempts
 from tuner.records.study_record import read_study

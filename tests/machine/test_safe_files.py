@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.machine import atomic_files
+from tuner.machine import safe_files
 
 
 @pytest.fixture
@@ -19,9 +19,9 @@ def victim(tmp_path: Path) -> Path:
 def test_a_link_in_the_place_of_a_partial_file_is_not_written_through(tmp_path: Path, victim: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.partial").symlink_to(victim)
-    with atomic_files.replacing(tmp_path / "a") as file:
+    with safe_files.replacing(tmp_path / "a") as file:
         file.write(b"new")
-    atomic_files.replace_file(tmp_path / "b", b"new")
+    safe_files.replace_file(tmp_path / "b", b"new")
     assert victim.read_text() == "kept"
     assert all((tmp_path / name).read_bytes() == b"new" and not (tmp_path / name).is_symlink() for name in "ab")
 
@@ -29,5 +29,5 @@ def test_a_link_in_the_place_of_a_partial_file_is_not_written_through(tmp_path: 
 def test_nothing_is_appended_through_a_link(tmp_path: Path, victim: Path) -> None:
     (tmp_path / "link").symlink_to(victim)
     with pytest.raises(OSError, match="symbolic links"):
-        atomic_files.append_file(tmp_path / "link", b"more")
+        safe_files.append_file(tmp_path / "link", b"more")
     assert victim.read_text() == "kept"
