@@ -31,9 +31,10 @@ from torch import Tensor, nn
 
 from scripts.benchmarks.packing import shortest_possible
 from tuner.decisions.events import Event, Opened, Reported
+from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan, make_plan
-from tuner.decisions.policies import Engine, Packing, Retrying
-from tuner.decisions.retry import RetryPolicy
+from tuner.decisions.policies import Engine
+from tuner.decisions.retry import Retrying, RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.loop import StudyLoop
 from tuner.execution.ray_executor import RayExecutor, Worker
@@ -140,9 +141,9 @@ def run(
             Trackers(),
         )
         executor.open({"waiting": TrainingTask(Waiting(), None)}, plan, None)
-        packing = Packing()
-        course = Engine(State(), [Retrying(RetryPolicy(), lambda *_: None), packing])
-        loop = StudyLoop(course, packing, executor, clock)
+        packer = Packer()
+        course = Engine(State(), [Retrying(RetryPolicy(), lambda *_: None), packer])
+        loop = StudyLoop(course, packer, executor, clock)
         loop.take(Opened(plan, tuple(trials)))
         loop.run()
         clock.close("")

@@ -129,7 +129,7 @@ def test_ranks_start_on_the_first_devices_that_are_free_though_room_is_kept_on_o
     running = start_all(found)
     found.enqueue([big])
     assert start_all(found) == []
-    kept = {account.index for account in found._kept_for("t3")}
+    kept = {account.index for account in found.groups.kept_for("t3")}
     for place in running:
         if place.device.index == min(kept) or place.device.index not in kept:
             found.release(place)
@@ -147,7 +147,7 @@ def test_no_room_is_kept_where_ranks_lack_ram(gpu_16gb: Device) -> None:
     start_all(found)
     found.enqueue([replace(big, host_bytes=20 * GB)])
     assert start_all(found) == []
-    assert {account.device.node_id for account in found._kept_for("t4")} == {"b"}
+    assert {account.device.node_id for account in found.groups.kept_for("t4")} == {"b"}
 
 
 def test_two_trials_of_several_ranks_do_not_block_each_other(gpu_16gb: Device) -> None:
@@ -164,11 +164,11 @@ def test_ranks_without_a_place_after_the_loss_of_a_gpu_are_told_apart(gpu_16gb: 
     devices = gpus(gpu_16gb, "a", "a", "b")
     found = packer(devices, (4, 2), (4, 1))
     found.remove(devices[0])
-    stuck = found.without_place()
+    stuck = found.groups.without_place()
     assert stuck is not None
     assert stuck.trial.trial_id == "t0"
     found.drop("t0")
-    assert found.without_place() is None
+    assert found.groups.without_place() is None
     assert [place.device for place in start_all(found)] == [devices[1]]
 
 
@@ -188,8 +188,8 @@ def test_a_suggestion_of_more_ranks_than_there_are_workers_has_no_place() -> Non
     device = Device("", "cpu", 0, "CPU", 8 * GB, 8 * GB, cores=2)
     found = packer([device], (1, 2))
     found.enqueue(later := requests((1, 2), (1, 4))[1:])
-    assert found.without_place() is not None
-    assert found.without_place().trial == later[0].trial  # type: ignore[union-attr]
+    assert found.groups.without_place() is not None
+    assert found.groups.without_place().trial == later[0].trial  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("cards", [8, 64])

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.attempts import attempt
 from tuner.decisions.events import Planned
-from tuner.decisions.policies import Engine, Retrying, replay
-from tuner.decisions.retry import RetryPolicy
+from tuner.decisions.policies import Engine, replay
+from tuner.decisions.retry import Retrying, RetryPolicy
 from tuner.decisions.state import State
 from tuner.records.attempts import Attempt
 from tuner.study.resume import events_of

@@ -10,8 +10,10 @@ from random import Random
 from tests.simulated.rules import Rules
 from tests.simulated.world import OBJECTIVE, Crash, Journal, Machines, Others, Stalls, World
 from tuner.decisions.events import DeviceLost, Opened, Planned
+from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan, host_need_bytes, make_plan, need_bytes
-from tuner.decisions.policies import Engine, Packing, Policy, Retrying, replay
+from tuner.decisions.policies import Engine, Policy, replay
+from tuner.decisions.retry import Retrying
 from tuner.decisions.state import State
 from tuner.errors import InputError
 from tuner.estimation.feedback import StudyFeedback
@@ -33,15 +35,13 @@ class Process:
         self.machines, self.rules, self.world = machines, rules, world
         journal.now = machines.clock
         self.feedback = StudyFeedback({}, {"toy": ()}, need_bytes, {}, host_need_bytes)
-        retrying, packing = Retrying(world.policy, world.smaller, world.seed), Packing()
+        retrying, packer = Retrying(world.policy, world.smaller, world.seed), Packer()
         pruning: list[Policy] = []
         if world.seed % 10 == 3:
             scheduler = Random(world.seed).choice(["asha", "median"])
             pruning = [Pruning({"toy": OBJECTIVE}, Settings(scheduler=scheduler))]
         whole = max(budget for budget in world.plan.budgets)
-        self.engine = Engine(
-            State(whole, world.plan.largest_ram_budget), [retrying, self.feedback, *pruning, packing]
-        )
+        self.engine = Engine(State(whole, world.plan.largest_ram_budget), [retrying, self.feedback, *pruning, packer])
         raw = {request.trial.trial_id: request.estimate for request in world.requests}
         self.engine.take(Planned(world.requests, raw))
         trials = {request.trial.trial_id: request.trial for request in world.requests}
@@ -49,7 +49,7 @@ class Process:
         stalls = Stalls(machines.clock)
         others = Others(world, machines.clock)
         self.loop = StudyLoop(
-            self.engine, packing, machines, journal, arbiter=others, stalls=stalls, clock=machines.clock
+            self.engine, packer, machines, journal, arbiter=others, stalls=stalls, clock=machines.clock
         )
         self.loop.plan_more = self.plan_more
 

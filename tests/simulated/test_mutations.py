@@ -10,12 +10,12 @@ import pytest
 
 from tests.simulated.studies import run_study
 from tests.simulated.whole import KINDS, Whole, run_whole
-from tuner.decisions import policies, retry, state
-from tuner.decisions.accounts import Account
+from tuner.decisions import retry, state
+from tuner.decisions.accounts import Account, Accounts
 from tuner.decisions.events import Concluded, Ended, Event, Planned, Reported
 from tuner.decisions.packer import Packer
-from tuner.decisions.policies import Retrying
 from tuner.decisions.queue import Queue
+from tuner.decisions.retry import Retrying
 from tuner.estimation.feedback import StudyFeedback
 from tuner.records import study_folder
 from tuner.search import optuna_trials
@@ -39,7 +39,7 @@ def retry_factor(patch: Patch) -> None:
         found = original(*given, **named)
         return found and replace(found, request=replace(found.request, need_bytes=found.request.need_bytes - 1))
 
-    wrapped(patch, policies, "next_attempt", more)
+    wrapped(patch, retry, "next_attempt", more)
 
 
 def budget_check(patch: Patch) -> None:
@@ -97,7 +97,7 @@ def more_trials_than_slots(patch: Patch) -> None:
 
 
 def ram_that_is_not_counted(patch: Patch) -> None:
-    patch.setattr(Packer, "_own_ram", lambda *_: 2**62)
+    patch.setattr(Accounts, "free_ram", lambda *_: 2**62)
 
 
 def a_retry_that_a_crash_forgets(patch: Patch) -> None:

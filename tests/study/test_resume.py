@@ -15,8 +15,8 @@ import tuner
 from tests.support.attempts import attempt
 from tests.support.toy import Toy
 from tuner.decisions.events import Planned, Reported
-from tuner.decisions.policies import Engine, Retrying, replay
-from tuner.decisions.retry import RetryPolicy
+from tuner.decisions.policies import Engine, replay
+from tuner.decisions.retry import Retrying, RetryPolicy
 from tuner.decisions.state import State
 from tuner.errors import InputError
 from tuner.records.attempts import Attempt

@@ -13,8 +13,9 @@ import tuner
 from tests.support.toy import Batched, Picky, Toy
 from tests.support.worker_process import measure_here
 from tuner.decisions.events import Bounds, CapacityObserved, Ended, Opened, Planned, PruneAsked, Reported, Started
+from tuner.decisions.packer import Packer
 from tuner.decisions.plan import make_plan
-from tuner.decisions.policies import Engine, Packing
+from tuner.decisions.policies import Engine
 from tuner.decisions.state import State
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
@@ -189,14 +190,14 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path, monk
 
 def test_a_search_goes_on_after_a_trial_that_needs_more_than_any_device(gpu_16gb: Device) -> None:
     """As one that is resumed may begin with such a trial, and it gets a whole device."""
-    workload, packing = Toy(), Packing()
+    workload, packer = Toy(), Packer()
     search = Search(
         workload, Spy(new_study(make_sampler("random", seed=0)), parse_space(SPACE, workload.schema, "")), {}
     )
     settings, tasks = Settings(num_samples=2, model_memory_gb=1), {"toy": TrainingTask(workload, None)}
     request = Request(Trial("t001", "toy", "t001", {"lr": 0.1}, 0), MemoryEstimate("learned"), 40 * GB)
-    searching = Searching(search, tasks, [gpu_16gb], settings, Estimates(), packing)
-    engine = Engine(State(), [searching, packing])
+    searching = Searching(search, tasks, [gpu_16gb], settings, Estimates(), packer)
+    engine = Engine(State(), [searching, packer])
     plan = make_plan([gpu_16gb], [GB], packing="per-trial", buffer_bytes=0)
     for event in (Planned((request,), {}), Opened(plan, (request,)), CapacityObserved(Bounds({}))):
         engine.take(event)
@@ -215,7 +216,7 @@ def test_no_more_is_suggested_before_anything_runs_than_can_run_at_once(
     workload = Toy()
     search = Search(workload, Spy(new_study(make_sampler("tpe")), parse_space(SPACE, workload.schema, "")), {})
     settings, tasks = Settings(num_samples=20, model_memory_gb=1), {"toy": TrainingTask(workload, None)}
-    searching = Searching(search, tasks, [gpu_16gb], settings, Estimates(), Packing())
+    searching = Searching(search, tasks, [gpu_16gb], settings, Estimates(), Packer())
     engine = Engine(State(), [searching])
     planned: list[int] = []
     searching.begin(engine, lambda fit: planned.append(len(fit)) or workers)  # type: ignore[func-returns-value]
@@ -232,9 +233,9 @@ def test_what_asha_has_stopped_stays_stopped_over_attempts_and_studies(gpu_16gb:
         return Reported(EpochReport(trial_id, epoch, 16, {} if value is None else {"val_loss": value}), 0.0)
 
     def new(*earlier: Reported) -> Engine:
-        packing = Packing()
+        packer = Packer()
         pruning = Pruning({"toy": Objective("val_loss")}, Settings(scheduler="asha"))
-        engine = Engine(State(), [pruning, packing])
+        engine = Engine(State(), [pruning, packer])
         for event in (Planned(requests, {}), *earlier, Opened(plan, requests), CapacityObserved(Bounds({}))):
             engine.take(event)
         return engine

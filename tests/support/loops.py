@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tuner.decisions.events import Decision, Event, Opened
+from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan
-from tuner.decisions.policies import Engine, Packing, Policy, Retrying
-from tuner.decisions.retry import RetryPolicy
+from tuner.decisions.policies import Engine, Policy
+from tuner.decisions.retry import Retrying, RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Executor, Weights
@@ -57,12 +58,12 @@ def run_trials(
     stalls: StallDetector | None = None,
 ) -> Notes:
     """Runs the trials to their ends; without ``retry`` none is tried again after it ran out of memory."""
-    packing, notes = Packing(), notes or Notes()
+    packer, notes = Packer(), notes or Notes()
     retrying = Retrying(retry or RetryPolicy(max_attempts=1), lambda *_: None)
-    engine = Engine(State(), [retrying, *policies, packing])
+    engine = Engine(State(), [retrying, *policies, packer])
     loop = StudyLoop(
         engine,
-        packing,
+        packer,
         executor,
         notes,
         interrupt or Interrupt(),

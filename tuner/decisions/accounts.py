@@ -1,8 +1,12 @@
-"""What of each device is given to trials, and kept for ranks."""
+"""The accounts of devices: what of each is given to trials, and kept for ranks."""
 
+import heapq
 import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from tuner.decisions.capacity import UNBOUNDED
+from tuner.decisions.plan import Plan
 from tuner.trial import Device, Placement, Request, Trial
 
 Rank = tuple[str, int]  # a trial's id and the number of its rank
@@ -102,3 +106,130 @@ class Account:
         )
         spare, slots = self.budget - need * number - sum(later.values()), self.allowed - number - len(later)
         self.reservation = Reservation(trial.trial_id, until, need * number, spare, slots, later)
+
+
+class Accounts:
+    """The accounts of a plan's devices, and the RAM of their hosts."""
+
+    def __init__(self) -> None:
+        """Without a device."""
+        self._accounts: list[Account] = []
+        self._of: dict[Device, Account] = {}
+        self.ram_budgets: dict[str, int] = {}  # by node id, of hosts whose RAM is known
+        self._free_ram: dict[str, int] = {}
+        self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
+
+    def __iter__(self) -> Iterator[Account]:
+        return iter(self._accounts)
+
+    def __getitem__(self, device: Device) -> Account:
+        return self._of[device]
+
+    def at(self, indexes: Iterable[int]) -> list[Account]:
+        """The accounts with these indexes."""
+        return [self._accounts[index] for index in indexes]
+
+    def add(self, plan: Plan) -> None:
+        """Adds the devices of a plan."""
+        for device, budget, slots in zip(plan.devices, plan.budgets, plan.at_first, strict=True):
+            self._of[device] = Account(len(self._accounts), device, budget, budget, slots, slots)
+            self._accounts.append(self._of[device])
+        self.ram_budgets.update(plan.ram_budgets)
+        self._free_ram.update(plan.ram_budgets)
+        self.sort()
+
+    def limit(self, rooms: Mapping[Device, int], ram_bytes: int | None) -> None:
+        """Bounds what may be reserved on these devices, and of this machine's RAM; elsewhere there is no bound."""
+        self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
+        for account in self._accounts:
+            account.bound = max(0, rooms.get(account.device, math.inf))
+        self.sort()
+
+    def take(self, place: Placement, now: float) -> None:
+        """Reserves a rank's share, regardless of bounds."""
+        account, node = self._of[place.device], place.device.node_id
+        account.takes(place, now)
+        if node in self._free_ram:
+            self._free_ram[node] -= place.host_bytes
+        self._ram_bound -= 0 if node else place.host_bytes
+        self.changed(account)
+
+    def give_back(self, place: Placement) -> None:
+        """Frees a rank's share."""
+        account, node = self._of[place.device], place.device.node_id
+        account.gives_back(place)
+        if node in self._free_ram:
+            self._free_ram[node] += place.host_bytes
+        self.changed(account)
+
+    def ram(self, device: Device) -> int:
+        """The bytes of its host's RAM that can be reserved for a device now: free, and within the bound."""
+        free = self.free_ram(device)
+        return free if device.node_id or not self._free_ram else int(min(free, self._ram_bound))
+
+    def free_ram(self, device: Device) -> int:
+        """The free bytes of the budget of a device's host's RAM."""
+        return self._free_ram.get(device.node_id, UNBOUNDED)
+
+    def emptiest(self) -> Account | None:
+        """The device with the most room among those with a free slot, of the nodes that are not set aside."""
+        while self._nodes:
+            account = self._accounts[self._nodes[0][1]]
+            if self._nodes[0] == self._emptiest_of(account.device.node_id):
+                return account
+            heapq.heappop(self._nodes)
+        return None
+
+    def set_aside(self, node: str) -> None:
+        """The node of the emptiest device has no RAM for any trial."""
+        heapq.heappop(self._nodes)
+        self._aside.add(node)
+
+    def emptiest_of_each(self) -> list[Account]:
+        """The emptiest open device of each host without bounds, the one with the most free bytes first."""
+        accounts: dict[str, Account] = {}
+        for account in sorted(self._accounts, key=lambda one: (-one.free, -one.index)):
+            if account.open_slots > 0:
+                accounts.setdefault(account.device.node_id, account)
+        return list(accounts.values())
+
+    def changed(self, account: Account) -> None:
+        """A device has other room than before."""
+        account.full, node = False, account.device.node_id
+        heapq.heappush(self._heaps[node], (-account.room, account.index))
+        self._bring_back(node)
+
+    def look_again(self) -> None:
+        """Other trials wait than before, so more may fit."""
+        for account in self._accounts:
+            account.full = False
+        for node in list(self._aside):
+            self._bring_back(node)
+
+    def sort(self) -> None:
+        """Makes the heaps of devices, by their room. They may have stale entries."""
+        self._heaps: dict[str, list[tuple[int, int]]] = {}  # by node id, since the devices of a node share its RAM
+        for account in self._accounts:
+            account.full = False
+            self._heaps.setdefault(account.device.node_id, []).append((-account.room, account.index))
+        self._nodes: list[tuple[int, int]] = []  # the emptiest device of each node
+        self._aside: set[str] = set()  # nodes without RAM for any trial, which are not in ``_nodes``
+        for node, heap in self._heaps.items():
+            heapq.heapify(heap)
+            self._bring_back(node)
+
+    def _emptiest_of(self, node: str) -> tuple[int, int] | None:
+        """The device of a node with the most room among those with a free slot."""
+        heap = self._heaps[node]
+        while heap:
+            account = self._accounts[heap[0][1]]
+            if -heap[0][0] == account.room and account.open_slots > 0:
+                return heap[0]
+            heapq.heappop(heap)
+        return None
+
+    def _bring_back(self, node: str) -> None:
+        """Has the emptiest device of a node looked at again."""
+        self._aside.discard(node)
+        if device := self._emptiest_of(node):
+            heapq.heappush(self._nodes, device)

@@ -1,65 +1,127 @@
-"""Decides which trial starts next and where, and keeps the memory accounts of a plan's devices."""
+"""Decides which trial starts next, where, and with how much memory."""
 
-import heapq
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tuner.decisions.accounts import Account
-from tuner.decisions.capacity import UNBOUNDED, largest_ram, most_per_rank
-from tuner.decisions.plan import Plan
+from tuner.decisions.accounts import Account, Accounts
+from tuner.decisions.capacity import UNBOUNDED, largest_ram
+from tuner.decisions.events import (
+    Allowed,
+    CapacityObserved,
+    Corrected,
+    Decision,
+    DeviceLost,
+    Dropped,
+    Ended,
+    Event,
+    Joined,
+    Opened,
+    Planned,
+    RetryReady,
+    Started,
+)
+from tuner.decisions.plan import NO_DEVICES, Plan
 from tuner.decisions.queue import Queue
-from tuner.decisions.rank_groups import RankGroups, Room, rank_group_of, together
-from tuner.trial import Device, Placement, Request, Shape, Trial
+from tuner.decisions.rank_groups import RankGroups, rank_group_of
+from tuner.decisions.state import State
+from tuner.trial import Device, Outcome, Placement, Request
 
 
 class Packer:
-    """Keeps the memory accounts of a plan's devices and the queue of trials, and decides which trial starts where.
+    """The policy that starts trials: it has the accounts of the devices, and the queue of what waits.
 
     The first trial of the queue that fits goes to the emptiest device. So trials spread over the devices, and small
     ones fill the gaps. Trials of several ranks go first: room is kept for those that do not fit yet.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
-        self._accounts: list[Account] = []
-        self._of: dict[Device, Account] = {}
-        self._free_ram: dict[str, int] = {}
+    def __init__(self, plan: Plan | None = None) -> None:
+        """Has no devices before the study is ``Opened``, unless there is a plan."""
+        self._plan = NO_DEVICES
+        self._accounts = Accounts()
+        self.groups = RankGroups(self._accounts)
+        self._queue = Queue()
         self._most = math.inf  # how many trials may be placed at once until the next ``limit``
         self._bounded = False  # whether the last ``limit`` bounded memory or RAM
-        self._ram_bound = math.inf  # what may be reserved of this machine's RAM until the next ``limit``
-        self.now = 0.0  # of the study's clock, in seconds
-        self._groups = RankGroups()
-        self._look = False  # whether a trial of several ranks may fit that did not
-        self._add(plan)
+        self._now = 0.0  # of the study's clock, in seconds
+        if plan:
+            self.extend(plan)
 
-    def extend(self, more: Plan) -> None:
-        """Adds the devices of a plan."""
-        waiting = self._waiting
-        self._plan = self._plan.with_more(more)
-        self._add(more)
-        self.enqueue(waiting)
+    def hear(self, state: State, event: Event) -> None:
+        """Keeps the accounts."""
+        if isinstance(event, Opened):
+            self.extend(event.plan)
+            self.enqueue(event.requests)
+        elif not self._plan.devices:  # of an earlier process
+            return
+        elif isinstance(event, CapacityObserved) and event.bounds:
+            self.limit(event.bounds.rooms, event.bounds.most, event.bounds.ram_bytes)
+        elif isinstance(event, Planned):
+            self.enqueue(event.requests)
+        elif isinstance(event, RetryReady):
+            self.enqueue([event.request])
+        elif isinstance(event, Corrected):
+            self.enqueue(event.requests.values())
+        elif isinstance(event, Dropped):
+            self.drop(event.request.trial.trial_id)
+        elif isinstance(event, Started):
+            self.start(event.placement)
+        elif isinstance(event, Ended) and event.outcome and event.outcome.placement:
+            self.release(event.outcome.placement)
+        elif isinstance(event, Allowed):
+            self.allow(event.device, event.workers)
+        elif isinstance(event, Joined):
+            self.extend(event.plan)
+        elif isinstance(event, DeviceLost):
+            self.remove(event.device)
 
-    def _add(self, plan: Plan) -> None:
-        for device, budget, slots in zip(plan.devices, plan.budgets, plan.at_first, strict=True):
-            self._of[device] = Account(len(self._accounts), device, budget, budget, slots, slots)
-            self._accounts.append(self._of[device])
-        self._free_ram.update(plan.ram_budgets)
-        whole = self._plan
-        self._queue = Queue(
-            memory_binds=whole.bound in ("memory", "RAM") or whole.guaranteed < whole.workers,
-            largest=(whole.largest_budget, max(whole.ram_budgets.values(), default=0)),
-            total=(sum(whole.budgets), sum(whole.ram_budgets.values())),
-            slots=sum(whole.at_first),
-        )
-        self._sort()
-        self._count_devices()
+    def decide(self, state: State, now: float) -> Decision | None:
+        """The next start, while it is known what others leave of the devices."""
+        if state.bounds is None or state.stopping:
+            return None
+        self._now = now
+        if request := self.groups.without_place():
+            error = "its ranks have no place together on the devices"
+            return Dropped(request, Outcome(request.trial, "failed", error=error))
+        start = self.next()
+        return Started(*start) if start else None
 
     @property
     def room_bytes(self) -> int:
         """The free bytes of the emptiest device with a free slot, without bounds; 0 if there is none."""
-        return next((account.free for account in self._freest()), 0)
+        return next((account.free for account in self._accounts.emptiest_of_each()), 0)
+
+    def held_back(self) -> tuple[Request, Device] | None:
+        """The trial that would start next if this study were alone on its devices, with its share, and its device."""
+        if not self._bounded:
+            return (start[0], start[1].device) if (start := self._next()) else None
+        if held := self.groups.held_back():
+            return held
+        for account in self._accounts.emptiest_of_each() if self._queue else ():
+            free = min(account.free, account.reservation.spare) if account.reservation else account.free
+            if fitting := self._queue.first(free, self._accounts.free_ram(account.device)):
+                need, request = fitting
+                return replace(request, need_bytes=need), account.device
+        return None
+
+    def placement(self, request: Request, device: Device) -> Placement:
+        """A request's place on a device, with the share that it asks for; nothing is reserved yet."""
+        return self._placement(request, request.need_bytes, self._accounts[device])
+
+    def extend(self, more: Plan) -> None:
+        """Adds the devices of a plan."""
+        waiting, plan = self._waiting, self._plan.with_more(more) if self._plan.devices else more
+        self._plan = plan
+        self._accounts.add(more)
+        self._queue = Queue(
+            memory_binds=plan.bound in ("memory", "RAM") or plan.guaranteed < plan.workers,
+            largest=(plan.largest_budget, max(plan.ram_budgets.values(), default=0)),
+            total=(sum(plan.budgets), sum(plan.ram_budgets.values())),
+            slots=sum(plan.at_first),
+        )
+        self._count_devices()
+        self.enqueue(waiting)
 
     def limit(self, rooms: Mapping[Device, int], most: int | None = None, ram_bytes: int | None = None) -> None:
         """Bounds the reservations on these devices until the next call, since others use them, too.
@@ -67,123 +129,72 @@ class Packer:
         Other devices have no bound, and releases raise none. ``most`` bounds the number of placed trials, and
         ``ram_bytes`` this machine's RAM beside its GPUs.
         """
-        self._ram_bound = math.inf if ram_bytes is None else max(0, ram_bytes)
         self._most = math.inf if most is None else most
-        self._look_again()
+        self.groups.look = True
         was_bounded, self._bounded = self._bounded, bool(rooms) or ram_bytes is not None
         if was_bounded or self._bounded:
-            for account in self._accounts:
-                account.bound = max(0, rooms.get(account.device, math.inf))
-            self._sort()
+            self._accounts.limit(rooms, ram_bytes)
+        else:
+            self._accounts.look_again()
 
     def allow(self, device: Device, workers: int) -> None:
         """Sets how many trials may run on a device at once. Running trials are left alone."""
-        account = self._of[device]
+        account = self._accounts[device]
         more, account.allowed = workers - account.allowed, workers
         account.slots += more
         if account.reservation:
             account.reservation.slots += more
-        self._look = True
-        self._has_changed(account)
-
-    def held_back(self) -> tuple[Request, Device] | None:
-        """The next trial that fits without bounds, with the share that it would get, and its device."""
-        if not self._bounded:
-            return (found[0], found[1].device) if (found := self._next()) else None
-        whole = [(account, account.free, account.slots) for account in self._accounts if not account.lost]
-        for request, need, _ in self._groups:
-            if places := self._together(request, need, whole):
-                short, here = (
-                    min(places, key=lambda account: account.within_bounds),
-                    request.trial.shape.ranks_per_node,
-                )
-                asked = replace(request, host_bytes=here * request.host_bytes, need_bytes=need * places.count(short))
-                return asked, short.device
-        for account in self._freest() if self._queue else ():
-            free = min(account.free, account.reservation.spare) if account.reservation else account.free
-            if fitting := self._queue.first(free, self._own_ram(account.device)):
-                need, request = fitting
-                return replace(request, need_bytes=need), account.device
-        return None
-
-    def placement(self, request: Request, device: Device) -> Placement:
-        """The placement of a request on a device, with what it asks for; nothing is reserved yet."""
-        return self._placement(request, request.need_bytes, self._of[device])
-
-    def start(self, placement: Placement) -> None:
-        """Takes a trial out of the queue, and reserves its share, regardless of bounds."""
-        self.drop(placement.trial.trial_id)
-        for place in placement.all:
-            account, node = self._of[place.device], place.device.node_id
-            account.takes(place, self.now)
-            self._most -= 1
-            if node in self._free_ram:
-                self._free_ram[node] -= place.host_bytes
-            self._ram_bound -= 0 if node else place.host_bytes
-            self._has_changed(account)
-
-    def drop(self, trial_id: str) -> None:
-        """Takes a trial out of the queue, if it waits."""
-        self._queue.pop(trial_id)
-        if self._groups.pop(trial_id):
-            self._keep_no_more(trial_id)
+        self.groups.look = True
+        self._accounts.changed(account)
 
     def enqueue(self, requests: Iterable[Request]) -> None:
         """Adds trials to the queue. Those that wait get other needs instead, and keep their turn among equals.
 
         A trial that needs more than any device has will get a whole device.
         """
-        for request in requests:
+        for each in requests:
+            request, need = self._within_devices(each)
             if request.trial.ranks > 1:
-                self._enqueue_group(*self._within_devices(request))
-                continue
-            turn = self._queue.pop(request.trial.trial_id)
-            self._queue.add(*self._within_devices(request), turn)
-        self._look_again()
-        for node in list(self._aside):
-            self._bring_back(node)
-
-    def _enqueue_group(self, request: Request, need: int) -> None:
-        """Adds a trial of several ranks, or gives it another need. Room that is kept for it stays kept if it can."""
-        sizes = {one: need * one.ranks_of(request.trial) for one in self._kept_for(request.trial.trial_id)}
-        if any(size > account.budget for account, size in sizes.items()):
-            self._keep_no_more(request.trial.trial_id)
-        for account, size in sizes.items():
-            if reservation := account.reservation:
-                reservation.spare, reservation.size = reservation.spare + reservation.size - size, size
-                self._has_changed(account)
-        self._groups.add(request, need)
+                self.groups.add(request, need)
+            else:
+                self._queue.add(request, need, self._queue.pop(request.trial.trial_id))
+        self.groups.look = True
+        self._accounts.look_again()
 
     def next(self) -> tuple[Request, Placement] | None:
         """The trial that starts next, and where; None if none fits now. ``start`` reserves its share."""
         return self._next() if self._most > 0 else None
 
+    def start(self, placement: Placement) -> None:
+        """Takes a trial out of the queue, and reserves its share, regardless of bounds."""
+        self.drop(placement.trial.trial_id)
+        for place in placement.all:
+            self._accounts.take(place, self._now)
+            self._most -= 1
+
     def release(self, placement: Placement) -> None:
         """Frees the memory share of a trial that has ended."""
         for place in placement.all:
-            account = self._of[place.device]
-            account.gives_back(place)
-            if place.device.node_id in self._free_ram:
-                self._free_ram[place.device.node_id] += place.host_bytes
-            self._has_changed(account)
-        self._look = True
+            self._accounts.give_back(place)
+        self.groups.look = True
 
     def remove(self, device: Device) -> None:
         """Removes a device, so that nothing more is placed on it."""
-        self._of[device].lost = True
+        self._accounts[device].lost = True
         self._count_devices()
         for account in self._accounts:
             account.reservation = None
-        self._sort()
+        self._accounts.sort()
         self.enqueue(self._waiting)
 
-    def without_place(self) -> Request | None:
-        """A trial whose ranks have no place together, also if all others had ended."""
-        return next((request for request, need, _ in self._groups if not need), None) if self._look else None
+    def drop(self, trial_id: str) -> None:
+        """Takes a trial out of the queue, if it waits."""
+        self._queue.pop(trial_id)
+        self.groups.drop(trial_id)
 
     @property
     def _waiting(self) -> list[Request]:
-        return [*self._queue.requests, *(request for request, *_ in self._groups)]
+        return [*self._queue.requests, *self.groups.requests]
 
     def _need(self, request: Request) -> int:
         """The memory share of a trial. With uniform packing it is the same, unless the trial ran out of memory."""
@@ -198,129 +209,31 @@ class Packer:
 
     def _next(self) -> tuple[Request, Placement] | None:
         """The trial that starts next, and where, whatever their number."""
-        if self._look and self._groups and (found := self._next_group()):
-            return found
-        while self._queue and self._nodes:
-            account = self._accounts[self._nodes[0][1]]
-            node = account.device.node_id
-            if self._nodes[0] != self._emptiest(node):
-                heapq.heappop(self._nodes)
-                continue
+        if group := self.groups.next(self._most):
+            request, need, accounts = group
+            return request, rank_group_of([self._placement(request, need, account) for account in accounts])
+        while self._queue and (account := self._accounts.emptiest()):
             room = account.room
-            if fitting := self._queue.first(room, self._ram(account.device)):
+            if fitting := self._queue.first(room, self._accounts.ram(account.device)):
                 need, request = fitting
                 return request, self._placement(request, need, account)
             if not self._queue.has_room(room):  # nor on any other device, which has less
                 break
-            heapq.heappop(self._nodes)
-            self._aside.add(node)
-        return self._next_before_ranks() if self._queue and self._groups else None
+            self._accounts.set_aside(account.device.node_id)
+        return self._next_before_ranks() if self._queue and self.groups else None
 
     def _next_before_ranks(self) -> tuple[Request, Placement] | None:
         """The next trial that will have ended when kept room is needed."""
         for account in self._accounts:
             if account.reservation is None or account.full or account.slots <= 0:
                 continue
-            left = account.reservation.until - self.now
-            if 0 < left < math.inf:
-                if fitting := self._queue.first(account.within_bounds, self._ram(account.device), left):
-                    return fitting[1], self._placement(fitting[1], fitting[0], account)
+            seconds = account.reservation.until - self._now
+            if 0 < seconds < math.inf:
+                ram = self._accounts.ram(account.device)
+                if fitting := self._queue.first(account.within_bounds, ram, seconds):
+                    need, request = fitting
+                    return request, self._placement(request, need, account)
                 account.full = True
-        return None
-
-    def _next_group(self) -> tuple[Request, Placement] | None:
-        """The next trial of several ranks for which there is room. Room is kept for those that have none."""
-        own: dict[str, list[Account]] = defaultdict(list)
-        for account in self._accounts:
-            if account.reservation:
-                own[account.reservation.trial_id].append(account)
-        rooms, now, later = self._open(), dict[Shape, int](), dict[Shape, int]()  # the most for each rank
-        for request, need, shape in self._groups:
-            mine, found = own.get(request.trial.trial_id), list[Account]()
-            if shape not in now:
-                now[shape] = most_per_rank([one[0].device for one in rooms], [one[1] for one in rooms], shape)
-                rest = [account for account in self._accounts if not (account.reservation or account.lost)]
-                later[shape] = most_per_rank([one.device for one in rest], [one.budget for one in rest], shape)
-            if mine and any(one.within_bounds >= need for one in mine):
-                own_rooms = [(one, one.within_bounds, one.slots) for one in mine]
-                found = self._together(request, need, own_rooms + [room for room in rooms if room[0] not in mine])
-            elif need <= now[shape]:
-                found = self._together(request, need, rooms)
-            if found and shape.ranks <= self._most:
-                return request, rank_group_of([self._placement(request, need, account) for account in found])
-            if not mine and need <= later[shape] and self._keep(request, need):
-                rooms, now = self._open(), {}
-        self._look = False
-        return None
-
-    def _open(self) -> list[tuple[Account, int, int]]:
-        """The room and the slots that are free on each device, and not kept for ranks."""
-        return [(one, one.room, slots) for one in self._accounts if (slots := one.open_slots) > 0]
-
-    def _together(self, request: Request, need: int, rooms: Iterable[tuple[Account, int, int]]) -> list[Account]:
-        """The devices for the ranks of a trial, by their rooms and slots; empty if there is no place."""
-        trial, found = request.trial, list[tuple[float, Account]]()
-        ram = trial.shape.ranks_per_node * request.host_bytes
-        for account, room, slots in rooms:
-            number = account.ranks_of(trial)
-            if room >= number * need and slots >= number and (not ram or self._ram(account.device) >= ram):
-                found.append((-math.inf, account))
-        return self._of_nodes(trial, found)
-
-    def _keep(self, request: Request, need: int) -> bool:
-        """Keeps room for a trial of several ranks where it will be there the soonest, unless there is no place."""
-        trial, when, rams = request.trial, list[tuple[float, Account]](), self._plan.ram_budgets
-        for account in self._accounts:
-            has_ram = rams.get(account.device.node_id, UNBOUNDED) >= trial.shape.ranks_per_node * request.host_bytes
-            if has_ram and not (account.reservation or account.lost):
-                number = account.ranks_of(trial)
-                if (at := account.room_at(need * number, number)) is not None:
-                    when.append((at, account))
-        found = dict.fromkeys(self._of_nodes(trial, when))
-        until = max((at for at, account in when if account in found), default=0.0)
-        for account in found:
-            account.keep(trial, need, until)
-            self._has_changed(account)
-        return bool(found)
-
-    def _kept_for(self, trial_id: str) -> list[Account]:
-        return [
-            account for account in self._accounts if account.reservation and account.reservation.trial_id == trial_id
-        ]
-
-    def _keep_no_more(self, trial_id: str) -> None:
-        """Keeps no more room for a trial."""
-        for account in self._kept_for(trial_id):
-            account.reservation = None
-            self._look = True
-            self._has_changed(account)
-
-    def _of_nodes(self, trial: Trial, found: Iterable[tuple[float, Account]]) -> list[Account]:
-        """The devices of a trial's ranks, of those that have room at these times."""
-        nodes: dict[str, list[Room]] = defaultdict(list)
-        for when, account in found:
-            nodes[account.device.node_id] += [(when, -account.free, account.index)] * account.ranks_of(trial)
-        return [self._accounts[index] for index in together(trial.shape, nodes.values())]
-
-    def _sort(self) -> None:
-        """Makes the heaps of devices, by their room. They may have stale entries."""
-        self._heaps: dict[str, list[tuple[int, int]]] = {}  # by node id, since the devices of a node share its RAM
-        for account in self._accounts:
-            self._heaps.setdefault(account.device.node_id, []).append((-account.room, account.index))
-        self._nodes: list[tuple[int, int]] = []  # the emptiest device of each node
-        self._aside: set[str] = set()  # nodes without RAM for any trial, which are not in ``_nodes``
-        for node, heap in self._heaps.items():
-            heapq.heapify(heap)
-            self._bring_back(node)
-
-    def _emptiest(self, node: str) -> tuple[int, int] | None:
-        """The device of a node with the most room among those with a free slot."""
-        heap = self._heaps[node]
-        while heap:
-            account = self._accounts[heap[0][1]]
-            if -heap[0][0] == account.room and account.open_slots > 0:
-                return heap[0]
-            heapq.heappop(heap)
         return None
 
     def _count_devices(self) -> None:
@@ -347,38 +260,3 @@ class Packer:
             ram = largest_ram(holding, self._plan.ram_budgets) // ranks
             request = replace(request, host_bytes=min(request.host_bytes, ram))
         return request, need
-
-    def _ram(self, device: Device) -> int:
-        """The bytes of its host's RAM that can be reserved for a device now: free, and within the bound."""
-        if not self._free_ram or device.node_id:
-            return self._own_ram(device)
-        return int(min(self._own_ram(device), self._ram_bound))
-
-    def _own_ram(self, device: Device) -> int:
-        """The free bytes of the budget of a device's host's RAM."""
-        return self._free_ram.get(device.node_id, UNBOUNDED) if self._free_ram else UNBOUNDED
-
-    def _bring_back(self, node: str) -> None:
-        """Has the emptiest device of a node looked at again."""
-        self._aside.discard(node)
-        if device := self._emptiest(node):
-            heapq.heappush(self._nodes, device)
-
-    def _freest(self) -> list[Account]:
-        """The emptiest open device of each host, the one with the most free bytes first."""
-        found: dict[str, Account] = {}
-        for account in sorted(self._accounts, key=lambda one: (-one.free, -one.index)):
-            if account.open_slots > 0:
-                found.setdefault(account.device.node_id, account)
-        return list(found.values())
-
-    def _look_again(self) -> None:
-        """More may fit than before."""
-        self._look = True
-        for account in self._accounts:
-            account.full = False
-
-    def _has_changed(self, account: Account) -> None:
-        account.full, node = False, account.device.node_id
-        heapq.heappush(self._heaps[node], (-account.room, account.index))
-        self._bring_back(node)

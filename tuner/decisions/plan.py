@@ -106,6 +106,9 @@ class Plan:
         return most_in_ram(self.ram_budgets, [self.ram_footprint_bytes])
 
 
+NO_DEVICES = Plan((), 0, (), "per-trial", 0, (), (), (), 1, "number of trials")
+
+
 def need_bytes(estimate: MemoryEstimate) -> int:
     """The bytes to reserve for a trial: context + headroom + reserved · (1 + margin)."""
     fixed = estimate.context_bytes + estimate.headroom_bytes

@@ -3,9 +3,12 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Literal
 
 from tuner.decisions.capacity import UNBOUNDED
+from tuner.decisions.events import Concluded, Decision, Ended, Event, Retried, RetryReady
+from tuner.decisions.state import State
 from tuner.trial import AttemptResult, Config, History, Phase, Request, Trial
 
 OnOom = Literal["grow", "accumulate", "fail"]
@@ -40,6 +43,71 @@ class Retry:
     request: Request
     delay_seconds: float
     always: bool = False  # whether it waits as long if nothing else runs
+
+
+class Retrying:
+    """Decides by ``retry.py`` what follows an attempt, and when the delay of a retry is over."""
+
+    def __init__(self, policy: RetryPolicy, smaller: Smaller, seed: int = 0) -> None:
+        """The delays' random parts follow from the seed, the trial and its attempt: a resumed study has the same."""
+        self._policy = policy
+        self._smaller = smaller
+        self._seed = seed
+
+    def hear(self, state: State, event: Event) -> None:
+        """The state has all that it needs."""
+
+    def decide(self, state: State, now: float) -> Decision | None:
+        """What follows an attempt that has just ended, else the next retry whose time has come.
+
+        If nothing else runs or waits, a retry need not wait.
+        """
+        for ended in state.undecided.values():
+            if ended.result.status != "paused":
+                return self.after(state, ended, now)
+        first = None if state.stopping else state.first_delayed
+        if first is None:
+            return None
+        idle = not (state.running or state.waiting)
+        return RetryReady(first.request) if first.due <= now or (idle and not first.always) else None
+
+    def after(self, state: State, ended: Ended, now: float) -> Retried | Concluded:
+        """The retry that follows an attempt, or the end of its trial."""
+        retry = next_attempt(
+            replace(state.requests[ended.trial.trial_id], trial=ended.trial),
+            ended.result,
+            self._policy,
+            whole_bytes=state.largest_for(ended.trial.shape),
+            whole_ram_bytes=state.largest_ram_bytes // ended.trial.shape.ranks_per_node,
+            smaller=self._smaller,
+            random=Random(f"{self._seed}/{ended.trial.trial_id}/{ended.trial.attempt}").random,
+        )
+        if retry is None:
+            return Concluded(ended)
+        return Retried(ended, retry.request, now + retry.delay_seconds, retry.delay_seconds, retry.always)
+
+    def after_earlier(self, state: State, ended: Ended, *, was_last: bool) -> Retried | Concluded:
+        """The same for an attempt of an earlier process, after which no retry need wait.
+
+        Options may have changed since: what was tried again, is, and so is what was given up with less memory than it
+        would be given now. A trial that never ran may fit by now.
+        """
+        request, result = state.requests[ended.trial.trial_id], ended.result
+        if result.status == "too_large":
+            return Retried(ended, request, 0.0)
+        decision = self.after(state, ended, 0.0)
+        if isinstance(decision, Retried):
+            return replace(decision, due=0.0, delay_seconds=0.0)
+        needs_more = request.need_bytes > result.limit_bytes
+        if result.short_of == "RAM":
+            needs_more = request.host_bytes > result.host_bytes
+        if result.status == "completed" or (was_last and not (result.status == "out_of_memory" and needs_more)):
+            return decision
+        times = 1 if was_last else request.history.out_of_memory + (result.status == "out_of_memory")
+        again = replace(ended.trial, attempt=ended.trial.attempt + 1)
+        return Retried(
+            ended, replace(request, trial=again, history=replace(request.history, out_of_memory=times)), 0.0
+        )
 
 
 def next_attempt(

@@ -25,8 +25,9 @@ from tuner.decisions.events import (
     Started,
     Stopping,
 )
+from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan
-from tuner.decisions.policies import LOG, Engine, Packing
+from tuner.decisions.policies import LOG, Engine
 from tuner.decisions.state import State
 from tuner.errors import ExecutionError, one_line, with_text
 from tuner.execution.device_arbiter import DeviceArbiter
@@ -73,8 +74,8 @@ class StudyLoop:
     have reported nothing for too long; by default none is ended for that.
     """
 
-    engine: Engine  # the study, ``Opened``; one of its policies is ``packing``
-    packing: Packing
+    engine: Engine  # the study, ``Opened``; one of its policies is ``packer``
+    packer: Packer
     executor: Executor
     listener: Listener
     interrupt: Interrupt = field(default_factory=Interrupt)
@@ -141,15 +142,15 @@ class StudyLoop:
     def place(self) -> bool:
         """Starts the trials that fit beside other programs; returns whether there may be more to decide."""
         now = self.clock()
-        if not self.changed and (now < self.look_again or self.packing.held_back() is None):
+        if not self.changed and (now < self.look_again or self.packer.held_back() is None):
             return False
         with self.arbiter.placing(self._placements()) as bounds:
             self.take(CapacityObserved(bounds))
             seen = self.engine.state.number
             self.decide()
-            held = self.packing.held_back()
+            held = self.packer.held_back()
             if self.engine.state.number == seen and held and (request := self.arbiter.remains(held)):
-                self.take(Started(request, self.packing.placement(request, held[1])))
+                self.take(Started(request, self.packer.placement(request, held[1])))
             placed = self.engine.state.number > seen
             self.arbiter.promise(self._placements())
             wait = self.arbiter.wait(held, placed=placed)
@@ -274,7 +275,7 @@ class StudyLoop:
         """Says why trials wait: for the study's own trials, or for ``held`` on its device for other programs."""
         waiting = self.engine.state.waiting
         if held is None:
-            room = self.packing.room_bytes / GB
+            room = self.packer.room_bytes / GB
             free = f"{room:.2f} GB are free on the emptiest device" if room else "no device has a free slot"
             LOG.debug("%d waiting for others of the study: %s", len(waiting), free)
             return

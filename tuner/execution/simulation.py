@@ -8,9 +8,10 @@ from functools import cached_property
 from itertools import accumulate
 
 from tuner.decisions.events import Opened
+from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan
-from tuner.decisions.policies import Engine, Packing, Retrying
-from tuner.decisions.retry import RetryPolicy
+from tuner.decisions.policies import Engine
+from tuner.decisions.retry import Retrying, RetryPolicy
 from tuner.decisions.state import State
 from tuner.execution.executor import Executor, ExecutorEvent
 from tuner.execution.loop import Listener, StudyLoop
@@ -81,9 +82,9 @@ class SimulatedExecutor(Executor):
 def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request], float]) -> Schedule:
     """Simulates a study in which each trial takes ``seconds(request)``, above 0, and what it was estimated to."""
     took = {request.trial.trial_id: seconds(request) for request in requests}
-    executor, packing = SimulatedExecutor(lambda placement: took[placement.trial.trial_id]), Packing()
-    engine = Engine(State(), [Retrying(RetryPolicy(), lambda *_: None), packing])
-    loop = StudyLoop(engine, packing, executor, Listener(), clock=executor.clock)
+    executor, packer = SimulatedExecutor(lambda placement: took[placement.trial.trial_id]), Packer()
+    engine = Engine(State(), [Retrying(RetryPolicy(), lambda *_: None), packer])
+    loop = StudyLoop(engine, packer, executor, Listener(), clock=executor.clock)
     loop.take(Opened(plan, tuple(requests)))
     loop.run()
     return Schedule(tuple(executor.placements), executor.now)

@@ -105,7 +105,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, context: RunCont
     stalls = StallDetector(settings.trial_timeout_seconds)
     loop = StudyLoop(
         engine,
-        steering.packing,
+        steering.packer,
         context.executor,
         recorder,
         context.interrupt,

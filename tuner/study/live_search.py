@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from tuner.decisions.constraints import INFEASIBLE, broken, known_figures
 from tuner.decisions.events import CapacityObserved, Corrected, Decision, Dropped, Event, Opened, Planned, Started
-from tuner.decisions.policies import Engine, Packing
+from tuner.decisions.packer import Packer
+from tuner.decisions.policies import Engine
 from tuner.decisions.state import State
 from tuner.decisions.stopping import StudyStopping
 from tuner.errors import InputError, ParameterError, option
@@ -51,7 +52,7 @@ class Searching:
     devices: Sequence[Device]
     settings: Settings
     begun_with: Estimates  # of the trials that the study was begun with
-    packing: Packing
+    packer: Packer
 
     def __post_init__(self) -> None:
         self._limits = limits_of(self.devices, self.settings)
@@ -106,7 +107,7 @@ class Searching:
         if request and fitting([request], self._limits, self.tasks, self.settings)[1]:
             return dropped(request, self._limits, self.settings)
         least = min(self._least, state.largest_bytes)  # a trial that needs more gets a whole device
-        if state.waiting or self._rests or self.packing.room_bytes < max(1, least):
+        if state.waiting or self._rests or self.packer.room_bytes < max(1, least):
             return None
         return self.suggest()
 

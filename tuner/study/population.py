@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tuner.decisions.events import Decision, Ended, Event, Retried
-from tuner.decisions.policies import Packing, goes_on
+from tuner.decisions.packer import Packer
+from tuner.decisions.policies import goes_on
 from tuner.decisions.state import State
 from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
@@ -41,7 +42,7 @@ class Population:
     """Decides with which checkpoint and values a paused trial goes on."""
 
     def __init__(
-        self, space: Space, tasks: Tasks, devices: tuple[Device, ...], settings: Settings, packing: Packing
+        self, space: Space, tasks: Tasks, devices: tuple[Device, ...], settings: Settings, packer: Packer
     ) -> None:
         """Begins with no trials. All values of ``space`` may change, unless ``scheduler_options`` name some."""
         (self._objective,) = objectives_of(tasks).values()
@@ -49,7 +50,7 @@ class Population:
         self._tasks = tasks
         self._devices = devices
         self._settings = settings
-        self._packing = packing
+        self._packer = packer
         self._alike: dict[str, Estimates] = {}  # by ``memory_key``
         self._options = make_population(settings.scheduler_options)
         self._options.keys(space, {})  # says if one is missing
@@ -92,7 +93,7 @@ class Population:
             return None
         behind = min(state.paused, key=lambda ended: (ended.epochs, ended.trial.trial_id))
         need = min(state.requests[behind.trial.trial_id].need_bytes, state.largest_bytes)
-        return self.after(state, behind, now) if self._packing.room_bytes >= need else None
+        return self.after(state, behind, now) if self._packer.room_bytes >= need else None
 
     def after(self, state: State, ended: Ended, now: float) -> Retried:
         """How a paused member goes on: by itself, or with the checkpoint and changed values of a better one."""

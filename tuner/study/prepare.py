@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from tuner.decisions.constraints import STEP, known_figures
 from tuner.decisions.events import Dropped, Planned
+from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan, host_need_bytes, need_bytes
-from tuner.decisions.policies import Engine, Packing, Policy, Retrying, goes_on, replay
+from tuner.decisions.policies import Engine, Policy, goes_on, replay
+from tuner.decisions.retry import Retrying
 from tuner.decisions.state import State
 from tuner.decisions.stopping import StudyStopping
 from tuner.decisions.throughput import ConcurrencyTuner
@@ -120,7 +122,7 @@ class Steering:
 
     engine: Engine
     feedback: StudyFeedback
-    packing: Packing
+    packer: Packer
     searching: Searching | None
     population: Population | None = None
     order: int = 0  # of the last line on disk
@@ -228,16 +230,16 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
     settings, tasks, search, estimates = loaded.settings, loaded.tasks, loaded.selected.search, sized.estimates
     feedback = StudyFeedback({}, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes)
     retrying = Retrying(settings.retry_policy, partial(smaller, tasks), settings.seed)
-    packing, searcher = Packing(), search.searcher if search else None
-    searching = Searching(search, tasks, devices, settings, estimates, packing) if search else None
+    packer, searcher = Packer(), search.searcher if search else None
+    searching = Searching(search, tasks, devices, settings, estimates, packer) if search else None
     # A user's Optuna study hears of trials from their objectives.
     pruning = Pruning(objectives_of(tasks), settings, None if loaded.selected.optuna else searcher)
     enough = StudyStopping(objectives_of(tasks), settings.limits)
     concurrency, limits = ConcurrencyTuner(on=settings.adaptive_workers), limits_of(devices, settings)
     space = loaded.selected.population
-    population = Population(space, tasks, devices, settings, packing) if space is not None else None
+    population = Population(space, tasks, devices, settings, packer) if space is not None else None
     live = [policy for policy in (searching, population) if policy is not None]
-    policies: list[Policy] = [retrying, enough, *live, feedback, pruning, concurrency, packing]
+    policies: list[Policy] = [retrying, enough, *live, feedback, pruning, concurrency, packer]
     engine = Engine(State(limits.device_bytes, limits.ram_bytes), policies)
     paced: Callable[[Trial], Trial] = population.paced if population else lambda trial: trial
     requests = tuple(replace(request, trial=paced(request.trial)) for request in estimates.requests)
@@ -259,7 +261,7 @@ def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -
         )
         for paused in [] if population else engine.state.paused:
             engine.take(goes_on(engine.state, paused, following(paused.trial, paused.epochs)))
-    return Steering(engine, feedback, packing, searching, population, order)
+    return Steering(engine, feedback, packer, searching, population, order)
 
 
 def timed_as_before(sized: SizedTrials, kept: Mapping[str, float]) -> SizedTrials:
