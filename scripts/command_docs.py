@@ -33,13 +33,13 @@ class Page:
         examples: a command line, and what it does.
         files: a file that the command reads or writes, and what it is.
         exits: an exit code, and what it stands for with this command, in place of what is in EXITS.
-        see: other commands, and files in docs/, by their names.
+        see: other commands, and files in docs/, by their names, with blanks between.
     """
 
     examples: Lines = ()
     files: Lines = ()
     exits: Lines = ()
-    see: tuple[str, ...] = ()
+    see: str = ""
 
 
 EXITS = {
@@ -84,17 +84,7 @@ PAGES = {
             ("1", "some trials did not complete, or the study could not go on"),
             ("130", "interrupted, such as by Ctrl-C; what has finished is kept, and `--resume` goes on"),
         ),
-        see=(
-            "plan",
-            "estimate",
-            "results",
-            "train",
-            "function_or_script.md",
-            "search.md",
-            "results.md",
-            "memory.md",
-            "cluster.md",
-        ),
+        see="plan estimate results train function_or_script.md search.md results.md memory.md cluster.md",
     ),
     "script": Page(
         examples=(
@@ -104,7 +94,7 @@ PAGES = {
             ),
         ),
         files=(("…/logs/<trial>.log", "the output of a trial, in the study's folder"),),
-        see=("run", "function_or_script.md", "search.md"),
+        see="run function_or_script.md search.md",
     ),
     "estimate": Page(
         examples=(
@@ -118,7 +108,7 @@ PAGES = {
             ("MODEL.toml", "a transformer's sizes, at the top level or under `[model]` and `[training]`"),
             CALIBRATION,
         ),
-        see=("plan", "calibrate", "memory.md"),
+        see="plan calibrate memory.md",
     ),
     "plan": Page(
         examples=(
@@ -127,13 +117,13 @@ PAGES = {
             ("tuner plan --mode full --gpu 8,12,16,24", "which card is large enough"),
         ),
         files=(("DIR/attempts.jsonl", "of the study that `--like` names: how long its epochs took"), CALIBRATION),
-        see=("run", "estimate", "memory.md"),
+        see="run estimate memory.md",
     ),
     "calibrate": Page(
         examples=(("tuner calibrate --mode architecture", "on this machine's devices, one configuration at a time"),),
         files=(CALIBRATION,),
         exits=(("0", "every configuration completed"), ("1", "some did not, or it could not go on")),
-        see=("estimate", "memory.md"),
+        see="estimate memory.md",
     ),
     "train": Page(
         examples=(
@@ -149,7 +139,7 @@ PAGES = {
             ("1", "it could not go on, or with `--exact` other figures came out"),
             ("130", "interrupted by Ctrl-C; `tuner --resume DIR` goes on from the checkpoint"),
         ),
-        see=("run", "results", "results.md"),
+        see="run results results.md",
     ),
     "results": Page(
         examples=(
@@ -161,7 +151,7 @@ PAGES = {
             ("DIR/attempts.jsonl", "a study's trials, also while it runs"),
             ("DIR/study.json", "its command, for the line that runs the best configuration again"),
         ),
-        see=("run", "train", "results.md"),
+        see="run train results.md",
     ),
     "optimize": Page(
         examples=(
@@ -176,7 +166,7 @@ PAGES = {
             ("tuner optimize --auto --limit 1 --profile", "on this machine, checked by real steps"),
         ),
         files=(("NAME.backup", "each file that `--apply` changes, as it was"), CALIBRATION),
-        see=("estimate", "plan", "memory.md"),
+        see="estimate plan memory.md",
     ),
     "report": Page(
         examples=(
@@ -185,7 +175,7 @@ PAGES = {
             ("tuner report study --watch", "live, while the study runs"),
         ),
         files=(("report.html", "the page, in the study's folder unless `--output` names a file"),),
-        see=("results", "results.md"),
+        see="results results.md",
     ),
     "export": Page(
         examples=(
@@ -200,7 +190,7 @@ PAGES = {
             ("DIR/epochs.jsonl", "what they said after their epochs"),
             ("optuna.db", "whatever database the URL names"),
         ),
-        see=("results", "optuna.md"),
+        see="results optuna.md",
     ),
     "doctor": Page(
         examples=(
@@ -208,22 +198,19 @@ PAGES = {
             ("tuner doctor --json", "the same for a program"),
         ),
         exits=(("0", "no problem; there may be warnings"), ("1", "a problem: studies fail until it is mended")),
-        see=("plan",),
+        see="plan",
     ),
     "status": Page(
         examples=(
             ("tuner status", "the devices, and below each the studies that share it"),
             ("tuner status --json", "the same for a program"),
         ),
-        see=("plan", "memory.md"),
+        see="plan memory.md",
     ),
 }
 
 
-FUNCTIONS = {
-    "report": "write_report",
-    "script": "run",
-}  # of commands with other names
+FUNCTIONS = {"report": "write_report", "script": "run"}  # of commands with other names
 
 
 def page_text(name: str) -> str:
@@ -243,7 +230,7 @@ def page_text(name: str) -> str:
         "Exit codes": table(("code", "meaning"), [(f"`{code}`", text) for code, text in exits]),
         "Files": page.files and table(("file", "what it is"), [(f"`{file}`", text) for file, text in page.files]),
         "Examples": page.examples and examples(page),
-        "See also": "\n".join(f"- {link(other)}" for other in (*page.see, "troubleshooting.md")),
+        "See also": "\n".join(f"- {link(other)}" for other in (*page.see.split(), "troubleshooting.md")),
     }
     return (
         "\n\n".join(f"## {head}\n\n{text}" if head else str(text) for head, text in sections.items() if text) + "\n"

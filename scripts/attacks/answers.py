@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import importlib
 import os
 import re
 import resource
@@ -23,9 +25,14 @@ MEMORY_BYTES = 2**30  # what an answer may take beside what this process has
 OF_A_LINE = 4100  # the characters of the longest line of an error
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x9b]")
 BESIDE = ("note: ", "warning: ")  # how lines begin that may stand beside an error
-State = Mapping[
-    str, tuple[str, int, int]
-]  # of files by path: a hash of the content, the time of the last change, the mode
+# Of files by path: a hash of the content, the time of the last change, the mode.
+State = Mapping[str, tuple[str, int, int]]
+# What commands import on first use. Those of Ray are not among them.
+WARM = ["pandas", "tuner.cli.main", "tuner.study.study", "tuner.execution.in_process", "ruamel.yaml", "tomlkit"]
+APIS = ("run", "plan", "results", "report", "estimate", "optimize", "train", "export")
+WARM += [*(f"tuner.api.{name}" for name in APIS), "optuna", "psutil", "torch._dynamo", "sympy", "rich.live"]
+WARM += [f"tuner.workloads.{name}.workload" for name in ("graphsage", "gt_ssl", "kd_gat")]
+WARM += ["tuner.workloads.graphsage.model", "tuner.estimation.tracing.tracer", "plotly.graph_objects"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +81,16 @@ class Child:
     began: float
     seconds: float
     folder: Path
+
+
+def warm() -> None:
+    """Imports what children share, which are forked."""
+    import torch
+
+    for name in WARM:
+        importlib.import_module(name)
+    torch.set_num_threads(1)
+    gc.freeze()  # the clean-up after a trial then looks at what it leaves, as in a worker, and not at all of torch
 
 
 def forked(work: Callable[[], None], folder: Path, seconds: float = SECONDS, *, limited: bool = True) -> Child:

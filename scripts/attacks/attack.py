@@ -13,16 +13,13 @@ for an error, writes nothing outside its folders, and loses no finished result. 
 from __future__ import annotations
 
 import argparse
-import gc
-import importlib
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import torch
-
 from scripts.attacks import originals
+from scripts.attacks.answers import warm
 from scripts.attacks.environments import ENVIRONMENTS, environments
 from scripts.attacks.fuzz import fuzz, undamaged
 from scripts.attacks.killed import CASES
@@ -31,12 +28,6 @@ from scripts.attacks.misbehaving import ALONE, KINDS
 from scripts.attacks.tally import BAR, Tally
 from scripts.attacks.trials import WAYS, trials
 
-# What commands import on first use: children share it. Those of Ray are not among them.
-WARM = ["pandas", "tuner.cli.main", "tuner.study.study", "tuner.execution.in_process", "ruamel.yaml", "tomlkit"]
-APIS = ("run", "plan", "results", "report", "estimate", "optimize", "train", "export")
-WARM += [*(f"tuner.api.{name}" for name in APIS), "optuna", "psutil", "torch._dynamo", "sympy", "rich.live"]
-WARM += [f"tuner.workloads.{name}.workload" for name in ("graphsage", "gt_ssl", "kd_gat")]
-WARM += ["tuner.workloads.graphsage.model", "tuner.estimation.tracing.tracer", "plotly.graph_objects"]
 SECTIONS = {
     "undamaged": 0,
     "fuzz": 5000,
@@ -44,14 +35,6 @@ SECTIONS = {
     "trials": len(KINDS) + len(ALONE),
     "environments": len(ENVIRONMENTS),
 }
-
-
-def warm() -> None:
-    """Imports what children share, which are forked."""
-    for name in WARM:
-        importlib.import_module(name)
-    torch.set_num_threads(1)
-    gc.freeze()
 
 
 def attack(section: str, options: argparse.Namespace, place: Path, tally: Tally) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gc
 import json
 import os
 import signal
@@ -26,16 +25,13 @@ from typing import Any, Literal
 import psutil
 import torch
 
+import tuner
+from scripts.attacks.answers import warm
+from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
-from tuner.execution.in_process import InProcessExecutor
 from tuner.machine import safe_files
 from tuner.records import study_folder
-from tuner.search.configurations import configurations
-from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
-from tuner.study.study import run_study
-from tuner.workloads.lookup import find_workload
-from tuner.workloads.task import Selection
+from tuner.workloads.graphsage.workload import GraphSAGE
 
 Stage = Literal["before", "within", "after"]
 STAGES: tuple[Stage, ...] = ("before", "within", "after")
@@ -52,6 +48,13 @@ COMMAND = [sys.executable, "-m", "tuner"]
 RAY_AGENTS = ("ray::Dashboard", "ray::RuntimeEnv", "ray/dashboard/agent", "ray/_private/runtime_env/agent")
 
 
+class FewRatings(GraphSAGE):
+    """GraphSAGE on data that are there at once."""
+
+    def load_data(self, source: str, seed: int) -> RatingData:
+        return synthetic_ratings(40, 60, 1000)
+
+
 class Difference(Exception):
     """What a killed study has lost, doubled or changed."""
 
@@ -59,33 +62,14 @@ class Difference(Exception):
 def study(folder: Path) -> None:
     """Begins a study in this folder, or goes on with the one there is; its table is written after every trial."""
     study_folder.CSV_SECONDS, study_folder.CSV_ROWS = 0, sys.maxsize
-    workload = find_workload("graphsage")
+    options: dict[str, Any] = {"workload": FewRatings, "in_process": True, "report": False}
+    if (folder / "study.json").exists():
+        tuner.run(resume=folder, **options)
+        return
     listed = [{"epochs": 2, "batch_size": 500, **values} for values in LISTED]
-    where = {"resume": str(folder)} if (folder / "study.json").exists() else {"output": str(folder)}
-    run_study(
-        Selected(
-            [
-                Selection(
-                    workload,
-                    lambda: synthetic_ratings(40, 60, 1000),
-                    configurations(listed, workload.hyperparameters),
-                )
-            ],
-            Settings(
-                device="cpu",
-                model_memory_gb=1.5,  # estimates come with times of earlier studies, by which trials would start
-                gpu_memory_buffer_gb=0,
-                max_workers=1,
-                threads=1,
-                checkpoint_seconds=0,
-                report=False,
-                **where,
-            ),
-            label="crash",
-            command="scripts/benchmark crash_study",
-        ),
-        InProcessExecutor(),
-    )
+    options |= {"config": listed, "device": "cpu", "gpu_memory_buffer_gb": 0, "threads": 1, "checkpoint_seconds": 0}
+    # Estimates come with times of earlier studies, by which trials would start.
+    tuner.run(output=folder, model_memory_gb=1.5, **options)
 
 
 def in_child(work: Callable[[], None]) -> int:
@@ -256,8 +240,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=1, metavar="N", help="only every Nth write (default 1)")
     options = parser.parse_args()
-    torch.set_num_threads(1)  # children are forked
-    gc.freeze()  # the clean-up after a trial then looks at what it leaves, as in a worker, and not at all of torch
+    warm()
     try:
         print(f"{writes(options.every)}: nothing lost, nothing doubled, results equal")
     except Difference as error:

@@ -241,17 +241,8 @@ def _one(name: str, way: str, top: Path, original: Path, tally: Tally) -> None:
     try:
         ENVIRONMENTS[name](one)
         before = state(top, ("home", "tmp", "small", "other", "t"))
-        words = [
-            sys.executable,
-            "-m",
-            "tuner",
-            *WORDS,
-            "--data",
-            one.data,
-            *(RAY if way == "ray" else CHILD),
-            "--output",
-            one.output,
-        ]
+        words = [sys.executable, "-m", "tuner", *WORDS, "--data", one.data, *(RAY if way == "ray" else CHILD)]
+        words += ["--output", one.output]
         answer = run_apart(_shell(one, words), one.work, one.variables, SECONDS)
         faults = [fault for fault in answer.faults() if not (name == "broken-pipe" and "stderr" in fault)]
         faults += (

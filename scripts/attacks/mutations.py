@@ -26,45 +26,14 @@ HOSTILE = [
     *("[" * 500 + "]" * 500, "[" * DEEP + "]" * DEEP, '{"a":' * 3000 + "1" + "}" * 3000),
 ]
 IN_YAML = [
-    "&a [*a]",
-    "*missing",
-    "!!python/object/apply:os.system [touch victim]",
-    "!!binary x",
-    ".inf",
-    ".nan",
-    "? x",
+    *("&a [*a]", "*missing", "!!python/object/apply:os.system [touch victim]", "!!binary x", ".inf", ".nan", "? x"),
+    *("2026-13-45", "{<<: [*a]}", "0x" + "f" * 500, "1:2:3", "~", "|\n  x", "!!set {a, b}", "!x y", "=", "012"),
 ]
-IN_YAML += ["2026-13-45", "{<<: [*a]}", "0x" + "f" * 500, "1:2:3", "~", "|\n  x", "!!set {a, b}", "!x y", "=", "012"]
 IN_TOML = ["inf", "nan", "2026-01-01T00:00:00", "'''x'''", "{a = 1}", "0b1", "1979-05-27", "{}", "[{}]"]
 IN_TEXT = [
-    "",
-    "-1",
-    "1e400",
-    "nan",
-    "inf",
-    "9" * 401,
-    "x" * 100_000,
-    "\0",
-    "\ufeff",
-    "=1+1",
-    '"',
-    '""',
-    "1.5.5",
-    "٣",
-    "0x10",
-]
-IN_TEXT += [
-    "../../victim",
-    "\x1b]0;t\x07",
-    "-",
-    "99999999999999999999",
-    "2147483648",
-    "1_0",
-    " ",
-    "True",
-    "1e3",
-    "-0",
-    "1,5",
+    *("", "-1", "1e400", "nan", "inf", "9" * 401, "x" * 100_000, "\0", "\ufeff", "=1+1", '"', '""', "1.5.5", "٣"),
+    *("0x10", "../../victim", "\x1b]0;t\x07", "-", "99999999999999999999", "2147483648", "1_0", " ", "True"),
+    *("1e3", "-0", "1,5"),
 ]
 
 
@@ -94,10 +63,10 @@ def values(content: bytes, suffix: str, draw: random.Random) -> tuple[bytes, str
         if suffix == ".jsonl":
             rows = text.splitlines(keepends=True)
             place = draw.randrange(len(rows))
-            rows[place] = tree(json.loads(rows[place]), HOSTILE, _json, draw) + "\n"
+            rows[place] = tree(json.loads(rows[place]), HOSTILE, json.dumps, draw) + "\n"
             return "".join(rows).encode(errors="surrogatepass"), f"a value of line {place + 1}"
         if suffix == ".json":
-            return tree(json.loads(text), HOSTILE, _json, draw).encode(errors="surrogatepass"), "a value"
+            return tree(json.loads(text), HOSTILE, json.dumps, draw).encode(errors="surrogatepass"), "a value"
         if suffix in (".yaml", ".yml"):
             changed = tree(yaml.safe_load(text), HOSTILE + IN_YAML * 2, yaml.safe_dump, draw)
             return changed.encode(errors="surrogatepass"), "a value"
@@ -107,10 +76,6 @@ def values(content: bytes, suffix: str, draw: random.Random) -> tuple[bytes, str
         return cells(text, draw).encode(errors="surrogatepass"), "a cell"
     except (ValueError, RecursionError, TypeError, IndexError, yaml.YAMLError, AttributeError, OverflowError):
         return some_bytes(content, suffix, draw)
-
-
-def _json(content: object) -> str:
-    return json.dumps(content)
 
 
 def tree(content: Any, hostile: list[str], dump: Callable[[Any], str], draw: random.Random) -> str:
@@ -231,45 +196,12 @@ def replaced(content: bytes, draw: random.Random) -> bytes:
 
 BYTES = (flipped, cut, without_a_part, doubled_part, inserted, other_number, recoded, replaced)
 INSERTED = (
-    b"\0",
-    b"\xff\xfe",
-    b"\xc3",
-    b"\xed\xa0\x80",
-    b"\r",
-    b"\x1b]0;t\x07",
-    b"'",
-    b'"',
-    b"\n",
-    b"\t",
-    b": ",
-    b"- ",
-)
-INSERTED += (
-    b"&a ",
-    b"*a",
-    b"{" * 3000,
-    b"[" * 3000,
-    b"%",
-    b"#",
-    b"\\",
-    b"e999",
-    b"_",
-    b"\xe2\x80\xae",
-    b"\x85",
+    *(b"\0", b"\xff\xfe", b"\xc3", b"\xed\xa0\x80", b"\r", b"\x1b]0;t\x07", b"'", b'"', b"\n", b"\t", b": ", b"- "),
+    *(b"&a ", b"*a", b"{" * 3000, b"[" * 3000, b"%", b"#", b"\\", b"e999", b"_", b"\xe2\x80\xae", b"\x85"),
     b"a" * 300_000,
 )
 NUMBERS = (
-    b"1e400",
-    b"-1",
-    b"NaN",
-    b"Infinity",
-    b"9" * 401,
-    b"9" * 5000,
-    b"99999999999",
-    b"0",
-    b"1.5",
-    b"1e-400",
-    b"",
+    *(b"1e400", b"-1", b"NaN", b"Infinity", b"9" * 401, b"9" * 5000, b"99999999999", b"0", b"1.5", b"1e-400", b""),
     b"2147483648",
 )
 

@@ -21,19 +21,8 @@ SECONDS = 600.0
 LINE = 1000  # the characters that one trial's error may have in the terminal
 GOOD_EVERY = 5
 WAYS = {"child": ("--max-workers", "1"), "ray": ("--max-workers", "2")}
-FIXED = [
-    "--memory-gb",
-    "2",
-    "--gpu-memory-buffer-gb",
-    "0",
-    "--metric",
-    "score",
-    "--direction",
-    "max",
-    "--backoff",
-    "0.1",
-]
-FIXED += ["--device", "cpu", "--threads", "1", "--max-attempts", "1", "--trial-timeout", "60"]
+FIXED = ["--memory-gb", "2", "--gpu-memory-buffer-gb", "0", "--metric", "score", "--direction", "max"]
+FIXED += ["--backoff", "0.1", "--device", "cpu", "--threads", "1", "--max-attempts", "1", "--trial-timeout", "60"]
 ONE_STUDY = "in one study"
 
 

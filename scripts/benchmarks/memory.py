@@ -268,13 +268,6 @@ def rows_on_card(steps: Sequence[Step], truths_path: Path | None, *, cap: bool) 
 
 @click.command(help=__doc__)
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True)
-@click.option(
-    "--half",
-    type=click.Choice(["all", "seen", "unseen"]),
-    default="all",
-    show_default=True,
-    help="Steps by a hash of their name: the half from which rules are made, or the one that only judges them.",
-)
 @click.option("--only", multiple=True, metavar="NAME", help="Steps whose name has this in it; may be repeated.")
 @click.option("--limit", type=click.IntRange(1), help="The first so many steps.")
 @click.option("--cap", is_flag=True, help="CUDA: run each step under a cap of its uncalibrated need, too.")
@@ -286,26 +279,15 @@ def rows_on_card(steps: Sequence[Step], truths_path: Path | None, *, cap: bool) 
 )
 @click.pass_context
 def main(
-    ctx: click.Context,
-    device: str,
-    half: str,
-    only: tuple[str, ...],
-    limit: int | None,
-    cap: bool,
-    truths_path: Path | None,
+    ctx: click.Context, device: str, only: tuple[str, ...], limit: int | None, cap: bool, truths_path: Path | None
 ) -> None:
     if device == "cpu" and (cap or truths_path):
         raise click.UsageError("--cap and --truths are for --device cuda")
     if device == "cuda" and (reason := no_gpu()):
         raise click.UsageError(reason)
-    steps = [
-        step
-        for step in read_steps()
-        if (half == "all" or step.is_seen == (half == "seen"))
-        and (not only or any(part in step.name for part in only))
-    ][:limit]
+    steps = [step for step in read_steps() if not only or any(part in step.name for part in only)][:limit]
     if not steps:
-        chosen = " ".join(["--half", half, *(f"--only {part}" for part in only)])
+        chosen = " ".join(f"--only {part}" for part in only)
         raise click.UsageError(f"{chosen}: memory_steps.csv has no such step")
     place: Literal["cpu", "emulated", "real"] = card_kind() if device == "cuda" else "cpu"
     bars = CUDA_BARS if device == "cuda" else CPU_BARS

@@ -107,11 +107,7 @@ class GIN(nn.Module):
         self.layers = nn.ModuleList(
             GINConv(
                 nn.Sequential(
-                    nn.Linear(width, hidden),
-                    nn.BatchNorm1d(hidden),
-                    nn.ReLU(),
-                    nn.Linear(hidden, hidden),
-                    nn.ReLU(),
+                    nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU()
                 )
             )
             for width in [sizes["features"]] + [hidden] * (sizes["layers"] - 1)

@@ -7,7 +7,6 @@ that all are about the same step. Models that are no workload's are plain torch 
 from __future__ import annotations
 
 import csv
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -73,11 +72,6 @@ class Step:
         """Why it cannot be measured on the CPU, an emulated or a real card; empty if it can."""
         where, _, reason = self.excluded.partition(": ")
         return reason if where == place else ""
-
-    @property
-    def is_seen(self) -> bool:
-        """Whether it is of the half that rules are made from; the other half only judges them."""
-        return hashlib.sha256(self.name.encode()).digest()[0] % 2 == 0
 
 
 def read_steps(path: Path = STEPS_FILE) -> list[Step]:

@@ -1,190 +1,58 @@
-"""What a study costs beside its trials, with trials that do nothing but wait.
+"""What a study costs beside its trials: scripts/benchmark overhead [PART ...] [--trials N ...].
 
-    sleep    12 trials of 3 s, two at a time: from Ray being ready to the last row, against 18 s (bar 1.12 times)
-    trivial  200 trials that end at once, two at a time: seconds for each, after the workers are warm (bar 0.02 s),
-             and what the driver computes of them (bar 0.003 s); `scripts/benchmark driver` runs more of them
-    mixed    40 trials of 0.3 s with shares of 0.2 to 0.9 on two declared GPUs, against the shortest possible time
-             (bar 2.5 times)
+    sleep    12 trials of 3 s, two at a time: from the first trial's start to the last one's end (bar 1.12 times 18 s)
+    trivial  200 trials that end at once, two at a time: from the first one's end (bar 0.02 s a trial)
     small    4 trials of 0.1 s that import no torch, in the study's process: from the command to its exit (bar 3 s)
     optuna   16 trials of 0.1 s of an Optuna study, in the study's process, against study.optimize (bar 1.5 times)
+    given    the driver's CPU time, bytes and memory for a trivial trial of a random search with memory given (bar
+             3 ms and 2 KB)
+    learned  the same with learned footprints (bar 5 ms)
+    tpe      the same for a live search, beside Optuna's own loop with sqlite (bar its CPU)
 
-Everything but the trials is real: Ray, its workers, the loop, the journal and the table. Exits with 1 if a bar is
-missed.
+Of the last three each study has ``--trials`` trials. These are answered at once, without processes; all else is real:
+select, plan, loop, policies, journal and table. A trial of the longest study may cost 1.5 times one of 1,000. Exits
+with 1 if a bar is missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, redirect_stdout
+from collections import deque
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor, nn
+import optuna
+import psutil
 
-from scripts.benchmarks.packing import shortest_possible
-from tuner.decisions.events import Event, Opened, Reported
-from tuner.decisions.packer import Packer
-from tuner.decisions.plan import Plan, make_plan
-from tuner.decisions.policies import Engine
-from tuner.decisions.retry import Retrying, RetryPolicy
-from tuner.decisions.state import State
-from tuner.execution.loop import StudyLoop
-from tuner.execution.ray_executor import RayExecutor, Worker
-from tuner.hyperparameters import Hyperparameter
-from tuner.integrations.trackers.adapter import Trackers
-from tuner.machine.devices import ram_device
-from tuner.machine.peak import PeakMeter
-from tuner.objective import Objective
-from tuner.records.study_folder import StudyFolder
-from tuner.reporting.console import make_console
-from tuner.reporting.progress import StudyProgress
-from tuner.study.recorder import Recorder
-from tuner.trial import GB, Config, Device, MemoryEstimate, Request, Trial
-from tuner.workloads.base import Batch, Split, Workload
-from tuner.workloads.task import TrainingTask
+import tuner
+from tuner.execution.executor import Executor, ExecutorEvent
+from tuner.machine.devices import DeviceChoice
+from tuner.optuna import optimize
+from tuner.records.journal import read_attempts
+from tuner.spec.settings import Settings
+from tuner.study.select import select
+from tuner.study.study import run_study
+from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome, Placement
 
-
-class Waiting(Workload):
-    """Waits for so many seconds, in one step of one epoch."""
-
-    name: ClassVar[str] = "waiting"
-    metric: ClassVar[str] = "val_loss"
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
-        "lr": Hyperparameter(0.1, 0, 10, ""),
-        "weight_decay": Hyperparameter(0.0, 0, 1, ""),
-        "epochs": Hyperparameter(1, 1, 1, ""),
-        "seconds": Hyperparameter(0.0, 0, 100, ""),
-    }
-
-    def load_data(self, source: str, seed: int) -> Any:
-        return None
-
-    def build_model(self, config: Config, data: Any) -> nn.Module:
-        return nn.Linear(1, 1)
-
-    def batches(self, config: Config, data: Any) -> Iterator[Batch]:
-        time.sleep(config["seconds"])
-        yield (torch.ones(1, 1),)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return model(batch[0]).square().mean()
-
-    def evaluate(self, model: nn.Module, data: Any, split: Split) -> dict[str, float]:
-        return {"loss": 1.0}
-
-
-class DeclaredWorker(Worker):
-    """A worker of a GPU that is only declared: it computes on the CPU, and has no context to make."""
-
-    def prepare(self, device: Device, threads: int) -> PeakMeter:
-        self.device = ram_device()
-        return super().prepare(self.device, threads)
-
-
-class DeclaredGpus(RayExecutor):
-    """Ray with GPUs that are only declared."""
-
-    worker_class = DeclaredWorker
-
-
-class Clock(Recorder):
-    """The study's recorder, which also looks at the clock, and at what this process has computed."""
-
-    first: float | None = None
-    began = ended = 0.0
-
-    def hear(self, state: State, event: Event) -> None:
-        if isinstance(event, Reported) and self.first is None:
-            self.first, self.began = time.perf_counter(), time.process_time()
-        super().hear(state, event)
-
-    def append(self, *arguments: Any) -> None:
-        super().append(*arguments)
-        self.ended = time.process_time()
-
-
-def requests(seconds: Sequence[float], shares: Sequence[float], device_bytes: int) -> list[Request]:
-    """A trial for each; the footprint is its share of the device."""
-    found = []
-    for number, (wait, share) in enumerate(zip(seconds, shares, strict=True)):
-        config = {"lr": 0.1, "weight_decay": 0.0, "epochs": 1, "seconds": wait}
-        need = int(share * device_bytes)
-        trial = Trial(f"t{number:04d}", "waiting", str(number), config, 0)
-        found.append(Request(trial, MemoryEstimate("given", context_bytes=need), need))
-    return found
-
-
-def run(
-    trials: list[Request], devices: Sequence[Device], executor: RayExecutor, **limits: int
-) -> tuple[Clock, float]:
-    """Runs the trials; returns the clock, and the seconds from Ray being ready to the last row."""
-    plan = make_plan(devices, [trial.need_bytes for trial in trials], packing="per-trial", buffer_bytes=0, **limits)
-    with tempfile.TemporaryDirectory() as folder, closing(executor):
-        executor.prepare(devices)
-        executor.wait()
-        began = time.perf_counter()
-        objectives = {"waiting": Objective("val_loss")}
-        study = StudyFolder(Path(folder) / "study", objectives)
-        clock = Clock(
-            study,
-            len(trials),
-            trials,
-            StudyProgress(make_quiet(), len(trials), [], objectives, 1),
-            Trackers(),
-        )
-        executor.open({"waiting": TrainingTask(Waiting(), None)}, plan, None)
-        packer = Packer()
-        course = Engine(State(), [Retrying(RetryPolicy(), lambda *_: None), packer])
-        loop = StudyLoop(course, packer, executor, clock)
-        loop.take(Opened(plan, tuple(trials)))
-        loop.run()
-        clock.close("")
-        assert {row.status for row in study.rows()} == {"completed"}, study.rows()[0].error
-        return clock, time.perf_counter() - began
-
-
-def make_quiet() -> Any:
-    console = make_console()
-    console.quiet = True
-    return console
-
-
-def sleep() -> bool:
-    _, took = run(requests([3.0] * 12, [0.2] * 12, 4 * GB), [machine()], RayExecutor(), max_workers=2)
-    return say("sleep", f"{took:.1f} s against 18 s", took / 18, 1.12)
-
-
-def trivial() -> bool:
-    clock, took = run(requests([0.0] * 200, [0.2] * 200, 4 * GB), [machine()], RayExecutor(), max_workers=2)
-    assert clock.first
-    warm, computed = (time.perf_counter() - clock.first) / 200, (clock.ended - clock.began) / 200
-    met = say("computed", "s of the driver's CPU each", computed, 0.003)
-    return say("trivial", f"{warm:.4f} s each ({took:.1f} s in all, with the workers' start)", warm, 0.02) and met
-
-
-def mixed() -> bool:
-    draw = random.Random(0)
-    shares = [draw.choice([0.2, 0.3, 0.5, 0.7, 0.9]) for _ in range(40)]
-    # Two cores each: with more of them more workers start than the real cores can warm up in the time.
-    gpus = [Device("", "cuda", index, "declared", 16 * GB, 16 * GB, 2, f"GPU-{index}") for index in range(2)]
-    trials = requests([0.3] * 40, shares, 16 * GB)
-    plan: Plan = make_plan(gpus, [trial.need_bytes for trial in trials], packing="per-trial", buffer_bytes=0)
-    ideal = shortest_possible(trials, plan, lambda _: 0.3)
-    clock, took = run(trials, gpus, DeclaredGpus(caps=False))
-    assert clock.first
-    warm = time.perf_counter() - clock.first
-    text = f"{took:.1f} s against {ideal:.1f} s ({warm:.1f} s from the first trial's start)"
-    return say("mixed", text, took / ideal, 2.5)
-
-
+LOSS: Mapping[str, Any] = {"metric": "loss", "direction": "minimize"}
+DRIVER: Mapping[str, Mapping[str, object]] = {
+    "given": {"search": "random", "memory_gb": 0.3},
+    "learned": {"search": "random"},
+    "tpe": {"search": "tpe", "memory_gb": 0.3},
+}
+BARS = {"given": 3.0, "learned": 5.0}  # milliseconds
+MOST_BYTES, FLAT = 2048, 1.5
+KEYS = ("a", "b", "c", "d")
 SMALL = """
 import time, tuner
 def train(config):
@@ -195,6 +63,40 @@ if __name__ == "__main__":
     import sys
     assert "torch" not in sys.modules
 """
+
+
+def say(name: str, text: str, value: float, bar: float) -> bool:
+    """Prints a figure beside its bar; returns whether it is met."""
+    print(f"{name:<8} {value:7.3f} (bar {bar:g}): {text}", flush=True)
+    return value <= bar
+
+
+def wait(config: Mapping[str, Any]) -> None:
+    """A trial that does nothing but wait."""
+    time.sleep(config["seconds"])
+    tuner.report(loss=1.0)
+
+
+def two_at_a_time(trials: int, seconds: float, since: str) -> float:
+    """The seconds from the first ``started_at`` or ``ended_at`` to the last trial's end."""
+    listed = [{"name": str(number), "seconds": seconds} for number in range(trials)]
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(Nowhere()):
+        output = Path(folder) / "study"
+        options: dict[str, Any] = {"memory_gb": 0.8, "gpu_memory_buffer_gb": 0, "max_workers": 2, "report": False}
+        tuner.run(wait, config=listed, device="cpu", output=output, **LOSS, **options)
+        lines = [attempt.to_line() for attempt in read_attempts(output / "attempts.jsonl")[0]]
+    assert {line["status"] for line in lines} == {"completed"}, lines[0]["error"]
+    return float(max(line["ended_at"] for line in lines) - min(line[since] for line in lines))
+
+
+def sleep() -> bool:
+    took = two_at_a_time(12, 3.0, "started_at")
+    return say("sleep", f"{took:.1f} s against 18 s", took / 18, 1.12)
+
+
+def trivial() -> bool:
+    took = two_at_a_time(200, 0.0, "ended_at")
+    return say("trivial", f"s each, {took:.1f} s in all", took / 200, 0.02)
 
 
 def small() -> bool:
@@ -214,45 +116,129 @@ def waiting_objective(trial: Any) -> float:
 
 
 def suggestions() -> bool:
-    import optuna  # the users' programs import both before they begin
-
-    from tuner.optuna import optimize
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
     theirs, ours = (optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0)) for _ in range(2))
     began = time.perf_counter()
     theirs.optimize(waiting_objective, n_trials=16)
     between = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(Nowhere()):
         optimize(ours, waiting_objective, 16, in_process=True, memory_gb=1, output=f"{folder}/study")
     took, alone = time.perf_counter() - between, between - began
     assert theirs.best_params == ours.best_params
     return say("optuna", f"{took:.1f} s against {alone:.1f} s", took / alone, 1.5)
 
 
-def machine() -> Device:
-    return Device("", "cpu", 0, "this machine", 4 * GB, 4 * GB, 2)
+class Nowhere(io.StringIO):
+    """Takes what is printed, and keeps nothing."""
+
+    def write(self, text: str) -> int:
+        return len(text)
 
 
-def say(name: str, text: str, figure: float, bar: float) -> bool:
-    print(f"{name:<8} {figure:7.3f} (bar {bar:g}): {text}", flush=True)
-    return figure <= bar
+class Reading(NamedTuple):
+    """What this process has taken so far."""
+
+    seconds: float
+    written: int
+    resident: int
+
+
+def read() -> Reading:
+    counters = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return Reading(time.process_time(), int(counters["wchar"]), psutil.Process().memory_info().rss)
+
+
+class Answering(Executor):
+    """Answers each trial at once, with a peak that varies, and reads what the driver took from first to last."""
+
+    def __init__(self, trials: int) -> None:
+        super().__init__()
+        self.trials, self.readings = trials, list[Reading]()
+        self._events = deque[ExecutorEvent]()
+        self._draw = random.Random(0)
+
+    def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
+        return (Device("", "cpu", 0, "this machine", 64 * GB, 64 * GB, 2),)
+
+    def submit(self, placement: Placement) -> None:
+        if not self.readings:
+            self.readings.append(read())
+        trial, peak = placement.trial, int((300 + 40 * self._draw.random()) * MB)
+        metrics = {"loss": loss(trial.config)}
+        reports = (EpochReport(trial.trial_id, 0, 0, {}, 280 * MB), EpochReport(trial.trial_id, 1, 0, metrics, peak))
+        ended = Outcome(trial, "completed", placement, metrics, 1, 0.01, peak)
+        self._events += [(one, bytes) for one in (Began(trial.trial_id, os.getpid(), 0.0), *reports, ended)]
+
+    def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
+        event, weights = self._events.popleft()
+        self.trials -= isinstance(event, Outcome)
+        if not self.trials and not self._events:
+            self.readings.append(read())
+        return [(event, weights)]
+
+
+def loss(config: Mapping[str, object]) -> float:
+    return sum((float(str(config[key])) - 0.3) ** 2 for key in KEYS)
+
+
+def train(config: Mapping[str, object]) -> None:
+    """Stands for a user's function, which the executor does not call."""
+
+
+def answered(part: str, trials: int) -> tuple[float, Reading]:
+    """Runs a study; returns the seconds before its first trial, and what all its trials took."""
+    space = {key: {"uniform": [0, 1]} for key in KEYS}
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(Nowhere()):
+        options = {"workload": train, "space": space, "num_samples": trials, **LOSS, **DRIVER[part]}
+        settings = Settings(**options, output=f"{folder}/study", report=False)
+        executor, began = Answering(trials), read()
+        tempfile.tempdir = folder  # where studies look for the promises of others
+        run_study(select(settings, from_python=True), executor)
+        tempfile.tempdir = None
+    first, last = executor.readings
+    return first.seconds - began.seconds, Reading(*(now - before for now, before in zip(last, first, strict=True)))
+
+
+def of_optuna(trials: int) -> float:
+    """The CPU milliseconds of a trial in Optuna's own loop with sqlite."""
+    with tempfile.TemporaryDirectory() as folder:
+        sampler = optuna.samplers.TPESampler(seed=0)
+        alone = optuna.create_study(storage=f"sqlite:///{folder}/optuna.db", sampler=sampler)
+        began = time.process_time()
+        alone.optimize(lambda trial: loss({key: trial.suggest_float(key, 0, 1) for key in KEYS}), n_trials=trials)
+        return (time.process_time() - began) / trials * 1e3
+
+
+def measure(part: str, trials: int) -> tuple[float, bool]:
+    """Prints a line; returns the milliseconds of a trial, and whether it meets the bars."""
+    planning, took = answered(part, trials)
+    each, written, grown = took.seconds / trials * 1e3, took.written / trials, took.resident / MB
+    bar = BARS[part] if part in BARS else of_optuna(trials)
+    text = (
+        f"ms of CPU; {trials:,} trials, {written:.0f} B each, {grown:.0f} MB more, {planning:.1f} s before the first"
+    )
+    return each, say(part, text, each, bar) and written <= MOST_BYTES
+
+
+def driver(part: str, trials: list[int]) -> bool:
+    """Whether studies of so many trials meet the bars, and their trials cost the same in all."""
+    results = {number: measure(part, number) for number in trials}
+    first, last = (results[number][0] for number in (min(trials, key=lambda n: abs(n - 1000)), max(trials)))
+    flat = part == "tpe" or last <= FLAT * first  # Optuna's sampler goes through all trials
+    return flat and all(met for _, met in results.values())
 
 
 def main() -> int:
-    parts = {
-        "sleep": sleep,
-        "trivial": trivial,
-        "mixed": mixed,
-        "small": small,
-        "optuna": suggestions,
-    }
+    parts = {"sleep": sleep, "trivial": trivial, "small": small, "optuna": suggestions}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     # Python 3.11's argparse refuses an empty list where there are choices.
     parser.add_argument("parts", nargs="*", metavar="PART", help="which; all without any")
-    chosen = parser.parse_args().parts or list(parts)
+    parser.add_argument("--trials", nargs="+", type=int, default=[1000, 10_000], metavar="N", help="of the driver's")
+    options = parser.parse_intermixed_args()
+    parts |= {part: partial(driver, part, options.trials) for part in DRIVER}
+    chosen = options.parts or list(parts)
     if unknown := set(chosen) - set(parts):
         parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(parts)}")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     met = [parts[name]() for name in chosen]
     return 0 if all(met) else 1
 

@@ -111,11 +111,7 @@ def guessed(folder: str) -> int:
     return sum(result.error is None for result in tuned.fit())
 
 
-STUDIES = {
-    "one by one": one_by_one,
-    f"guessed: gpu={GUESS} for each trial, Ray Tune": guessed,
-    "tuner": with_tuner,
-}
+STUDIES = {"one by one": one_by_one, f"guessed: gpu={GUESS} for each trial, Ray Tune": guessed, "tuner": with_tuner}
 
 
 @dataclass(frozen=True)

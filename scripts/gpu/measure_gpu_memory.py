@@ -9,6 +9,7 @@ nothing else may use the GPU meanwhile. The table is written at the end, and onl
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ import click
 from scripts.benchmarks.memory_models import Step, read_steps, run
 from tuner.machine.caps import capped, is_out_of_memory
 from tuner.machine.holders import held_here
+from tuner.machine.safe_files import replace_file
 from tuner.trial import Device
 
 # Torch numbers devices by speed unless told otherwise, NVML by their place on the bus.
@@ -185,24 +187,12 @@ def read_table(path: Path) -> list[Measured]:
 
 def write_table(path: Path, rows: Sequence[Measured]) -> None:
     """Writes all rows, or leaves the file as it was."""
-    partial = _partial(path)
-    with partial.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Measured)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-    partial.replace(path)
-
-
-def write_snapshot(path: Path, content: dict[str, Any]) -> None:
-    """Writes a recording in few bytes, or leaves the file as it was."""
-    partial = _partial(path)
-    partial.write_text(json.dumps(content, separators=(",", ":")))
-    partial.replace(path)
-
-
-def _partial(path: Path) -> Path:
+    file = io.StringIO()
+    writer = csv.DictWriter(file, [field.name for field in fields(Measured)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return path.with_name(f".{path.name}.{os.getpid()}")
+    replace_file(path, file.getvalue().encode())
 
 
 def no_gpu() -> str | None:
@@ -270,7 +260,7 @@ def main(ctx: click.Context, output: Path, snapshot: str | None, only: tuple[str
     recordings = [in_new_process(record, step) for step in recorded]
     write_table(output, rows)
     for recording in recordings:
-        write_snapshot(output.with_name(SNAPSHOT), recording)
+        replace_file(output.with_name(SNAPSHOT), json.dumps(recording, separators=(",", ":")).encode())
     click.echo(f"{len(rows)} steps: {output}")
 
 

@@ -181,12 +181,6 @@ def test_the_first_step_of_each_model_is_estimated_for_a_gpu(model: str) -> None
     assert estimate(row).reserved_bytes > 2 * 32 * MB
 
 
-def test_the_halves_are_about_as_large_and_both_have_most_models() -> None:
-    halves = [[step for step in read_steps() if step.is_seen is seen] for seen in (True, False)]
-    assert min(map(len, halves)) > 0.4 * len(read_steps())
-    assert min(len({step.model for step in half}) for half in halves) > 0.8 * len({*WORKLOADS, *MODELS})
-
-
 def test_a_step_is_excluded_only_where_its_row_says_so() -> None:
     step = Step("gat", "gat", {}, "emulated: masks")
     assert (step.why_not("emulated"), step.why_not("real"), step.why_not("cpu")) == ("masks", "", "")
