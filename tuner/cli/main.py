@@ -13,7 +13,7 @@ from dataclasses import asdict
 import click
 
 from tuner.cli.help import PROGRAM, CommandGroup, GroupedCommand, told
-from tuner.cli.options import chosen, options
+from tuner.cli.options import add_options, chosen
 from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, one_line, printable, spelled
 from tuner.records.attempts import CONFIG, write_rows
 from tuner.records.checking import in_json
@@ -65,27 +65,33 @@ def _log_decisions(ctx: click.Context, parameter: click.Parameter, debug: bool) 
 
 def command(
     spec: type[Options] = Options, *printing: str, phase: str = "importing"
-) -> Callable[[Callable[..., object]], click.Command]:
-    """A command with the options of a specification, those of how it prints, and ``--debug``."""
+) -> Callable[[Callable[..., int | None]], click.Command]:
+    """A command with the options of a specification, those of how it prints, and ``--debug``.
 
-    def decorate(function: Callable[..., object]) -> click.Command:
+    The function gets the checked options, and by name how to print. It returns the exit code; None is 0.
+    """
+
+    def decorate(function: Callable[..., int | None]) -> click.Command:
         @functools.wraps(function)
-        def begun(*arguments: object, **given: object) -> object:
+        def begun(ctx: click.Context, /, **words: object) -> None:
             phases.begin(phase)
-            return function(*arguments, **given)
+            others = {name: value for name, value in words.items() if name not in spec.model_fields}
+            if others.get("as_json") and others.get("as_csv"):
+                raise both_given("as_json", "as_csv")
+            ctx.exit(function(chosen(ctx, spec), **others) or 0)
 
         made = click.pass_context(begun)
         debug = "Show the traceback of an error, and of a study each decision and its numbers."
         made = click.option("--debug", is_flag=True, expose_value=False, callback=_log_decisions, help=debug)(made)
         for name in reversed(printing):
             made = PRINTING[name](made)
-        return cli.command(cls=GroupedCommand)(options(spec)(made))
+        return cli.command(cls=GroupedCommand)(add_options(spec)(made))
 
     return decorate
 
 
 @command(Settings)
-def run(ctx: click.Context, /, **_: object) -> None:
+def run(settings: Settings) -> int:
     """Tune a workload and leave a CSV of results.
 
     As many trials run side by side as each device's memory has room for; the plan says how many, and why.
@@ -93,13 +99,13 @@ def run(ctx: click.Context, /, **_: object) -> None:
     """
     from tuner.api import run
 
-    ctx.exit(run.run_given(chosen(ctx, Settings)).exit_code)
+    return run.run_given(settings).exit_code
 
 
 @command(Settings)
 @click.argument("path", metavar="FILE.py|COMMAND")
 @click.argument("arguments", metavar="[-- ARGUMENTS]", nargs=-1, type=click.UNPROCESSED)
-def script(ctx: click.Context, /, path: str, arguments: tuple[str, ...], **_: object) -> None:
+def script(settings: Settings, path: str, arguments: tuple[str, ...]) -> int:
     """Tune a script or a command of your own.
 
     Each trial runs in a process of its own. Behind -- are the script's arguments, or the whole command such as
@@ -108,42 +114,39 @@ def script(ctx: click.Context, /, path: str, arguments: tuple[str, ...], **_: ob
     """
     from tuner.api import run
 
-    asked = chosen(ctx, Settings)
-    if asked.workload:
+    if settings.workload:
         raise both_given("workload", "script")
-    ctx.exit(run.run_given(asked.changed(workload=script_of([path, *arguments]).spec)).exit_code)
+    return run.run_given(settings.changed(workload=script_of([path, *arguments]).spec)).exit_code
 
 
 @command(EstimateOptions, "as_json", "as_csv")
-def estimate(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> None:
+def estimate(options: EstimateOptions, as_json: bool, as_csv: bool) -> None:
     """Say what training will take, without training.
 
     Of a workload's configurations; or, with MODEL.toml or options such as --model-embd, of a GPT-style transformer on
     a GPU, which need not be there.
     """
-    _check_formats(as_json, as_csv)
     from tuner.api import estimate
 
-    asked = chosen(ctx, EstimateOptions)
-    found = estimate.estimate.of(asked)
+    estimates = estimate.estimate.of(options)
     if as_json or as_csv:
-        _write_records([estimate.to_record(*named) for named in found], as_csv)
+        _write_records([estimate.to_record(*named) for named in estimates], as_csv)
     else:
         from tuner.reporting.plan_text import estimates_text
 
-        _say(estimates_text(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
-        if asked.snapshot:
+        _say(estimates_text(estimates, shutil.get_terminal_size().columns if sys.stdout.isatty() else None))
+        if options.snapshot:
             from tuner.reporting.texts import MEMORY_VIEWER
 
-            _say(f"snapshot: {asked.snapshot}, for PyTorch's memory viewer: {MEMORY_VIEWER}")
-        if config := estimate.transformer(asked):
+            _say(f"snapshot: {options.snapshot}, for PyTorch's memory viewer: {MEMORY_VIEWER}")
+        if config := estimate.transformer(options):
             from tuner.cli.print_plan import transformer_text
 
-            _say(transformer_text(config, found))
+            _say(transformer_text(config, estimates))
 
 
 @command(PlanOptions, "as_json")
-def plan(ctx: click.Context, /, as_json: bool, **_: object) -> None:
+def plan(options: PlanOptions, as_json: bool) -> None:
     """Show how a study would be packed, without running it.
 
     It also says how long the study would take. The devices are this machine's, GPUs that need not be there (--gpus),
@@ -152,35 +155,29 @@ def plan(ctx: click.Context, /, as_json: bool, **_: object) -> None:
     from tuner.api import capacity, plan
     from tuner.cli.print_plan import capacity_text, forecast_text
 
-    found = plan.plan.of(chosen(ctx, PlanOptions))
-    if as_json:
-        made = capacity.to_record(found) if isinstance(found, capacity.Capacity) else plan.to_record(found)
-        click.echo(json.dumps(made, indent=2))
+    planned = plan.plan.of(options)
+    if isinstance(planned, capacity.Capacity):
+        _print(capacity.to_record(planned) if as_json else spelled(capacity_text(planned), in_terminal))
     else:
-        text = capacity_text(found) if isinstance(found, capacity.Capacity) else forecast_text(found)
-        _say(spelled(text, in_terminal))
+        _print(plan.to_record(planned) if as_json else spelled(forecast_text(planned), in_terminal))
 
 
 @command(OptimizeOptions, "as_json")
-def optimize(ctx: click.Context, /, as_json: bool, **_: object) -> None:
+def optimize(options: OptimizeOptions, as_json: bool) -> None:
     """Find the largest batch that fits a device.
 
     It can also be written into configuration files.
     """
     from tuner.api import optimize
+    from tuner.cli.print_plan import optimization_text
 
-    asked = chosen(ctx, OptimizeOptions)
-    found = optimize.optimize.of(asked)
-    if as_json:
-        click.echo(json.dumps(optimize.to_record(found, in_terminal), indent=2))
-    else:
-        from tuner.cli.print_plan import optimization_text
-
-        _say(spelled(optimization_text(found, asked.dry_run), in_terminal))
+    sized = optimize.optimize.of(options)
+    text = optimization_text(sized, options.dry_run)
+    _print(optimize.to_record(sized, in_terminal) if as_json else spelled(text, in_terminal))
 
 
 @command(CalibrateOptions)
-def calibrate(ctx: click.Context, /, **_: object) -> None:
+def calibrate(options: CalibrateOptions) -> int:
     """Measure what configurations take, to correct later estimates.
 
     Each is trained for two epochs, and what it took is kept. The command prints the peak and the estimate of each,
@@ -188,13 +185,13 @@ def calibrate(ctx: click.Context, /, **_: object) -> None:
     """
     from tuner.api import estimate
 
-    table = estimate.calibrate.of(chosen(ctx, CalibrateOptions))
+    table = estimate.calibrate.of(options)
     _say(table.to_string(index=False))
-    ctx.exit(0 if (table.status == "completed").all() else 1)
+    return 0 if (table.status == "completed").all() else 1
 
 
 @command(TrainOptions)
-def train(ctx: click.Context, /, **_: object) -> None:
+def train(options: TrainOptions) -> None:
     """Train one configuration of a study again.
 
     It can be trained longer, on all the data, or to the same digits, as a study of this trial alone. The memory that
@@ -202,47 +199,43 @@ def train(ctx: click.Context, /, **_: object) -> None:
     """
     from tuner.api.train import train_again
 
-    train_again(chosen(ctx, TrainOptions), in_terminal)
+    train_again(options, in_terminal)
 
 
 @command(ResultsOptions, "as_json", "as_csv")
-def results(ctx: click.Context, /, as_json: bool, as_csv: bool, **_: object) -> None:
+def results(options: ResultsOptions, as_json: bool, as_csv: bool) -> None:
     """Show and compare the results of studies, also while they run.
 
     Each DIR is the folder of a study or holds such folders; without one, it is the study under results/ that was
     begun last.
     """
-    _check_formats(as_json, as_csv)
     from tuner.api import results
 
-    options = chosen(ctx, ResultsOptions)
-    found = results.side_by_side(options)
-    for note in found.notes:
-        _say(f"note: {note}", err=True)
+    shown = results.side_by_side(options)
+    _say_notes(shown.notes)
     if as_json or as_csv:
-        _write_records(found.records(), as_csv, found.names)
+        _write_records(shown.records(), as_csv, shown.names)
     else:
         from tuner.cli.print_results import print_results
 
-        print_results(make_console(), found, options.top)
+        print_results(make_console(), shown, options.top)
 
 
 @command(ReportOptions)
-def report(ctx: click.Context, /, **_: object) -> None:
+def report(options: ReportOptions) -> None:
     """Write a study as one HTML page: table, plots and memory.
 
     DIR is the study's folder; by default the newest one under results/.
     """
     from tuner.api import report
 
-    file, notes = report.write_page_of(chosen(ctx, ReportOptions))
-    for note in notes:
-        _say(f"note: {note}", err=True)
+    file, notes = report.write_page_of(options)
+    _say_notes(notes)
     _say(f"report: {file}")
 
 
 @command(ExportOptions)
-def export(ctx: click.Context, /, **_: object) -> None:
+def export(options: ExportOptions) -> None:
     """Export a study to an Optuna database.
 
     optuna-dashboard and other programs can read the Optuna study that is written. DIR is the study's folder; by
@@ -250,12 +243,12 @@ def export(ctx: click.Context, /, **_: object) -> None:
     """
     from tuner.api import export
 
-    for made in export.export.of(chosen(ctx, ExportOptions)):
-        _say(made.text())
+    for exported in export.export.of(options):
+        _say(exported.text())
 
 
 @command(Options, "as_json", phase="looking at this machine")
-def doctor(ctx: click.Context, /, as_json: bool) -> None:
+def doctor(_: Options, as_json: bool) -> int:
     """Check this machine for what would stand in a study's way.
 
     It says how to mend what it finds. It looks at Python, torch, GPUs and who holds their memory, Ray, memory, disks,
@@ -263,13 +256,13 @@ def doctor(ctx: click.Context, /, as_json: bool) -> None:
     """
     from tuner.health import doctor as health
 
-    found = health.doctor()
-    _say(json.dumps([asdict(finding) for finding in found], indent=2) if as_json else health.findings_text(found))
-    ctx.exit(1 if any(finding.level == "problem" for finding in found) else 0)
+    findings = health.doctor()
+    _print([asdict(finding) for finding in findings] if as_json else health.findings_text(findings))
+    return 1 if any(finding.level == "problem" for finding in findings) else 0
 
 
 @command(Options, "as_json", phase="looking at this machine")
-def status(ctx: click.Context, /, as_json: bool) -> None:
+def status(_: Options, as_json: bool) -> None:
     """List this machine's running studies and the memory they hold.
 
     It says what each has promised to its trials, and what other programs hold. Studies of other users, and those on
@@ -277,8 +270,18 @@ def status(ctx: click.Context, /, as_json: bool) -> None:
     """
     from tuner.health import status as health
 
-    found = health.status()
-    _say(json.dumps([asdict(study) for study in found], indent=2) if as_json else health.status_text(found))
+    devices = health.status()
+    _print([asdict(device) for device in devices] if as_json else health.status_text(devices))
+
+
+def _print(content: object) -> None:
+    """Prints a text, or anything else as JSON."""
+    _say(content if isinstance(content, str) else json.dumps(content, indent=2))
+
+
+def _say_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        _say(f"note: {note}", err=True)
 
 
 def _say(text: str, err: bool = False) -> None:
@@ -291,22 +294,17 @@ def _write_records(records: Sequence[Mapping[str, object]], as_csv: bool, names:
     if as_csv:
         _write_csv(records, names)
     else:
-
-        def written(record: Mapping[str, object]) -> dict[str, object]:
-            return in_json({name: encode(one) if name.startswith(CONFIG) else one for name, one in record.items()})
-
-        click.echo(json.dumps([written(record) for record in records], indent=2))
+        encoded = [
+            {name: encode(value) if name.startswith(CONFIG) else value for name, value in record.items()}
+            for record in records
+        ]
+        _print(list(map(in_json, encoded)))
 
 
 def _write_csv(rows: Sequence[Mapping[str, object]], names: Sequence[str] | None = None) -> None:
     """Writes rows without control characters, as a pipe may end in a terminal; there also without what it hides."""
     table = write_rows(rows, names)
     click.echo(printable(table) if sys.stdout.isatty() else table.translate(CONTROLS), nl=False)
-
-
-def _check_formats(as_json: bool, as_csv: bool) -> None:
-    if as_json and as_csv:
-        raise both_given("as_json", "as_csv")
 
 
 def main() -> None:

@@ -75,7 +75,7 @@ class SpecifiedOption(click.Option):
             parser.add_option(obj=self, opts=self.aliases, dest=self.name, action=action, nargs=self.nargs)
 
 
-def options(spec: type[Options]) -> Callable[[Command], Command]:
+def add_options(spec: type[Options]) -> Callable[[Command], Command]:
     """Adds the options of a specification to a command."""
     titles = spec.titles()
     order = list(dict.fromkeys(titles.values()))
