@@ -78,7 +78,7 @@ def writes_pages() -> None:
 def _studies_write_no_pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page takes half a second, and most tests of studies never look at it."""
     if "writes_pages" not in request.fixturenames:
-        monkeypatch.setattr("tuner.study.ending.write_report", lambda *_: None)
+        monkeypatch.setattr("tuner.study.show.write_report", lambda *_: None)
 
 
 @pytest.fixture(autouse=True, scope="session")

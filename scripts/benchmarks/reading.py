@@ -29,8 +29,8 @@ from tuner.reporting.console import make_console
 from tuner.reporting.page.document import REPORT
 from tuner.spec.settings import Settings
 from tuner.study.prepare import load, prepare
-from tuner.study.record import open_folder, to_record
 from tuner.study.select import select
+from tuner.study.study_json import open_folder, to_record
 from tuner.trial import GB, MB, EpochReport, Outcome, Placement, Request
 
 SPACE: dict[str, Any] = {

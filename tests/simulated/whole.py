@@ -29,8 +29,8 @@ from tuner.objective import Objective
 from tuner.spec.settings import Settings
 from tuner.study.execute import RunContext, execute
 from tuner.study.prepare import load, prepare
-from tuner.study.record import open_folder, to_record
 from tuner.study.select import select
+from tuner.study.study_json import open_folder, to_record
 from tuner.training.endings import told_again
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
 from tuner.trial import GB, Began, Device, EpochReport, Outcome, Placement, Trial
@@ -61,7 +61,7 @@ REPLAYED = tuple({*KINDS} - {"gp"})  # with one worker, a resume of these change
 # A thread and a process of git take longer than a study.
 QUICK = (
     patch("tuner.study.execute.recording", lambda *_: nullcontext()),
-    patch.multiple("tuner.study.record", git_revision=lambda _: "", versions=dict),
+    patch.multiple("tuner.study.study_json", git_revision=lambda _: "", versions=dict),
 )
 
 

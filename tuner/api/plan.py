@@ -27,7 +27,7 @@ from tuner.study.planning import estimate_requests, plan_requests, to_trials
 from tuner.study.prepare import Selected, Study, load, prepare
 from tuner.study.prerequisites import needed
 from tuner.study.searching import check_search, choose_searched, is_up_front, with_search
-from tuner.study.show_plan import left_out
+from tuner.study.show import left_out
 from tuner.trial import GB, Config, Device, Request, Trial, title
 from tuner.values import config_key
 from tuner.workloads.task import describe

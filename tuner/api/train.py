@@ -20,11 +20,11 @@ from tuner.spec.settings import Settings
 from tuner.spec.spelling import arguments
 from tuner.study.past_trial import PastTrial, find_trial
 from tuner.study.prepare import Selected
-from tuner.study.record import versions
 from tuner.study.repeat import load_best_call, program
 from tuner.study.result import StudyResult
 from tuner.study.stored_options import CALL, to_stored
 from tuner.study.study import run_study
+from tuner.study.study_json import versions
 from tuner.trial import NODES, RANKS, Config, Device
 from tuner.workloads.task import Selection, on_all_data
 

@@ -1,4 +1,4 @@
-"""The result of a study."""
+"""The result of a study, and what later studies learn from it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tuner.decisions.plan import Plan
-from tuner.errors import InputError, printable
+from tuner.decisions.plan import Plan, is_tight
+from tuner.errors import InputError, TunerError, printable
+from tuner.hyperparameters import shrunk
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt, Line
+from tuner.records.epochs import seconds_per_epoch
 from tuner.records.recorded_study import RecordedStudy
+from tuner.reporting.console import print_text
 from tuner.reporting.result_tables import best_text
 from tuner.reporting.texts import count_text
-from tuner.trial import SUCCESSFUL, MemoryEstimate
+from tuner.study.planning import estimation_service
+from tuner.trial import RANKS, SUCCESSFUL, MemoryEstimate
 from tuner.workloads.program import Program, given_values
 
 if TYPE_CHECKING:
     import pandas as pd
+    from rich.console import Console
     from torch import nn
 
     from tuner.reporting.frame import StudyFrame
+    from tuner.study.prepare import Study
     from tuner.workloads.base import Trainable
 
 NOT_RUN = RecordedStudy(Path(), "")
@@ -164,3 +170,33 @@ class StudyResult:
         if best := self.study.best(workload):
             return best
         raise InputError(f"{asked}: {self.study.no_best(workload)}")
+
+
+def learn_from(result: StudyResult, study: Study, console: Console) -> None:
+    """Records what completed trials took, so that later studies on this machine estimate better."""
+    names = {device.label: device.name for device in result.plan.devices}
+    took = seconds_per_epoch(result.study.epochs)
+    ended: dict[tuple[str, str], list[tuple[MemoryEstimate, Attempt]]] = {}
+    for row in result.trials:
+        raw = result.estimates.get(row.trial_id)  # a changed line of the journal may be of no trial
+        alone = not shrunk(row.config) and row.config.get(RANKS, 1) == 1
+        if raw and row.status == "completed" and row.device in names and alone:
+            ended.setdefault((row.workload, names[row.device]), []).append((raw, row))
+    service = estimation_service(study.settings)
+    try:
+        for (workload, device), trials in ended.items():
+            task = study.tasks[workload]
+            peaks = [(raw, row.peak_bytes) for raw, row in trials if row.peak_bytes and not _filled(raw, row)]
+            in_ram = [(raw, row.peak_ram_bytes) for raw, row in trials if row.peak_ram_bytes and raw.host_bytes]
+            times = [(raw, row.config, took[row.trial_id]) for raw, row in trials if row.trial_id in took]
+            service.learn(workload, device, peaks)
+            if in_ram:
+                service.learn_in_ram(workload, device, in_ram)
+            service.learn_times(task.workload, task.data, device, times)
+    except TunerError as error:  # the study is complete all the same
+        print_text(console, f"not calibrated: {error.text}")
+
+
+def _filled(raw: MemoryEstimate, row: Attempt) -> bool:
+    """Whether a trial had a whole device that was smaller than its estimate: then its peak is what there was."""
+    return row.gpu_fraction == 1 and is_tight(raw, row.result.limit_bytes)

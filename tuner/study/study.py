@@ -1,8 +1,8 @@
 """Runs a study: the order of the stages.
 
-    select ──► load ──► prepare ──► execute ──► record
+    select ──► load ──► prepare ──► execute ──► show
 
-``tuner.study.select`` is the first, ``prepare.py`` has the next two, ``execute.py`` and ``ending.py`` the last.
+``tuner.study.select`` is the first, ``prepare.py`` has the next two, ``execute.py`` and ``show.py`` the last.
 """
 
 from contextlib import ExitStack, closing
@@ -19,13 +19,12 @@ from tuner.reporting.console import in_notebook, make_console
 from tuner.reporting.decision_log import DecisionLog
 from tuner.reporting.progress import import_quietly
 from tuner.spec.spelling import in_terminal
-from tuner.study.ending import show_end
 from tuner.study.execute import RunContext, execute
 from tuner.study.executors import for_plan, make_executor, several_expected
 from tuner.study.prepare import Selected, load, prepare
-from tuner.study.record import open_folder, to_record
-from tuner.study.result import StudyResult
-from tuner.study.show_plan import show_monitoring, show_needs, show_plan
+from tuner.study.result import StudyResult, learn_from
+from tuner.study.show import show_end, show_monitoring, show_needs, show_plan
+from tuner.study.study_json import open_folder, to_record
 
 
 def run_study(selected: Selected, executor: Executor | None = None) -> StudyResult:
@@ -88,6 +87,8 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         plan = steering.engine.state.plan or study.plan  # with devices that have joined
         result = StudyResult(plan, estimates.raw, folder.recorded(record), workloads)
         fewer = searching.ended_early(selected.optuna.ended_by if selected.optuna else "") if searching else ""
+        if study.settings.estimates_memory and study.settings.calibration:
+            learn_from(result, study, console)
         show_end(console, study, result, record, early=broken is not None, fewer=fewer)
         if isinstance(broken, KeyboardInterrupt):
             raise broken

@@ -1,73 +1,97 @@
-"""The end of a study: calibration, its page, its tables, and how to continue it."""
+"""What a study shows: its plan before the trials run, and its page, tables and advice when they have ended."""
 
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.decisions.plan import is_tight
-from tuner.errors import TunerError, one_line
-from tuner.hyperparameters import shrunk
+from tuner.errors import TunerError, one_line, option
 from tuner.objective import Objective
 from tuner.records.attempts import NOT_KEPT, Attempt
-from tuner.records.epochs import seconds_per_epoch
 from tuner.records.files import RESULTS
 from tuner.records.recorded_study import open_study
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
 from tuner.records.study_record import StudyRecord
 from tuner.reporting import phases
-from tuner.reporting.console import in_notebook, print_text
+from tuner.reporting.console import in_notebook, line_width, print_text
+from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.result_tables import best_text, estimate_accuracy, print_averages, print_trials
 from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
-from tuner.study.planning import estimation_service
+from tuner.study.executors import processes_line
+from tuner.study.live_search import infeasible_text
 from tuner.study.prepare import Study
-from tuner.study.record import doubt
 from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stored_options import needs_objects, same_call
-from tuner.trial import RANKS, MemoryEstimate, title
+from tuner.study.study_json import doubt
+from tuner.trial import Status, title
+from tuner.workloads.task import describe
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-
-def learn_from(study: Study, result: StudyResult, console: Console) -> None:
-    """Records what completed trials took, so that later studies on this machine estimate better."""
-    names = {device.label: device.name for device in result.plan.devices}
-    took = seconds_per_epoch(result.study.epochs)
-    ended: dict[tuple[str, str], list[tuple[MemoryEstimate, Attempt]]] = {}
-    for row in result.trials:
-        raw = result.estimates.get(row.trial_id)  # a changed line of the journal may be of no trial
-        alone = not shrunk(row.config) and row.config.get(RANKS, 1) == 1
-        if raw and row.status == "completed" and row.device in names and alone:
-            ended.setdefault((row.workload, names[row.device]), []).append((raw, row))
-    service = estimation_service(study.settings)
-    try:
-        for (workload, device), trials in ended.items():
-            task = study.tasks[workload]
-            peaks = [(raw, row.peak_bytes) for raw, row in trials if row.peak_bytes and not _filled(raw, row)]
-            in_ram = [(raw, row.peak_ram_bytes) for raw, row in trials if row.peak_ram_bytes and raw.host_bytes]
-            times = [(raw, row.config, took[row.trial_id]) for raw, row in trials if row.trial_id in took]
-            service.learn(workload, device, peaks)
-            if in_ram:
-                service.learn_in_ram(workload, device, in_ram)
-            service.learn_times(task.workload, task.data, device, times)
-    except TunerError as error:  # the study is complete all the same
-        print_text(console, f"not calibrated: {error.text}")
+REMEDIES: dict[Status, str] = {
+    "out_of_memory": f"{option('on_oom', 'grow')}, a larger {option('max_attempts')} or more memory runs them again",
+    "failed": f"{option('max_failures', 1)} runs them again",
+    "stalled": f"they were tried twice; a new study with a longer {option('trial_timeout')} runs them again",
+}
 
 
-def _filled(raw: MemoryEstimate, row: Attempt) -> bool:
-    """Whether a trial had a whole device that was smaller than its estimate: then its peak is what there was."""
-    return row.gpu_fraction == 1 and is_tight(raw, row.result.limit_bytes)
+def show_plan(console: Console, study: Study) -> None:
+    """Prints the plan and a search's part in it; if nothing is left to run, how to run trials again."""
+    data, batches = describe(study.tasks), study.sized.text
+    bound = "in_process" if study.settings.in_process else "max_workers"
+    lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, bound)]
+    lines += [*left_out(study), *filter(None, study.notes)]
+    if study.requests and (how := processes_line(study.plan, study.tasks, study.settings)):
+        lines.append(how)
+    if study.left:
+        name = study.settings.search_name or "Optuna"
+        more = "more trials" if study.selected.is_endless else count_text(study.left, "more trial")
+        lines.append(
+            f"{'search':<10} {name}: {more} to be suggested as there is room, planned for as if they were like these"
+        )
+    if not study.requests:
+        last = Counter({row.trial_id: row.status for row in study.attempts}.values())
+        lines += [f"{last[status]} {status}: {remedy}" for status, remedy in REMEDIES.items() if last[status]]
+    print_text(console, "\n".join(lines))
 
 
-def write_report(console: Console, study: Study, result: StudyResult, record: StudyRecord) -> Path | None:
+def left_out(study: Study) -> list[str]:
+    """A line for each trial that fits no device or breaks a constraint."""
+    several = len(study.tasks) > 1
+    return [
+        f"{'left out':<10} {title(request.trial.workload, request.trial.name, several=several)}: "
+        f"{infeasible_text(request, study.limits, study.settings)}"
+        for request in study.infeasible
+    ]
+
+
+def show_needs(console: Console, study: Study) -> None:
+    """Prints each configuration's needs, which are the same for all seeds."""
+    several = len(study.tasks) > 1
+    needs = {
+        title(request.trial.workload, request.trial.name, several=several): request.estimate
+        for request in study.requests
+    }
+    if needs:
+        print_text(console, estimates_text(list(needs.items()), line_width(console)))
+
+
+def show_monitoring(console: Console, study: Study) -> None:
+    """Prints the commands that show the devices' memory while trials run."""
+    if study.requests and (watch := monitoring_text(study.plan)):
+        print_text(console, watch)
+
+
+def write_report(console: Console, result: StudyResult, record: StudyRecord) -> Path | None:
     """Writes the study's page. A failure is one printed line, as the results are complete without it."""
     folder = Path(result)
     phases.show("writing the report")
@@ -93,11 +117,8 @@ def write_report(console: Console, study: Study, result: StudyResult, record: St
 def show_end(
     console: Console, study: Study, result: StudyResult, record: StudyRecord, *, early: bool, fewer: str = ""
 ) -> None:
-    """Learns from the study, writes its page, and prints its results; ``fewer`` says why a search ended early."""
-    settings = study.settings
-    if settings.estimates_memory and settings.calibration:
-        learn_from(study, result, console)
-    page = write_report(console, study, result, record) if settings.report else None
+    """Writes the study's page and prints its results; ``fewer`` says why a search ended early."""
+    page = write_report(console, result, record) if study.settings.report else None
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
         if study.selected.shows_end:
             _print_end(console, study, result, record, page)

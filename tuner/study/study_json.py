@@ -1,4 +1,4 @@
-"""Opens a study's folder, and describes the study for ``study.json``."""
+"""The content of a study's ``study.json``, and the folder that it stands in."""
 
 from __future__ import annotations
 
