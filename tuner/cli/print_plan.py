@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from tuner.records.seed_statistics import some_names
 from tuner.reporting.columns import TextColumn, table_lines
-from tuner.reporting.plan_text import DEVICES, WATCH_GPU, WATCH_MEMORY, plan_text
-from tuner.reporting.texts import count_text, gb_of_ranks, gb_span, rough
+from tuner.reporting.plan_text import DEVICES, WATCH_GPU, WATCH_MEMORY, more_devices, plan_text
+from tuner.reporting.texts import count_text, gb_of_ranks, gb_span, gb_text, labelled, rough
 from tuner.sizing.choices import USERS_BOUND
 from tuner.sizing.target import imagined_gpu
-from tuner.sizing.transformers.formula import Precision, TransformerConfig, parameter_count
+from tuner.sizing.transformers.formula import TransformerConfig, parameter_count
 from tuner.sizing.transformers.gpu_memory import CARD_SHARE, largest_batches, precision_of
 from tuner.spec.spelling import in_terminal
 from tuner.trial import GB, Device, MemoryEstimate
@@ -35,38 +35,35 @@ BEYOND = "very high: it needs a high-end GPU or several"
 FIRST = 5  # so many of the trials that start together on a device are named
 
 
-def capacity_text(found: Capacity) -> str:
+def capacity_text(capacity: Capacity) -> str:
     """Two lines for the study, one for each card, and the changes with which other trials fit."""
-    lines = [f"{'' if number else 'data':<10} {line}" for number, line in enumerate(found.data.splitlines())]
-    lines += [_trials_line(found), "", f"{'card':>8} {'for trials':>12} {'largest':>10} {'workers':>9}  fit"]
-    lines += [_card_line(card, len(found.requests)) for card in found.cards]
-    for card in found.cards:
+    needs = [request.need_bytes for request in capacity.requests]
+    methods = ", ".join(dict.fromkeys(request.estimate.method for request in capacity.requests))
+    trials = (
+        f"{len(needs)} of {gb_span(min(needs), max(needs))} ({methods}), {capacity.packing} packing, "
+        f"{capacity.buffer_bytes / GB:g} GB buffer"
+    )
+    lines = [labelled("data", capacity.data), labelled("trials", trials), ""]
+    lines.append(f"{'card':>8} {'for trials':>12} {'largest':>10} {'workers':>9}  fit")
+    lines += [_card_line(card, len(needs)) for card in capacity.cards]
+    for card in capacity.cards:
         if card.misfits:
             lines += ["", *_misfit_lines(card)]
     return "\n".join(lines)
 
 
-def _trials_line(found: Capacity) -> str:
-    needs = [request.need_bytes for request in found.requests]
-    methods = ", ".join(dict.fromkeys(request.estimate.method for request in found.requests))
-    return (
-        f"{'trials':<10} {len(needs)} of {gb_span(min(needs), max(needs))} ({methods}), {found.packing} packing, "
-        f"{found.buffer_bytes / GB:g} GB buffer"
-    )
-
-
 def _card_line(card: Card, trials: int) -> str:
     least = f"{card.workers_at_least}-" if card.workers_at_least < card.workers else ""
-    largest = f"{card.footprint_bytes / GB:.2f} GB" if card.fitting else "-"
+    largest = gb_text(card.footprint_bytes) if card.fitting else "-"
     return (
-        f"{_gb(card.card_bytes):>8} {card.budget_bytes / GB:>9.2f} GB {largest:>10} {least + str(card.workers):>9}  "
-        f"{card.fitting} of {trials}"
+        f"{_short_gb(card.card_bytes):>8} {gb_text(card.budget_bytes):>12} {largest:>10} "
+        f"{least + str(card.workers):>9}  {card.fitting} of {trials}"
     )
 
 
 def _misfit_lines(card: Card) -> list[str]:
     count = len(card.misfits)
-    head = f"{_gb(card.card_bytes)}: {count} do{'es' if count == 1 else ''} not fit"
+    head = f"{_short_gb(card.card_bytes)}: {count} do{'es' if count == 1 else ''} not fit"
     sought = [misfit for misfit in card.misfits if misfit.sought]
     if not sought:
         most = max(misfit.card_bytes for misfit in card.misfits)
@@ -74,22 +71,18 @@ def _misfit_lines(card: Card) -> list[str]:
         return [f"{head}: a card of {_ceil(most)} GB holds them; {advice}"]
     width = max(len(misfit.name) for misfit in sought)
     more = [f"  and {count - len(sought)} smaller ones"] if len(sought) < count else []
-    return [
-        f"{head}; the cheapest change with which each would",
-        *(_misfit_line(misfit, width) for misfit in sought),
-        *more,
-    ]
+    return [f"{head}; the cheapest change with which each would", *(_misfit_line(one, width) for one in sought), *more]
 
 
 def _misfit_line(misfit: Misfit, width: int) -> str:
-    name = f"  {misfit.name:<{width}} {misfit.need_bytes / GB:>8.2f} GB: "
+    name = f"  {misfit.name:<{width}} {gb_text(misfit.need_bytes):>11}: "
     if misfit.change is None:
         return f"{name}no accumulation, amp, checkpointing or smaller batch; a card of {_ceil(misfit.card_bytes)} GB"
     values = ", ".join(f"{key} {value}" for key, value in misfit.change.items())
-    return f"{name}{values}: {(misfit.changed_need_bytes or 0) / GB:.2f} GB"
+    return f"{name}{values}: {gb_text(misfit.changed_need_bytes or 0)}"
 
 
-def _gb(size_bytes: int) -> str:
+def _short_gb(size_bytes: int) -> str:
     return f"{size_bytes / GB:g} GB"
 
 
@@ -98,32 +91,26 @@ def _ceil(size_bytes: int) -> str:
     return f"{math.ceil(10 * size_bytes / GB) / 10:g}"
 
 
-def transformer_text(config: TransformerConfig, found: Sequence[tuple[str, MemoryEstimate]]) -> str:
+def transformer_text(config: TransformerConfig, estimates: Sequence[tuple[str, MemoryEstimate]]) -> str:
     """The model, the savings of narrower precisions, advice, and how to watch a GPU's memory."""
-    totals = {name: guess.reserved_bytes / GB for name, guess in found}
+    totals = {name: guess.reserved_bytes / GB for name, guess in estimates}
     base, *others = totals
     saved = {name: totals[base] - totals[name] for name in others}
     savings = ", ".join(f"{name} {gb:.2f} GB ({gb / totals[base]:.0%})" for name, gb in saved.items())
-    asked = precision_of(config)
-    early = [name for name, guess in found if not guess.gradient_bytes]
+    precision = precision_of(config)
+    batches = largest_batches(config, precision, imagined_gpu(0))
+    sizes = ", ".join(f"{gb} GB {batch or 'none'}" for gb, batch in batches.items())
+    early = [name for name, guess in estimates if not guess.gradient_bytes]
     lines = {
         "model": _model(config),
         "parameters": f"{parameter_count(config) / 1e6:.2f} M",
         "peak": f"of {', '.join(early)} at the loss, when no gradient is there yet" if early else "",
         "saved": f"against {base}: {savings}",
-        "advice": f"{asked} takes {totals[asked]:.2f} GB without the context: {advice(totals[asked])}",
-        "cards": _cards(config, asked),
-        "watch": WATCH_GPU,
-        "": WATCH_MEMORY,
+        "advice": f"{precision} takes {totals[precision]:.2f} GB without the context: {advice(totals[precision])}",
+        "cards": f"largest {precision} batch within {CARD_SHARE:.0%} of a card, context included: {sizes}",
+        "watch": f"{WATCH_GPU}\n{WATCH_MEMORY}",
     }
-    return "\n".join(f"{head:<10} {text}" for head, text in lines.items() if text)
-
-
-def _cards(config: TransformerConfig, precision: Precision) -> str:
-    """The largest batch on cards of common sizes."""
-    found = largest_batches(config, precision, imagined_gpu(0))
-    sizes = ", ".join(f"{gb} GB {batch or 'none'}" for gb, batch in found.items())
-    return f"largest {precision} batch within {CARD_SHARE:.0%} of a card, context included: {sizes}"
+    return "\n".join(labelled(head, text) for head, text in lines.items() if text)
 
 
 def advice(total_gb: float) -> str:
@@ -146,58 +133,50 @@ def forecast_text(forecast: Forecast) -> str:
     plan = forecast.plan
     seconds = forecast.schedule.seconds if forecast.measured else None
     lines = [plan_text(plan, forecast.requests, forecast.data, forecast.sized.text, seconds)]
-    lines += [f"{'search':<10} {forecast.searched}"] if forecast.searched else []
-    lines += forecast.left_out
+    lines += [labelled("search", forecast.searched), *forecast.left_out]
     lines += [
-        f"{'first':<10} {request.trial.name} is trained, once and alone: {request.need_bytes / GB:.2f} GB"
+        labelled("first", f"{request.trial.name} is trained, once and alone: {gb_text(request.need_bytes)}")
         for request in forecast.first
     ]
-    busy = [_device_line(forecast, device) for device in plan.devices[:DEVICES]]
-    lines += [f"{'schedule':<10}{line.removeprefix(' ' * 10)}" if line is busy[0] else line for line in busy]
-    if len(plan.devices) > DEVICES:
-        lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
-    return "\n".join([*lines, _gain_line(forecast)])
+    lines.append(labelled("schedule", "\n".join(_device_text(forecast, device) for device in plan.devices[:DEVICES])))
+    lines += [more_devices(plan), labelled("packing", _gain(forecast))]
+    return "\n".join(line for line in lines if line)
 
 
-def _device_line(forecast: Forecast, device: Device) -> str:
+def _device_text(forecast: Forecast, device: Device) -> str:
     plan, schedule = forecast.plan, forecast.schedule
     budget = plan.budgets[plan.devices.index(device)]
-    here = schedule.by_device[device]
-    ranks = Counter(placement.trial.trial_id for placement, *_ in here)
-    each = {placement.trial.trial_id: placement for placement, start, _ in here if start == 0}
+    placements = schedule.by_device[device]
+    ranks = Counter(placement.trial.trial_id for placement, *_ in placements)
+    each = {placement.trial.trial_id: placement for placement, start, _ in placements if start == 0}
     first = [f"{forecast.title(p.trial)} {gb_of_ranks(ranks[name], p.limit_bytes)}" for name, p in each.items()]
     began = f"; first {some_names(first, FIRST)}" if first else ""
     trials = f"{count_text(len(ranks), 'trial')}, up to {schedule.most_at_once(device)} at once"
-    return f"{'':<10} {device.label}: {trials}, memory {schedule.busy(device, budget):.0%} used{began}"
+    return f"{device.label}: {trials}, memory {schedule.busy(device, budget):.0%} used{began}"
 
 
-def _gain_line(forecast: Forecast) -> str:
+def _gain(forecast: Forecast) -> str:
     took, alone, uniform = forecast.schedule.seconds, forecast.one_by_one, forecast.uniform
     after = f" ({rough(alone)})" if forecast.measured else ""
     gain = f"{alone / took:.1f} times as fast as one after another{after}"
     gain += f", {uniform / took:.2f} times as fast as uniform packing" if forecast.plan.packing == "per-trial" else ""
-    if forecast.measured:
-        return f"{'packing':<10} {gain}"
-    return f"{'packing':<10} {gain}, if time grows with epochs and memory; --like DIR takes it from a study's trials"
+    assumed = "if time grows with epochs and memory; --like DIR takes it from a study's trials"
+    return gain if forecast.measured else f"{gain}, {assumed}"
 
 
-def optimization_text(found: Optimization, dry_run: bool) -> str:
+def optimization_text(sized: Optimization, dry_run: bool) -> str:
     """The device, a row for each stage or configuration, the reasons, and the changes of files."""
-    lines = [_target_line(found), found.source, "", *_table(found), ""]
-    lines += [f"- {text}" for text in found.notes]
-    return "\n".join([*lines, *_files(found, dry_run)]).rstrip()
-
-
-def _target_line(found: Optimization) -> str:
-    device, goal = found.device, found.goal
-    return (
-        f"{device.name}: {device.total_bytes / GB:.2f} GB, of which a step may take {goal.limit_bytes / GB:.2f} GB "
+    device, goal = sized.device, sized.goal
+    target = (
+        f"{device.name}: {gb_text(device.total_bytes)}, of which a step may take {gb_text(goal.limit_bytes)} "
         f"(safety margin {goal.safety_margin:g})"
     )
+    notes = [f"- {text}" for text in sized.notes]
+    return "\n".join([target, sized.source, "", *_table(sized), "", *notes, *_files(sized, dry_run)]).rstrip()
 
 
-def _table(found: Optimization) -> list[str]:
-    listed, total = found.chosen, found.device.total_bytes
+def _table(sized: Optimization) -> list[str]:
+    listed, total = sized.chosen, sized.device.total_bytes
     variables = list(dict.fromkeys(name for chosen in listed for name in chosen.variables))
     measured = any(chosen.measured_bytes is not None for chosen in listed)
     bounds = [
@@ -223,18 +202,18 @@ def _number(value: float | None) -> str:
 
 
 def _gb_or_blank(size_bytes: int | None) -> str:
-    return "" if size_bytes is None else f"{size_bytes / GB:.2f} GB"
+    return "" if size_bytes is None else gb_text(size_bytes)
 
 
-def _files(found: Optimization, dry_run: bool) -> list[str]:
+def _files(sized: Optimization, dry_run: bool) -> list[str]:
     """The changes of each file, as a diff if nothing was written."""
-    if not found.edits:
+    if not sized.edits:
         return []
     if dry_run:
-        return ["", *(_diff(edit) or f"{edit.path}: unchanged" for edit in found.edits)]
-    lines = [f"{edit.path}: {key} {old} → {new}" for edit in found.edits for key, old, new in edit.changes]
-    lines += [f"{edit.path}: unchanged" for edit in found.edits if not edit.changes]
-    return ["", *lines, *(f"backup: {path}" for path in found.backups)]
+        return ["", *(_diff(edit) or f"{edit.path}: unchanged" for edit in sized.edits)]
+    lines = [f"{edit.path}: {key} {old} → {new}" for edit in sized.edits for key, old, new in edit.changes]
+    lines += [f"{edit.path}: unchanged" for edit in sized.edits if not edit.changes]
+    return ["", *lines, *(f"backup: {path}" for path in sized.backups)]
 
 
 def _diff(edit: FileEdit) -> str:

@@ -10,7 +10,7 @@ from tuner.decisions.capacity import ram_buffer_bytes
 from tuner.decisions.plan import HOST_MARGIN, host_need_bytes, is_tight, low_bytes, need_bytes
 from tuner.errors import option, printable
 from tuner.reporting.columns import TextColumn, table_lines
-from tuner.reporting.texts import count_text, gb_span, rough
+from tuner.reporting.texts import count_text, gb_span, gb_text, labelled, rough
 from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:
@@ -70,28 +70,33 @@ def plan_text(
     ``requests`` are all trials to run. ``data`` has a line for each data set, ``batches`` one for each batch size.
     ``seconds`` is the estimated time of the whole study. ``fewer_by`` is the option that limits the workers.
     """
-    lines = _labelled("data", data)
-    lines.append(f"{'trials':<10} {len(requests)}{_seeds(requests)}")
+    lines = [labelled("data", data), labelled("trials", f"{len(requests)}{_seeds(requests)}")]
     if not requests:
-        return "\n".join([*lines, "no trials are left to run"])
-    lines += _labelled("batch", batches)
-    lines.append(f"{'footprint':<10} {_footprint(plan, requests)}")
-    notes = Counter((request.estimate.method, request.estimate.note) for request in requests if request.estimate.note)
-    lines += [f"{'':<10} {count} of them {method}: {note}" for (method, note), count in notes.items()]
-    lines += [f"{'':<10} {line}" for line in _tight(requests)]
-    for index in range(min(DEVICES, len(plan.devices))):
-        lines += _device_lines(plan, index, _whose(requests))
-    if len(plan.devices) > DEVICES:
-        lines.append(f"{'':<10} and {len(plan.devices) - DEVICES} more devices")
-    lines += _ram_lines(plan)
-    threads = f"{count_text(plan.threads, 'thread')} each"
+        return "\n".join(filter(None, [*lines, "no trials are left to run"]))
+    lines += [labelled("batch", batches), labelled("footprint", "\n".join(_footprint_lines(plan, requests)))]
+    whose = _whose(requests)
+    lines += [
+        labelled(device.label, _device_text(plan, index, whose))
+        for index, device in enumerate(plan.devices[:DEVICES])
+    ]
+    lines += [more_devices(plan), *_ram_lines(plan), labelled("workers", _workers(plan, fewer_by))]
+    lines.append(labelled("time", "\n".join(time_lines(requests, seconds, plan.workers))))
+    return "\n".join(filter(None, lines))
+
+
+def more_devices(plan: Plan) -> str:
+    """A line for the devices that are not shown; empty if all are."""
+    return labelled("", f"and {len(plan.devices) - DEVICES} more devices") if len(plan.devices) > DEVICES else ""
+
+
+def _workers(plan: Plan, fewer_by: str) -> str:
+    """How many trials run at once, and what limits their number."""
     cores, free = sum(device.cores for device in plan.devices), sum(device.free_cores for device in plan.devices)
     busy = f"; {cores - free} of {count_text(cores, 'core')} busy with other work" if free < cores else ""
     bound = option(fewer_by) if plan.bound == "max_workers" else plan.bound
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
     may_be = f"; up to {sum(plan.slots)} if that turns out to be a gain" if plan.may_grow else ""
-    lines.append(f"{'workers':<10} {least}{plan.workers}, {threads}; bounded by {bound}{busy}{may_be}")
-    return "\n".join(lines + _labelled("time", "\n".join(time_lines(requests, seconds, plan.workers))))
+    return f"{least}{plan.workers}, {count_text(plan.threads, 'thread')} each; bounded by {bound}{busy}{may_be}"
 
 
 def time_lines(requests: Sequence[Request], seconds: float | None, workers: int) -> list[str]:
@@ -126,20 +131,7 @@ def _span(ascending: Sequence[str]) -> str:
 
 def monitoring_text(plan: Plan) -> str:
     """A command that shows the memory of the plan's GPUs; empty if it has none."""
-    on_gpu = any(device.kind == "cuda" for device in plan.devices)
-    return f"{'watch':<10} {WATCH_MEMORY}" if on_gpu else ""
-
-
-def _tight(requests: Sequence[Request]) -> list[str]:
-    """Lines about trials that fit a device only because the allocator releases its cache."""
-    tight = [request.estimate for request in requests if is_tight(request.estimate, request.need_bytes)]
-    if not tight:
-        return []
-    most, least = max(guess.total_bytes for guess in tight), max(guess.least_bytes for guess in tight)
-    return [
-        f"{len(tight)} of them would take up to {most / GB:.2f} GB, which no device has for trials; with a whole one",
-        f"they run in {least / GB:.2f} GB, as the allocator then gives back what it caches",
-    ]
+    return labelled("watch", WATCH_MEMORY) if any(device.kind == "cuda" for device in plan.devices) else ""
 
 
 def _seeds(requests: Sequence[Request]) -> str:
@@ -151,39 +143,54 @@ def _seeds(requests: Sequence[Request]) -> str:
     return f", of {number} with seeds {seeds[0]} to {seeds[-1]}; the data are split alike for all"
 
 
-def _labelled(label: str, text: str) -> list[str]:
-    return [f"{'' if number else label:<10} {line}" for number, line in enumerate(text.splitlines())]
-
-
 def _whose(requests: Sequence[Request]) -> str:
     return "rank" if any(request.trial.ranks > 1 for request in requests) else "trial"
 
 
-def _device_lines(plan: Plan, index: int, whose: str) -> list[str]:
+def _device_text(plan: Plan, index: int, whose: str) -> str:
     device, budget, fit = plan.devices[index], plan.budgets[index], plan.fits[index]
     share = f", each with 1/{fit} of it" if plan.packing == "uniform" and fit else ""
     cores = f", {device.cores} CPU cores" if device.cores else ""
-    return [
-        f"{device.label:<10} {device.name}: {device.total_bytes / GB:.1f} GB in all, {plan.buffer_bytes / GB:.1f} GB "
-        f"buffer, {device.free_bytes / GB:.1f} GB free: {budget / GB:.1f} GB for trials{cores}",
-        f"{'':<10} ⌊{budget / GB:.2f} / {plan.footprint_bytes / GB:.2f}⌋ = {fit} fit by memory, at most "
-        f"{plan.expected[index]} {'ranks ' * (whose == 'rank')}run at once{share}",
-    ]
+    return (
+        f"{device.name}: {gb_text(device.total_bytes, 1)} in all, {gb_text(plan.buffer_bytes, 1)} buffer, "
+        f"{gb_text(device.free_bytes, 1)} free: {gb_text(budget, 1)} for trials{cores}\n"
+        f"{_quotient(budget, plan.footprint_bytes, fit)} by memory, at most "
+        f"{plan.expected[index]} {'ranks ' * (whose == 'rank')}run at once{share}"
+    )
+
+
+def _quotient(budget: int, footprint: int, fit: int) -> str:
+    return f"⌊{budget / GB:.2f} / {footprint / GB:.2f}⌋ = {fit} fit"
 
 
 def _ram_lines(plan: Plan) -> list[str]:
     """A line for the RAM of each GPU host, and the number of trials that fit in it."""
-    fits, lines = plan.ram_fits, []
-    hosts = {device.node_id: device for device in plan.devices if device.node_id in fits}
+    hosts = {device.node_id: device for device in plan.devices if device.node_id in plan.ram_fits}
+    lines = []
     for node, device in list(hosts.items())[:DEVICES]:
-        budget, buffer_gb = plan.ram_budgets[node] / GB, ram_buffer_bytes(device, plan.buffer_bytes) / GB
-        lines.append(
-            f"{'RAM':<10} {device.host or 'beside the GPUs'}: {device.ram_bytes / GB:.1f} GB in all, "
-            f"{device.free_ram_bytes / GB:.1f} GB free, {buffer_gb:.1f} GB buffer: {budget:.1f} GB for trials, "
-            f"⌊{budget:.2f} / {plan.ram_footprint_bytes / GB:.2f}⌋ = {fits[node]} fit"
+        budget, buffer = plan.ram_budgets[node], ram_buffer_bytes(device, plan.buffer_bytes)
+        text = (
+            f"{device.host or 'beside the GPUs'}: {gb_text(device.ram_bytes, 1)} in all, "
+            f"{gb_text(device.free_ram_bytes, 1)} free, {gb_text(buffer, 1)} buffer: {gb_text(budget, 1)} for trials, "
+            f"{_quotient(budget, plan.ram_footprint_bytes, plan.ram_fits[node])}"
         )
+        lines.append(labelled("RAM", text))
     more = len(hosts) - len(lines)
-    return lines + ([f"{'':<10} and that of {more} more machines"] if more > 0 else [])
+    return lines + ([labelled("", f"and that of {more} more machines")] if more > 0 else [])
+
+
+def _footprint_lines(plan: Plan, requests: Sequence[Request]) -> list[str]:
+    """The memory of the largest trial and its parts, then notes on estimates and what does not fit otherwise."""
+    estimates = [request.estimate for request in requests]
+    notes = Counter((estimate.method, estimate.note) for estimate in estimates if estimate.note)
+    lines = [_footprint(plan, requests)]
+    lines += [f"{count} of them {method}: {note}" for (method, note), count in notes.items()]
+    tight = [request.estimate for request in requests if is_tight(request.estimate, request.need_bytes)]
+    if tight:  # they fit a device only because the allocator releases its cache
+        most, least = (gb_text(max(sizes)) for sizes in zip(*((guess.total_bytes, guess.least_bytes) for guess in tight)))
+        lines.append(f"{len(tight)} of them would take up to {most}, which no device has for trials; with a whole one")
+        lines.append(f"they run in {least}, as the allocator then gives back what it caches")
+    return lines
 
 
 def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
@@ -199,11 +206,11 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
         if len(requests) == 1:
             return f"not known yet: the trial gets {sizes}"
         return f"not known yet: the first {_whose(requests)}s get {sizes} each; their peaks tell what others need"
-    sum_ = f" = {guess.context_bytes / GB:.2f} context + {guess.reserved_bytes / GB:.2f}"
-    sum_ += f" + {guess.margin:.0%} margin" if guess.margin else ""
-    sum_ += f" + {guess.headroom_bytes / GB:.2f} headroom" if guess.headroom_bytes else ""
+    parts = f" = {guess.context_bytes / GB:.2f} context + {guess.reserved_bytes / GB:.2f}"
+    parts += f" + {guess.margin:.0%} margin" if guess.margin else ""
+    parts += f" + {guess.headroom_bytes / GB:.2f} headroom" if guess.headroom_bytes else ""
     if need_bytes(guess) != plan.footprint_bytes:
-        sum_ += f", given {plan.footprint_bytes / GB:.2f}"
-    own = "; each has what it needs" if differ else ""
+        parts += f", given {plan.footprint_bytes / GB:.2f}"
+    each = "; each has what it needs" if differ else ""
     name = title(largest.trial.workload, largest.trial.name, several=several)
-    return f"{need}{sum_} of {name}, the largest ({guess.method}){own}"
+    return f"{need}{parts} of {name}, the largest ({guess.method}){each}"

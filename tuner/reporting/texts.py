@@ -1,6 +1,7 @@
 """Formats numbers and other values for people."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 
 from tuner.records.attempts import CONFIG
@@ -81,15 +82,30 @@ def count_text(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
+def counted(words: Iterable[str]) -> str:
+    """How often each word occurs: ``3 completed, 1 pruned``."""
+    return ", ".join(f"{count:,} {word}" for word, count in Counter(words).items())
+
+
+def labelled(label: str, text: str) -> str:
+    """A text with its label in a column before its first line; empty without a text."""
+    return "\n".join(f"{'' if number else label:<10} {line}" for number, line in enumerate(text.splitlines()))
+
+
+def gb_text(size_bytes: float, digits: int = 2) -> str:
+    """A size: ``0.39 GB``."""
+    return f"{size_bytes / GB:.{digits}f} GB"
+
+
 def gb_span(least_bytes: float, most_bytes: float) -> str:
     """Two sizes: ``0.39 to 0.52 GB``, or ``0.39 GB`` where they read the same."""
-    least, most = (f"{size / GB:.2f}" for size in (least_bytes, most_bytes))
-    return f"{most} GB" if least == most else f"{least} to {most} GB"
+    least, most = gb_text(least_bytes), gb_text(most_bytes)
+    return most if least == most else f"{least.removesuffix(' GB')} to {most}"
 
 
 def gb_of_ranks(ranks: int, each_bytes: int) -> str:
     """The memory of a trial: ``1.50 GB``, or ``2 x 1.50 GB`` for its ranks."""
-    return f"{ranks} x {each_bytes / GB:.2f} GB" if ranks > 1 else f"{each_bytes / GB:.2f} GB"
+    return f"{ranks} x " * (ranks > 1) + gb_text(each_bytes)
 
 
 def duration(seconds: float) -> str:

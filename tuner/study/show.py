@@ -21,7 +21,7 @@ from tuner.reporting import phases
 from tuner.reporting.console import in_notebook, line_width, print_text
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.result_tables import best_text, estimate_accuracy, print_averages, print_trials
-from tuner.reporting.texts import count_text
+from tuner.reporting.texts import count_text, labelled
 from tuner.spec.settings import Settings
 from tuner.study.advice import Figures, advise
 from tuner.study.executors import processes_line
@@ -31,7 +31,7 @@ from tuner.study.repeat import command, how_to_repeat, program
 from tuner.study.result import StudyResult
 from tuner.study.stored_options import needs_objects, same_call
 from tuner.study.study_json import doubt
-from tuner.trial import Status, title
+from tuner.trial import Request, Status, title
 from tuner.workloads.task import describe
 
 if TYPE_CHECKING:
@@ -46,52 +46,55 @@ REMEDIES: dict[Status, str] = {
 
 def show_plan(console: Console, study: Study) -> None:
     """Prints the plan and a search's part in it; if nothing is left to run, how to run trials again."""
-    data, batches = describe(study.tasks), study.sized.text
     bound = "in_process" if study.settings.in_process else "max_workers"
-    lines = [plan_text(study.plan, study.requests, data, batches, study.seconds, bound)]
-    lines += [*left_out(study), *filter(None, study.notes)]
-    if study.requests and (how := processes_line(study.plan, study.tasks, study.settings)):
-        lines.append(how)
+    lines = [
+        plan_text(study.plan, study.requests, describe(study.tasks), study.sized.text, study.seconds, bound),
+        *left_out(study),
+        *study.notes,
+    ]
+    if study.requests:
+        lines.append(processes_line(study.plan, study.tasks, study.settings))
     if study.left:
         name = study.settings.search_name or "Optuna"
         more = "more trials" if study.selected.is_endless else count_text(study.left, "more trial")
-        lines.append(
-            f"{'search':<10} {name}: {more} to be suggested as there is room, planned for as if they were like these"
-        )
+        lines.append(labelled("search", f"{name} suggests {more} as room becomes free; the plan assumes that they are like these"))
     if not study.requests:
         last = Counter({row.trial_id: row.status for row in study.attempts}.values())
         lines += [f"{last[status]} {status}: {remedy}" for status, remedy in REMEDIES.items() if last[status]]
-    print_text(console, "\n".join(lines))
+    _print_lines(console, lines)
 
 
 def left_out(study: Study) -> list[str]:
     """A line for each trial that fits no device or breaks a constraint."""
-    several = len(study.tasks) > 1
-    return [
-        f"{'left out':<10} {title(request.trial.workload, request.trial.name, several=several)}: "
-        f"{infeasible_text(request, study.limits, study.settings)}"
-        for request in study.infeasible
-    ]
+    names = _names(study, study.infeasible)
+    reasons = [infeasible_text(request, study.limits, study.settings) for request in study.infeasible]
+    return [labelled("left out", f"{name}: {reason}") for name, reason in zip(names, reasons, strict=True)]
 
 
 def show_needs(console: Console, study: Study) -> None:
     """Prints each configuration's needs, which are the same for all seeds."""
-    several = len(study.tasks) > 1
-    needs = {
-        title(request.trial.workload, request.trial.name, several=several): request.estimate
-        for request in study.requests
-    }
-    if needs:
+    estimates = [request.estimate for request in study.requests]
+    if needs := dict(zip(_names(study, study.requests), estimates, strict=True)):
         print_text(console, estimates_text(list(needs.items()), line_width(console)))
 
 
 def show_monitoring(console: Console, study: Study) -> None:
     """Prints the commands that show the devices' memory while trials run."""
-    if study.requests and (watch := monitoring_text(study.plan)):
-        print_text(console, watch)
+    _print_lines(console, [monitoring_text(study.plan)] if study.requests else [])
 
 
-def write_report(console: Console, result: StudyResult, record: StudyRecord) -> Path | None:
+def _names(study: Study, requests: Sequence[Request]) -> list[str]:
+    several = len(study.tasks) > 1
+    return [title(request.trial.workload, request.trial.name, several=several) for request in requests]
+
+
+def _print_lines(console: Console, lines: Sequence[str]) -> None:
+    """Prints the lines that are not empty."""
+    if text := "\n".join(line for line in lines if line):
+        print_text(console, text)
+
+
+def write_report(console: Console, result: StudyResult) -> Path | None:
     """Writes the study's page. A failure is one printed line, as the results are complete without it."""
     folder = Path(result)
     phases.show("writing the report")
@@ -101,43 +104,36 @@ def write_report(console: Console, result: StudyResult, record: StudyRecord) -> 
         from tuner.reporting.page.sections import main_html
 
         check_plotly()
-        shown, page = open_study(folder), folder / REPORT
-        main = main_html(shown, lambda row: how_to_repeat(record, row, folder))
-        write_page(Page(shown.name, main), page, library_file(folder, page))
+        study, page = open_study(folder), folder / REPORT
+        main = main_html(study, lambda row: how_to_repeat(result.study.record, row, folder))
+        write_page(Page(study.name, main), page, library_file(folder, page))
     except Exception as error:
         fault = getattr(error, "strerror", None) or f"{type(error).__name__}: {one_line(error)}"
-        again = f"{program()} report {shlex.quote(str(folder))} tries again"
-        said = error.text if isinstance(error, TunerError) else f"{fault}; {again}"  # else it says the remedy itself
+        remedy = f"{program()} report {shlex.quote(str(folder))} tries again"
+        reason = error.text if isinstance(error, TunerError) else f"{fault}; {remedy}"  # else it has a remedy itself
         with suppress(OSError):
-            print_text(console, f"no report: {said}")
+            print_text(console, f"no report: {reason}")
         return None
     return page
 
 
-def show_end(
-    console: Console, study: Study, result: StudyResult, record: StudyRecord, *, early: bool, fewer: str = ""
-) -> None:
+def show_end(console: Console, study: Study, result: StudyResult, *, early: bool, fewer: str = "") -> None:
     """Writes the study's page and prints its results; ``fewer`` says why a search ended early."""
-    page = write_report(console, result, record) if study.settings.report else None
+    page = write_report(console, result) if study.settings.report else None
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
         if study.selected.shows_end:
-            _print_end(console, study, result, record, page)
-        if result.study.unkept:
-            print_text(console, _unkept(result))
-        if fewer and not early:
-            print_text(console, fewer)
-        if early:
-            print_text(console, how_to_continue(Path(result), record))
+            _print_end(console, study, result, page)
+        lines = [_unkept(result), how_to_continue(Path(result), result.study.record) if early else fewer]
+        _print_lines(console, lines)
 
 
-def _print_end(console: Console, study: Study, result: StudyResult, record: StudyRecord, page: Path | None) -> None:
+def _print_end(console: Console, study: Study, result: StudyResult, page: Path | None) -> None:
     """Prints each workload's table, advice, the files, and how to repeat the best trials."""
-    folder, several = Path(result), len(study.objectives) > 1
+    folder, record, several = Path(result), result.study.record, len(study.objectives) > 1
     tables = not (study.selected.returns_table and in_notebook())
-    programs = record.programs
-    figures = Figures(result.trials, result.study.attempts, result.plan, study.settings, programs)
+    figures = Figures(result.trials, result.study.attempts, result.plan, study.settings, record.programs)
     lines = [estimate_accuracy(result.trials, record.plan.first_shares)] if study.settings.estimates_memory else []
-    lines += [f"advice: {said}" for said in advise(figures)]
+    lines += [f"advice: {sentence}" for sentence in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, objective in study.objectives.items():
         rows = result.study.of_workload(workload)
@@ -146,23 +142,26 @@ def _print_end(console: Console, study: Study, result: StudyResult, record: Stud
         if tables:
             _print_tables(console, rows, objective, result.workloads[workload].headline)
         if best := result.study.best(workload):
-            name = title(workload, best.name, several=several, seed=best.seed if has_seeds(rows) else None)
-            said = best_text(best, rows, objective)
-            if not said.endswith(f" with {name.replace(',', ', ')}"):  # a grid's names are the values
-                said = f"{name}, {said}"
-            which = "best single trial" if has_seeds(rows) else "best"
+            seeds = has_seeds(rows)
+            name = title(workload, best.name, several=several, seed=best.seed if seeds else None)
+            values = best_text(best, rows, objective)
+            if not values.endswith(f" with {name.replace(',', ', ')}"):  # a grid's names are the values
+                values = f"{name}, {values}"
+            which = "best single trial" if seeds else "best"
             if objective.others:
-                front = result.study.front(workload)
-                lines.append(f"front: {count_text(len(front), 'trial')} that none is better than in everything")
+                front = count_text(len(result.study.front(workload)), "trial")
+                lines.append(f"front: {front} that no other one beats in every metric")
                 which = f"best by {objective.metric}"
-            again = how_to_repeat(record, best, folder)
-            lines.append(f"{which}: {said}. Again: {again}")
-            lines.append(f"warning: {said}" if (said := doubt(study.tasks[workload])) else "")
-    print_text(console, "\n".join(line for line in lines if line))
+            lines.append(f"{which}: {values}. Again: {how_to_repeat(record, best, folder)}")
+            caution = doubt(study.tasks[workload])
+            lines.append(caution and f"warning: {caution}")
+    _print_lines(console, lines)
 
 
 def _unkept(result: StudyResult) -> str:
-    """Names the trials whose weights are better than the kept ones but could not be kept, and says why."""
+    """Names the trials whose weights are better than the kept ones but could not be kept; empty if none is."""
+    if not result.study.unkept:
+        return ""
     first, *others = result.study.unkept
     several, more = len(result.objectives) > 1, f" and {len(others)} more" if others else ""
     which = f"{title(first.workload, first.name, several=several)} ({first.trial_id}){more}"

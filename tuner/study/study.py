@@ -89,7 +89,7 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         fewer = searching.ended_early(selected.optuna.ended_by if selected.optuna else "") if searching else ""
         if study.settings.estimates_memory and study.settings.calibration:
             learn_from(result, study, console)
-        show_end(console, study, result, record, early=broken is not None, fewer=fewer)
+        show_end(console, study, result, early=broken is not None, fewer=fewer)
         if isinstance(broken, KeyboardInterrupt):
             raise broken
     return result.with_objects()
