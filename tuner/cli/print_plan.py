@@ -71,7 +71,11 @@ def _misfit_lines(card: Card) -> list[str]:
         return [f"{head}: a card of {_ceil(most)} GB holds them; {advice}"]
     width = max(len(misfit.name) for misfit in sought)
     more = [f"  and {count - len(sought)} smaller ones"] if len(sought) < count else []
-    return [f"{head}; the cheapest change with which each would", *(_misfit_line(one, width) for one in sought), *more]
+    return [
+        f"{head}; the cheapest change with which each would",
+        *(_misfit_line(one, width) for one in sought),
+        *more,
+    ]
 
 
 def _misfit_line(misfit: Misfit, width: int) -> str:

@@ -57,7 +57,11 @@ def show_plan(console: Console, study: Study) -> None:
     if study.left:
         name = study.settings.search_name or "Optuna"
         more = "more trials" if study.selected.is_endless else count_text(study.left, "more trial")
-        lines.append(labelled("search", f"{name} suggests {more} as room becomes free; the plan assumes that they are like these"))
+        lines.append(
+            labelled(
+                "search", f"{name} suggests {more} as room becomes free; the plan assumes that they are like these"
+            )
+        )
     if not study.requests:
         last = Counter({row.trial_id: row.status for row in study.attempts}.values())
         lines += [f"{last[status]} {status}: {remedy}" for status, remedy in REMEDIES.items() if last[status]]
