@@ -78,6 +78,11 @@ def printable(text: str, most: int | None = None) -> str:
     return clean if most is None or len(clean) <= most else f"{clean[: most - 1]}…"
 
 
+def joined(*texts: str, by: str = "; ") -> str:
+    """The texts that are not empty, in one."""
+    return by.join(filter(None, texts))
+
+
 def is_writable(text: str) -> bool:
     """Whether every file and database can hold a text: it has no character 0 and no bytes that are not UTF-8."""
     return not re.search("[\0\ud800-\udfff]", text)
@@ -152,7 +157,7 @@ class ParameterError(InputError):
     """A parameter has a value that breaks a rule; the remedy is empty where the rule says what to do."""
 
     def __init__(self, parameter: str, value: object, rule: str, remedy: str = "") -> None:
-        super().__init__(": ".join(filter(None, [option(parameter, value), rule, remedy])))
+        super().__init__(joined(option(parameter, value), rule, remedy, by=": "))
         self.parameter, self.value, self.rule, self.remedy = parameter, value, rule, remedy
 
     def __reduce__(self) -> tuple[type[ParameterError], tuple[str, object, str, str]]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from difflib import unified_diff
 from typing import TYPE_CHECKING
 
+from tuner.errors import joined
 from tuner.records.seed_statistics import some_names
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.plan_text import DEVICES, WATCH_GPU, WATCH_MEMORY, more_devices, plan_text
@@ -144,7 +145,7 @@ def forecast_text(forecast: Forecast) -> str:
     ]
     lines.append(labelled("schedule", "\n".join(_device_text(forecast, device) for device in plan.devices[:DEVICES])))
     lines += [more_devices(plan), labelled("packing", _gain(forecast))]
-    return "\n".join(line for line in lines if line)
+    return joined(*lines, by="\n")
 
 
 def _device_text(forecast: Forecast, device: Device) -> str:

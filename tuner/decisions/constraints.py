@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.errors import ParameterError
+from tuner.errors import ParameterError, joined
 from tuner.trial import GB, KNOWN, MemoryEstimate, Outcome
 
 PATTERN = re.compile(
@@ -106,5 +106,5 @@ def constrained(outcome: Outcome, constraints: Sequence[Constraint], wanted: Col
 def infeasible(outcome: Outcome, why: str) -> Outcome:
     """The outcome of a trial that breaks the constraints of which ``why`` tells; the same if it tells of none."""
     return (
-        replace(outcome, status="infeasible", error="; ".join(filter(None, [why, outcome.error]))) if why else outcome
+        replace(outcome, status="infeasible", error=joined(why, outcome.error)) if why else outcome
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from tuner.errors import InputError, ParameterError
+from tuner.errors import InputError, ParameterError, joined
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.cards import card_of
 from tuner.estimation.graphsage_formula import estimate_graphsage
@@ -195,7 +195,7 @@ def with_nccl(estimate: MemoryEstimate) -> MemoryEstimate:
 
 def _in_context(estimate: MemoryEstimate, context_bytes: int, note: str) -> MemoryEstimate:
     """The estimate with this context, and with what is to be said of it."""
-    return replace(estimate, context_bytes=context_bytes, note="; ".join(filter(None, [estimate.note, note])))
+    return replace(estimate, context_bytes=context_bytes, note=joined(estimate.note, note))
 
 
 def with_room(estimate: MemoryEstimate, share_bytes: int) -> MemoryEstimate:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.decisions.seconds import Pace
-from tuner.errors import InputError, ParameterError, TunerError, WorkloadError, option, spelled
+from tuner.errors import InputError, ParameterError, TunerError, WorkloadError, joined, option, spelled
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample, to_sample
 from tuner.estimation.estimators import (
@@ -147,7 +147,7 @@ class EstimationService:
                 if estimator.takes_real_step and isinstance(error, WorkloadError):
                     fault = error  # a traced step may fail only because it is traced
             else:
-                estimate = replace(estimate, note=spelled("; ".join(filter(None, [*reasons, estimate.note]))))
+                estimate = replace(estimate, note=spelled(joined(*reasons, estimate.note)))
                 return calibration.with_headroom(estimate) if device.kind == "cpu" else estimate
         if fault is not None:
             raise fault

@@ -29,7 +29,7 @@ from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan
 from tuner.decisions.policies import LOG, Engine
 from tuner.decisions.state import State
-from tuner.errors import ExecutionError, one_line, with_text
+from tuner.errors import ExecutionError, joined, one_line, with_text
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import DevicesFound, Executor, Happening, Weights
 from tuner.execution.stall_detector import StallDetector
@@ -268,7 +268,7 @@ class StudyLoop:
         who = self.arbiter.short(outcome.placement.device, outcome.short_of)
         if not who and unclear:
             return outcome
-        said = "; ".join(filter(None, [outcome.error, who, "the attempt does not count"]))
+        said = joined(outcome.error, who, "the attempt does not count")
         return replace(outcome, lost="memory", error=said)
 
     def _log_waiting(self, held: tuple[Request, Device] | None, bounds: Bounds) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import ExecutionError, MissingMetric, TunerError, one_line
+from tuner.errors import ExecutionError, MissingMetric, TunerError, joined, one_line
 from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import StopRequests
 from tuner.machine.caps import (
@@ -131,7 +131,7 @@ def run_trial(
         epochs=attempt.epochs,
         seconds=attempt.earlier_seconds + time.perf_counter() - started,
         peak_bytes=peak,
-        error="; ".join(filter(None, [attempt.error, remark])),
+        error=joined(attempt.error, remark),
         traceback=attempt.traceback,
         phase=attempt.phase,
         lost=attempt.lost,
@@ -219,7 +219,7 @@ class _TrialExecution:
             self._fail(error, share_bytes, _lack_of_memory(error, self.placement, meter, options))
         if checkpoint:
             self.earlier_seconds, notes = checkpoint.earlier_seconds, [*notes, *checkpoint.faults]
-        self.error = "; ".join(filter(None, [self.error, *notes]))
+        self.error = joined(self.error, *notes)
 
     def _keep(self, fit: Fit, *, program: bool) -> None:
         """Writes the weights as a file. Without them a trial that has its metrics is completed as well."""

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tuner.errors import one_line
+from tuner.errors import joined, one_line
 from tuner.machine.peak import data_bytes
 from tuner.trial import GB, MB, Device
 
@@ -263,7 +263,7 @@ class LackOfMemory:
         allowed = None if self.allowed_bytes is None else f"allowed {_size(self.allowed_bytes)}"
         in_use = None if self.in_use_bytes is None else f"in use {_size(self.in_use_bytes)}"
         full = f"the device had only {_size(self.free_bytes or 0)} free" if self.device_full else None
-        said = ", ".join(filter(None, [needed, allowed, in_use, full]))
+        said = joined(needed, allowed, in_use, full, by=", ")
         return f"out of memory: {said}" if said else "out of memory"
 
 

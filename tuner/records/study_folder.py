@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Literal, Self
 
-from tuner.errors import ExecutionError, InputError, ParameterError, one_line, option
+from tuner.errors import ExecutionError, InputError, ParameterError, joined, one_line, option
 from tuner.machine import safe_files
 from tuner.machine.safe_files import PARTIAL
 from tuner.objective import Objective
@@ -239,7 +239,7 @@ class StudyFolder:
         except Exception as error:  # the result is recorded in any case
             why = one_line(error, 200) or type(error).__name__
             known = "" if why in row.error else row.error
-            return replace(row, error="; ".join(filter(None, [f"{NOT_KEPT}: {why}", known]))), None
+            return replace(row, error=joined(f"{NOT_KEPT}: {why}", known)), None
         return row, staged
 
     def _contenders(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tuner.decisions.capacity import ram_buffer_bytes
 from tuner.decisions.plan import HOST_MARGIN, host_need_bytes, is_tight, low_bytes, need_bytes
-from tuner.errors import option, printable
+from tuner.errors import joined, option, printable
 from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.texts import count_text, gb_span, gb_text, labelled, rough
 from tuner.trial import GB, MemoryEstimate, Request, title
@@ -72,7 +72,7 @@ def plan_text(
     """
     lines = [labelled("data", data), labelled("trials", f"{len(requests)}{_seeds(requests)}")]
     if not requests:
-        return "\n".join(filter(None, [*lines, "no trials are left to run"]))
+        return joined(*lines, "no trials are left to run", by="\n")
     lines += [labelled("batch", batches), labelled("footprint", "\n".join(_footprint_lines(plan, requests)))]
     whose = _whose(requests)
     lines += [
@@ -81,7 +81,7 @@ def plan_text(
     ]
     lines += [more_devices(plan), *_ram_lines(plan), labelled("workers", _workers(plan, fewer_by))]
     lines.append(labelled("time", "\n".join(time_lines(requests, seconds, plan.workers))))
-    return "\n".join(filter(None, lines))
+    return joined(*lines, by="\n")
 
 
 def more_devices(plan: Plan) -> str:
@@ -171,8 +171,8 @@ def _ram_lines(plan: Plan) -> list[str]:
         budget, buffer = plan.ram_budgets[node], ram_buffer_bytes(device, plan.buffer_bytes)
         text = (
             f"{device.host or 'beside the GPUs'}: {gb_text(device.ram_bytes, 1)} in all, "
-            f"{gb_text(device.free_ram_bytes, 1)} free, {gb_text(buffer, 1)} buffer: {gb_text(budget, 1)} for trials, "
-            f"{_quotient(budget, plan.ram_footprint_bytes, plan.ram_fits[node])}"
+            f"{gb_text(device.free_ram_bytes, 1)} free, {gb_text(buffer, 1)} buffer: {gb_text(budget, 1)} for "
+            f"trials, {_quotient(budget, plan.ram_footprint_bytes, plan.ram_fits[node])}"
         )
         lines.append(labelled("RAM", text))
     more = len(hosts) - len(lines)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from tuner.decisions.events import Retried
 from tuner.decisions.seconds import TimeLeft
-from tuner.errors import printable
+from tuner.errors import joined, printable
 from tuner.hyperparameters import shrunk
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
@@ -212,7 +212,7 @@ class StudyProgress:
             return f"{self.phase}, {self.clock() - self._began:.0f} s so far"
         reserved = sum(place.limit_bytes for placement, _ in running for place in placement.all)
         names = [
-            " ".join(filter(None, [self._title(placement.trial), _epochs(report), self._value(placement, report)]))
+            joined(self._title(placement.trial), _epochs(report), self._value(placement, report), by=" ")
             for placement, report in running[:NAMED]
         ]
         names += [f"{len(running) - NAMED} more"] if len(running) > NAMED else []

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, ParameterError, joined, option
 from tuner.hyperparameters import is_auto
 from tuner.reporting.texts import count_text
 from tuner.search.optuna_names import PBT
@@ -21,7 +21,7 @@ def refusal(trial: Trial, settings: Settings, rule: str, remedy: str = "", key: 
     value = trial.config.get(key, 1)
     if value == getattr(settings, key):
         return ParameterError(key, value, rule, remedy)
-    return InputError(": ".join(filter(None, [f"{trial.name}: {key} {value}", rule, remedy])))
+    return InputError(joined(f"{trial.name}: {key} {value}", rule, remedy, by=": "))
 
 
 def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:

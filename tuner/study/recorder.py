@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tuner.decisions.events import Allowed, Concluded, Dropped, Event, Planned, Reported, Retried, Started
 from tuner.decisions.state import State
+from tuner.errors import joined
 from tuner.execution.executor import Weights
 from tuner.execution.loop import Listener
 from tuner.integrations.trackers.adapter import Trackers
@@ -190,7 +191,7 @@ class Recorder(Listener):
             done = f"{outcome.epochs} of {done}" if report.epochs else done
             by_itself = self.scheduler in (FIFO, PBT)  # which ends none, so an objective of Optuna's did
             said = f"{'the objective pruned it' if by_itself else f'{self.scheduler} ended it'} after {done}"
-            outcome = replace(outcome, error="; ".join(filter(None, [said, outcome.error])))
+            outcome = replace(outcome, error=joined(said, outcome.error))
         return self.objective.described(outcome) if self.objective else outcome
 
     def _next(self) -> int:
@@ -229,5 +230,5 @@ class Recorder(Listener):
             metrics=self._bests.get(trial_id) or self.folder.reported(trial_id)[0] or report.metrics,
             epochs=report.epoch,
             seconds=max(stopped.seconds, self._ended(trial_id) - began),
-            error="; ".join(filter(None, [f"{cause} while it ran", stopped.error])),
+            error=joined(f"{cause} while it ran", stopped.error),
         )

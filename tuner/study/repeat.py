@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from types import NoneType
 
+from tuner.errors import joined
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import OPTUNA_CALL, StudyRecord
 from tuner.spec.commands import TrainOptions
@@ -97,7 +98,7 @@ def program() -> str:
 
 def load_best_call(folder: Path, workload: str = "") -> str:
     """The call that loads the best model of a study."""
-    return f"tuner.load_best({', '.join(filter(None, [repr(str(folder)), workload]))})"
+    return f"tuner.load_best({joined(repr(str(folder)), workload, by=', ')})"
 
 
 def values_again(row: Attempt) -> str:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import TunerError, one_line, option
+from tuner.errors import TunerError, joined, one_line, option
 from tuner.objective import Objective
 from tuner.records.attempts import NOT_KEPT, Attempt
 from tuner.records.files import RESULTS
@@ -94,7 +94,7 @@ def _names(study: Study, requests: Sequence[Request]) -> list[str]:
 
 def _print_lines(console: Console, lines: Sequence[str]) -> None:
     """Prints the lines that are not empty."""
-    if text := "\n".join(line for line in lines if line):
+    if text := joined(*lines, by="\n"):
         print_text(console, text)
 
 
