@@ -187,13 +187,11 @@ def _footprint_lines(plan: Plan, requests: Sequence[Request]) -> list[str]:
     lines += [f"{count} of them {method}: {note}" for (method, note), count in notes.items()]
     tight = [request.estimate for request in requests if is_tight(request.estimate, request.need_bytes)]
     if tight:  # they fit a device only because the allocator releases its cache
-        most, least = (
-            gb_text(max(sizes)) for sizes in zip(*((guess.total_bytes, guess.least_bytes) for guess in tight))
-        )
-        lines.append(
-            f"{len(tight)} of them would take up to {most}, which no device has for trials; with a whole one"
-        )
-        lines.append(f"they run in {least}, as the allocator then gives back what it caches")
+        most, least = max(guess.total_bytes for guess in tight), max(guess.least_bytes for guess in tight)
+        lines += [
+            f"{len(tight)} of them would take up to {gb_text(most)}, which no device has for trials; on a whole device",
+            f"they run in {gb_text(least)}, as the allocator then gives back what it caches",
+        ]
     return lines
 
 
