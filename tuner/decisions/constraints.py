@@ -105,6 +105,4 @@ def constrained(outcome: Outcome, constraints: Sequence[Constraint], wanted: Col
 
 def infeasible(outcome: Outcome, why: str) -> Outcome:
     """The outcome of a trial that breaks the constraints of which ``why`` tells; the same if it tells of none."""
-    return (
-        replace(outcome, status="infeasible", error=joined(why, outcome.error)) if why else outcome
-    )
+    return replace(outcome, status="infeasible", error=joined(why, outcome.error)) if why else outcome
