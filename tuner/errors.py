@@ -78,7 +78,7 @@ def printable(text: str, most: int | None = None) -> str:
     return clean if most is None or len(clean) <= most else f"{clean[: most - 1]}…"
 
 
-def joined(*texts: str, by: str = "; ") -> str:
+def joined(*texts: str | None, by: str = "; ") -> str:
     """The texts that are not empty, in one."""
     return by.join(filter(None, texts))
 

@@ -189,7 +189,7 @@ def _footprint_lines(plan: Plan, requests: Sequence[Request]) -> list[str]:
     if tight:  # they fit a device only because the allocator releases its cache
         most, least = max(guess.total_bytes for guess in tight), max(guess.least_bytes for guess in tight)
         lines += [
-            f"{len(tight)} of them would take up to {gb_text(most)}, which no device has for trials; on a whole device",
+            f"{len(tight)} of them would take up to {gb_text(most)}, which no device has for trials; on a whole one",
             f"they run in {gb_text(least)}, as the allocator then gives back what it caches",
         ]
     return lines
