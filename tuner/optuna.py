@@ -18,12 +18,11 @@ from tuner.records.study_record import OPTUNA_CALL, UNKNOWN, StudyRecord, read_s
 from tuner.spec.commands import OptunaOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
-from tuner.study.live_search import Search
+from tuner.spec.stored_options import to_stored, with_own
+from tuner.spec.study_spec import Search, StudySpec
 from tuner.study.objective_trials import ObjectiveTrials, check_has_trials
-from tuner.study.prepare import Selected
 from tuner.study.result import NOT_RUN, StudyResult
 from tuner.study.resume import check_same
-from tuner.study.stored_options import to_stored, with_own
 from tuner.study.study import run_study
 from tuner.trial import MOST_TRIALS
 from tuner.workloads.optuna_objective import VALUE, OptunaObjective
@@ -69,18 +68,18 @@ def optimize(options: OptunaOptions) -> StudyResult:
         return StudyResult(nothing, {}, found, {objective.name: objective}).with_objects()
     most = options.n_trials or 10 ** max(3, len(str(settings.num_samples))) - 1
     with closing(ObjectiveTrials(study, objective, callbacks, options.timeout, record.id)) as trials:
-        selected = Selected(
+        spec = StudySpec(
             [Selection(objective, lambda: None, list(record.configurations), replace(first, others=tuple(others)))],
             settings,
             label="optuna",
             command=OPTUNA_CALL,
             options=to_stored(settings),
             search=Search(objective, trials, {}, 1, min(most, MOST_TRIALS), options.n_trials is None, trials.name_of),
-            optuna=trials,
+            id=trials.id,
             shows_end=True,
             from_python=True,
         )
-        result = run_study(selected)
+        result = run_study(spec)
     if trials.fault:
         raise WorkloadError(trials.fault)
     return result

@@ -40,7 +40,7 @@ from tuner.machine.devices import DeviceChoice
 from tuner.optuna import optimize
 from tuner.records.journal import read_attempts
 from tuner.spec.settings import Settings
-from tuner.study.select import select
+from tuner.spec.specify import specify
 from tuner.study.study import run_study
 from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome, Placement
 
@@ -192,7 +192,7 @@ def answered(part: str, trials: int) -> tuple[float, Reading]:
         settings = Settings(**options, output=f"{folder}/study", report=False)
         executor, began = Answering(trials), read()
         tempfile.tempdir = folder  # where studies look for the promises of others
-        run_study(select(settings, from_python=True), executor)
+        run_study(specify(settings, from_python=True), executor)
         tempfile.tempdir = None
     first, last = executor.readings
     return first.seconds - began.seconds, Reading(*(now - before for now, before in zip(last, first, strict=True)))

@@ -28,8 +28,8 @@ from tuner.records.files import EPOCHS
 from tuner.reporting.console import make_console
 from tuner.reporting.page.document import REPORT
 from tuner.spec.settings import Settings
+from tuner.spec.specify import specify
 from tuner.study.prepare import load, prepare
-from tuner.study.select import select
 from tuner.study.study_json import open_folder, to_record
 from tuner.trial import GB, MB, EpochReport, Outcome, Placement, Request
 
@@ -55,7 +55,7 @@ def write(folder: Path, trials: int, left: int) -> None:
     """Writes a study of which all trials but the last ``left`` have ended."""
     of_study: dict[str, Any] = {"workload": train, "space": SPACE, "num_samples": trials, "search": "random"}
     measured: dict[str, Any] = {"metric": "val_loss", "direction": "minimize", "memory_gb": 0.1, "in_process": True}
-    loaded = load(select(Settings(**of_study, **measured, output=str(folder)), from_python=True))
+    loaded = load(specify(Settings(**of_study, **measured, output=str(folder)), from_python=True))
     study, _ = prepare(loaded, InProcessExecutor().devices("cpu"))
     draw, own = random.Random(0), open_folder(study, make_console())
     own.describe(to_record(study))

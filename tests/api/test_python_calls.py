@@ -18,10 +18,10 @@ from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records.study_record import StudyRecord, read_study
+from tuner.spec.listed import choose
 from tuner.spec.settings import Settings
-from tuner.study.repeat import program
-from tuner.study.selection import choose
-from tuner.study.stored_options import CALL, needs_objects, resumed
+from tuner.spec.spelling import program
+from tuner.spec.stored_options import CALL, needs_objects, resumed
 from tuner.workloads.lookup import specs_of, texts_of
 
 HERE: dict[str, Any] = {"device": "cpu", "model_memory_gb": 0.1, "gpu_memory_buffer_gb": 0, "report": False}

@@ -30,7 +30,7 @@ from tuner.objective import Objective
 from tuner.reporting.figures.chart import javascript_name
 from tuner.reporting.page.document import Page
 from tuner.reporting.serving import LivePage, make_server
-from tuner.study.repeat import program
+from tuner.spec.spelling import program
 
 pytestmark = pytest.mark.usefixtures("writes_pages")
 

@@ -25,7 +25,7 @@ from tuner.records.attempts import to_csv
 from tuner.records.read_studies import read_studies
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.settings import Settings
-from tuner.study.stored_options import to_stored
+from tuner.spec.stored_options import to_stored
 
 FIXED = {
     "workload": "graphsage",

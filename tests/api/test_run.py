@@ -16,7 +16,7 @@ from tests.support.toy import Toy
 from tuner.api.run import run_given
 from tuner.errors import InputError
 from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
+from tuner.spec.study_spec import StudySpec
 from tuner.study.result import StudyResult
 
 
@@ -61,7 +61,7 @@ def test_a_notebooks_seeds_share_one_split_and_python_is_known_from_the_command(
 ) -> None:
     seen: dict[str, Any] = {}
 
-    def run_study(selected: Selected, executor: Any = None) -> StudyResult:
+    def run_study(selected: StudySpec, executor: Any = None) -> StudyResult:
         seen.update(vars(selected), data=selected.selections[0].load_data())
         return StudyResult(plan=None, estimates={})  # type: ignore[arg-type]
 

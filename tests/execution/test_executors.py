@@ -25,7 +25,7 @@ from tuner.records.attempts import Line
 from tuner.records.files import best_name
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
+from tuner.spec.study_spec import StudySpec
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import GB, Device, MemoryEstimate, Placement, Trial
@@ -49,7 +49,7 @@ def study(
         (workload, [{"name": f"{n}", **config} for n, config in enumerate(listed)]) for workload, listed in tried
     ]
     return run_study(
-        Selected(
+        StudySpec(
             [
                 Selection(workload, lambda: data, configurations(listed, workload.hyperparameters))
                 for workload, listed in named

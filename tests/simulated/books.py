@@ -49,9 +49,9 @@ class Books:
 
     def suggested(self, steering: Steering) -> None:
         """What a process knows of the search's suggestions."""
-        if steering.searching is None:
+        if steering.source.searcher is None:
             return
-        found = {one.trial.trial_id: one.trial.config for one in steering.searching.estimates.requests}
+        found = {one.trial.trial_id: one.trial.config for one in steering.source.estimates.requests}
         changed = [name for name, config in self.configs.items() if found.get(name, config) != config]
         assert not changed, "a suggestion is another one after a resume"
         self._suggested = found

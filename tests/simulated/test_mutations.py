@@ -19,9 +19,9 @@ from tuner.decisions.retry import Retrying
 from tuner.estimation.feedback import StudyFeedback
 from tuner.records import study_folder
 from tuner.search import optuna_trials
-from tuner.study import live_search, population, prepare, resume
-from tuner.study.live_search import Searching
+from tuner.study import population, prepare, resume, sources
 from tuner.study.population import Population
+from tuner.study.sampled import Sampled
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
 from tuner.trial import GB
 
@@ -179,11 +179,11 @@ def a_recall_before_the_telling(patch: Patch) -> None:
 
 
 def a_constraint_that_is_not_looked_at(patch: Patch) -> None:
-    patch.setattr(live_search, "unwanted", lambda *_: "")
+    patch.setattr(sources, "unwanted", lambda *_: "")
 
 
 def a_search_that_counts_wrongly(patch: Patch) -> None:
-    patch.setattr(Searching, "left", property(lambda self: 9))
+    patch.setattr(Sampled, "left", property(lambda self: 9))
 
 
 def a_recalled_trial_with_other_values(patch: Patch) -> None:

@@ -27,9 +27,9 @@ from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.interrupts import Immediate
 from tuner.objective import Objective
 from tuner.spec.settings import Settings
+from tuner.spec.specify import specify
 from tuner.study.execute import RunContext, execute
 from tuner.study.prepare import load, prepare
-from tuner.study.select import select
 from tuner.study.study_json import open_folder, to_record
 from tuner.training.endings import told_again
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
@@ -275,8 +275,8 @@ def _process(world: Whole, books: Books, given: Mapping[str, Any], copy: Path, e
             if number == ends[0]:
                 interrupt.remember()
 
-    selected = select(Settings(workload=train, callbacks=[hear], **{**world.options, **given}))
-    study, steering = prepare(load(selected), world.devices)
+    spec = specify(Settings(workload=train, callbacks=[hear], **{**world.options, **given}))
+    study, steering = prepare(load(spec), world.devices)
     books.planned(steering, study)
     with QUICK[1]:
         record, console = to_record(study), Console(file=io.StringIO(), quiet=True)

@@ -18,10 +18,10 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.hyperparameters import is_auto
 from tuner.search.configurations import complete, configurations
 from tuner.spec.settings import Settings
+from tuner.spec.spelling import program
+from tuner.spec.study_spec import StudySpec
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, share_of, size_batches
 from tuner.study.planning import to_trials
-from tuner.study.prepare import Selected
-from tuner.study.repeat import program
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import AUTO, GB, RANKS, Device
@@ -225,7 +225,7 @@ def test_a_plan_finds_it_and_what_has_no_shares_refuses_it(tmp_path: Path) -> No
 def study(folder: Path, *listed: dict[str, Any], **settings: Any) -> StudyResult:
     common = {"output": str(folder), "device": "cpu", "gpu_memory_buffer_gb": 0, "model_memory_gb": 0.5, "threads": 1}
     return run_study(
-        Selected([choice(*listed)], Settings(**{**common, **settings}), label="test", command="a test"),
+        StudySpec([choice(*listed)], Settings(**{**common, **settings}), label="test", command="a test"),
         InProcessExecutor(),
     )
 

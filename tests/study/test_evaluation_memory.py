@@ -14,7 +14,7 @@ from tests.support.toy import Batched
 from tuner.execution.in_process import InProcessExecutor
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
+from tuner.spec.study_spec import StudySpec
 from tuner.study.study import run_study
 from tuner.workloads.base import Split
 from tuner.workloads.task import Selection
@@ -47,7 +47,7 @@ def test_an_evaluation_that_ran_out_is_tried_again_in_smaller_chunks(
     whole = {"model_memory_gb": 0.5, "device_memory_gb": 0.5, "gpu_memory_buffer_gb": 0, "caps": False}
     options = Settings(output=str(tmp_path), device="cpu", on_oom="accumulate", backoff=0, report=False, **whole)
     selection = Selection(Wide(), lambda: None, listed)
-    result = run_study(Selected([selection], options, label="test", command="a test"), InProcessExecutor())
+    result = run_study(StudySpec([selection], options, label="test", command="a test"), InProcessExecutor())
     assert [row["status"] for row in result.rows] == ["completed"]
     rows = attempts(tmp_path)
     assert [(row["phase"], row.get("config/evaluation_parts")) for row in rows] == [

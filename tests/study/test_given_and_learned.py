@@ -22,10 +22,10 @@ from tuner.records.study_record import UNKNOWN
 from tuner.reporting.figures.machine import estimate_against_peak
 from tuner.reporting.plan_text import plan_text
 from tuner.spec.settings import Settings
+from tuner.spec.stored_options import from_stored, functions_of, to_stored, with_own
+from tuner.spec.study_spec import StudySpec
 from tuner.study.planning import check_estimate, estimate_requests, plan_requests
-from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
-from tuner.study.stored_options import from_stored, functions_of, to_stored, with_own
 from tuner.study.study import run_study
 from tuner.trial import GB, MB, Config, Configuration, Device, Trial
 from tuner.workloads.function import Function
@@ -166,7 +166,7 @@ def test_a_study_of_a_function_learns_as_it_runs_and_as_it_is_resumed(
     def run(**options: Any) -> StudyResult:
         listed = [Configuration(f"c{size}", {"mb": size}) for size in SIZES]
         settings = Settings(device="cpu", report=False, max_workers=1, **options)
-        return run_study(Selected([Selection(function(), lambda: None, listed)], settings), InProcessExecutor())
+        return run_study(StudySpec([Selection(function(), lambda: None, listed)], settings), InProcessExecutor())
 
     result = run(output=str(tmp_path / "study"))
     assert [row.status for row in result.trials] == ["completed"] * len(SIZES)
@@ -184,7 +184,7 @@ def test_a_study_that_is_resumed_is_planned_by_what_its_own_trials_took(
     def run(**options: Any) -> StudyResult:
         listed = [Configuration(f"c{size}", {"mb": size}) for size in SIZES[:3]]
         settings = Settings(device="cpu", report=False, in_process=True, max_workers=1, **options)
-        return run_study(Selected([Selection(function(), lambda: None, listed)], settings))
+        return run_study(StudySpec([Selection(function(), lambda: None, listed)], settings))
 
     before = run(output=str(tmp_path / "study"))
     first = min(row.limit_bytes or 0 for row in before.trials)

@@ -9,7 +9,7 @@ from tuner.datasets.synthetic import synthetic_ratings
 from tuner.execution.child_executor import ChildExecutor
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
+from tuner.spec.study_spec import StudySpec
 from tuner.study.study import run_study
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.task import Selection
@@ -23,7 +23,7 @@ def test_a_graphsage_that_runs_out_of_memory_under_its_cap_is_trained_again_with
     )
     memory = {"model_memory_gb": 0.52, "retry_growth": 2.0, "gpu_memory_buffer_gb": 0, "backoff": 0}
     options = Settings(output=str(tmp_path), device="cpu", threads=1, report=False, **memory)
-    selected = Selected([Selection(GraphSAGE(), lambda: data, listed)], options, label="test", command="a test")
+    selected = StudySpec([Selection(GraphSAGE(), lambda: data, listed)], options, label="test", command="a test")
     result = run_study(selected, ChildExecutor())
     first, second = (json.loads(line) for line in (tmp_path / "attempts.jsonl").read_text().splitlines())
     assert (first["status"], first["phase"]) == ("out_of_memory", "first step")

@@ -15,7 +15,7 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
+from tuner.spec.study_spec import StudySpec
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import GB
@@ -32,7 +32,7 @@ def study(folder: Path, executor: Executor, trials: int, data: dict[str, Any], *
         for number, mb in enumerate(SIZES[:trials])
     ]
     return run_study(
-        Selected(
+        StudySpec(
             [Selection(Hungry(), lambda: data, configurations(listed, Hungry.hyperparameters))],
             Settings(output=str(folder), device="cpu", gpu_memory_buffer_gb=0, threads=1, **settings),
             label="test",

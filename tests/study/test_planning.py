@@ -15,9 +15,9 @@ from tuner.estimation.overheads import WORKER_BYTES
 from tuner.reporting.plan_text import plan_text, time_lines
 from tuner.search.configurations import complete
 from tuner.spec.settings import Settings
-from tuner.study.live_search import fitting, infeasible_text
 from tuner.study.planning import Estimates, estimate_requests, limits_of, plan_more, plan_requests, with_host_needs
 from tuner.study.ranks import check_place
+from tuner.study.sampled import fitting, infeasible_text
 from tuner.trial import AUTO, GB, NODES, RANKS, Device, History, MemoryEstimate, Request, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask

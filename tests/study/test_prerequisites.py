@@ -17,10 +17,10 @@ from tuner.errors import ExecutionError, InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.hyperparameters import AnyHyperparameter, TextHyperparameter
 from tuner.search.configurations import configurations
+from tuner.spec.listed import choose
 from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
+from tuner.spec.study_spec import StudySpec
 from tuner.study.prerequisites import needed, train_prerequisites
-from tuner.study.selection import choose
 from tuner.trial import Config, Configuration
 from tuner.workloads.base import Workload
 from tuner.workloads.protocols import finish_of
@@ -65,7 +65,7 @@ def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Selecti
 
 
 def trained(settings: Settings, *listed: dict[str, Any]) -> tuple[list[Selection], Settings]:
-    found = train_prerequisites(Selected([choice(*listed)], settings, command="tune"), InProcessExecutor)
+    found = train_prerequisites(StudySpec([choice(*listed)], settings, command="tune"), InProcessExecutor)
     return list(found.selections), found.settings
 
 
@@ -101,7 +101,7 @@ def test_what_the_data_do_not_serve_is_refused_before_anything_is_trained(
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
     bad = choice({"name": "a", "of": "teacher", "weight_decay": 0.1}, workload=Picky())
     with pytest.raises(InputError, match=r"^a: the data do not serve it$"):
-        train_prerequisites(Selected([bad], settings, command="tune"), InProcessExecutor)
+        train_prerequisites(StudySpec([bad], settings, command="tune"), InProcessExecutor)
     assert (capsys.readouterr().out, list(tmp_path.iterdir())) == ("", [])
 
 
@@ -139,7 +139,7 @@ def test_what_the_study_would_refuse_is_refused_before_anything_is_trained(tmp_p
     settings = Settings(output=str(tmp_path / "study"), device="cpu", report=False)
     with pytest.raises(InputError, match="bad: no such thing"):
         train_prerequisites(
-            Selected([Selection(workload, lambda: None, listed)], settings, command="tune"), InProcessExecutor
+            StudySpec([Selection(workload, lambda: None, listed)], settings, command="tune"), InProcessExecutor
         )
     assert list(tmp_path.iterdir()) == []
 
@@ -192,7 +192,7 @@ def test_what_has_diverged_is_not_said_to_be_gone_on_with(tmp_path: Path) -> Non
             ExecutionError, match=r"diverged: .*, and remove \S*/study-teacher or give another output$"
         ):
             train_prerequisites(
-                Selected([choice({"of": "teacher"}, workload=Steep())], settings, command="tune"), InProcessExecutor
+                StudySpec([choice({"of": "teacher"}, workload=Steep())], settings, command="tune"), InProcessExecutor
             )
 
 

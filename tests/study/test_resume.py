@@ -24,8 +24,8 @@ from tuner.records.epochs import EpochLog, read_epochs
 from tuner.records.journal import Journal, read_attempts
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.spec.settings import Settings
+from tuner.spec.stored_options import resumed, to_stored
 from tuner.study.resume import check_same, description, events_of, fingerprint
-from tuner.study.stored_options import resumed, to_stored
 from tuner.trial import (
     GB,
     Configuration,

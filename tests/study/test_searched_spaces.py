@@ -15,9 +15,9 @@ from tests.support.toy import Batched, Toy
 from tuner.errors import InputError, spelled
 from tuner.records.study_record import UNKNOWN, StudyRecord
 from tuner.search.spaces import parse_space
+from tuner.spec.searched import choose_searched, with_search
 from tuner.spec.settings import Settings
-from tuner.study.searching import choose_searched, with_search
-from tuner.study.stored_options import CALL, needs_objects, plainly, resumed, to_stored, unlike
+from tuner.spec.stored_options import CALL, needs_objects, plainly, resumed, to_stored, unlike
 from tuner.trial import Configuration
 from tuner.values import Label
 from tuner.workloads.program import arguments
@@ -61,7 +61,7 @@ def test_a_range_without_a_number_of_samples_asks_for_it() -> None:
 
 
 def test_a_workload_takes_its_default_where_a_condition_does_not_hold() -> None:
-    (choice,), *_ = choose_searched(Settings(workload=Toy(), space=CONDITIONAL, search="grid"), UNKNOWN)
+    (choice,) = choose_searched(Settings(workload=Toy(), space=CONDITIONAL, search="grid"), UNKNOWN).selections
     found = [(one.values["fault"], one.values["weight_decay"]) for one in choice.configurations]
     assert found == [(0, 0.0), (4, 0.1), (4, 0.2), (4, 0.3), (4, 0.4), (4, 0.5)]
     assert choice.configurations[0].name == "fault=0"
@@ -69,7 +69,7 @@ def test_a_workload_takes_its_default_where_a_condition_does_not_hold() -> None:
 
 def test_a_trainable_without_a_schema_lacks_it_there() -> None:
     settings = Settings(workload=Opened(), space={**CONDITIONAL, "m": {"act": {"choice": [None]}}}, search="grid")
-    (choice,), *_ = choose_searched(settings, UNKNOWN)
+    (choice,) = choose_searched(settings, UNKNOWN).selections
     assert [dict(one.values) for one in choice.configurations][:2] == [
         {"fault": 0, "m.act": None},
         {"fault": 4, "weight_decay": 0.1, "m.act": None},
@@ -82,7 +82,7 @@ def test_a_condition_may_name_what_is_fixed(fixed: str) -> None:
     options: dict[str, Any] = {"config": {"space": space}, "overrides": ("fault=4",)}
     if fixed == "defaults":
         options = {"config": {"space": {"weight_decay": space["weight_decay"]}, "defaults": {"fault": 4}}}
-    (choice,), *_ = choose_searched(Settings(workload=Toy(), search="grid", **options), UNKNOWN)
+    (choice,) = choose_searched(Settings(workload=Toy(), search="grid", **options), UNKNOWN).selections
     assert [one.name for one in choice.configurations] == [f"weight_decay=0.{tenth}" for tenth in range(1, 6)]
 
 
@@ -91,7 +91,8 @@ def test_a_file_of_a_space_is_what_its_content_is(tmp_path: Path, bare: bool) ->
     file, space = tmp_path / "own.json", {"lr": {"uniform": [0.1, 0.2]}}
     file.write_text(json.dumps(space if bare else {"space": space, "points": [{"lr": 0.15}]}))
     settings = Settings(workload=Toy(), space=file, search="random", num_samples=2)
-    (choice,), label, *_ = choose_searched(plainly(settings), UNKNOWN)
+    spec = choose_searched(plainly(settings), UNKNOWN)
+    (choice,), label = spec.selections, spec.label
     assert label == "random-own"
     assert (choice.configurations[0].values["lr"] == 0.15) is not bare
     assert to_stored(settings)["space"] == json.loads(file.read_text()), "a study does not depend on the file"
@@ -104,7 +105,7 @@ def test_points_are_tried_first_also_by_a_search_that_goes_on() -> None:
     space, points = {"lr": {"uniform": [0.1, 0.2]}}, [{"lr": 0.15}, {"lr": 0.125}]
     settings = Settings(workload=Toy(), space=space, points=points, search="optuna", num_samples=3)
     for before, expected in (([], [0.15, 0.125]), ([Configuration("suggestion-1", {"lr": 0.15})], [0.125])):
-        _, _, live, _ = choose_searched(settings, StudyRecord(workload="toy", configurations=before))
+        live = choose_searched(settings, StudyRecord(workload="toy", configurations=before)).search
         for one in before if live else []:
             live.searcher.recall("earlier", one.values)
         asked = [live.searcher.ask(f"t{number}") or {} for number in range(2)] if live else []
@@ -162,7 +163,7 @@ def test_a_resume_refuses_a_mode_beside_a_space_and_cuts_long_values() -> None:
 
 def drawn(number: int, **options: Any) -> list[dict[str, Any]]:
     settings = Settings(workload=Batched(), search="random", num_samples=number, **options)
-    (choice,), *_ = choose_searched(settings, UNKNOWN)
+    (choice,) = choose_searched(settings, UNKNOWN).selections
     return [dict(one.values) for one in choice.configurations]
 
 

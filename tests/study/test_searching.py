@@ -26,14 +26,14 @@ from tuner.search.optuna_names import make_sampler
 from tuner.search.optuna_trials import OptunaTrials, new_study
 from tuner.search.searchers import State as Ending
 from tuner.search.spaces import parse_space
+from tuner.spec.searched import choose_searched
 from tuner.spec.settings import Settings
-from tuner.study.live_search import Search, Searching
+from tuner.spec.specify import specify
+from tuner.spec.study_spec import Search, StudySpec
 from tuner.study.planning import Estimates
-from tuner.study.prepare import Selected
 from tuner.study.pruning import Pruning
 from tuner.study.result import StudyResult
-from tuner.study.searching import SearchedSelections, choose_searched
-from tuner.study.select import select
+from tuner.study.sampled import Sampled
 from tuner.study.study import run_study
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Request, Trial
 from tuner.workloads.base import Workload
@@ -97,7 +97,7 @@ def searched(
     )
     spy = searcher(new_study(make_sampler("tpe", seed=1)), parse_space(space, workload.schema, "space"))
     result = run_study(
-        Selected(
+        StudySpec(
             [Selection(workload, lambda: None, configurations(before, workload.schema) if before else [])],
             own,
             label="test",
@@ -162,7 +162,7 @@ def test_asha_prunes_what_is_worse_and_keeps_its_best_epoch(tmp_path: Path, monk
     monkeypatch.setattr("tuner.training.checkpoints.Checkpoint.faults", ("checkpoint not written: it is full",))
     listed = [{"name": f"{lr}", "lr": lr, "epochs": 40} for lr in (0.3, 0.0001, 0.0002, 0.3003)]
     result = run_study(
-        Selected(
+        StudySpec(
             [Selection(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
             Settings(
                 output=str(tmp_path / "out"),
@@ -196,8 +196,8 @@ def test_a_search_goes_on_after_a_trial_that_needs_more_than_any_device(gpu_16gb
     )
     settings, tasks = Settings(num_samples=2, model_memory_gb=1), {"toy": TrainingTask(workload, None)}
     request = Request(Trial("t001", "toy", "t001", {"lr": 0.1}, 0), MemoryEstimate("learned"), 40 * GB)
-    searching = Searching(search, tasks, [gpu_16gb], settings, Estimates(), packer)
-    engine = Engine(State(), [searching, packer])
+    sampled = Sampled(tasks, [gpu_16gb], settings, Estimates(), packer, search)
+    engine = Engine(State(), [sampled, packer])
     plan = make_plan([gpu_16gb], [GB], packing="per-trial", buffer_bytes=0)
     for event in (Planned((request,), {}), Opened(plan, (request,)), CapacityObserved(Bounds({}))):
         engine.take(event)
@@ -216,11 +216,11 @@ def test_no_more_is_suggested_before_anything_runs_than_can_run_at_once(
     workload = Toy()
     search = Search(workload, Spy(new_study(make_sampler("tpe")), parse_space(SPACE, workload.schema, "")), {})
     settings, tasks = Settings(num_samples=20, model_memory_gb=1), {"toy": TrainingTask(workload, None)}
-    searching = Searching(search, tasks, [gpu_16gb], settings, Estimates(), Packer())
-    engine = Engine(State(), [searching])
+    sampled = Sampled(tasks, [gpu_16gb], settings, Estimates(), Packer(), search)
+    engine = Engine(State(), [sampled])
     planned: list[int] = []
-    searching.begin(engine, lambda fit: planned.append(len(fit)) or workers)  # type: ignore[func-returns-value]
-    assert len(engine.state.waiting) == len(searching.begun) == asked
+    sampled.begin(engine, lambda fit: planned.append(len(fit)) or workers)  # type: ignore[func-returns-value]
+    assert len(engine.state.waiting) == len(sampled.begun) == asked
     assert planned == list(range(1, asked + 1)), "the plan is made anew with each"
 
 
@@ -305,7 +305,7 @@ def test_a_suggestion_that_cannot_be_estimated_is_no_trial_and_ends_none(
     assert not (tmp_path / "no").exists()
 
 
-def chosen(**options: Any) -> SearchedSelections:
+def chosen(**options: Any) -> StudySpec:
     return choose_searched(Settings.of({**OPTIONS, **options}), UNKNOWN)
 
 
@@ -319,7 +319,8 @@ def space_file(tmp_path: Path) -> str:
 
 
 def test_random_samples_are_configurations_with_defaults_and_overrides(space_file: str) -> None:
-    (choice,), label, live, _ = chosen(config=space_file, overrides=("lr=0.5",), num_samples=2)
+    spec = chosen(config=space_file, overrides=("lr=0.5",), num_samples=2)
+    (choice,), label, live = spec.selections, spec.label, spec.search
     assert (label, live, [one.name for one in choice.configurations]) == (
         "random-own",
         None,
@@ -327,7 +328,7 @@ def test_random_samples_are_configurations_with_defaults_and_overrides(space_fil
     )
     assert {(one.values["lr"], one.values["epochs"]) for one in choice.configurations} == {(0.5, 2)}
     assert {one.values["hidden_dim"] for one in choice.configurations} == {8, 16}, "without repeating any"
-    (grid,), *_ = chosen(search="grid", num_samples=None, config=space_file, overrides=("lr=0.5",))
+    (grid,) = chosen(search="grid", num_samples=None, config=space_file, overrides=("lr=0.5",)).selections
     assert [one.name for one in grid.configurations] == ["hidden_dim=8", "hidden_dim=16"]
 
 
@@ -337,8 +338,8 @@ def test_the_scales_of_a_spaces_ranges_are_known_to_the_study_and_lists_have_non
         "lr: {loguniform: [0.001, 0.1]}\ndropout: {uniform: [0.0, 0.5]}\nhidden_dim: {choice: [16, 32]}\n"
     )
     asked = Settings(space=str(file), search="random", num_samples=2, data="synthetic")
-    assert select(asked).scales == {"lr": "log", "dropout": "linear"}
-    assert select(Settings(data="synthetic")).scales == {}
+    assert specify(asked).scales == {"lr": "log", "dropout": "linear"}
+    assert specify(Settings(data="synthetic")).scales == {}
 
 
 def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
@@ -348,7 +349,7 @@ def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
         listed = [{"name": f"sample-{index}", "lr": index / 10, "epochs": 1} for index in range(1, number + 1)]
         own = Settings(**common, **folder, search="random", num_samples=number)
         choices = [Selection(Toy(), lambda: None, configurations(listed, Toy.hyperparameters))]
-        result = run_study(Selected(choices, own, label="", command="", options={}), InProcessExecutor())
+        result = run_study(StudySpec(choices, own, label="", command="", options={}), InProcessExecutor())
         return sorted(row["trial_id"] for row in result.rows)
 
     assert sampled(2, output=str(tmp_path / "out")) == ["t001", "t002"]
@@ -360,9 +361,10 @@ def test_samples_are_added_to_a_random_study(tmp_path: Path) -> None:
 
 
 def test_a_mode_that_is_a_grid_is_a_space() -> None:
-    (choice,), *_ = chosen(mode="full", num_samples=5)
+    (choice,) = chosen(mode="full", num_samples=5).selections
     assert len({tuple(one.values.items()) for one in choice.configurations}) == 5
-    (choice,), label, live, _ = chosen(mode="full", search="optuna")
+    spec = chosen(mode="full", search="optuna")
+    (choice,), label, live = spec.selections, spec.label, spec.search
     assert (choice.configurations, label) == ([], "tpe-full")
     assert live and live.workload.name == choice.workload.name
 
@@ -425,7 +427,8 @@ def test_a_space_is_not_a_list(space_file: str) -> None:
 def test_an_object_of_ones_own_is_searched_as_it_is(search: str) -> None:
     own, number = Toy(), None if search == "grid" else 2
     settings = Settings(workload=own, space={"lr": {"choice": [0.1, 0.2]}}, search=search, num_samples=number)
-    (choice,), _, live, _ = choose_searched(settings, UNKNOWN)
+    spec = choose_searched(settings, UNKNOWN)
+    (choice,), live = spec.selections, spec.search
     assert choice.workload is own
     assert (live is None) == (search != "optuna")
     assert live is None or live.workload is own

@@ -16,12 +16,12 @@ from tuner.machine.devices import ram_device
 from tuner.records.attempts import Attempt
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.search import configurations as space
+from tuner.spec.listed import choose, chosen_before, parse_data
+from tuner.spec.searched import choose_searched
 from tuner.spec.settings import Settings
+from tuner.spec.stored_options import to_stored
 from tuner.study.planning import estimate_requests, to_trials
 from tuner.study.repeat import how_to_repeat
-from tuner.study.searching import choose_searched
-from tuner.study.selection import choose, chosen_before, parse_data
-from tuner.study.stored_options import to_stored
 from tuner.trial import Device
 from tuner.workloads.base import BUILT_IN
 from tuner.workloads.task import load_tasks
@@ -294,7 +294,7 @@ def test_a_search_has_one_value_of_what_says_how_data_are_loaded(tmp_path: Path)
     given = {"workload": ["gt-ssl"], "data": swc_files(tmp_path), "search": "optuna", "num_samples": 2}
     space = {"lr": {"loguniform": [1e-4, 1e-2]}}
     for options in ({"space": {**space, "label_level": 2}}, {"space": space, "overrides": ("label_level=2",)}):
-        ((selection,), *_) = choose_searched(Settings(**given, **options), StudyRecord(workload=[]))
+        (selection,) = choose_searched(Settings(**given, **options), StudyRecord(workload=[])).selections
         assert selection.load_checked().classes == ("basket", "pyramidal")  # type: ignore[attr-defined]
     with pytest.raises(InputError, match=r"label_level = .*: data are loaded once for all trials: give it one value"):
         choose_searched(

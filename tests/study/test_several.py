@@ -23,8 +23,8 @@ from tuner.machine.devices import ram_device
 from tuner.records.files import best_name
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
+from tuner.spec.study_spec import StudySpec
 from tuner.study.planning import estimate_requests, to_trials
-from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import EpochReport
@@ -60,7 +60,7 @@ def study(folder: Path, choices: list[Selection], executor: Executor | None = No
         "report": False,
     }
     return run_study(
-        Selected(
+        StudySpec(
             choices, Settings(**{**common, **memory, **settings}), label="test", command="a test", shows_end=True
         ),
         executor or InProcessExecutor(),

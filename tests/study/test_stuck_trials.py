@@ -15,7 +15,7 @@ from tuner.machine.devices import ram_device
 from tuner.objective import Objective
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
+from tuner.spec.study_spec import StudySpec
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import Configuration
@@ -37,7 +37,7 @@ def study(folder: Path) -> StudyResult:
         Selection(waits, lambda: None, [program], asked=Objective("loss")),
     ]
     return run_study(
-        Selected(
+        StudySpec(
             selections,
             Settings(
                 output=str(folder / "study"),

@@ -21,7 +21,7 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.records.epochs import read_epochs
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
+from tuner.spec.study_spec import StudySpec
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import GB, Config, Device, EpochReport, Outcome
@@ -64,7 +64,7 @@ def study(
 ) -> StudyResult:
     defaults: dict[str, Any] = {} if settings.get("auto_memory") else {"model_memory_gb": 0.1}
     return run_study(
-        Selected(
+        StudySpec(
             [Selection(workload or Toy(), lambda: None, configurations(listed, Toy.hyperparameters))],
             Settings(
                 **{

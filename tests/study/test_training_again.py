@@ -29,12 +29,12 @@ from tuner.execution.in_process import InProcessExecutor
 from tuner.machine.devices import ram_device
 from tuner.records.study_record import read_study
 from tuner.reporting.result_tables import figures_lines
+from tuner.spec.listed import choose
 from tuner.spec.settings import Settings
+from tuner.spec.spelling import program
+from tuner.spec.study_spec import StudySpec
 from tuner.study.executors import make_executor
 from tuner.study.past_trial import find_trial
-from tuner.study.prepare import Selected
-from tuner.study.repeat import program
-from tuner.study.selection import choose
 from tuner.study.study import run_study
 from tuner.training.optimizers import LearningRates
 from tuner.trial import GB, EpochReport, MemoryEstimate
@@ -69,7 +69,7 @@ def study(folder: Path, text: str, data: Any, executor: Any = None, **settings: 
     common["report"] = False
     common |= {} if "resume" in settings else {"output": str(folder / "study")}
     run_study(
-        Selected(
+        StudySpec(
             choices, Settings(**{**common, "data": data, **settings}), label=label, command="tune", options=options
         ),
         executor or InProcessExecutor(),

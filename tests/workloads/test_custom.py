@@ -24,12 +24,12 @@ from tuner.errors import InputError
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records.study_record import read_study
 from tuner.spec.commands import PlanOptions
+from tuner.spec.listed import choose, chosen_before
 from tuner.spec.settings import Settings
+from tuner.spec.study_spec import StudySpec
 from tuner.study.past_trial import find_trial
-from tuner.study.prepare import Selected
 from tuner.study.result import StudyResult
 from tuner.study.resume import fingerprint
-from tuner.study.selection import choose, chosen_before
 from tuner.study.study import run_study
 from tuner.workloads.lookup import Finder, classes_of, find_workload, specs_of
 from tuner.workloads.pickling import sent_by_value
@@ -72,7 +72,7 @@ def study(workload: Any, folder: Path, **options: Any) -> StudyResult:
     choices, label = chosen(workload, **options)
     settings = Settings(output=str(folder), device="cpu", model_memory_gb=0.1, gpu_memory_buffer_gb=0, report=False)
     stored = {"data": "", "skip_bad": False, "workload": specs_of(workload)}
-    return run_study(Selected(choices, settings, label=label, command="a test", options=stored), InProcessExecutor())
+    return run_study(StudySpec(choices, settings, label=label, command="a test", options=stored), InProcessExecutor())
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

@@ -15,7 +15,7 @@ from tuner.hyperparameters import Declared, Hyperparameter, TextHyperparameter
 from tuner.search.configurations import complete, configurations
 from tuner.search.spaces import parse_space
 from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
+from tuner.spec.study_spec import StudySpec
 from tuner.study.study import run_study
 from tuner.training.rehearsal import _rehearse_smallest
 from tuner.workloads.custom import check
@@ -74,7 +74,7 @@ def test_a_workload_without_bounds_is_rehearsed_and_trained(tmp_path: Path) -> N
     listed = configurations([{"epochs": 2, "lr": 0.1}], Bare().schema)
     options = {"output": str(tmp_path / "out"), "device": "cpu", "gpu_memory_buffer_gb": 0, "model_memory_gb": 0.5}
     own = Settings(**options, report=False)
-    selected = Selected([Selection(Bare(), lambda: None, listed)], own, label="", command="")
+    selected = StudySpec([Selection(Bare(), lambda: None, listed)], own, label="", command="")
     (row,) = run_study(selected, InProcessExecutor()).rows
     assert (row["status"], row["epochs"], row["config/weight_decay"]) == ("completed", 2, 0.0)
 

@@ -21,12 +21,12 @@ from tuner.sizing.target import present_or_imagined
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpu_memory import transformer_config, transformer_estimates
 from tuner.spec.commands import CalibrateOptions, EstimateOptions, Step, TransformerOptions
+from tuner.spec.listed import choose, is_workload
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
+from tuner.spec.study_spec import StudySpec
 from tuner.study.auto_batch import refuse_auto
-from tuner.study.prepare import Selected
 from tuner.study.prerequisites import needed
-from tuner.study.selection import choose, is_workload
 from tuner.study.study import run_study
 from tuner.trial import GB, Device, MemoryEstimate, title
 
@@ -173,7 +173,7 @@ def calibrate(options: CalibrateOptions) -> pd.DataFrame:
             expandable_segments=options.expandable_segments,
             output=str(Path(folder) / "study"),
         )
-        result = run_study(Selected(selections, settings, label, "tuner calibrate"))
+        result = run_study(StudySpec(selections, settings, label, "tuner calibrate"))
     rows = sorted(result.trials, key=lambda row: row.trial_id)
     before = [result.estimates[row.trial_id] for row in rows]
     after: list[MemoryEstimate] = []

@@ -17,8 +17,8 @@ from tuner.sizing.target import Target, detected_target, given_target
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key, profiled, reachable, size_configuration
 from tuner.spec.commands import OptimizeOptions
 from tuner.spec.groups import SelectionOptions
+from tuner.spec.listed import choose
 from tuner.spec.options import public
-from tuner.study.selection import choose
 from tuner.trial import ACCUMULATION, GB, Config, Device, title
 from tuner.workloads.task import describe, load_tasks
 

@@ -21,12 +21,13 @@ from tuner.records.study_record import UNKNOWN, read_study
 from tuner.sizing.target import imagined_gpu
 from tuner.spec.commands import PlanOptions
 from tuner.spec.options import public
+from tuner.spec.searched import check_search, choose_searched, is_up_front, with_search
 from tuner.spec.settings import Settings
+from tuner.spec.study_spec import StudySpec
 from tuner.study.auto_batch import SizedTrials
 from tuner.study.planning import estimate_requests, plan_requests, to_trials
-from tuner.study.prepare import Selected, Study, load, prepare
+from tuner.study.prepare import Study, load, prepare
 from tuner.study.prerequisites import needed
-from tuner.study.searching import check_search, choose_searched, is_up_front, with_search
 from tuner.study.show import left_out
 from tuner.trial import GB, Config, Device, Request, Trial, title
 from tuner.values import config_key
@@ -88,7 +89,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     known = settings.changed(search="random", search_options=()) if is_live else settings
     selections = choose_searched(known, UNKNOWN).selections
     rows = _finished_rows(options.like, [selection.workload.name for selection in selections]) if options.like else []
-    loaded = load(Selected(selections, settings))
+    loaded = load(StudySpec(selections, settings))
     if sizes:
         _refuse_auto(loaded.trials)
         return capacity(loaded.tasks, loaded.trials, sizes, loaded.settings)
@@ -118,7 +119,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
 
 def _first(study: Study) -> Sequence[Request]:
     """The requests of what is trained before the trials."""
-    before = [replace(selection, configurations=needed(selection)) for selection in study.selected.selections]
+    before = [replace(selection, configurations=needed(selection)) for selection in study.spec.selections]
     trials = to_trials(before, study.settings.changed(seeds=1, epochs=None))
     estimates = estimate_requests(study.tasks, trials, study.devices, study.settings)
     return plan_requests(study.tasks, estimates.requests, study.devices, study.settings)[1] if trials else []

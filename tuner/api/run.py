@@ -8,10 +8,10 @@ from tuner.search.configurations import configurations as parse_configurations
 from tuner.spec.commands import NotebookOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
+from tuner.spec.specify import specify
+from tuner.spec.study_spec import StudySpec
 from tuner.study.prerequisites import train_prerequisites
 from tuner.study.result import StudyResult
-from tuner.study.select import select
 from tuner.study.study import run_study
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.protocols import finish_of
@@ -37,7 +37,7 @@ def run(settings: Settings) -> StudyResult:
 
 def run_given(settings: Settings, *, from_python: bool = False) -> StudyResult:
     """What ``run`` does; beside ``resume`` the options that were given replace the study's own."""
-    return run_study(train_prerequisites(select(settings, from_python=from_python)))
+    return run_study(train_prerequisites(specify(settings, from_python=from_python)))
 
 
 @public(NotebookOptions)
@@ -69,7 +69,7 @@ def tune_hyperparameters_parallel(options: NotebookOptions) -> StudyFrame:
         tables = options.trainset, options.testset, options.user_features, options.item_features
         return from_tables(*tables, seed=settings.data_seed)
 
-    selected = Selected(
+    spec = StudySpec(
         [Selection(workload, load_data, chosen)],
         settings,
         label="notebook",
@@ -78,4 +78,4 @@ def tune_hyperparameters_parallel(options: NotebookOptions) -> StudyFrame:
         returns_table=True,
         from_python=True,
     )
-    return run_study(selected).to_frame()
+    return run_study(spec).to_frame()

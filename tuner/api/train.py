@@ -17,12 +17,12 @@ from tuner.reporting.result_tables import figures_lines, print_lines
 from tuner.spec.commands import TrainOptions
 from tuner.spec.options import public
 from tuner.spec.settings import Settings
-from tuner.spec.spelling import arguments
+from tuner.spec.spelling import arguments, program
+from tuner.spec.stored_options import CALL, to_stored
+from tuner.spec.study_spec import StudySpec
 from tuner.study.past_trial import PastTrial, find_trial
-from tuner.study.prepare import Selected
-from tuner.study.repeat import load_best_call, program
+from tuner.study.repeat import load_best_call
 from tuner.study.result import StudyResult
-from tuner.study.stored_options import CALL, to_stored
 from tuner.study.study import run_study
 from tuner.study.study_json import versions
 from tuner.trial import NODES, RANKS, Config, Device
@@ -80,7 +80,7 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     if option("data", settings.data) in changes:
         said = "the data are not the study's, so figures are of something else"
         print_text(console, f"note: {said}: {settings.data}")
-    selected = Selected(
+    spec = StudySpec(
         [selection],
         settings,
         label="train",
@@ -88,7 +88,7 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
         options=to_stored(settings),
         from_python=spelling is in_python,
     )
-    result = run_study(selected)
+    result = run_study(spec)
     here, there = _metrics(result), row.metrics
     compared = not changes and row.status == "completed"
     found = TrainingResult(Path(result), here, there, differing(here, there) if compared else None)

@@ -99,7 +99,7 @@ def chosen(ctx: click.Context, spec: type[Chosen]) -> Chosen:
         if name in spec.model_fields and ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
     }
     if "data" in given and isinstance(given["data"], tuple):
-        from tuner.study.selection import parse_data
+        from tuner.spec.listed import parse_data
 
         given["data"] = parse_data(given["data"])
     return spec(**given)

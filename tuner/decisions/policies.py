@@ -6,7 +6,7 @@ asks them in this order. It matters: a suggestion that fits no device is dropped
     Population        which checkpoint and values a paused member takes over  ``tuner.study.population``
     Retrying          what follows an attempt that has ended, and when        ``retry.py``
     StudyStopping     whether the study ends before all have run              ``stopping.py``
-    Searching         what is tried next, if there is a search                ``tuner.study.live_search``
+    Sampled           what is tried next, if there is a search                ``tuner.study.sampled``
     StudyFeedback     which estimates of waiting trials were wrong            ``tuner.estimation.feedback``
     Pruning           which running trials end early                          ``tuner.study.pruning``
     ConcurrencyTuner  how many trials a GPU runs at once                      ``throughput.py``

@@ -26,6 +26,7 @@ class Searcher:
     """Suggests values that are expected to have good metrics."""
 
     prunes = False  # whether it judges reports, too
+    asked_by_objectives = False  # whether it hears of trials from these, and nobody else tells it
     differs = ""  # why it does not go on as if earlier trials had been in this process; empty if it does
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:

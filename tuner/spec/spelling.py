@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tuner.errors import NOT_GIVEN
 from tuner.spec.commands import TrainOptions
@@ -50,3 +55,17 @@ def _texts(value: object) -> list[str]:
     if isinstance(value, Mapping):
         return [f"{key}={text}" for key, text in value.items()]
     return [str(value)] if isinstance(value, str) or not isinstance(value, Sequence) else list(map(str, value))
+
+
+def command(settings: Settings) -> str:
+    """The command line of a study."""
+    return f"{program()} {shlex.join(arguments(settings))}".rstrip()
+
+
+def program() -> str:
+    """The words that start this process's tuner again, also where ``tuner`` is not on the path."""
+    found = shutil.which("tuner")  # it may be one of another environment
+    if found and Path(found).parent == Path(sys.executable).parent:
+        return "tuner"
+    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
+    return shlex.join([python, "-m", "tuner"])

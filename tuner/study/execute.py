@@ -24,7 +24,6 @@ from tuner.reporting import phases
 from tuner.reporting.console import in_notebook
 from tuner.reporting.progress import NotebookProgress, StudyProgress
 from tuner.spec.settings import Settings
-from tuner.study.live_search import dropped
 from tuner.study.planning import plan_more
 from tuner.study.prepare import Steering, Study, own_bytes
 from tuner.study.recorder import Recorder
@@ -65,12 +64,12 @@ def execute(
 
 
 def _run(study: Study, steering: Steering, folder: StudyFolder, context: RunContext) -> None:
-    settings, optuna, engine = study.settings, study.selected.optuna, steering.engine
+    settings, source, engine = study.settings, steering.source, steering.engine
     paused = {ended.trial.trial_id for ended in engine.state.paused}  # their next attempts are not known yet
     ready = [request for request in study.requests if request.trial.trial_id not in paused]
     progress = (NotebookProgress if in_notebook() else StudyProgress)(
         context.console,
-        0 if study.selected.is_endless else study.count,
+        0 if study.spec.is_endless else study.count,
         study.requests,
         study.objectives,
         sum(study.plan.budgets),
@@ -78,11 +77,10 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, context: RunCont
         phase=context.executor.starting,
         rows=folder.rows,
     )
-    population = steering.population
 
     def keep_pauses(event: Event) -> None:
-        if population and isinstance(event, (Retried, Concluded)):
-            folder.keep_pauses(population.kept(engine.state))
+        if isinstance(event, (Retried, Concluded)) and (kept := source.kept(engine.state)) is not None:
+            folder.keep_pauses(kept)
 
     recorder = Recorder(
         folder,
@@ -91,17 +89,12 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, context: RunCont
         progress,
         context.trackers,
         settings.scheduler_name,
-        optuna,
+        source.objectives,
         [*(settings.callbacks or ()), keep_pauses],
         lambda trial: weights_so_far(study.tasks[trial.workload], trial, folder.path / CHECKPOINTS),
         steering.order,
     )
-    if optuna:
-        optuna.begin(folder.path, engine.state.ended)
-
-    def left() -> int:
-        return steering.searching.left if steering.searching else 0
-
+    source.open(folder.path, engine.state)
     stalls = StallDetector(settings.trial_timeout_seconds)
     loop = StudyLoop(
         engine,
@@ -112,9 +105,9 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, context: RunCont
         stalls=stalls,
         constraints=settings.limited_by,
         known=[name for name in settings.metric if name in KNOWN],
-        more=left,
+        more=lambda: source.left,
         most_workers=settings.most_workers,
-        plan_more=lambda state, devices: plan_more(state, devices, settings, left()),
+        plan_more=lambda state, devices: plan_more(state, devices, settings, source.left),
     )
     try:
         with (
@@ -122,10 +115,8 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, context: RunCont
             progress,
             recording(folder.path / MACHINE, study.plan.devices if study.requests else ()),
         ):
-            for event in steering.searching.begun if steering.searching else ():
+            for event in source.begun:
                 recorder.hear(engine.state, event)
-            for request in () if steering.searching else study.infeasible:
-                loop.take(dropped(request, study.limits, settings))
             if study.requests:
                 context.interrupt.check()
                 with context.interrupt.at_once():  # Ray takes seconds to start

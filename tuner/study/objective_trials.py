@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Thread
@@ -30,6 +30,7 @@ from tuner.records.recorded_study import RecordedStudy
 from tuner.records.study_record import Scale
 from tuner.search.optuna_trials import OptunaTrials
 from tuner.search.searchers import State as Ending
+from tuner.study.sampled import Sampled
 from tuner.trial import ConfigValue, Outcome, Question, Status
 from tuner.values import plain
 from tuner.workloads.optuna_objective import Call, OptunaObjective, Uncaught
@@ -47,6 +48,8 @@ Callback = Callable[[optuna.Study, FrozenTrial], None]
 
 class ObjectiveTrials(OptunaTrials):
     """The Optuna trial of each of our trials. A retry goes on with the same one, and so with its suggestions."""
+
+    asked_by_objectives = True
 
     def __init__(
         self,
@@ -227,6 +230,29 @@ class ObjectiveTrials(OptunaTrials):
         if is_heartbeat_enabled(storage):
             ended = self._heartbeats[trial_id] = Event()
             Thread(target=_beat, args=(storage, trial._trial_id, ended), daemon=True, name="heartbeat").start()
+
+
+@dataclass(eq=False)
+class UsersOptunaStudy(Sampled):
+    """A user's own Optuna study, which hears of trials from their objectives."""
+
+    objectives: ObjectiveTrials = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        assert isinstance(self.searcher, ObjectiveTrials)
+        self.objectives, self.searcher = self.searcher, None
+
+    def open(self, folder: Path, state: State) -> None:
+        """Takes up again the trials that an earlier process left unfinished."""
+        self.objectives.begin(folder, state.ended)
+
+    def scales(self) -> dict[str, Scale]:
+        """The scale of each range that objectives have asked for, by parameter."""
+        return self.objectives.scales()
+
+    def _ended_by(self) -> str:
+        return self.objectives.ended_by
 
 
 def check_has_trials(study: optuna.Study, found: RecordedStudy, where: str) -> None:

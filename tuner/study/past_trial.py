@@ -14,9 +14,9 @@ from tuner.records.files import STUDY
 from tuner.records.recorded_study import RecordedStudy, open_study
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.spec.groups import DEFAULT_DATA
+from tuner.spec.listed import chosen_before, source_of
+from tuner.spec.stored_options import CALL
 from tuner.study.resume import fingerprint
-from tuner.study.selection import chosen_before, source_of
-from tuner.study.stored_options import CALL
 from tuner.trial import Configuration
 from tuner.workloads.base import Trainable
 from tuner.workloads.lookup import WAS_OBJECT, classes_of, find_workload

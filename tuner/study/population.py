@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tuner.decisions.events import Decision, Ended, Event, Retried
-from tuner.decisions.packer import Packer
-from tuner.decisions.policies import goes_on
+from tuner.decisions.policies import Engine
 from tuner.decisions.state import State
 from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
@@ -19,12 +18,12 @@ from tuner.search.domains import Space
 from tuner.search.drawing import draws
 from tuner.search.mutations import mutated
 from tuner.search.optuna_names import PBT, make_population
-from tuner.spec.settings import Settings
-from tuner.study.live_search import fitting, to_configuration
-from tuner.study.planning import Estimates, estimate_requests, limits_of
-from tuner.trial import Device, Trial
+from tuner.spec.listed import to_configuration
+from tuner.study.planning import Estimates, estimate_requests
+from tuner.study.sources import Listed, fitting, following
+from tuner.trial import Trial
 from tuner.values import config_key
-from tuner.workloads.task import Tasks, objectives_of
+from tuner.workloads.task import objectives_of
 
 INTERVALS = 10  # how many a trial has by default
 
@@ -38,22 +37,18 @@ class Member:
     epochs: int
 
 
-class Population:
+@dataclass(eq=False)
+class Population(Listed):
     """Decides with which checkpoint and values a paused trial goes on."""
 
-    def __init__(
-        self, space: Space, tasks: Tasks, devices: tuple[Device, ...], settings: Settings, packer: Packer
-    ) -> None:
-        """Begins with no trials. All values of ``space`` may change, unless ``scheduler_options`` name some."""
-        (self._objective,) = objectives_of(tasks).values()
-        self._space = space
-        self._tasks = tasks
-        self._devices = devices
-        self._settings = settings
-        self._packer = packer
+    space: Space  # all of its values may change, unless ``scheduler_options`` name some
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        (self._objective,) = objectives_of(self.tasks).values()
         self._alike: dict[str, Estimates] = {}  # by ``memory_key``
-        self._options = make_population(settings.scheduler_options)
-        self._options.keys(space, {})  # says if one is missing
+        self._options = make_population(self.settings.scheduler_options)
+        self._options.keys(self.space, {})  # says if one is missing
         self._members: dict[int, dict[str, Member]] = {}  # by epochs and trial id
 
     def paced(self, trial: Trial) -> Trial:
@@ -64,6 +59,9 @@ class Population:
             raise InputError(f"{option('scheduler', PBT)}: say by {given} how often a trial reports")
         until = trial.begun + (self._options.interval or max(1, epochs // INTERVALS))
         return replace(trial, until=until if until < epochs else 0)
+
+    def continue_paused(self, engine: Engine) -> None:
+        """It is decided with those that run how a member goes on."""
 
     def kept(self, state: State) -> set[str]:
         """The names of the checkpoints that somebody may still take over."""
@@ -93,11 +91,11 @@ class Population:
             return None
         behind = min(state.paused, key=lambda ended: (ended.epochs, ended.trial.trial_id))
         need = min(state.requests[behind.trial.trial_id].need_bytes, state.largest_bytes)
-        return self.after(state, behind, now) if self._packer.room_bytes >= need else None
+        return self.after(state, behind, now) if self.packer.room_bytes >= need else None
 
     def after(self, state: State, ended: Ended, now: float) -> Retried:
         """How a paused member goes on: by itself, or with the checkpoint and changed values of a better one."""
-        random = Random(f"{self._settings.seed}/{ended.trial.trial_id}/{ended.epochs}")
+        random = Random(f"{self.settings.seed}/{ended.trial.trial_id}/{ended.epochs}")
         members = self._members[ended.epochs]
         member = members[ended.trial.trial_id]
         ranked = sorted(members.values(), key=lambda other: (other.loss, other.trial.trial_id))
@@ -110,24 +108,24 @@ class Population:
     def goes_on(self, state: State, ended: Ended, trial: Trial, now: float = 0.0) -> Retried:
         """This next attempt of a paused member, with the needs of its values."""
         if config_key(trial.config) == config_key(state.requests[trial.trial_id].trial.config):
-            return goes_on(state, ended, trial, now)
+            return super().goes_on(state, ended, trial, now)
         found = self._estimated(trial)
         return Retried(ended, found.requests[0], now, raw=found.raw[trial.trial_id])
 
     def _mutated(self, trial: Trial, random: Random) -> Trial:
         """The trial with changed values: with those that fit, and that go with the checkpoint."""
         parameters = self._estimated(trial).requests[0].estimate.parameters
-        drawn = next(draws(self._space, random.getrandbits(32)))
-        limits, (task,) = limits_of(self._devices, self._settings), self._tasks.values()
-        for key in self._options.keys(self._space, trial.config):
-            domain, config = self._space[key], trial.config
+        drawn = next(draws(self.space, random.getrandbits(32)))
+        (task,) = self.tasks.values()
+        for key in self._options.keys(self.space, trial.config):
+            domain, config = self.space[key], trial.config
             value = mutated(domain, config[key], drawn.get(key, config[key]), self._options.resample, random)
             try:
                 values = to_configuration(task.workload, {**config, key: value}, "member").values
                 (request,) = self._estimated(replace(trial, config=values)).requests
             except InputError:  # the values do not go together
                 continue
-            fit, _ = fitting([request], limits, self._tasks, self._settings)
+            fit, _ = fitting([request], self._limits, self.tasks, self.settings)
             if fit and request.estimate.parameters == parameters:  # else no checkpoint would go with it
                 trial = request.trial
         return trial
@@ -135,11 +133,6 @@ class Population:
     def _estimated(self, trial: Trial) -> Estimates:
         key, name = memory_key(trial.config), trial.trial_id
         if key not in self._alike:
-            self._alike[key] = estimate_requests(self._tasks, [trial], self._devices, self._settings)
+            self._alike[key] = estimate_requests(self.tasks, [trial], self.devices, self.settings)
         (request,), (raw,) = self._alike[key].requests, self._alike[key].raw.values()
         return Estimates((replace(request, trial=trial),), {name: raw})
-
-
-def following(trial: Trial, epochs: int) -> Trial:
-    """What follows a trial that has paused after so many epochs: its next attempt, from that checkpoint on."""
-    return replace(trial, attempt=trial.attempt + 1, parent=trial.pause, begun=epochs, until=0)

@@ -6,17 +6,16 @@ journal as events, before anything is planned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tuner.decisions.constraints import STEP, known_figures
-from tuner.decisions.events import Dropped, Planned
+from tuner.decisions.events import Dropped
 from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan, host_need_bytes, need_bytes
-from tuner.decisions.policies import Engine, Policy, goes_on, replay
+from tuner.decisions.policies import Engine, Policy, replay
 from tuner.decisions.retry import Retrying
 from tuner.decisions.state import State
 from tuner.decisions.stopping import StudyStopping
@@ -33,76 +32,65 @@ from tuner.records.epochs import read_epochs
 from tuner.records.files import ATTEMPTS, EPOCHS
 from tuner.records.journal import read_attempts
 from tuner.records.study_folder import check_unused
-from tuner.records.study_record import UNKNOWN, Scale, StudyRecord, read_study, read_suggestions
+from tuner.records.study_record import UNKNOWN, StudyRecord, read_study, read_suggestions
 from tuner.reporting import phases
-from tuner.search.domains import Space
 from tuner.spec.settings import Settings
+from tuner.spec.study_spec import StudySpec
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
-from tuner.study.live_search import Search, Searching, fitting, unwanted
 from tuner.study.planning import Estimates, TrialLimits, check_estimate, limits_of, plan_requests, to_trials, usable
-from tuner.study.population import Population, following
+from tuner.study.population import Population
 from tuner.study.pruning import Pruning
-from tuner.study.resume import asks_of, check_same, description, events_of, with_batches_of, with_code
+from tuner.study.resume import check_same, description, events_of, with_batches_of, with_code
+from tuner.study.sampled import Sampled
+from tuner.study.sources import Listed, unwanted
 from tuner.trial import KNOWN, Device, MemoryEstimate, Request, Trial
-from tuner.workloads.task import Selection, Tasks, load_tasks, objectives_of, smaller
-
-if TYPE_CHECKING:
-    from tuner.study.objective_trials import ObjectiveTrials
-
+from tuner.workloads.task import Tasks, load_tasks, objectives_of, smaller
 
 CHANGED = "code       changed since the last trials: the column code_version says which ran with which"
-PLANNED = 1000  # for so many trials is planned where nobody has said how many there will be
 
 
 @dataclass(frozen=True)
-class Selected:
-    """What is to be tried, and who asked for it."""
+class Loaded:
+    """A study with its data, before devices are looked at."""
 
-    selections: Sequence[Selection]  # what to try of each workload, in the order in which trials are numbered
-    settings: Settings
-    label: str = ""  # ends the default folder's name: the mode
-    command: str = ""  # what the user called
-    # The options of ``tuner run`` that make this study, with which it is resumed; None if the call alone does.
-    options: Mapping[str, object] | None = None
-    # Suggests trials as others end; those in ``selections`` are what it suggested before.
-    search: Search | None = None
-    scales: Mapping[str, Scale] = field(default_factory=dict)  # of the ranges in the space, by hyperparameter
-    population: Space | None = None  # the space of a population that is trained by ``pbt``
-    optuna: ObjectiveTrials | None = None  # of a user's own Optuna study, whose trials these are
-    shows_end: bool = False  # tables, advice and how to repeat the best trial are printed
-    returns_table: bool = False  # the caller returns a table that a notebook shows, so that none is printed there
-    from_python: bool = False  # the user called a function, so that texts name its parameters
-
-    @property
-    def is_endless(self) -> bool:
-        """Whether nobody has said how many trials there will be."""
-        return self.search is not None and self.search.endless
-
-
-@dataclass(frozen=True)
-class Study:
-    """What is tried, on what, and with what. It is made once, before the first trial."""
-
-    selected: Selected
-    settings: Settings
+    spec: StudySpec
     tasks: Tasks  # the workloads with their data
+    trials: Sequence[Trial]
     record: StudyRecord  # what ``study.json`` says of the study that is resumed
     attempts: Sequence[Attempt]  # the lines of its journal
+
+    @property
+    def settings(self) -> Settings:
+        """The study's options."""
+        return self.spec.settings
+
+    @property
+    def objectives(self) -> Mapping[str, Objective]:
+        """What trials are compared by, by workload."""
+        return objectives_of(self.tasks)
+
+    @property
+    def most_trials(self) -> int:
+        """How many trials the study has at most, with those that a search may suggest."""
+        return max(len(self.trials), (self.settings.num_samples or 0) if self.spec.search else 0)
+
+
+@dataclass(frozen=True)
+class Study(Loaded):
+    """What is tried, on what, and with what. It is made once, before the first trial.
+
+    Its ``trials`` are those that are known from the start, or what a search has suggested in earlier processes.
+    """
+
     devices: tuple[Device, ...]  # where trials may run
     sized: SizedTrials  # the trials that are known from the start, each with a batch that is a number
-    trials: Sequence[Trial]  # these, or what a search has suggested in earlier processes
-    estimates: Estimates  # of these, and of what it has suggested now, before the first trial
+    estimates: Estimates  # of these, and of what a search has suggested now, before the first trial
     plan: Plan  # how the trials share the devices
     requests: Sequence[Request] = ()  # the trials that are left to run
     infeasible: Sequence[Request] = ()  # those that fit no device and are left out
     seconds: float | None = None  # how long they are expected to take together; None if unknown
     left: int = 0  # how many more trials a search may suggest
     notes: Sequence[str] = ()  # on what is not as it was when the study began
-
-    @property
-    def objectives(self) -> Mapping[str, Objective]:
-        """What trials are compared by, by workload."""
-        return objectives_of(self.tasks)
 
     @property
     def count(self) -> int:
@@ -123,51 +111,33 @@ class Steering:
     engine: Engine
     feedback: StudyFeedback
     packer: Packer
-    searching: Searching | None
-    population: Population | None = None
+    source: Listed  # where the trials come from
     order: int = 0  # of the last line on disk
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """A selection with its data, before devices are looked at."""
-
-    selected: Selected
-    settings: Settings
-    tasks: Tasks
-    trials: Sequence[Trial]
-    record: StudyRecord = UNKNOWN
-    attempts: Sequence[Attempt] = ()
-
-    @property
-    def most_trials(self) -> int:
-        """How many trials the study has at most, with those that a search may suggest."""
-        return max(len(self.trials), (self.settings.num_samples or 0) if self.selected.search else 0)
-
-
-def load(selected: Selected) -> Loaded:
+def load(spec: StudySpec) -> Loaded:
     """Loads the data, and the record and the journal of a resumed study.
 
     Raises:
         InputError: data cannot be read, do not serve a configuration, or are not the resumed study's.
     """
-    settings = selected.settings
-    check_estimate(settings, [selection.workload for selection in selected.selections])
+    settings = spec.settings
+    check_estimate(settings, [selection.workload for selection in spec.selections])
     folder = settings.resume
     record = read_study(Path(folder), option("resume", folder)) if folder else UNKNOWN
     if folder and not settings.dry_run:
         check_unused(Path(folder))  # a plan of what cannot begin would be for nothing
-    trials = to_trials(selected.selections, settings)
+    trials = to_trials(spec.selections, settings)
     if record.auto_batch or any(is_auto(trial.config) for trial in trials):
-        settings = packed_uniformly(settings)
+        spec = replace(spec, settings=packed_uniformly(settings))
     trials, attempts = with_batches_of(record, trials), list[Attempt]()
     phases.show("loading data")
-    tasks = load_tasks(selected.selections)
+    tasks = load_tasks(spec.selections)
     if folder:
         check_same(record, description(tasks, trials, settings), folder)
         attempts = read_attempts(Path(folder) / ATTEMPTS, record)[0]
         _check_ids(attempts, trials, Path(folder))
-    return Loaded(selected, settings, tasks, trials, record, attempts)
+    return Loaded(spec, tasks, trials, record, attempts)
 
 
 @collecting_later()
@@ -176,43 +146,46 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
 
     A live search suggests its first trials.
     """
-    settings, tasks = loaded.settings, loaded.tasks
+    settings, tasks, spec = loaded.settings, loaded.tasks, loaded.spec
     mine = usable(devices, settings)
     sized = size_batches(tasks, loaded.trials, mine, settings)
     if settings.resume:
         sized = timed_as_before(sized, loaded.record.plan.epoch_seconds)
-    steering = _steering(loaded, mine, sized)
-    searching, limits = steering.searching, limits_of(mine, settings)
+    steering = _steering(loaded, mine, sized.estimates)
+    source, limits = steering.source, limits_of(mine, settings)
 
-    def planning(fit: Sequence[Request]) -> tuple[int, Plan, list[Request]]:
-        trials = len(fit) + searching.left if searching else 0
-        trials = min(trials, PLANNED) if loaded.selected.is_endless else trials
-        return trials, *plan_requests(tasks, fit, mine, settings, trials)
+    def planning(fit: Sequence[Request]) -> tuple[Plan, list[Request]]:
+        return plan_requests(tasks, fit, mine, settings, source.expected(len(fit)))
 
-    if searching:
-        searching.begin(steering.engine, lambda fit: planning(fit)[1].workers)
-    left = steering.engine.state.left
-    makes_room = settings.search or settings.skip_too_large or settings.constraints
-    fit, infeasible = fitting(left, limits, tasks, settings) if makes_room else (left, [])
-    begun = searching.begun if searching else []
-    infeasible += [event.request for event in begun if isinstance(event, Dropped)]
-    known = searching.estimates if searching else sized.estimates
-    check_known(known.requests, settings)
-    more = searching.left if searching else 0
-    listed = [request.trial for request in sized.estimates.requests]
-    before = (loaded.selected, settings, tasks, loaded.record, loaded.attempts)
-    notes = [searching.search.searcher.differs] if searching else []
+    source.begin(steering.engine, lambda fit: planning(fit)[0].workers)
+    fit: Sequence[Request] = steering.engine.state.left
+    infeasible = [event.request for event in source.begun if isinstance(event, Dropped)]
+    check_known(source.estimates.requests, settings)
+    notes = [source.searcher.differs] if source.searcher else []
     notes += [CHANGED] if loaded.record.code and with_code(loaded.record, tasks) != loaded.record else []
-    planned = partial(Study, *before, mine, sized, listed, known, infeasible=infeasible, left=more, notes=notes)
+    planned = partial(
+        Study,
+        spec,
+        tasks,
+        [request.trial for request in sized.estimates.requests],
+        loaded.record,
+        loaded.attempts,
+        mine,
+        sized,
+        source.estimates,
+        infeasible=infeasible,
+        left=source.left,
+        notes=notes,
+    )
     if settings.resume:  # by the peaks of its own trials, but none is too large by that
-        found = sorted(steering.feedback.begin(fit, own_bytes(settings, mine)), key=lambda one: one.trial.trial_id)
+        corrected = steering.feedback.begin(fit, own_bytes(settings, mine))
         fit = [
             _bounded(now, *map(max, limits.of(was.trial), (was.need_bytes, was.host_bytes)))
-            for was, now in zip(fit, found, strict=True)
+            for was, now in zip(fit, sorted(corrected, key=lambda one: one.trial.trial_id), strict=True)
         ]
     if fit:
-        trials, plan, served = planning(fit)
-        seconds = None if loaded.selected.is_endless else expected_seconds(served, plan, trials)
+        plan, served = planning(fit)
+        seconds = None if spec.is_endless else expected_seconds(served, plan, source.expected(len(fit)))
         return planned(plan=plan, requests=served, seconds=seconds), steering
     if infeasible and not loaded.attempts:
         smallest = min(infeasible, key=lambda request: request.need_bytes)
@@ -225,43 +198,44 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     return planned(plan=plan_requests(tasks, shown, mine, settings)[0]), steering
 
 
-def _steering(loaded: Loaded, devices: tuple[Device, ...], sized: SizedTrials) -> Steering:
+def _source(loaded: Loaded, devices: Sequence[Device], estimates: Estimates, packer: Packer) -> Listed:
+    """Where the trials come from, of which these are known."""
+    spec = loaded.spec
+    common = (loaded.tasks, devices, spec.settings, estimates, packer)
+    if spec.search is None:
+        return Listed(*common) if spec.population is None else Population(*common, spec.population)
+    if not spec.search.searcher.asked_by_objectives:
+        return Sampled(*common, spec.search)
+    from tuner.study.objective_trials import UsersOptunaStudy
+
+    return UsersOptunaStudy(*common, spec.search)
+
+
+def _steering(loaded: Loaded, devices: Sequence[Device], estimates: Estimates) -> Steering:
     """The study's policies, after they have heard what an earlier process did."""
-    settings, tasks, search, estimates = loaded.settings, loaded.tasks, loaded.selected.search, sized.estimates
+    settings, tasks = loaded.settings, loaded.tasks
     feedback = StudyFeedback({}, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes)
     retrying = Retrying(settings.retry_policy, partial(smaller, tasks), settings.seed)
-    packer, searcher = Packer(), search.searcher if search else None
-    searching = Searching(search, tasks, devices, settings, estimates, packer) if search else None
-    # A user's Optuna study hears of trials from their objectives.
-    pruning = Pruning(objectives_of(tasks), settings, None if loaded.selected.optuna else searcher)
-    enough = StudyStopping(objectives_of(tasks), settings.limits)
+    packer = Packer()
+    source = _source(loaded, devices, estimates, packer)
+    pruning = Pruning(objectives_of(tasks), settings, source.searcher)
+    stopping = StudyStopping(objectives_of(tasks), settings.limits)
     concurrency, limits = ConcurrencyTuner(on=settings.adaptive_workers), limits_of(devices, settings)
-    space = loaded.selected.population
-    population = Population(space, tasks, devices, settings, packer) if space is not None else None
-    live = [policy for policy in (searching, population) if policy is not None]
-    policies: list[Policy] = [retrying, enough, *live, feedback, pruning, concurrency, packer]
+    policies: list[Policy] = [retrying, stopping, source, feedback, pruning, concurrency, packer]
     engine = Engine(State(limits.device_bytes, limits.ram_bytes), policies)
-    paced: Callable[[Trial], Trial] = population.paced if population else lambda trial: trial
-    requests = tuple(replace(request, trial=paced(request.trial)) for request in estimates.requests)
-    if requests and not search:
-        engine.take(Planned(requests, estimates.raw))
+    if planned := source.planned():
+        engine.take(planned)
     order = 0
     if settings.resume:
         folder = Path(settings.resume)
         lines, suggestions = read_epochs(folder / EPOCHS), read_suggestions(folder)
-        order = max([0, *(row.order or 0 for row in loaded.attempts), *(line.order or 0 for line in lines)])
-        order = max([order, *(line.order or 0 for line in suggestions)])
-        asked = asks_of(suggestions, estimates) if search else []
-        trials = {request.trial.trial_id: request.trial for request in requests}
-        replay(
-            engine,
-            retrying,
-            events_of(loaded.attempts, lines, trials, paced, asked),
-            population.goes_on if population else goes_on,
-        )
-        for paused in [] if population else engine.state.paused:
-            engine.take(goes_on(engine.state, paused, following(paused.trial, paused.epochs)))
-    return Steering(engine, feedback, packer, searching, population, order)
+        orders = [line.order for listed in (loaded.attempts, lines, suggestions) for line in listed]
+        order = max([0, *(one or 0 for one in orders)])
+        trials = {request.trial.trial_id: source.paced(request.trial) for request in estimates.requests}
+        happened = events_of(loaded.attempts, lines, trials, source.paced, source.recalled(suggestions))
+        replay(engine, retrying, happened, source.goes_on)
+        source.continue_paused(engine)
+    return Steering(engine, feedback, packer, source, order)
 
 
 def timed_as_before(sized: SizedTrials, kept: Mapping[str, float]) -> SizedTrials:

@@ -13,9 +13,9 @@ from tuner.records.files import BEST, STUDY
 from tuner.reporting.console import make_console, print_text
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
-from tuner.study.prepare import Selected
+from tuner.spec.stored_options import to_stored
+from tuner.spec.study_spec import StudySpec
 from tuner.study.result import StudyResult
-from tuner.study.stored_options import to_stored
 from tuner.study.study import run_study
 from tuner.trial import Configuration
 from tuner.workloads.protocols import prerequisites
@@ -28,7 +28,7 @@ ALONE: Mapping[str, object] = {
 }
 
 
-def train_prerequisites(selected: Selected, make_executor: Callable[[], Executor] | None = None) -> Selected:
+def train_prerequisites(spec: StudySpec, make_executor: Callable[[], Executor] | None = None) -> StudySpec:
     """Trains every prerequisite, and fills in the paths of their weights.
 
     A prerequisite has a folder of its own, ``<output>-<name>`` or a new one under ``results/``, and the study's
@@ -40,11 +40,11 @@ def train_prerequisites(selected: Selected, make_executor: Callable[[], Executor
         ExecutionError: one could not be trained.
         KeyboardInterrupt: after everything that was finished has been written.
     """
-    settings = selected.settings
-    selections = [replace(selection, load_data=cache(selection.load_data)) for selection in selected.selections]
+    settings = spec.settings
+    selections = [replace(selection, load_data=cache(selection.load_data)) for selection in spec.selections]
     found = [(selection, needed(selection)) for selection in selections]
     if not any(wanted for _, wanted in found):
-        return replace(selected, selections=selections)
+        return replace(spec, selections=selections)
     began = time.monotonic()
     # What would end the study, or a later one of these, is found before hours of training and not after them.
     names = [one.name for _, wanted in found for one in wanted]
@@ -54,10 +54,10 @@ def train_prerequisites(selected: Selected, make_executor: Callable[[], Executor
         selection.load_checked()
     filled = []
     for selection, wanted in found:
-        studies = {one.name: _Study(selection, one, selected, make_executor) for one in wanted}
+        studies = {one.name: _Study(selection, one, spec, make_executor) for one in wanted}
         paths = {name: study.run(_own_settings(settings, name, began)) for name, study in studies.items()}
         filled.append(selection if settings.dry_run else _filled(selection, paths))
-    return replace(selected, selections=filled, settings=settings.changed(time_limit=_time_left(settings, began)))
+    return replace(spec, selections=filled, settings=settings.changed(time_limit=_time_left(settings, began)))
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Study:
 
     selection: Selection
     wanted: Configuration
-    whole: Selected
+    whole: StudySpec
     make_executor: Callable[[], Executor] | None
 
     def run(self, settings: Settings) -> str:
@@ -75,7 +75,7 @@ class _Study:
         whose = [taught.name for taught in listed if self.wanted in prerequisites(workload, taught.values).values()]
         _say(f"{self.wanted.name} is trained first, once, for {', '.join(whose)}")
         try:
-            alone = Selected(
+            alone = StudySpec(
                 [replace(self.selection, configurations=[self.wanted])],
                 settings,
                 label=self.wanted.name,

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tuner.decisions.events import Allowed, Concluded, Dropped, Event, Planned, Reported, Retried, Started
 from tuner.decisions.state import State
@@ -22,12 +21,10 @@ from tuner.records.study_record import Suggestion
 from tuner.reporting.progress import StudyProgress
 from tuner.reporting.texts import count_text
 from tuner.search.optuna_names import FIFO, PBT
+from tuner.study.sources import Objectives
 from tuner.trial import Configuration, EpochReport, MemoryEstimate, Outcome, Placement, Question, Request, Trial
 from tuner.values import label
 from tuner.workloads.written_files import WrittenFiles, Wrote
-
-if TYPE_CHECKING:
-    from tuner.study.objective_trials import ObjectiveTrials
 
 
 @dataclass(eq=False)
@@ -40,7 +37,7 @@ class Recorder(Listener):
     progress: StudyProgress
     trackers: Trackers
     scheduler: str = FIFO
-    objective: ObjectiveTrials | None = None  # has the trials of a user's own Optuna study
+    objectives: Objectives | None = None  # those of a user's own Optuna study
     callbacks: Sequence[Callable[[Event], object]] = ()  # are called with every event
     weights: Callable[[Trial], bytes] = lambda _: b""  # of a trial that has not completed
     order: int = 0  # the last one on disk, of all that has happened in the study
@@ -76,8 +73,8 @@ class Recorder(Listener):
 
     def hear(self, state: State, event: Event) -> None:
         """Records and shows an event."""
-        if self.objective:
-            self.objective.hear(state, event)
+        if self.objectives:
+            self.objectives.hear(state, event)
         if isinstance(event, Planned):
             self._planned(event)
         elif isinstance(event, Started):
@@ -106,7 +103,7 @@ class Recorder(Listener):
             if request and (said := self._written.shared(request.trial.name, question.content)):
                 self.noted(said)
             return None
-        return self.objective.answer(question) if self.objective else None
+        return self.objectives.answer(question) if self.objectives else None
 
     def noted(self, text: str) -> None:
         """Shows a line to the user."""
@@ -192,7 +189,7 @@ class Recorder(Listener):
             by_itself = self.scheduler in (FIFO, PBT)  # which ends none, so an objective of Optuna's did
             said = f"{'the objective pruned it' if by_itself else f'{self.scheduler} ended it'} after {done}"
             outcome = replace(outcome, error=joined(said, outcome.error))
-        return self.objective.described(outcome) if self.objective else outcome
+        return self.objectives.described(outcome) if self.objectives else outcome
 
     def _next(self) -> int:
         self.order += 1

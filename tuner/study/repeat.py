@@ -2,8 +2,6 @@
 
 import os
 import shlex
-import shutil
-import sys
 from pathlib import Path
 from types import NoneType
 
@@ -12,8 +10,8 @@ from tuner.records.attempts import Attempt
 from tuner.records.study_record import OPTUNA_CALL, StudyRecord
 from tuner.spec.commands import TrainOptions
 from tuner.spec.settings import Settings
-from tuner.spec.spelling import arguments, in_terminal
-from tuner.study.stored_options import from_stored, functions_of
+from tuner.spec.spelling import arguments, command, in_terminal, program
+from tuner.spec.stored_options import from_stored, functions_of
 from tuner.trial import RANKS
 from tuner.values import to_text
 from tuner.workloads.command import Command, script_in
@@ -80,20 +78,6 @@ def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:
     split_seed = None if settings.data_seed == row.seed else settings.data_seed
     alone = {name: settings.default(name) for name in ALONE}
     return settings.changed(**alone, only=row.name, seed=row.seed, seeds=1, split_seed=split_seed, threads=threads)
-
-
-def command(settings: Settings) -> str:
-    """The command line of a study."""
-    return f"{program()} {shlex.join(arguments(settings))}".rstrip()
-
-
-def program() -> str:
-    """The words that start this process's tuner again, also where ``tuner`` is not on the path."""
-    found = shutil.which("tuner")  # it may be one of another environment
-    if found and Path(found).parent == Path(sys.executable).parent:
-        return "tuner"
-    python = min(sys.executable, os.path.relpath(sys.executable), key=len)
-    return shlex.join([python, "-m", "tuner"])
 
 
 def load_best_call(folder: Path, workload: str = "") -> str:

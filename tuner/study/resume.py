@@ -18,9 +18,8 @@ from tuner.hyperparameters import is_auto, shrunk, with_batch
 from tuner.machine.revision import source_digest
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
-from tuner.records.study_record import StudyRecord, Suggestion
+from tuner.records.study_record import StudyRecord
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates
 from tuner.trial import AUTO, RANKS, Configuration, EpochReport, Trial
 from tuner.values import config_key, value_key
 from tuner.workloads.command_line import CommandLine
@@ -210,18 +209,6 @@ def _check_seeds(study: StudyRecord, described: StudyRecord, where: str) -> None
             f"{where}: {option('seeds', asked)} makes {asked * configurations} trials, which takes longer trial ids "
             "than it has; start a new study for that"
         )
-
-
-def asks_of(suggestions: Sequence[Suggestion], estimates: Estimates) -> list[tuple[int | None, Planned]]:
-    """What a search has suggested in earlier processes, with its order."""
-    lines = {line.number: line for line in suggestions if line.configuration}
-    asks: list[tuple[int | None, Planned]] = []
-    for number, request in enumerate(estimates.requests, 1):
-        line, trial_id = lines.get(number, Suggestion(number=number)), request.trial.trial_id
-        raw = {trial_id: estimates.raw[trial_id]}
-        asks.append((line.order, Planned((request,), raw, refused=tuple(line.refused))))
-    alone = [line for line in suggestions if not line.configuration]
-    return [*asks, *((line.order, Planned((), {}, refused=tuple(line.refused))) for line in alone)]
 
 
 def events_of(

@@ -23,13 +23,14 @@ from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.result_tables import best_text, estimate_accuracy, print_averages, print_trials
 from tuner.reporting.texts import count_text, labelled
 from tuner.spec.settings import Settings
+from tuner.spec.spelling import command, program
+from tuner.spec.stored_options import needs_objects, same_call
 from tuner.study.advice import Figures, advise
 from tuner.study.executors import processes_line
-from tuner.study.live_search import infeasible_text
 from tuner.study.prepare import Study
-from tuner.study.repeat import command, how_to_repeat, program
+from tuner.study.repeat import how_to_repeat
 from tuner.study.result import StudyResult
-from tuner.study.stored_options import needs_objects, same_call
+from tuner.study.sources import infeasible_text
 from tuner.study.study_json import doubt
 from tuner.trial import Request, Status, title
 from tuner.workloads.task import describe
@@ -56,7 +57,7 @@ def show_plan(console: Console, study: Study) -> None:
         lines.append(processes_line(study.plan, study.tasks, study.settings))
     if study.left:
         name = study.settings.search_name or "Optuna"
-        more = "more trials" if study.selected.is_endless else count_text(study.left, "more trial")
+        more = "more trials" if study.spec.is_endless else count_text(study.left, "more trial")
         lines.append(
             labelled(
                 "search", f"{name} suggests {more} as room becomes free; the plan assumes that they are like these"
@@ -125,7 +126,7 @@ def show_end(console: Console, study: Study, result: StudyResult, *, early: bool
     """Writes the study's page and prints its results; ``fewer`` says why a search ended early."""
     page = write_report(console, result) if study.settings.report else None
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
-        if study.selected.shows_end:
+        if study.spec.shows_end:
             _print_end(console, study, result, page)
         lines = [_unkept(result), how_to_continue(Path(result), result.study.record) if early else fewer]
         _print_lines(console, lines)
@@ -134,7 +135,7 @@ def show_end(console: Console, study: Study, result: StudyResult, *, early: bool
 def _print_end(console: Console, study: Study, result: StudyResult, page: Path | None) -> None:
     """Prints each workload's table, advice, the files, and how to repeat the best trials."""
     folder, record, several = Path(result), result.study.record, len(study.objectives) > 1
-    tables = not (study.selected.returns_table and in_notebook())
+    tables = not (study.spec.returns_table and in_notebook())
     figures = Figures(result.trials, result.study.attempts, result.plan, study.settings, record.programs)
     lines = [estimate_accuracy(result.trials, record.plan.first_shares)] if study.settings.estimates_memory else []
     lines += [f"advice: {sentence}" for sentence in advise(figures)]

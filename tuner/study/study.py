@@ -1,8 +1,8 @@
 """Runs a study: the order of the stages.
 
-    select ──► load ──► prepare ──► execute ──► show
+    specify ──► load ──► prepare ──► execute ──► show
 
-``tuner.study.select`` is the first, ``prepare.py`` has the next two, ``execute.py`` and ``show.py`` the last.
+``tuner.spec.specify`` is the first, ``prepare.py`` has the next two, ``execute.py`` and ``show.py`` the last.
 """
 
 from contextlib import ExitStack, closing
@@ -19,15 +19,16 @@ from tuner.reporting.console import in_notebook, make_console
 from tuner.reporting.decision_log import DecisionLog
 from tuner.reporting.progress import import_quietly
 from tuner.spec.spelling import in_terminal
+from tuner.spec.study_spec import StudySpec
 from tuner.study.execute import RunContext, execute
 from tuner.study.executors import for_plan, make_executor, several_expected
-from tuner.study.prepare import Selected, load, prepare
+from tuner.study.prepare import load, prepare
 from tuner.study.result import StudyResult, learn_from
 from tuner.study.show import show_end, show_monitoring, show_needs, show_plan
 from tuner.study.study_json import open_folder, to_record
 
 
-def run_study(selected: Selected, executor: Executor | None = None) -> StudyResult:
+def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
     """Runs every configuration and writes the results as they come.
 
     Raises:
@@ -36,14 +37,14 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
         KeyboardInterrupt: after all finished work has been written. A time limit ends a study in the same way, but
             raises nothing.
     """
-    settings = selected.settings
+    settings = spec.settings
     settings.check()
     trackers = choose_trackers(settings.tensorboard, settings.mlflow, settings.wandb)
     if in_notebook():
         import_quietly()
     interrupt = Immediate(settings.time_limit_seconds)
-    console = make_console(in_python if selected.from_python else in_terminal)
-    loaded = load(selected)
+    console = make_console(in_python if spec.from_python else in_terminal)
+    loaded = load(spec)
     given, executor = executor, executor or make_executor(settings)
     with orderly(interrupt), ExitStack() as started:
         started.callback(remove_compiled_folder)
@@ -78,18 +79,15 @@ def run_study(selected: Selected, executor: Executor | None = None) -> StudyResu
             context = RunContext(executor, console, interrupt, trackers)
             decisions.open(folder.path / DECISIONS)
             broken = execute(study, steering, folder, record, context)
-            if selected.optuna and (scales := selected.optuna.scales()):  # an objective defines its space as it runs
+            if scales := steering.source.scales():  # an objective defines its space as it runs
                 record = replace(record, scales=scales)
                 folder.describe(record)
         workloads = {name: task.workload for name, task in study.tasks.items()}
-        searching = steering.searching
-        estimates = searching.estimates if searching else study.estimates
         plan = steering.engine.state.plan or study.plan  # with devices that have joined
-        result = StudyResult(plan, estimates.raw, folder.recorded(record), workloads)
-        fewer = searching.ended_early(selected.optuna.ended_by if selected.optuna else "") if searching else ""
+        result = StudyResult(plan, steering.source.estimates.raw, folder.recorded(record), workloads)
         if study.settings.estimates_memory and study.settings.calibration:
             learn_from(result, study, console)
-        show_end(console, study, result, early=broken is not None, fewer=fewer)
+        show_end(console, study, result, early=broken is not None, fewer=steering.source.ended_early())
         if isinstance(broken, KeyboardInterrupt):
             raise broken
     return result.with_objects()

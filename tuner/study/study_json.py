@@ -17,9 +17,9 @@ from tuner.records.checking import LARGEST_AMOUNT
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.reporting.console import print_text
+from tuner.spec.stored_options import to_stored, with_options
 from tuner.study.prepare import Study
 from tuner.study.resume import description, listed, with_code, with_more_seeds
-from tuner.study.stored_options import to_stored, with_options
 from tuner.trial import title
 from tuner.workloads.base import Trainable
 from tuner.workloads.contract import summarize
@@ -58,7 +58,7 @@ def _opened(study: Study, console: Console) -> StudyFolder:
         return folder
     if settings.output:
         return StudyFolder(Path(settings.output), study.objectives)
-    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'+'.join(study.tasks)}-{study.selected.label}"
+    base = Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-{'+'.join(study.tasks)}-{study.spec.label}"
     number, path = 1, base
     while True:
         try:
@@ -81,8 +81,8 @@ def to_record(study: Study) -> StudyRecord:
     record = with_code(with_options(record, study.settings), study.tasks)
     if (shares := _first_shares(study, record.plan)) != list(record.plan.first_shares):
         record = replace(record, plan=replace(record.plan, first_shares=shares))
-    if study.selected.search or len(configurations) > len(record.configurations):
-        study_id = study.selected.optuna.id if study.selected.optuna else record.id
+    if study.spec.search or len(configurations) > len(record.configurations):
+        study_id = study.spec.id or record.id
         return replace(record, configurations=configurations, id=study_id)
     if study.settings.seeds > record.seeds:
         return with_more_seeds(record, study.trials, study.settings.seeds)
@@ -101,11 +101,11 @@ def _new(study: Study) -> StudyRecord:
         classes=classes_of([task.workload for task in study.tasks.values()]),
         programs=[name for name, task in study.tasks.items() if isinstance(task.workload, Program)],
         calls={name: call for name, task in study.tasks.items() if (call := _bound(task.workload))},
-        scales=study.selected.scales,
+        scales=study.spec.scales,
         data=describe(study.tasks),
-        last_epoch=study.selected.selections[0].last_epoch,
+        last_epoch=study.spec.selections[0].last_epoch,
         cautions={name: said for name, task in study.tasks.items() if (said := doubt(task))},
-        settings={} if study.selected.options else to_stored(study.settings),
+        settings={} if study.spec.options else to_stored(study.settings),
         plan=PlanRecord(
             **vars(study.plan),
             workers=study.plan.workers,
@@ -117,9 +117,9 @@ def _new(study: Study) -> StudyRecord:
         versions=versions(),
         revision=git_revision(Path.cwd()),
         started=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        id=study.selected.optuna.id if study.selected.optuna else "",
-        command=study.selected.command,
-        options=study.selected.options,
+        id=study.spec.id,
+        command=study.spec.command,
+        options=study.spec.options,
     )
 
 

@@ -6,53 +6,30 @@ trial whenever a device has room, by what came of those before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.objective import Objective
 from tuner.records.study_record import StudyRecord
 from tuner.search.configurations import GivenSpace, given_space, has_space, mode_file, named, read_space
-from tuner.search.domains import Space
 from tuner.search.drawing import MAX_REJECTED_DRAWS, Draws, check_number, grid, without_grid
 from tuner.search.optuna_names import FIFO, PBT, UP_FRONT, check_choice, make_pruner, make_sampler
 from tuner.search.searchers import RaySearcher, Searcher, is_of_tune
 from tuner.search.spaces import flat_keys, kinds_of, merged, parse_points, parse_space
+from tuner.spec.listed import choose, configurations_of, label_of, parse_override, to_configuration
 from tuner.spec.settings import Settings
-from tuner.study.live_search import Search, fewer, to_configuration
-from tuner.study.selection import choose, configurations_of, label_of, parse_override
+from tuner.spec.study_spec import Search, SearchedSpace, StudySpec
 from tuner.trial import AUTO, UNNAMED, Configuration, ConfigValue
 from tuner.workloads.base import DEFAULT_WORKLOAD, Trainable, is_built_in
 from tuner.workloads.lookup import Finder, as_list
 from tuner.workloads.objectives import objective_of
-from tuner.workloads.task import Selection
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
-
-
-@dataclass(frozen=True)
-class SearchedSpace:
-    """What is searched for a workload."""
-
-    workload: Trainable
-    space: Space  # with every value that the user gave; ``tuner.search.domains.objects_of`` has what labels stand for
-    fixed: Mapping[str, object]  # values of configurations that lack them
-    source: str  # what messages call the space
-    points: Sequence[Mapping[str, ConfigValue]] = ()  # what is tried first
-    named: Collection[str] = ()  # keys of which a grid's names are made
-
-
-class SearchedSelections(NamedTuple):
-    """What to try of each workload."""
-
-    selections: Sequence[Selection]
-    label: str  # what the list is called
-    search: Search | None = None  # what adds to it, if it is live
-    spaces: Sequence[SearchedSpace] = ()
 
 
 def is_up_front(settings: Settings) -> bool:
@@ -87,7 +64,7 @@ def _asked(settings: Settings) -> GivenSpace | None:
     return None if settings.config is None else read_space(settings.config)
 
 
-def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelections:
+def choose_searched(settings: Settings, study: StudyRecord) -> StudySpec:
     """What these options ask for, beside what a study that is resumed has tried.
 
     Raises:
@@ -96,7 +73,8 @@ def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelection
     check_search(settings)
     search = settings.search
     if search is None:
-        return SearchedSelections(*choose(settings, settings.data_seed))
+        selections, label = choose(settings, settings.data_seed)
+        return StudySpec(selections, settings, label)
     file = settings.space if isinstance(settings.space, str) else settings.config
     label = f"{settings.search_name}-{label_of(file) or ('space' if settings.space else settings.mode)}"
     find = Finder()
@@ -110,7 +88,7 @@ def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelection
         }
         workloads = [one.workload for one in spaces]
         selections, _ = choose(settings, settings.data_seed, workload=workloads, found=listed)
-        return SearchedSelections(selections, label, None, spaces)
+        return StudySpec(selections, settings, label, spaces=spaces)
     one = _one_space(settings, names, find)
     workload, before = one.workload, study.configurations
     objective = objective_of(workload, settings.metric, settings.direction)
@@ -119,7 +97,7 @@ def choose_searched(settings: Settings, study: StudyRecord) -> SearchedSelection
     asked = settings.changed(overrides=())
     selections, _ = choose(asked, settings.data_seed, workload=[workload], found={workload.name: tried})
     selections = selections if before else [replace(selection, configurations=[]) for selection in selections]
-    return SearchedSelections(selections, label, live, [one])
+    return StudySpec(selections, settings, label, search=live, spaces=[one])
 
 
 def _searcher(
@@ -259,6 +237,13 @@ def _random(settings: Settings, one: SearchedSpace, before: Sequence[Configurati
         except InputError as error:
             rejected, reason = rejected + 1, error.text
     return found
+
+
+def fewer(settings: Settings, known: int) -> ParameterError:
+    """The error of fewer samples than a study has that is resumed."""
+    return ParameterError(
+        "num_samples", settings.num_samples, f"{settings.resume} has {known} already", "give no fewer"
+    )
 
 
 def _one_space(settings: Settings, asked: Sequence[str], find: Finder) -> SearchedSpace:

@@ -145,6 +145,17 @@ def configurations_of(
     return configurations(listed, workload.schema, defaults=defaults, source=source, finish=finish_of(workload))
 
 
+def to_configuration(workload: Trainable, values: Mapping[str, object], name: str) -> Configuration:
+    """The complete configuration of some values.
+
+    Raises:
+        InputError: the workload does not allow them, they do not go together, or something must be trained first.
+    """
+    (found,) = configurations_of(workload, [Configuration(name, values)], "a suggestion")
+    Selection(workload, lambda: None, [found])
+    return found
+
+
 def _by_workload(
     listed: object, names: Sequence[str], defaults: Mapping[str, object], find: Finder, *, source: str
 ) -> dict[str, list[Configuration]]:

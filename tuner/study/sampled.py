@@ -3,44 +3,31 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tuner.decisions.constraints import INFEASIBLE, broken, known_figures
+from tuner.decisions.constraints import INFEASIBLE
 from tuner.decisions.events import CapacityObserved, Corrected, Decision, Dropped, Event, Opened, Planned, Started
-from tuner.decisions.packer import Packer
 from tuner.decisions.policies import Engine
 from tuner.decisions.state import State
 from tuner.decisions.stopping import StudyStopping
-from tuner.errors import InputError, ParameterError, option
+from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
+from tuner.records.study_record import Suggestion
 from tuner.reporting.texts import count_text
 from tuner.search.drawing import MAX_REJECTED_DRAWS
-from tuner.search.searchers import Searcher
-from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, TrialLimits, estimate_requests, fits, limits_of, to_trials, within
-from tuner.study.selection import configurations_of
-from tuner.trial import GB, Configuration, ConfigValue, Device, MemoryEstimate, Outcome, Request, Status, Trial
-from tuner.workloads.base import Trainable
+from tuner.spec.listed import to_configuration
+from tuner.spec.searched import fewer
+from tuner.spec.study_spec import Search
+from tuner.study.planning import Estimates, estimate_requests, to_trials
+from tuner.study.sources import Listed, dropped, fitting, unwanted
+from tuner.trial import ConfigValue, MemoryEstimate, Request, Trial
 from tuner.workloads.protocols import check, prerequisites
-from tuner.workloads.task import Selection, Tasks
+from tuner.workloads.task import Selection
 
 ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
-FIRST = 8  # so many suggestions are enough to plan by
-
-
-@dataclass(frozen=True)
-class Search:
-    """Suggests a study's trials."""
-
-    workload: Trainable  # what they train
-    searcher: Searcher  # what suggests values
-    fixed: Mapping[str, object]  # values of all of them
-    first: int = FIRST  # at most so many suggestions are asked for before anything runs
-    most: int | None = None  # how many it may suggest; None for ``num_samples``
-    endless: bool = False  # nobody has said how many: something else ends it
-    name_of: Callable[[str], str] = lambda trial_id: f"suggestion-{int(trial_id[1:])}"  # of a trial's configuration
+PLANNED = 1000  # for so many trials is planned where nobody has said how many there will be
 
 
 @dataclass(eq=False)
-class Searching:
+class Sampled(Listed):
     """Decides what is tried next: asks a search for a trial wherever there is room, and estimates its needs.
 
     Values that do not go together, or whose footprint cannot be estimated, are told to the searcher as unfit, and are
@@ -48,14 +35,10 @@ class Searching:
     """
 
     search: Search
-    tasks: Tasks
-    devices: Sequence[Device]
-    settings: Settings
-    begun_with: Estimates  # of the trials that the study was begun with
-    packer: Packer
 
     def __post_init__(self) -> None:
-        self._limits = limits_of(self.devices, self.settings)
+        super().__post_init__()
+        self.searcher = self.search.searcher
         self._requests: list[Request] = []  # of all trials so far
         self._raw: dict[str, MemoryEstimate] = {}  # theirs
         self._alike: dict[str, Request] = {}  # the first of each ``memory_key``
@@ -67,7 +50,6 @@ class Searching:
         self._asked: Mapping[str, ConfigValue] = {}  # the values of the last one
         self._unusable: list[Mapping[str, ConfigValue]] = []  # those before it that cannot be used
         self._rests = False  # whether it has just suggested nothing that can be used
-        self.begun: list[Planned | Dropped] = []  # what it has decided before the study has a folder
 
     @property
     def left(self) -> int:
@@ -78,7 +60,26 @@ class Searching:
     @property
     def estimates(self) -> Estimates:
         """Those of all trials so far."""
-        return replace(self.begun_with, requests=tuple(self._requests), raw=dict(self._raw))
+        return replace(self.listed, requests=tuple(self._requests), raw=dict(self._raw))
+
+    def expected(self, known: int) -> int:
+        """How many trials there will be, if so many are known; it is planned for no more than ``PLANNED``."""
+        expected = super().expected(known)
+        return min(expected, PLANNED) if self.search.endless else expected
+
+    def planned(self) -> None:
+        """It begins with no trials, as those that it has suggested before are recalled."""
+
+    def recalled(self, suggestions: Sequence[Suggestion]) -> list[tuple[int | None, Planned]]:
+        """What it has suggested in earlier processes, with the order of that."""
+        lines = {line.number: line for line in suggestions if line.configuration}
+        asks: list[tuple[int | None, Planned]] = []
+        for number, request in enumerate(self.listed.requests, 1):
+            line, trial_id = lines.get(number, Suggestion(number=number)), request.trial.trial_id
+            raw = {trial_id: self.listed.raw[trial_id]}
+            asks.append((line.order, Planned((request,), raw, refused=tuple(line.refused))))
+        alone = [line for line in suggestions if not line.configuration]
+        return [*asks, *((line.order, Planned((), {}, refused=tuple(line.refused))) for line in alone)]
 
     def hear(self, state: State, event: Event) -> None:
         """Counts the trials, and remembers their estimates."""
@@ -155,14 +156,13 @@ class Searching:
                 decided = self.suggest()
             if decided is None:
                 break
-            self.begun.append(decided)
-            engine.take(decided)
+            self._begin_with(engine, decided)
         if not self._requests:
             why = self._fault or "it suggests nothing"
             search = option("search", self.settings.search)
             raise InputError(f"{search}: none of its suggestions can be used: {why}")
 
-    def ended_early(self, by: str = "") -> str:
+    def ended_early(self) -> str:
         """A line on why there are fewer trials than it might have suggested; empty if there are not."""
         if self._infeasible and not self.left:
             asked = option("constraints")
@@ -173,7 +173,11 @@ class Searching:
         trials = count_text(done, "trial")
         if not self.search.endless:
             trials = f"{done} of {count_text(done + self.left, 'trial')}"
-        return f"search: ended after {trials}, {by or f'as it suggests none that can be used{why}'}"
+        return f"search: ended after {trials}, {self._ended_by() or f'as it suggests none that can be used{why}'}"
+
+    def _ended_by(self) -> str:
+        """What else has ended it."""
+        return ""
 
     def _next(self, data: object) -> Trial | None:
         workload, searcher = self.search.workload, self.search.searcher
@@ -208,58 +212,3 @@ class Searching:
             return Estimates((replace(earlier, trial=trial),), {trial.trial_id: raw})
         task = self.tasks[trial.workload]
         return estimate_requests({trial.workload: task}, [trial], self.devices, self.settings)
-
-
-def fewer(settings: Settings, known: int) -> ParameterError:
-    """The error of fewer samples than a study has that is resumed."""
-    return ParameterError(
-        "num_samples", settings.num_samples, f"{settings.resume} has {known} already", "give no fewer"
-    )
-
-
-def fitting(
-    requests: Sequence[Request], limits: TrialLimits, tasks: Tasks, settings: Settings
-) -> tuple[list[Request], list[Request]]:
-    """The requests that some device can serve, and those that none can."""
-    fit, infeasible = list[Request](), list[Request]()
-    for request in requests:
-        runs = fits(within(request, limits, tasks, settings), limits) and not unwanted(request, settings)
-        (fit if runs else infeasible).append(request)
-    return fit, infeasible
-
-
-def dropped(request: Request, limits: TrialLimits, settings: Settings) -> Dropped:
-    """The event of a trial that fits no device, or breaks a constraint."""
-    status: Status = "too_large" if settings.skip_too_large else "pruned"
-    status = "infeasible" if unwanted(request, settings) else status
-    return Dropped(request, Outcome(request.trial, status, error=infeasible_text(request, limits, settings)))
-
-
-def unwanted(request: Request, settings: Settings) -> str:
-    """Which constraints a trial is known to break before it runs; empty for none."""
-    return broken(settings.limited_by, known_figures(request.estimate)) if settings.constraints else ""
-
-
-def infeasible_text(request: Request, limits: TrialLimits, settings: Settings) -> str:
-    """Why a trial was not run."""
-    if why := unwanted(request, settings):
-        return f"not run: {why}"
-    own, ram = limits.of(request.trial)
-    if request.need_bytes <= own:
-        need, most = request.host_bytes / GB, ram / GB
-        return f"not run: needs {need:.2f} GB of RAM, and no machine has more than {most:.2f} GB for it"
-    need, most, ranks = request.need_bytes / GB, own / GB, request.trial.ranks
-    if ranks > 1:
-        return f"not run: each of {ranks} ranks needs {need:.2f} GB, and has at most {most:.2f} GB"
-    return f"not run: needs {need:.2f} GB, and no device has more than {most:.2f} GB for it"
-
-
-def to_configuration(workload: Trainable, values: Mapping[str, object], name: str) -> Configuration:
-    """The complete configuration of some values.
-
-    Raises:
-        InputError: the workload does not allow them, they do not go together, or something must be trained first.
-    """
-    (found,) = configurations_of(workload, [Configuration(name, values)], "a suggestion")
-    Selection(workload, lambda: None, [found])
-    return found

@@ -14,21 +14,13 @@ from tuner.search.optuna_names import PBT
 from tuner.search.parsing import parse_file
 from tuner.search.spaces import listed_objects
 from tuner.spec.groups import DEFAULT_DATA
+from tuner.spec.listed import chosen_before
 from tuner.spec.script_groups import ScriptOptions
+from tuner.spec.searched import check_search, choose_searched, is_up_front, searched_spaces, with_search
 from tuner.spec.settings import Settings
-from tuner.study.prepare import Selected
-from tuner.study.repeat import command
-from tuner.study.searching import (
-    SearchedSelections,
-    SearchedSpace,
-    check_search,
-    choose_searched,
-    is_up_front,
-    searched_spaces,
-    with_search,
-)
-from tuner.study.selection import chosen_before
-from tuner.study.stored_options import CALL, KEPT, OF_SPACE, is_object, is_source, plainly, resumed, to_stored, unlike
+from tuner.spec.spelling import command
+from tuner.spec.stored_options import CALL, KEPT, OF_SPACE, is_object, is_source, plainly, resumed, to_stored, unlike
+from tuner.spec.study_spec import SearchedSpace, StudySpec
 from tuner.trial import Configuration, Objects
 from tuner.workloads.command_line import CommandLine, How
 from tuner.workloads.function import Function
@@ -40,7 +32,7 @@ from tuner.workloads.task import Selection, on_all_data
 SELECTION = (*KEPT, *OF_SPACE, "workload", "only", "limit", "num_samples")  # options that say what is tried
 
 
-def select(settings: Settings, *, from_python: bool = False) -> Selected:
+def specify(settings: Settings, *, from_python: bool = False) -> StudySpec:
     """What these options ask for; a resumed study keeps its own options unless they are given anew.
 
     Raises:
@@ -60,15 +52,11 @@ def select(settings: Settings, *, from_python: bool = False) -> Selected:
         selections = [on_all_data(selection, record.last_epoch) for selection in selections]
     if settings.scheduler == PBT and len(selections) > 1:
         raise ParameterError("scheduler", PBT, "takes one workload", "run a study for each")
-    return Selected(
-        selections,
-        settings,
-        chosen.label,
-        _command(settings),
-        to_stored(settings),
-        chosen.search,
-        {key: domain.scale for one in chosen.spaces for key, domain in one.space.items() if domain.scale},
-        population=chosen.spaces[0].space if settings.scheduler == PBT else None,
+    return replace(
+        chosen,
+        selections=selections,
+        command=_command(settings),
+        options=to_stored(settings),
         shows_end=True,
         from_python=from_python,
     )
@@ -160,7 +148,7 @@ def _with_objectives(selections: Sequence[Selection], settings: Settings) -> lis
     return [replace(selection, asked=objective_of(selection.workload, *asked)) for selection in selections]
 
 
-def _chosen(settings: Settings, record: StudyRecord) -> SearchedSelections:
+def _chosen(settings: Settings, record: StudyRecord) -> StudySpec:
     """What is to be tried. A resumed study has its earlier selections if no others are asked for."""
     check_search(settings)
     of_list = settings.search is None or is_up_front(settings)
@@ -171,7 +159,7 @@ def _chosen(settings: Settings, record: StudyRecord) -> SearchedSelections:
         named = {one.workload.name: one.workload for one in before} if settings.scheduler == PBT else programs
         searched = named and settings.search is not None  # programs' objects are in the space
         spaces = searched_spaces(settings, list(named), named.__getitem__) if searched else ()
-        return SearchedSelections(before, settings.mode, spaces=spaces)
+        return StudySpec(before, settings, settings.mode, spaces=spaces)
     return choose_searched(settings, record)
 
 

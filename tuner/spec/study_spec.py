@@ -1,0 +1,76 @@
+"""``StudySpec``: what a study is, as its options say it. ``tuner.spec.specify`` makes one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from tuner.records.study_record import Scale
+from tuner.search.domains import Space
+from tuner.search.optuna_names import PBT
+from tuner.search.searchers import Searcher
+from tuner.spec.settings import Settings
+from tuner.trial import ConfigValue
+from tuner.workloads.base import Trainable
+from tuner.workloads.task import Selection
+
+FIRST = 8  # so many suggestions are enough to plan by
+
+
+@dataclass(frozen=True)
+class SearchedSpace:
+    """What is searched for a workload."""
+
+    workload: Trainable
+    space: Space  # with every value that the user gave; ``tuner.search.domains.objects_of`` has what labels stand for
+    fixed: Mapping[str, object]  # values of configurations that lack them
+    source: str  # what messages call the space
+    points: Sequence[Mapping[str, ConfigValue]] = ()  # what is tried first
+    named: Collection[str] = ()  # keys of which a grid's names are made
+
+
+@dataclass(frozen=True)
+class Search:
+    """Suggests a study's trials."""
+
+    workload: Trainable  # what they train
+    searcher: Searcher  # what suggests values
+    fixed: Mapping[str, object]  # values of all of them
+    first: int = FIRST  # at most so many suggestions are asked for before anything runs
+    most: int | None = None  # how many it may suggest; None for ``num_samples``
+    endless: bool = False  # nobody has said how many: something else ends it
+    name_of: Callable[[str], str] = lambda trial_id: f"suggestion-{int(trial_id[1:])}"  # of a trial's configuration
+
+
+@dataclass(frozen=True)
+class StudySpec:
+    """What is to be tried, and who asked for it. Its options have been checked."""
+
+    selections: Sequence[Selection]  # what to try of each workload, in the order in which trials are numbered
+    settings: Settings
+    label: str = ""  # ends the default folder's name: the mode
+    command: str = ""  # what the user called
+    # The options of ``tuner run`` that make this study, with which it is resumed; None if the call alone does.
+    options: Mapping[str, object] | None = None
+    # Suggests trials as others end; those in ``selections`` are what it suggested before.
+    search: Search | None = None
+    spaces: Sequence[SearchedSpace] = ()  # what is searched, for each workload
+    id: str = ""  # what a user's own Optuna study knows this one by
+    shows_end: bool = False  # tables, advice and how to repeat the best trial are printed
+    returns_table: bool = False  # the caller returns a table that a notebook shows, so that none is printed there
+    from_python: bool = False  # the user called a function, so that texts name its parameters
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether nobody has said how many trials there will be."""
+        return self.search is not None and self.search.endless
+
+    @property
+    def scales(self) -> dict[str, Scale]:
+        """The scale of each range in the space, by hyperparameter."""
+        return {key: domain.scale for one in self.spaces for key, domain in one.space.items() if domain.scale}
+
+    @property
+    def population(self) -> Space | None:
+        """The space of a population that is trained by ``pbt``; None for other studies."""
+        return self.spaces[0].space if self.settings.scheduler == PBT else None

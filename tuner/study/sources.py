@@ -1,0 +1,168 @@
+"""Where a study's trials come from: one protocol, and the lists that are known before a study begins.
+
+``sampled.py`` has the searches that suggest trials while others run, ``population.py`` the lists whose trials take
+over each other's checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from tuner.decisions.constraints import broken, known_figures
+from tuner.decisions.events import Decision, Dropped, Ended, Event, Planned, Retried
+from tuner.decisions.packer import Packer
+from tuner.decisions.policies import Engine, goes_on
+from tuner.decisions.state import State
+from tuner.records.study_record import Scale, Suggestion
+from tuner.search.searchers import Searcher
+from tuner.spec.settings import Settings
+from tuner.study.planning import Estimates, TrialLimits, fits, limits_of, within
+from tuner.trial import GB, Device, Outcome, Question, Request, Status, Trial
+from tuner.workloads.task import Tasks
+
+
+class Objectives(Protocol):
+    """The objectives of a user's own Optuna study, which ask for their values as they run."""
+
+    def hear(self, state: State, event: Event) -> None:
+        """Something has happened in the study."""
+
+    def answer(self, question: Question) -> object:
+        """The answer to a trial's question; raises what is to be raised in the trial."""
+
+    def described(self, outcome: Outcome) -> Outcome:
+        """The outcome with what its trial has asked for."""
+
+
+@dataclass(eq=False)
+class Listed:
+    """A list of trials, all known before the study begins. Other sources say what is otherwise with them.
+
+    It is one of the study's policies, and decides nothing.
+    """
+
+    tasks: Tasks
+    devices: Sequence[Device]
+    settings: Settings
+    listed: Estimates  # of the trials that the study begins with, or has begun with
+    packer: Packer
+    begun: list[Planned | Dropped] = field(default_factory=list, init=False)  # decided before there is a folder
+
+    searcher: Searcher | None = field(default=None, init=False)  # is to be told what becomes of trials
+    objectives: Objectives | None = field(default=None, init=False)  # those of a user's own Optuna study
+
+    def __post_init__(self) -> None:
+        self._limits = limits_of(self.devices, self.settings)
+
+    @property
+    def left(self) -> int:
+        """How many more trials it may suggest."""
+        return 0
+
+    @property
+    def estimates(self) -> Estimates:
+        """Those of all trials so far."""
+        return self.listed
+
+    def expected(self, known: int) -> int:
+        """How many trials there will be, if so many are known."""
+        return known + self.left
+
+    def hear(self, state: State, event: Event) -> None:
+        """Something has happened."""
+
+    def decide(self, state: State, now: float) -> Decision | None:
+        """What is tried next."""
+        return None
+
+    def planned(self) -> Planned | None:
+        """The trials that it begins with, for a study that is new or begins again."""
+        requests = tuple(replace(request, trial=self.paced(request.trial)) for request in self.listed.requests)
+        return Planned(requests, self.listed.raw) if requests else None
+
+    def recalled(self, suggestions: Sequence[Suggestion]) -> list[tuple[int | None, Planned]]:
+        """What it has suggested in earlier processes, with the order of that."""
+        return []
+
+    def begin(self, engine: Engine, workers: Callable[[Sequence[Request]], int]) -> None:
+        """Drops the trials that fit no device, where the options allow that."""
+        if self.settings.search or self.settings.skip_too_large or self.settings.constraints:
+            for request in fitting(engine.state.left, self._limits, self.tasks, self.settings)[1]:
+                self._begin_with(engine, dropped(request, self._limits, self.settings))
+
+    def paced(self, trial: Trial) -> Trial:
+        """The trial as it runs; a member of a population pauses."""
+        return trial
+
+    def goes_on(self, state: State, ended: Ended, trial: Trial, now: float = 0.0) -> Retried:
+        """This next attempt of a trial that has paused."""
+        return goes_on(state, ended, trial, now)
+
+    def continue_paused(self, engine: Engine) -> None:
+        """Lets trials that an earlier process has paused go on by themselves."""
+        for paused in engine.state.paused:
+            engine.take(goes_on(engine.state, paused, following(paused.trial, paused.epochs)))
+
+    def kept(self, state: State) -> set[str] | None:
+        """The names of the checkpoints that somebody may still take over; None if nobody ever does."""
+        return None
+
+    def open(self, folder: Path, state: State) -> None:
+        """The study has a folder, and its trials are about to run."""
+
+    def scales(self) -> dict[str, Scale]:
+        """The scale of each range that trials have asked for as they ran, by hyperparameter."""
+        return {}
+
+    def ended_early(self) -> str:
+        """A line on why there are fewer trials than it might have suggested; empty if there are not."""
+        return ""
+
+    def _begin_with(self, engine: Engine, decision: Planned | Dropped) -> None:
+        self.begun.append(decision)
+        engine.take(decision)
+
+
+def fitting(
+    requests: Sequence[Request], limits: TrialLimits, tasks: Tasks, settings: Settings
+) -> tuple[list[Request], list[Request]]:
+    """The requests that some device can serve, and those that none can."""
+    fit, infeasible = list[Request](), list[Request]()
+    for request in requests:
+        runs = fits(within(request, limits, tasks, settings), limits) and not unwanted(request, settings)
+        (fit if runs else infeasible).append(request)
+    return fit, infeasible
+
+
+def dropped(request: Request, limits: TrialLimits, settings: Settings) -> Dropped:
+    """The event of a trial that fits no device, or breaks a constraint."""
+    status: Status = "too_large" if settings.skip_too_large else "pruned"
+    status = "infeasible" if unwanted(request, settings) else status
+    return Dropped(request, Outcome(request.trial, status, error=infeasible_text(request, limits, settings)))
+
+
+def unwanted(request: Request, settings: Settings) -> str:
+    """Which constraints a trial is known to break before it runs; empty for none."""
+    return broken(settings.limited_by, known_figures(request.estimate)) if settings.constraints else ""
+
+
+def infeasible_text(request: Request, limits: TrialLimits, settings: Settings) -> str:
+    """Why a trial was not run."""
+    if why := unwanted(request, settings):
+        return f"not run: {why}"
+    own, ram = limits.of(request.trial)
+    if request.need_bytes <= own:
+        need, most = request.host_bytes / GB, ram / GB
+        return f"not run: needs {need:.2f} GB of RAM, and no machine has more than {most:.2f} GB for it"
+    need, most, ranks = request.need_bytes / GB, own / GB, request.trial.ranks
+    if ranks > 1:
+        return f"not run: each of {ranks} ranks needs {need:.2f} GB, and has at most {most:.2f} GB"
+    return f"not run: needs {need:.2f} GB, and no device has more than {most:.2f} GB for it"
+
+
+def following(trial: Trial, epochs: int) -> Trial:
+    """What follows a trial that has paused after so many epochs: its next attempt, from that checkpoint on."""
+    return replace(trial, attempt=trial.attempt + 1, parent=trial.pause, begun=epochs, until=0)
