@@ -103,7 +103,7 @@ def test_the_only_worker_is_on_the_device_that_holds_the_largest_trial(gpu_16gb:
     large = replace(gpu_16gb, index=1, total_bytes=80 * GB, free_bytes=80 * GB)
     found = plan([gpu_16gb, large], 70, 1, max_workers=1)
     assert found.expected == found.slots == (0, 1)
-    assert found.largest_budget == 78 * GB
+    assert found.limits().device_bytes == 78 * GB
 
 
 def test_cores_are_divided_between_the_workers(gpu_16gb: Device) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.attempts import attempt
+from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.events import Planned
 from tuner.decisions.policies import Engine, replay
 from tuner.decisions.retry import Retrying, RetryPolicy
@@ -31,7 +32,7 @@ def paced(trial: Trial) -> Trial:
 def replayed(*rows: Attempt) -> State:
     """The state after a journal with these rows of two trials."""
     trials = {name: paced(Trial(name, "toy", name, {"lr": 0.5}, seed=0)) for name in ("t1", "t2")}
-    engine = Engine(State(WHOLE_GB * GB), [retrying := Retrying(RetryPolicy(), lambda *_: None)])
+    engine = Engine(State(TrialLimits(WHOLE_GB * GB)), [retrying := Retrying(RetryPolicy(), lambda *_: None)])
     engine.take(Planned(tuple(Request(one, MemoryEstimate("given"), 2 * GB) for one in trials.values()), {}))
     replay(engine, retrying, events_of(rows, (), trials, paced))
     return engine.state

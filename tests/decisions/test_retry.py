@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tuner.decisions.capacity import UNBOUNDED
+from tuner.decisions.capacity import UNBOUNDED, TrialLimits
 from tuner.decisions.retry import STARVED, Retry, RetryPolicy, backoff, next_attempt
 from tuner.trial import GB, AttemptResult, History, MemoryEstimate, Phase, Request, Trial
 
@@ -37,8 +37,7 @@ def after(
         request(history),
         result,
         RetryPolicy(**policy),
-        whole_bytes=whole,
-        whole_ram_bytes=whole_ram_bytes,
+        limits=TrialLimits(whole, whole_ram_bytes),
         smaller=halved,
         random=lambda: 1.0,
     )
@@ -65,7 +64,8 @@ def test_a_learned_footprint_is_doubled_so_that_an_eighth_of_a_device_becomes_a_
     waiting, shares = Request(request().trial, MemoryEstimate("learned"), GB), []
     for _ in range(3):
         result = AttemptResult("out_of_memory", limit_bytes=waiting.need_bytes)
-        retry = next_attempt(waiting, result, RetryPolicy(), whole_bytes=8 * GB, smaller=halved, random=lambda: 1.0)
+        limits, policy = TrialLimits(8 * GB), RetryPolicy()
+        retry = next_attempt(waiting, result, policy, limits=limits, smaller=halved, random=lambda: 1.0)
         assert retry
         waiting = retry.request
         shares.append(waiting.need_bytes // GB)

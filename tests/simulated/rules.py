@@ -100,7 +100,7 @@ class Rules:
         plan = self.before.plan
         assert plan
         uniform = plan.footprint_bytes if plan.packing == "uniform" else 0
-        return min(max(request.need_bytes, uniform), self.before.largest_bytes)
+        return min(max(request.need_bytes, uniform), self.before.limits.device_bytes)
 
     def _fits(self, request: Request, device: Device) -> bool:
         """Whether the trial could have started on the device before the event."""
@@ -179,7 +179,7 @@ class Rules:
         policy, ended = self.world.policy, event.ended
         if policy.on_oom == "fail" or self._times(event, "out_of_memory") >= policy.max_attempts:
             return False
-        at_most = ended.result.limit_bytes >= self.before.largest_bytes
+        at_most = ended.result.limit_bytes >= self.before.limits.device_bytes
         may_halve = policy.on_oom == "accumulate" and int(ended.trial.config.get("accumulation", 1)) < 4
         return not at_most or may_halve
 
@@ -188,7 +188,7 @@ class Rules:
         result = event.ended.result
         growth = max(self.world.policy.growth, 2.0 if event.request.estimate.is_learned else 0.0)
         wanted = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * growth)
-        policy, largest = self.world.policy, self.before.largest_bytes
+        policy, largest = self.world.policy, self.before.limits.device_bytes
         left = policy.max_attempts - self._times(event, "out_of_memory") - (policy.on_oom == "accumulate")
         right = min(wanted, largest) if left > 1 else largest
         assert event.request.need_bytes == right, "a retry has the wrong memory"

@@ -9,6 +9,7 @@ from random import Random
 
 from tests.simulated.rules import Rules
 from tests.simulated.world import OBJECTIVE, Crash, Journal, Machines, Others, Stalls, World
+from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.events import DeviceLost, Opened, Planned
 from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Plan, host_need_bytes, make_plan, need_bytes
@@ -40,8 +41,8 @@ class Process:
         if world.seed % 10 == 3:
             scheduler = Random(world.seed).choice(["asha", "median"])
             pruning = [Pruning({"toy": OBJECTIVE}, Settings(scheduler=scheduler))]
-        whole = max(budget for budget in world.plan.budgets)
-        self.engine = Engine(State(whole, world.plan.largest_ram_budget), [retrying, self.feedback, *pruning, packer])
+        limits = TrialLimits(max(world.plan.budgets), world.plan.limits().ram_bytes)
+        self.engine = Engine(State(limits), [retrying, self.feedback, *pruning, packer])
         raw = {request.trial.trial_id: request.estimate for request in world.requests}
         self.engine.take(Planned(world.requests, raw))
         trials = {request.trial.trial_id: request.trial for request in world.requests}

@@ -14,6 +14,7 @@ import pytest
 import tuner
 from tests.support.attempts import attempt
 from tests.support.toy import Toy
+from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.events import Planned, Reported
 from tuner.decisions.policies import Engine, replay
 from tuner.decisions.retry import Retrying, RetryPolicy
@@ -61,7 +62,7 @@ def left(*rows: Attempt, whole_gb: int = 8, ram_gb: int = 99, **policy: Any) -> 
     trials = [Trial(name, "toy", name, {"batch_size": 8}, seed=0) for name in ("t1", "t2")]
     requests = [Request(trial, MemoryEstimate("given"), 2 * GB, host_bytes=GB) for trial in trials]
     retrying = Retrying(RetryPolicy(**policy), doubled)
-    engine = Engine(State(whole_gb * GB, ram_gb * GB), [retrying])
+    engine = Engine(State(TrialLimits(whole_gb * GB, ram_gb * GB)), [retrying])
     engine.take(Planned(tuple(requests), {}))
     replay(engine, retrying, events_of(rows, (), {trial.trial_id: trial for trial in trials}))
     return engine.state.left

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from tuner.decisions.capacity import UNBOUNDED
+from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.plan import Packing, budget_bytes
 from tuner.errors import InputError, ParameterError
 from tuner.estimation.service import memory_key
 from tuner.sizing.target import imagined_gpu
 from tuner.spec.settings import Settings
-from tuner.study.planning import TrialLimits, check_amp, estimate_requests, plan_requests, within
+from tuner.study.planning import check_amp, estimate_requests, plan_requests, within
 from tuner.trial import (
     ACCUMULATION,
     CHECKPOINTING,
@@ -118,14 +118,14 @@ class _Estimated:
         if key not in self._known:
             changed = [replace(trial, config=config)]
             (self._known[key],) = estimate_requests(self.tasks, changed, [imagined_gpu(GB)], self._settings).requests
-        return within(self._known[key], TrialLimits(budget, UNBOUNDED), self.tasks, self._settings)
+        return within(self._known[key], TrialLimits(budget), self.tasks, self._settings)
 
 
 def _card(
     device: Device, requests: Sequence[Request], tasks: Tasks, settings: Settings, estimated: _Estimated
 ) -> Card:
     budget = budget_bytes(device, settings.buffer_bytes)
-    served = [within(request, TrialLimits(budget, UNBOUNDED), tasks, settings) for request in requests]
+    served = [within(request, TrialLimits(budget), tasks, settings) for request in requests]
     fitting = [request for request in served if request.need_bytes <= budget]
     large = sorted((request for request in served if request.need_bytes > budget), key=lambda r: -r.need_bytes)
     workers = at_least = footprint = 0

@@ -5,10 +5,10 @@ import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from tuner.trial import GB, Device, Shape
+from tuner.trial import GB, Device, Request, Shape
 
 # The minimum share of a host's RAM that is left free: Ray kills workers if more than 95 % are used.
 RAY_SHARE = 0.05
@@ -18,6 +18,35 @@ UNBOUNDED = 2**62  # the RAM of a host if it is unknown
 MOST_PER_CORE = 8
 # The most trials on a GPU if they outnumber its cores. MPS takes about as many clients.
 MOST_ON_GPU = 48
+
+
+@dataclass(frozen=True)
+class TrialLimits:
+    """The most memory that a trial may have."""
+
+    device_bytes: int = 0  # the largest budget of a device
+    ram_bytes: int = UNBOUNDED  # the largest RAM of a host, beside a GPU's memory
+    # Each device with its budget and slots, as ranks need several; empty if only the largest budget is known.
+    places: tuple[tuple[Device, int, int], ...] = ()
+
+    def of(self, shape: Shape) -> tuple[int, int]:
+        """The most for each rank: of its device's memory, and of its host's RAM."""
+        here, ram = shape.ranks_per_node, self.ram_bytes // shape.ranks_per_node
+        if shape.ranks == 1 or not self.places:
+            return self.device_bytes, ram
+        parts = [(place[0], place[1]) for place in self.places if place[0].kind == "cuda" or place[2] >= here]
+        return most_per_rank([device for device, _ in parts], [budget for _, budget in parts], shape), ram
+
+    def fits(self, request: Request) -> bool:
+        """Whether a request is within these limits."""
+        device_bytes, ram = self.of(request.trial.shape)
+        return request.need_bytes <= device_bytes and request.host_bytes <= ram
+
+    def bound(self, request: Request) -> Request:
+        """The request with no more than this."""
+        device_bytes, ram = self.of(request.trial.shape)
+        need, host = min(request.need_bytes, device_bytes), min(request.host_bytes, ram)
+        return replace(request, need_bytes=need, host_bytes=host)
 
 
 def limited(device: Device, total_bytes: int) -> Device:

@@ -116,7 +116,7 @@ class Packer:
         self._accounts.add(more)
         self._queue = Queue(
             memory_binds=plan.bound in ("memory", "RAM") or plan.guaranteed < plan.workers,
-            largest=(plan.largest_budget, max(plan.ram_budgets.values(), default=0)),
+            largest=(plan.limits().device_bytes, max(plan.ram_budgets.values(), default=0)),
             total=(sum(plan.budgets), sum(plan.ram_budgets.values())),
             slots=sum(plan.at_first),
         )
@@ -237,9 +237,8 @@ class Packer:
         return None
 
     def _count_devices(self) -> None:
-        """Notes the largest share of the remaining devices, and the smallest RAM of their hosts."""
-        self._lost = [account.device for account in self._accounts if account.lost]
-        self._largest = self._plan.largest_without(self._lost)
+        """Notes the most that a trial may have on the remaining devices, and the smallest RAM of their hosts."""
+        self._limits = self._plan.limits([account.device for account in self._accounts if account.lost])
         rams = [self._plan.ram_budgets.get(account.device.node_id, UNBOUNDED) for account in self._left()]
         self._smallest_ram = min(rams, default=0)
 
@@ -249,8 +248,7 @@ class Packer:
 
     def _within_devices(self, request: Request) -> tuple[Request, int]:
         """The request and its need, limited to the largest device, and the largest RAM of a host that can hold it."""
-        shape, ranks = request.trial.shape, request.trial.shape.ranks_per_node
-        largest = self._largest if shape.ranks == 1 else self._plan.largest_without(self._lost, shape)
+        ranks, (largest, _) = request.trial.shape.ranks_per_node, self._limits.of(request.trial.shape)
         need = min(self._need(request), largest)
         if ranks * request.host_bytes > self._smallest_ram:
             holding = [account.device for account in self._left() if account.budget >= need]

@@ -14,11 +14,11 @@ from typing import Literal
 
 from tuner.decisions.capacity import (
     MOST_PER_CORE,
+    TrialLimits,
     does_not_fit,
     does_not_fit_ram,
     largest_ram,
     most_in_ram,
-    most_per_rank,
     most_that_fit,
     ram_budgets,
     spread,
@@ -27,7 +27,7 @@ from tuner.decisions.capacity import (
     within_ram,
 )
 from tuner.errors import InputError
-from tuner.trial import ALONE, Device, MemoryEstimate, Shape
+from tuner.trial import Device, MemoryEstimate
 
 Bound = Literal["memory", "RAM", "CPU cores", "max_workers", "number of trials"]
 Packing = Literal["uniform", "per-trial"]
@@ -75,24 +75,12 @@ class Plan:
         by_memory = [min(fit, most) for fit, most in zip(self.fits, self.expected, strict=True)]
         return sum(within_ram(by_memory, self.devices, self.ram_fits))
 
-    @property
-    def largest_budget(self) -> int:
-        """The largest possible memory share of a trial: the largest budget of a device with slots."""
-        return self.largest_without(())
-
-    def largest_without(self, lost: Collection[Device], shape: Shape = ALONE) -> int:
-        """The same of the devices that are not lost, for each rank of a trial; 0 if none remains."""
-        parts = [
-            (device, budget)
-            for device, budget, slots in zip(self.devices, self.budgets, self.at_first, strict=True)
-            if slots >= (shape.ranks_per_node if device.kind == "cpu" else 1) and device not in lost
-        ]
-        return most_per_rank([device for device, _ in parts], [budget for _, budget in parts], shape)
-
-    @property
-    def largest_ram_budget(self) -> int:
-        """The largest possible share of a host's RAM for a trial."""
-        return largest_ram(self.devices, self.ram_budgets)
+    def limits(self, lost: Collection[Device] = ()) -> TrialLimits:
+        """The most that a trial may have on a device with slots that is not lost; nothing if none remains."""
+        each = zip(self.devices, self.budgets, self.at_first, strict=True)
+        places = tuple(place for place in each if place[2] and place[0] not in lost)
+        largest = max((budget for _, budget, _ in places), default=0)
+        return TrialLimits(largest, largest_ram(self.devices, self.ram_budgets), places)
 
     def with_more(self, more: Plan) -> Plan:
         """This plan with further devices after its own."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
-from tuner.decisions.capacity import UNBOUNDED
+from tuner.decisions.capacity import UNBOUNDED, TrialLimits
 from tuner.decisions.events import Concluded, Decision, Ended, Event, Retried, RetryReady
 from tuner.decisions.state import State
 from tuner.trial import AttemptResult, Config, History, Phase, Request, Trial
@@ -77,8 +77,7 @@ class Retrying:
             replace(state.requests[ended.trial.trial_id], trial=ended.trial),
             ended.result,
             self._policy,
-            whole_bytes=state.largest_for(ended.trial.shape),
-            whole_ram_bytes=state.largest_ram_bytes // ended.trial.shape.ranks_per_node,
+            limits=state.limits,
             smaller=self._smaller,
             random=Random(f"{self._seed}/{ended.trial.trial_id}/{ended.trial.attempt}").random,
         )
@@ -115,17 +114,16 @@ def next_attempt(
     result: AttemptResult,
     policy: RetryPolicy,
     *,
-    whole_bytes: int,
-    whole_ram_bytes: int = UNBOUNDED,
+    limits: TrialLimits,
     smaller: Smaller,
     random: Callable[[], float],
 ) -> Retry | None:
     """The next attempt after ``request`` ended with ``result``; None if there is none.
 
-    ``whole_bytes`` is the largest possible memory share, a whole device, ``whole_ram_bytes`` the same of a host's RAM
-    beside it. ``random`` is uniform in [0, 1).
+    ``random`` is uniform in [0, 1).
     """
     history = request.history
+    whole_bytes, whole_ram_bytes = limits.of(request.trial.shape)
     if result.status == "interrupted" or result.lost == "node":
         return Retry(_next_request(request, history), 0.0)
     if result.lost == "memory":

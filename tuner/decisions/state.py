@@ -13,10 +13,10 @@ from typing import Any, Literal, get_args
 from rpds import HashTrieMap
 
 from tuner.decisions import events
-from tuner.decisions.capacity import UNBOUNDED
+from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.events import Bounds, Ended, Event
 from tuner.decisions.plan import Plan
-from tuner.trial import ALONE, Device, Placement, Request, Shape
+from tuner.trial import Device, Placement, Request
 
 NOTHING: HashTrieMap[str, Any] = HashTrieMap()
 STORY = 12
@@ -47,9 +47,9 @@ class Running:
 class State:
     """A study at a moment. A trial is in one ``Place``."""
 
-    # The largest possible memory share of a trial, and of RAM beside a GPU's memory, before there is a plan.
-    whole_bytes: int = 0
-    whole_ram_bytes: int = UNBOUNDED
+    detected: TrialLimits = field(
+        default_factory=TrialLimits
+    )  # the most that a trial may have, before there is a plan
     requests: HashTrieMap[str, Request] = NOTHING  # every trial by its id, as it was asked for last
     waiting: HashTrieMap[str, Request] = NOTHING
     delayed: HashTrieMap[str, Delayed] = NOTHING
@@ -65,18 +65,9 @@ class State:
     number: int = 0  # of events so far
 
     @property
-    def largest_bytes(self) -> int:
-        """The largest possible memory share of a trial: the largest budget of a remaining device; 0 without any."""
-        return self.largest_for(ALONE)
-
-    def largest_for(self, shape: Shape) -> int:
-        """The same for each rank of a trial."""
-        return self.whole_bytes if self.plan is None else self.plan.largest_without(self.lost, shape)
-
-    @property
-    def largest_ram_bytes(self) -> int:
-        """The largest possible share of a host's RAM beside a GPU's memory."""
-        return self.whole_ram_bytes if self.plan is None else self.plan.largest_ram_budget
+    def limits(self) -> TrialLimits:
+        """The most that a trial may have on the devices that remain."""
+        return self.detected if self.plan is None else self.plan.limits(self.lost)
 
     @property
     def paused(self) -> list[Ended]:

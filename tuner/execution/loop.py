@@ -247,7 +247,7 @@ class StudyLoop:
         self.take(happening)
         self.listener.noted(str(happening))
         state = self.engine.state
-        if not state.largest_bytes and not state.stopping:
+        if not state.limits.device_bytes and not state.stopping:
             raise ExecutionError(f"every device is lost, the last was {happening.device.label}: {happening.reason}")
 
     def _answer(self, question: Question) -> object:

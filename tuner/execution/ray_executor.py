@@ -150,7 +150,7 @@ class RayExecutor(Executor):
         bundles: list[dict[str, float]] = []
         kind, cores = plan.devices[0].kind, max(device.cores for device in plan.devices)
         for request in islice(chain((run.request for run in state.running.values()), state.waiting.values()), 1000):
-            share = math.ceil(100 * min(1.0, request.need_bytes / plan.largest_budget)) / 100
+            share = math.ceil(100 * min(1.0, request.need_bytes / plan.limits().device_bytes)) / 100
             # A type of nodes need not say its memory, so a share of RAM is asked for as a share of the cores.
             cpus = plan.threads if kind == "cuda" else max(plan.threads, share * cores)
             bundles += request.trial.ranks * [{"CPU": float(cpus), **({"GPU": share} if kind == "cuda" else {})}]

@@ -49,7 +49,7 @@ def _out_of_memory(figures: Figures) -> str:
     last = [row for row in figures.rows if row.trial_id in names]
     given_up = sum(row.status == "out_of_memory" for row in last)
     enough = max((row.limit_gb or 0.0 for row in last if row.status == "completed"), default=0.0)
-    whole = most * GB >= 0.99 * figures.plan.largest_budget
+    whole = most * GB >= 0.99 * figures.plan.limits().device_bytes
     if given_up and whole and programs:
         return ""
     if given_up and whole and settings.on_oom != "accumulate":

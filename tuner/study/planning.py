@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
-from types import MappingProxyType
-from typing import NamedTuple
 
-from tuner.decisions.capacity import largest_ram, limited, most_per_rank, ram_budgets
+from tuner.decisions.capacity import TrialLimits, largest_ram, limited, ram_budgets
 from tuner.decisions.constraints import INFERENCE
 from tuner.decisions.plan import Plan, budget_bytes, host_need_bytes, make_plan, need_bytes
 from tuner.decisions.state import State
@@ -28,6 +26,7 @@ from tuner.study.ranks import check_place, check_ranks, refusal
 from tuner.trial import (
     AUTO,
     GB,
+    MOST_RANKS,
     MOST_TRIALS,
     NODES,
     RANKS,
@@ -119,8 +118,10 @@ def _with_ranks(tasks: Tasks, trial: Trial, devices: Sequence[Device], settings:
         one = replace(trial, config={**trial.config, RANKS: ranks})
         with suppress(InputError):  # its batch cannot be divided by so many
             request = estimate_requests(tasks, [one], devices, settings).requests[0]
-            found = one if limits.of(one)[0] else found  # if none fits, the error is about the most that have a place
-            if fits(within(request, limits, tasks, settings), limits):
+            found = (
+                one if limits.of(one.shape)[0] else found
+            )  # if none fits, the error is about the most that have a place
+            if limits.fits(within(request, limits, tasks, settings)):
                 break
     return found
 
@@ -160,7 +161,7 @@ def _estimated(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device],
         mine = [trial for trial in trials if trial.workload == name]
         for trial, found in zip(mine, _largest(service, task, mine, kinds), strict=True):
             if found.raw.is_learned:
-                most = limits.of(trial)[0] or limits.device_bytes
+                most = limits.of(trial.shape)[0] or limits.device_bytes
                 first = first or first_room(devices, settings, len(trials))
                 room = with_room(found.raw, min(most, first))
                 found = EstimatePair(room, room)
@@ -229,26 +230,12 @@ def estimation_service(settings: Settings) -> EstimationService:
     )
 
 
-class TrialLimits(NamedTuple):
-    """The upper bounds of a trial's memory, in bytes."""
-
-    device_bytes: int  # the whole of the roomiest device
-    ram_bytes: int  # the whole RAM of the roomiest host, beside a GPU's memory
-    budgets: Mapping[Device, int] = MappingProxyType({})  # the memory of each device; ranks need several
-
-    def of(self, trial: Trial) -> tuple[int, int]:
-        """The bounds of each rank of a trial: of its device's memory, and of its host's RAM."""
-        ram = self.ram_bytes // trial.shape.ranks_per_node
-        if trial.ranks == 1 or not self.budgets:
-            return self.device_bytes, ram
-        return most_per_rank(list(self.budgets), list(self.budgets.values()), trial.shape), ram
-
-
 def limits_of(devices: Sequence[Device], settings: Settings) -> TrialLimits:
     """The upper bounds of a trial's memory on these devices."""
     buffer_bytes = settings.buffer_bytes
-    budgets = {device: budget_bytes(device, buffer_bytes) for device in devices}
-    return TrialLimits(max(budgets.values()), largest_ram(devices, ram_budgets(devices, buffer_bytes)), budgets)
+    places = tuple((device, budget_bytes(device, buffer_bytes), MOST_RANKS) for device in devices)
+    largest = max((budget for _, budget, _ in places), default=0)
+    return TrialLimits(largest, largest_ram(devices, ram_budgets(devices, buffer_bytes)), places)
 
 
 def plan_requests(
@@ -271,20 +258,22 @@ def plan_requests(
         all_of_them = list(islice(cycle(served), max(trials, len(served))))
         plan = _plan_of(devices, all_of_them, settings)
         for request in served:
-            if (ranks := request.trial.ranks) > 1 and request.need_bytes > (most := limits.of(request.trial)[0]):
+            if (ranks := request.trial.ranks) > 1 and request.need_bytes > (
+                most := limits.of(request.trial.shape)[0]
+            ):
                 each, has = request.need_bytes / GB, most / GB
                 raise InputError(
                     f"a trial of {ranks} ranks needs {each:.2f} GB for each, and {has:.2f} GB is the most"
                 )
     except InputError as error:
         remedies = ["leave out the largest configurations"] * (len(served) > 1)
-        largest = max(served, key=lambda request: (not fits(request, limits), request.need_bytes))
-        in_ram = fits(replace(largest, host_bytes=0), limits)  # it is the RAM that does not suffice
+        largest = max(served, key=lambda request: (not limits.fits(request), request.need_bytes))
+        in_ram = limits.fits(replace(largest, host_bytes=0))  # it is the RAM that does not suffice
         if in_ram:
             largest = max(served, key=lambda request: request.host_bytes)
         elif not settings.estimates_memory:
             remedies = [f"lower {option(settings.given_by)}"]
-        if any(fits(request, limits) for request in served):
+        if any(limits.fits(request) for request in served):
             remedies.append(f"run the others with {option('skip_too_large', True)}")
         name = title(largest.trial.workload, largest.trial.name, several=len(tasks) > 1)
         whose = f"{name}: " if in_ram or settings.estimates_memory or callable(settings.memory_gb) else ""
@@ -295,7 +284,7 @@ def plan_requests(
         raise InputError(f"{whose}{error.text}: {said}") from error
     for request in served:
         trial, most = request.trial, max(plan.at_first)
-        if trial.ranks > 1 and request.need_bytes > plan.largest_without((), trial.shape):
+        if trial.ranks > 1 and request.need_bytes > plan.limits().of(trial.shape)[0]:
             rule = f"takes {count_text(trial.shape.ranks_per_node, 'worker')} on a machine, and {most} is the most"
             fewer = option("max_workers") if settings.max_workers else "the number of cores"
             raise refusal(trial, settings, rule, f"give fewer, or raise {fewer}")
@@ -327,9 +316,9 @@ def plan_more(state: State, devices: Sequence[Device], settings: Settings, more:
     assert plan is not None, "the study has been opened"
     alike = left or [run.request for run in state.running.values()]
     devices = usable([device for device in devices if device.kind == plan.devices[0].kind], settings)
-    limits = TrialLimits(*limits_of(devices, settings)[:2]) if devices else TrialLimits(0, 0)
+    limits = replace(limits_of(devices, settings), places=())
     least = plan.footprint_bytes if plan.packing == "uniform" else 0  # what each is given, but for a retry
-    fitting = [one for one in alike if fits(replace(one, need_bytes=max(one.need_bytes, least)), limits)]
+    fitting = [one for one in alike if limits.fits(replace(one, need_bytes=max(one.need_bytes, least)))]
     fitting = [replace(one, need_bytes=least or one.need_bytes, history=History()) for one in fitting]
     requests = list(islice(cycle(fitting), max(len(fitting) if left else 0, more) if fitting else 0))
     there = sum(slots for device, slots in zip(plan.devices, plan.slots, strict=True) if device not in state.lost)
@@ -374,18 +363,12 @@ def _largest(
     return [max(pairs, key=lambda estimated: need_bytes(estimated.calibrated)) for pairs in zip(*found, strict=True)]
 
 
-def fits(request: Request, limits: TrialLimits) -> bool:
-    """Whether a request is within the upper bounds."""
-    most, ram = limits.of(request.trial)
-    return request.need_bytes <= most and request.host_bytes <= ram
-
-
 def within(request: Request, limits: TrialLimits, tasks: Tasks, settings: Settings) -> Request:
     """The request limited to a whole device and a host's RAM, if the trial can run with that.
 
     A guess of the RAM may be far too high, so only a measured need can be too large.
     """
-    most, ram = limits.of(request.trial)
+    most, ram = limits.of(request.trial.shape)
     if not request.estimate.host_measured or request.estimate.host_bytes <= ram:
         request = replace(request, host_bytes=min(request.host_bytes, ram))
     phases: tuple[Phase, ...] = ("training", "evaluation")  # which of them needs more is not known

@@ -90,7 +90,7 @@ class Population(Listed):
         if not state.paused or state.plan is None or state.stopping or state.waiting or state.bounds is not None:
             return None
         behind = min(state.paused, key=lambda ended: (ended.epochs, ended.trial.trial_id))
-        need = min(state.requests[behind.trial.trial_id].need_bytes, state.largest_bytes)
+        need = min(state.requests[behind.trial.trial_id].need_bytes, state.limits.device_bytes)
         return self.after(state, behind, now) if self.packer.room_bytes >= need else None
 
     def after(self, state: State, ended: Ended, now: float) -> Retried:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.constraints import STEP, known_figures
 from tuner.decisions.events import Dropped
 from tuner.decisions.packer import Packer
@@ -37,7 +38,7 @@ from tuner.reporting import phases
 from tuner.spec.settings import Settings
 from tuner.spec.study_spec import StudySpec
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
-from tuner.study.planning import Estimates, TrialLimits, check_estimate, limits_of, plan_requests, to_trials, usable
+from tuner.study.planning import Estimates, check_estimate, limits_of, plan_requests, to_trials, usable
 from tuner.study.population import Population
 from tuner.study.pruning import Pruning
 from tuner.study.resume import check_same, description, events_of, with_batches_of, with_code
@@ -180,7 +181,7 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     if settings.resume:  # by the peaks of its own trials, but none is too large by that
         corrected = steering.feedback.begin(fit, own_bytes(settings, mine))
         fit = [
-            _bounded(now, *map(max, limits.of(was.trial), (was.need_bytes, was.host_bytes)))
+            _bounded(now, *map(max, limits.of(was.trial.shape), (was.need_bytes, was.host_bytes)))
             for was, now in zip(fit, sorted(corrected, key=lambda one: one.trial.trial_id), strict=True)
         ]
     if fit:
@@ -194,7 +195,7 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
                 f"{option('constraints')}: no trial keeps all: of {len(infeasible)}, the smallest: {why}"
             )
         plan_requests(tasks, [smallest], mine, settings)  # says why it does not fit
-    shown = [_bounded(request, limits.device_bytes, limits.ram_bytes) for request in sized.estimates.requests]
+    shown = [limits.bound(request) for request in sized.estimates.requests]
     return planned(plan=plan_requests(tasks, shown, mine, settings)[0]), steering
 
 
@@ -222,7 +223,7 @@ def _steering(loaded: Loaded, devices: Sequence[Device], estimates: Estimates) -
     stopping = StudyStopping(objectives_of(tasks), settings.limits)
     concurrency, limits = ConcurrencyTuner(on=settings.adaptive_workers), limits_of(devices, settings)
     policies: list[Policy] = [retrying, stopping, source, feedback, pruning, concurrency, packer]
-    engine = Engine(State(limits.device_bytes, limits.ram_bytes), policies)
+    engine = Engine(State(limits), policies)
     if planned := source.planned():
         engine.take(planned)
     order = 0

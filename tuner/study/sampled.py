@@ -107,7 +107,7 @@ class Sampled(Listed):
         request = state.waiting.get(self._new)
         if request and fitting([request], self._limits, self.tasks, self.settings)[1]:
             return dropped(request, self._limits, self.settings)
-        least = min(self._least, state.largest_bytes)  # a trial that needs more gets a whole device
+        least = min(self._least, state.limits.device_bytes)  # a trial that needs more gets a whole device
         if state.waiting or self._rests or self.packer.room_bytes < max(1, least):
             return None
         return self.suggest()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.constraints import broken, known_figures
 from tuner.decisions.events import Decision, Dropped, Ended, Event, Planned, Retried
 from tuner.decisions.packer import Packer
@@ -19,7 +20,7 @@ from tuner.decisions.state import State
 from tuner.records.study_record import Scale, Suggestion
 from tuner.search.searchers import Searcher
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, TrialLimits, fits, limits_of, within
+from tuner.study.planning import Estimates, limits_of, within
 from tuner.trial import GB, Device, Outcome, Question, Request, Status, Trial
 from tuner.workloads.task import Tasks
 
@@ -132,7 +133,7 @@ def fitting(
     """The requests that some device can serve, and those that none can."""
     fit, infeasible = list[Request](), list[Request]()
     for request in requests:
-        runs = fits(within(request, limits, tasks, settings), limits) and not unwanted(request, settings)
+        runs = limits.fits(within(request, limits, tasks, settings)) and not unwanted(request, settings)
         (fit if runs else infeasible).append(request)
     return fit, infeasible
 
@@ -153,7 +154,7 @@ def infeasible_text(request: Request, limits: TrialLimits, settings: Settings) -
     """Why a trial was not run."""
     if why := unwanted(request, settings):
         return f"not run: {why}"
-    own, ram = limits.of(request.trial)
+    own, ram = limits.of(request.trial.shape)
     if request.need_bytes <= own:
         need, most = request.host_bytes / GB, ram / GB
         return f"not run: needs {need:.2f} GB of RAM, and no machine has more than {most:.2f} GB for it"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
+from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.plan import make_plan
 from tuner.decisions.retry import RetryPolicy, next_attempt
 from tuner.errors import ExecutionError, InputError
@@ -151,7 +152,7 @@ class CappedAttempt:
             request,
             AttemptResult("out_of_memory", "memory" if starved else "", request.need_bytes, self._meter.peak_bytes()),
             self._policy,
-            whole_bytes=resources.budget.budget_bytes,
+            limits=TrialLimits(resources.budget.budget_bytes),
             smaller=lambda *_: None,
             random=random.random,
         )
