@@ -1,20 +1,36 @@
-"""The values that hyperparameters have, and the one form of each in every file and text.
+"""The values that hyperparameters have, the one form of each in every file and text, and conditions on values.
 
 A configuration holds values as they are. Of what no file can hold, such as a class or an array, it holds the
 ``Label``, and programs get the object itself. Files have what JSON has, and marks for all else, such as
 ``{"python tuple": [1, 2]}``.
+
+    condition = name operator value
+    operator  = "=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~"
+
+A condition is what ``--where`` and ``--constraint`` take. Its value may have quotes. It is never evaluated as code.
+
+- A number is compared with a value that is a number, perhaps with a unit, and a text with the value as it was typed.
+  A number and a text are unequal, and neither is less than the other.
+- Anything else, such as a bool, None or a list, equals the value that means it (``false``, ``none``, ``[64, 32]``).
+- ``~`` holds if the text, or the number as it is printed, contains the value. Case is ignored.
+- A missing value is unequal to every value, and no other operator holds for it. The value "" means missing:
+  ``error!=""`` selects the rows that have an error.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime
+from functools import cached_property
 from pathlib import Path, PurePath
+from typing import Any, TypeGuard
 
-from tuner.errors import one_line
+from tuner.errors import ParameterError, one_line
 from tuner.trial import Auto, ConfigValue
 
 MARK = "python "  # how the only key of a mark begins
@@ -181,3 +197,99 @@ def categories(values: Iterable[ConfigValue]) -> dict[str, ConfigValue]:
         found.setdefault(value_key(value), value if own else label(value))
     named = list(found.values())
     return found if all(named.count(own) == 1 for own in named) else {name: name for name in found}
+
+
+_CONDITION = re.compile(
+    r"\s*([^=!<>~]+?)\s*(==|!=|<=|>=|=|<|>|~)\s*(\"[^\"]*\"|'[^']*'|[^=!<>~\"'\s].*?)\s*", re.DOTALL
+)
+_EXAMPLE = 'such as "hidden_dim>=64" or "estimated_gb<=2"'
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_QUANTITY = re.compile(r"([+-]?inf|.*[\d.])\s*([A-Za-z]*)")  # a number and its unit
+_TIMES: Mapping[str, float] = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+# Units by the endings of names that have them.
+_UNITS: Mapping[str, Mapping[str, float]] = {
+    "_gb": {"GB": 1.0, "MB": 2**-10},
+    "_s": _TIMES,
+    "_seconds": _TIMES,
+    "_ms": {"ms": 1.0, "s": 1e3},
+    "": {"K": 1e3, "M": 1e6, "B": 1e9},
+}
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A comparison of a named value with another one, such as ``val_loss < 0.5``."""
+
+    name: str
+    operator: str  # see the module's docstring; "=" stands for "==", too
+    value: str  # as it was typed, without quotes
+    text: str = ""  # the whole condition as it was typed
+
+    @property
+    def _quantity(self) -> tuple[float | None, str]:
+        """The number with which the value begins, and its unit."""
+        if not (match := _QUANTITY.fullmatch(self.value)):
+            return None, ""
+        number = float(match[1]) if match[1].endswith("inf") else parse(match[1])
+        return (number, match[2]) if is_number(number) else (None, "")
+
+    @property
+    def _units(self) -> Mapping[str, float]:
+        """The units that the value may have."""
+        return next(units for ending, units in _UNITS.items() if self.name.endswith(ending))
+
+    @cached_property
+    def number(self) -> float | None:
+        """The value as a number in the unit of the name; None if it is no number."""
+        number, unit = self._quantity
+        if number is None or not unit:
+            return number
+        return number * self._units[unit] if unit in self._units else None
+
+    def check_number(self, parameter: str) -> None:
+        """Refuses a value that is no number, as one of that parameter."""
+        unit = self._quantity[1]
+        if unit and self.number is None:
+            raise ParameterError(
+                parameter, self.text, f"{self.name} has the units {', '.join(self._units)}, not {unit}"
+            )
+        if self.number is None:
+            rule = f"{self.name} holds numbers, and {self.value!r} is not a number"
+            raise ParameterError(parameter, self.text, rule)
+
+    def holds(self, actual: ConfigValue) -> bool:
+        """Whether it holds for a value; an empty text means that there is none."""
+        is_blank = isinstance(actual, str) and not actual
+        if is_blank or not self.value:
+            same = is_blank and not self.value
+        elif self.operator == "~":
+            return self.value.casefold() in label(actual).casefold()
+        elif isinstance(actual, str) or (is_number(actual) and self.number is not None):
+            return _COMPARE[self.operator](actual, self.value if isinstance(actual, str) else self.number)
+        elif is_number(actual):
+            same = False
+        else:
+            known = value_key(parse(self.value)) == value_key(actual)
+            same = known or self.value.casefold() == label(actual).casefold()
+        return {"=": same, "!=": not same}.get(self.operator, False)
+
+
+def parse_condition(parameter: str, text: str) -> Condition:
+    """The condition in a text that was given for a parameter; another text raises ``ParameterError``."""
+    match = _CONDITION.fullmatch(text)
+    if not match or is_number(parse(match[1])):
+        raise ParameterError(parameter, text, f"expected a name, one of = != < <= > >= ~ and a value, {_EXAMPLE}")
+    name, sign, value = match.groups()
+    return Condition(name, "=" if sign == "==" else sign, value[1:-1] if value[0] in "\"'" else value, text)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number, and no bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -498,7 +498,7 @@ def test_bad_input_is_one_line_and_exit_code_2(one: Path, tmp_path: Path) -> Non
     for arguments, message in (
         (
             ["one", "--where", "lr"],
-            "error: --where lr: expected a column, one of = != < <= > >= ~ and a value, ",
+            "error: --where lr: expected a name, one of = != < <= > >= ~ and a value, ",
         ),
         ([], "error: results/ holds no study: run one, or give the folder of a study"),
     ):

@@ -21,18 +21,22 @@ from tuner.trial import GB, LEARNED, MemoryEstimate, Outcome, Placement, Trial
         ("latency_ms > -1e-3 s", -1.0),
         ("epoch_seconds >= 2 m", 120.0),
         ("val/acc@10 >= .5", 0.5),
+        ("folds == 2", 2.0),
+        ("val_loss < inf", math.inf),
+        ("__import__('os').getcwd() < 2", 2.0),
     ],
 )
 def test_a_constraint_is_a_name_a_comparison_and_a_number_with_a_unit(text: str, bound: float) -> None:
-    assert parse_constraint(text).bound == pytest.approx(bound)
+    assert parse_constraint(text).number == pytest.approx(bound)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("estimated_gb", r"constraints='estimated_gb': expected a name, one of <= < >= > and a number"),
-        ("a == 2", "expected a name, one of"),
-        ("__import__('os') < 2", "expected a name, one of"),
+        ("estimated_gb", r"constraints='estimated_gb': expected a name, one of = != < <= > >= ~ and a value"),
+        ("2 < estimated_gb", "expected a name, one of"),
+        ("estimated_gb <= two", "estimated_gb holds numbers, and 'two' is not a number"),
+        ("a ~ 2", "a ~ 2': ~ compares texts: give one of = != < <= > >="),
         ("estimated_gb <= 2 ms", "estimated_gb has the units GB, MB, not ms"),
     ],
 )
@@ -47,6 +51,7 @@ def test_it_is_told_which_constraints_are_broken_and_by_how_much() -> None:
     assert excesses(constraints, {"a": 2.5, "b": 1.0}) == [0.5, 1e-12, 0.0]
     assert excesses(constraints, {"a": 2.0, "b": 0.5, "c": 1.0}) == [0.0, 0.0, 0.0]
     assert excesses(constraints[:1], {"a": math.nan}) == [math.inf]
+    assert excesses([parse_constraint("a = 2"), parse_constraint("a != 2")], {"a": 2.0}) == [0.0, 1e-12]
 
 
 def ended(estimate: MemoryEstimate, **metrics: float) -> Outcome:

@@ -47,6 +47,8 @@ COLUMNS = [
         ("epochs=5", {"epochs": 5, "config/epochs": 9}, True),
         ("config/epochs=5", {"epochs": 5, "config/epochs": 9}, False),
         ("seconds<=1.5", {"duration_s": 1.5}, True),
+        ("seconds > 1 m", {"duration_s": 61.0}, True),
+        ("val_rmse < inf", {"val_rmse": 1.0}, True),
         ("name=32", {"name": "32"}, True),
         ("name=32", {"name": "32.0"}, False),
         ("name<b", {"name": "a"}, True),
@@ -78,14 +80,15 @@ COLUMNS = [
     ],
 )
 def test_a_condition_compares_a_column_with_a_value(text: str, values: dict[str, Any], holds: bool) -> None:
-    assert parse_condition(text, COLUMNS).holds(attempt(**values)) is holds
+    condition = parse_condition(text, COLUMNS)
+    assert condition.holds(attempt(**values).value(condition.name, "")) is holds
 
 
 @pytest.mark.parametrize(
     "text", ["hidden_dim", "", "=5", "epochs=", "epochs=>5", "epochs===5", "epochs<>5", "name='a", "epochs >"]
 )
 def test_what_is_no_comparison_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(InputError, match=r'^where=.*: expected a column, .* such as "hidden_dim>=64"'):
+    with pytest.raises(InputError, match=r'^where=.*: expected a name, .* such as "hidden_dim>=64"'):
         parse_condition(text, COLUMNS)
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, printable
 from tuner.objective import Objective
-from tuner.records.attempts import STUDY, Attempt, Line
+from tuner.records.attempts import BLANK, STUDY, Attempt, Line
 from tuner.records.attempts import columns as csv_columns
 from tuner.records.frames import frame_of
 from tuner.records.ranking import best_first, best_of
 from tuner.records.read_studies import by_data, name_in_study, objective_in, read_together
 from tuner.records.recorded_study import RecordedStudy
-from tuner.records.row_queries import check_number, parse_columns, parse_condition, parse_order, sort_rows
+from tuner.records.row_queries import parse_columns, parse_condition, parse_order, sort_rows
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat, values_again
@@ -109,11 +109,11 @@ def side_by_side(options: ResultsOptions) -> Comparison:
     }
     rows = best_first(rows, objectives)
     orders = [parse_order(text, known) for text in options.sort]
-    conditions = [parse_condition(text, known) for text in options.where]
-    for text, condition in zip(options.where, conditions, strict=True):
-        check_number(condition, rows, text)
+    conditions = [parse_condition(text, known, rows) for text in options.where]
     chosen = None if options.columns is None else parse_columns(options.columns, known)
-    matching = [row for row in rows if all(condition.holds(row) for condition in conditions)]
+    matching = [
+        row for row in rows if all(condition.holds(row.value(condition.name, BLANK)) for condition in conditions)
+    ]
     shown = [
         row
         for name in objectives

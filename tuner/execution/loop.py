@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from tuner.decisions.constraints import Constraint, constrained
+from tuner.decisions.constraints import constrained
 from tuner.decisions.events import (
     Allowed,
     Bounds,
@@ -35,6 +35,7 @@ from tuner.execution.executor import DevicesFound, Executor, Happening, Weights
 from tuner.execution.stall_detector import StallDetector
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.trial import GB, Began, Device, EpochReport, Outcome, Placement, Question, Request
+from tuner.values import Condition
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 10.0  # for checkpoints at the end of the study; a second signal ends the wait
@@ -84,7 +85,7 @@ class StudyLoop:
     clock: Callable[[], float] = time.monotonic
     changed: bool = False  # whether more may fit than at the last look at the devices
     look_again: float = 0.0  # when to ask the arbiter again
-    constraints: Sequence[Constraint] = ()
+    constraints: Sequence[Condition] = ()
     known: Collection[str] = ()  # the figures, known before, that trials are compared by
     more: Callable[[], int] = lambda: 0  # how many trials a search may still suggest
     plan_more: Callable[[State, tuple[Device, ...]], Plan | None] = lambda *_: None  # for devices that join

@@ -13,7 +13,7 @@ from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, 
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import Scale, StudyRecord
 from tuner.trial import ConfigValue
-from tuner.values import categories, value_key
+from tuner.values import categories, is_number, value_key
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -110,7 +110,7 @@ def _trial(
         distributions={name: known[name] for name in params},
         user_attrs=attributes,
         system_attrs={},
-        intermediate_values={epoch: float(found) for epoch, found in values.items() if is_number(found)},
+        intermediate_values={epoch: float(found) for epoch, found in values.items() if is_finite(found)},
     )
 
 
@@ -125,7 +125,7 @@ def _moment(text: str) -> datetime:
 def _distribution(values: Sequence[ConfigValue], scale: Scale | None) -> BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-    numbers = [value for value in values if is_number(value)]
+    numbers = [value for value in values if is_finite(value)]
     if len(numbers) < len(values):
         found = categories(values).values()
         return CategoricalDistribution(sorted(found, key=lambda own: (type(own).__name__, own)))
@@ -141,6 +141,6 @@ def _exact(value: ConfigValue) -> ConfigValue:
     return float(value) if isinstance(value, int) and abs(value) > MOST_EXACT else value
 
 
-def is_number(value: object) -> TypeGuard[int | float]:
+def is_finite(value: object) -> TypeGuard[int | float]:
     """Whether it is a finite number, and no bool."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return is_number(value) and math.isfinite(value)

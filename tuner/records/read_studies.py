@@ -24,9 +24,8 @@ from tuner.records.checking import collecting_later
 from tuner.records.files import ATTEMPTS, RESULTS
 from tuner.records.files import STUDY as STUDY_FILE
 from tuner.records.recorded_study import RecordedStudy, guessed, objectives_in, open_study
-from tuner.records.row_queries import is_number
 from tuner.records.study_record import UNKNOWN
-from tuner.values import parse
+from tuner.values import is_number, parse
 
 RESULTS_FOLDER = Path("results")  # the default parent of studies' folders
 COLUMNS = (*BEFORE_METRICS, *AFTER_METRICS)

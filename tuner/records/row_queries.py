@@ -2,74 +2,22 @@
 
 A row has a value in each of the CSV's columns and in the column ``study``. None means missing.
 
-    condition = column operator value
-    operator  = "=" | "==" | "!=" | "<" | "<=" | ">" | ">=" | "~"
-
 A hyperparameter's name may omit ``config/``. If there is also a fixed column of that name, such as ``epochs``, the
-fixed column is meant. A value may have quotes, and nothing in it is ever executed.
-
-- A number is compared with a value that is a number, and a text with the value as it was typed. A number and a text
-  are unequal, and neither is less than the other. If a column has only numbers, a text is refused as a value.
-- Anything else, such as a bool, None or a list, equals the value that means it (``false``, ``none``, ``[64, 32]``).
-- ``~`` holds if the text, or the number as it is printed, contains the value. Case is ignored.
-- A missing value is unequal to every value, and no other operator holds for it. The value "" means missing:
-  ``error!=""`` selects the rows that have an error.
+fixed column is meant. Conditions are those of ``tuner.values``; if a column has only numbers, a text is refused.
 """
 
-import operator
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeGuard
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.objective import Objective
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, BLANK, CONFIG, STUDY, Attempt, is_blank
 from tuner.trial import FRONT, ConfigValue
-from tuner.values import label, parse, value_key
+from tuner.values import Condition, is_number, label
+from tuner.values import parse_condition as parsed_condition
 
 # Short names of columns in the table; conditions and options accept them, too.
 SHORT = {"duration_s": "seconds", "estimated_memory_gb": "estimated_gb", "peak_memory_gb": "peak_gb"}
-EXAMPLE = 'such as "hidden_dim>=64" or "error~memory"'
-
-_CONDITION = re.compile(
-    r"\s*([^=!<>~]+?)\s*(==|!=|<=|>=|=|<|>|~)\s*(\"[^\"]*\"|'[^']*'|[^=!<>~\"'\s].*?)\s*", re.DOTALL
-)
-_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A condition that shown rows must meet."""
-
-    column: str  # its full name
-    operator: str  # see the module's docstring; "=" stands for "==", too
-    value: str  # as it was typed, without quotes
-
-    def holds(self, row: Attempt) -> bool:
-        """Whether a row meets the condition."""
-        actual: Any = row.value(self.column, BLANK)
-        if is_blank(actual) or not self.value:
-            same = is_blank(actual) and not self.value
-            return {"=": same, "!=": not same}.get(self.operator, False)
-        if self.operator == "~":
-            return self.value.casefold() in label(actual).casefold()
-        if not isinstance(actual, str) and not is_number(actual):
-            same = (
-                value_key(parse(self.value)) == value_key(actual) or self.value.casefold() == label(actual).casefold()
-            )
-            return {"=": same, "!=": not same}.get(self.operator, False)
-        value = self.value if isinstance(actual, str) else to_number(self.value)
-        if isinstance(actual, str) == is_number(value):
-            return self.operator == "!="
-        return bool(_COMPARE[self.operator](actual, value))
 
 
 @dataclass(frozen=True)
@@ -80,41 +28,18 @@ class Order:
     descending: bool = False  # largest first; missing values come last in any case
 
 
-def to_number(text: str) -> object:
-    """What a text means, of which ``inf`` is a number here."""
-    return float(text) if text in ("inf", "-inf") else parse(text)
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a number, and no bool."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def parse_condition(text: str, columns: Sequence[str]) -> Condition:
-    """A condition such as ``hidden_dim>=64``; nothing in it is executed.
+def parse_condition(text: str, columns: Sequence[str], rows: Sequence[Attempt] = ()) -> Condition:
+    """A condition such as ``hidden_dim>=64`` with the full name of its column.
 
     Raises:
-        InputError: the text is not a comparison, or there is no such column.
+        InputError: the text is no condition, there is no such column, or it compares one of numbers with a text.
     """
-    match = _CONDITION.fullmatch(text)
-    if not match:
-        rule = f"expected a column, one of = != < <= > >= ~ and a value, {EXAMPLE}"
-        raise ParameterError("where", text, rule)
-    column, sign, value = match.groups()
-    quoted = value[0] in "\"'"
-    found = find_column(column, columns, option("where", text))
-    return Condition(found, "=" if sign == "==" else sign, value[1:-1] if quoted else value)
-
-
-def check_number(condition: Condition, rows: Sequence[Attempt], text: str) -> None:
-    """Refuses to compare a column of numbers with a text; ``text`` is the whole condition as it was typed."""
-    if condition.operator == "~" or not condition.value or is_number(to_number(condition.value)):
-        return
-    values = [value for row in rows if not is_blank(value := row.value(condition.column, BLANK))]
-    if values and all(map(is_number, values)):
-        raise ParameterError(
-            "where", text, f"{condition.column} holds numbers, and {condition.value!r} is not a number"
-        )
+    condition = parsed_condition("where", text)
+    condition = replace(condition, name=find_column(condition.name, columns, option("where", text)))
+    values = [value for row in rows if not is_blank(value := row.value(condition.name, BLANK))]
+    if values and condition.operator != "~" and condition.value and all(map(is_number, values)):
+        condition.check_number("where")
+    return condition
 
 
 def parse_order(text: str, columns: Sequence[str]) -> Order:
@@ -224,5 +149,5 @@ def _differs(rows: Sequence[Attempt], column: str) -> bool:
     return any(repr(row.value(column, BLANK)) != first for row in rows)
 
 
-def _rank(value: ConfigValue) -> tuple[int, Any]:
+def _rank(value: ConfigValue) -> tuple[int, float | str]:
     return (0, value) if is_number(value) else (1, label(value))

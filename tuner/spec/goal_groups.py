@@ -6,10 +6,11 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from tuner.decisions.constraints import Constraint, parse_constraint
+from tuner.decisions.constraints import parse_constraint
 from tuner.decisions.stopping import EndLimits
 from tuner.objective import DIRECTIONS, Direction
 from tuner.spec.options import Options, Terminal, Texts, field
+from tuner.values import Condition
 
 
 def _listed(given: object) -> object:
@@ -76,7 +77,7 @@ class ObjectiveOptions(Options, title="Configurations and data"):
         return (*self.metric, *(one.name for one in self.limited_by))
 
     @property
-    def limited_by(self) -> tuple[Constraint, ...]:
+    def limited_by(self) -> tuple[Condition, ...]:
         """The constraints."""
         return tuple(map(parse_constraint, self.constraints))
 

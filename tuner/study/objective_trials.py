@@ -23,7 +23,7 @@ from optuna.trial import FrozenTrial, TrialState
 from rpds import HashTrieMap
 
 from tuner.decisions import events
-from tuner.decisions.constraints import Constraint, broken, infeasible
+from tuner.decisions.constraints import broken, infeasible
 from tuner.decisions.state import State
 from tuner.errors import InputError, WorkloadError, is_writable
 from tuner.records.recorded_study import RecordedStudy
@@ -32,7 +32,7 @@ from tuner.search.optuna_trials import OptunaTrials
 from tuner.search.searchers import State as Ending
 from tuner.study.sampled import Sampled
 from tuner.trial import ConfigValue, Outcome, Question, Status
-from tuner.values import plain
+from tuner.values import Condition, plain
 from tuner.workloads.optuna_objective import Call, OptunaObjective, Uncaught
 
 OWNER = "tuner"  # the system attribute that says which of our trials an unfinished one is: STUDY/TRIAL
@@ -146,7 +146,7 @@ class ObjectiveTrials(OptunaTrials):
         with suppress(Exception):  # Optuna raises it again
             found.update({str(place): value for place, value in enumerate(check(frozen) if check else ())})
         figures = {f"constraint {name}": value for name, value in found.items()}
-        return broken([Constraint("", name, "<=", 0.0) for name in figures], figures)
+        return broken([Condition(name, "<=", "0") for name in figures], figures)
 
     def scales(self) -> dict[str, Scale]:
         """The scale of each range that objectives have asked for, by parameter."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tuner.objective import Objective
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.epochs import EpochLine, histories
-from tuner.records.optuna_space import frozen_trials, is_number, without_log
+from tuner.records.optuna_space import frozen_trials, is_finite, without_log
 from tuner.records.recorded_study import RecordedStudy
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
@@ -134,7 +134,7 @@ def subset(ranked: Sequence[Attempt], most: int, best: int = 10) -> list[Attempt
 
 def _escaped(row: Attempt) -> Attempt:
     def value_of(value: ConfigValue) -> ConfigValue:
-        return value if is_number(value) else _Label(plain(str(value)))
+        return value if is_finite(value) else _Label(plain(str(value)))
 
     return replace(row, config={plain(key): value_of(value) for key, value in row.config.items()})
 
@@ -162,7 +162,7 @@ def _running(study: RecordedStudy, metric: str, curves: Mapping[str, Mapping[int
         create_trial(
             state=TrialState.RUNNING,
             user_attrs={"trial_id": trial_id},
-            intermediate_values={epoch: float(value) for epoch, value in own.items() if is_number(value)},
+            intermediate_values={epoch: float(value) for epoch, value in own.items() if is_finite(value)},
         )
         for trial_id, own in values.items()
     ]
