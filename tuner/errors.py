@@ -49,11 +49,11 @@ def in_python(parameter: str, value: object = NOT_GIVEN) -> str:
 def spelled(text: str, spelling: Spelling = in_python) -> str:
     """A text with its parameters as its reader writes them."""
 
-    def replaced(found: re.Match[str]) -> str:
+    def replaced(match: re.Match[str]) -> str:
         try:
-            return spelling(found[1], NOT_GIVEN if found[2] is None else json.loads(found[2]))
+            return spelling(match[1], NOT_GIVEN if match[2] is None else json.loads(match[2]))
         except ValueError:  # a text of others that has these characters all the same
-            return found[0]
+            return match[0]
 
     return _NAMED.sub(replaced, text)
 
@@ -97,9 +97,9 @@ def with_text(error: Exception) -> Exception:
     return error
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, most: int = 1, cutoff: float = 0.6) -> str:
+def did_you_mean(word: str, words: Iterable[str], otherwise: str = "", *, most: int = 1, cutoff: float = 0.6) -> str:
     """A question that names what is spelled like ``word``; where nothing is, the other hint."""
-    close = difflib.get_close_matches(word, list(known), most, cutoff)
+    close = difflib.get_close_matches(word, list(words), most, cutoff)
     return f"did you mean {' or '.join(close)}?" if close else otherwise
 
 

@@ -103,16 +103,20 @@ def declared(key: str, given: Declared) -> AnyHyperparameter:
     """
     if isinstance(given, TextHyperparameter):
         return given
-    known = LOOP_DEFAULTS.get(key) or LOOP_OPTIONS.get(key)
+    standard = LOOP_DEFAULTS.get(key) or LOOP_OPTIONS.get(key)
     if isinstance(given, str):
-        return replace(known, default=given) if isinstance(known, TextHyperparameter) else TextHyperparameter(given)
+        return (
+            replace(standard, default=given)
+            if isinstance(standard, TextHyperparameter)
+            else TextHyperparameter(given)
+        )
     if not isinstance(given, Hyperparameter):
         switch = Hyperparameter(int(given), 0, 1) if isinstance(given, bool) else None
-        as_known = known is not None and isinstance(known.default, float)
+        as_known = standard is not None and isinstance(standard.default, float)
         given = switch or Hyperparameter(float(given) if as_known else given)
-    if not isinstance(known, Hyperparameter) or (given.low, given.high) != (-math.inf, math.inf):
+    if not isinstance(standard, Hyperparameter) or (given.low, given.high) != (-math.inf, math.inf):
         return given
-    return replace(given, low=known.low, high=known.high, doc=given.doc or known.doc)
+    return replace(given, low=standard.low, high=standard.high, doc=given.doc or standard.doc)
 
 
 def is_auto(config: Config) -> bool:

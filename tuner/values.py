@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path, PurePath
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from tuner.errors import ParameterError, one_line
 from tuner.trial import Auto, ConfigValue
@@ -107,9 +107,9 @@ def encode(value: ConfigValue) -> ConfigValue:
         return {f"{MARK}path": str(value)}
     if kind is Auto:
         return str(value)
-    found = plain(value)
+    simple = plain(value)
     return (
-        {OBJECT: str(value)} if kind is Label else encode(found if type(found) is not kind else Label(label(value)))
+        {OBJECT: str(value)} if kind is Label else encode(simple if type(simple) is not kind else Label(label(value)))
     )
 
 
@@ -191,19 +191,19 @@ def categories(values: Iterable[ConfigValue]) -> dict[str, ConfigValue]:
     Those are None, bools, numbers and texts as they are, and the labels of all else. If two of these are equal, as
     ``True`` and ``1`` are, all have their keys.
     """
-    found: dict[str, ConfigValue] = {}
+    by_key: dict[str, ConfigValue] = {}
     for value in values:
-        own = isinstance(value, (str, bool, int, float, type(None))) and value == value and type(value) is not Label
-        found.setdefault(value_key(value), value if own else label(value))
-    named = list(found.values())
-    return found if all(named.count(own) == 1 for own in named) else {name: name for name in found}
+        as_is = isinstance(value, (str, bool, int, float, type(None))) and value == value and type(value) is not Label
+        by_key.setdefault(value_key(value), value if as_is else label(value))
+    named = list(by_key.values())
+    return by_key if all(named.count(one) == 1 for one in named) else {key: key for key in by_key}
 
 
 _CONDITION = re.compile(
     r"\s*([^=!<>~]+?)\s*(==|!=|<=|>=|=|<|>|~)\s*(\"[^\"]*\"|'[^']*'|[^=!<>~\"'\s].*?)\s*", re.DOTALL
 )
 _EXAMPLE = 'such as "hidden_dim>=64" or "estimated_gb<=2"'
-_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+_COMPARE: Mapping[str, Callable[[ConfigValue, ConfigValue], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
     "<": operator.lt,
@@ -276,8 +276,8 @@ class Condition:
         elif is_number(actual):
             same = False
         else:
-            known = value_key(parse(self.value)) == value_key(actual)
-            same = known or self.value.casefold() == label(actual).casefold()
+            equal = value_key(parse(self.value)) == value_key(actual)
+            same = equal or self.value.casefold() == label(actual).casefold()
         return {"=": same, "!=": not same}.get(self.operator, False)
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tuner.search.mutations import PopulationBasedTraining, mutated
+from tuner.search.optuna_names import PopulationBasedTraining, mutated
 from tuner.search.spaces import parse_space
 
 

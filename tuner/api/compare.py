@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from tuner.errors import InputError, ParameterError, option, printable
 from tuner.objective import DIRECTIONS, DirectionWord, Objective
@@ -64,7 +64,7 @@ def compare(
     return pd.DataFrame([record for name in names for record in _records(rows, studies, name, metric, direction)])
 
 
-def _read(source: Any) -> tuple[list[Attempt], dict[str, RecordedStudy]]:
+def _read(source: str | Path | Sequence[str | Path] | pd.DataFrame) -> tuple[list[Attempt], dict[str, RecordedStudy]]:
     """The trials, with the column ``study`` where there are several studies, and what is known of these."""
     if isinstance(source, (str, Path)) or not hasattr(source, "to_dict"):
         studies, rows, notes = read_together(source)
@@ -73,18 +73,18 @@ def _read(source: Any) -> tuple[list[Attempt], dict[str, RecordedStudy]]:
         return rows, studies
     if missing := [name for name in NEEDED if name not in source]:
         raise InputError(f"the table has no column {missing[0]!r}: give a study's folder, or its trials")
-    return attempts_of(source), {}
+    return attempts_of(cast("pd.DataFrame", source)), {}
 
 
-def _objective(own: Objective, workload: str, metric: str | None, direction: DirectionWord | None) -> Objective:
+def _objective(objective: Objective, workload: str, metric: str | None, direction: DirectionWord | None) -> Objective:
     """What is compared by: the study's ``own`` objective, as far as nothing else is asked for."""
-    name = own.metric if metric is None else metric
+    name = objective.metric if metric is None else metric
     if not name:
         raise InputError(f"{workload}: say by which metric its trials are compared")
     if direction is not None:
         return Objective(name, DIRECTIONS[direction])
-    if name in (own.metric, own.metric.replace("val_", "test_")):
-        return replace(own, metric=name)
+    if name in (objective.metric, objective.metric.replace("val_", "test_")):
+        return replace(objective, metric=name)
     if is_score(name):
         words = " or ".join(option("direction", word) for word in ("maximize", "minimize"))
         raise ParameterError("metric", name, "is more of it better, or less?", f"give {words}")
@@ -98,13 +98,15 @@ def _records(
     metric: str | None,
     direction: DirectionWord | None,
 ) -> Iterator[dict[str, object]]:
-    own = [row for row in rows if row.workload == workload]
+    chosen = [row for row in rows if row.workload == workload]
     by = _objective(objective_in(workload, [], studies.values()), workload, metric, direction)
-    if not any(by.metric in row.metrics or row.value(by.metric) is not None for row in own):
+    if not any(by.metric in row.metrics or row.value(by.metric) is not None for row in chosen):
         hint = "" if metric is None else "; several studies are given as a list, such as compare(['a', 'b'])"
         raise InputError(f"metric {by.metric!r}: the trials of {workload} have no such column{hint}")
     several = len({row.study for row in rows}) > 1
-    for group in by_data(own, {label: study.record.fingerprints.get(workload) for label, study in studies.items()}):
+    for group in by_data(
+        chosen, {label: study.record.fingerprints.get(workload) for label, study in studies.items()}
+    ):
         for average in averages(group, by):
             yield {**({STUDY: average.study} if several else {}), **_record(workload, average)}
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.api.report import load_study
 from tuner.errors import InputError, one_line, option
@@ -26,8 +26,8 @@ from tuner.spec.options import public
 from tuner.values import encode
 
 if TYPE_CHECKING:
+    from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial
-
 
 TOGETHER = 1000  # the trials whose rows are made at a time
 ABOUT = ("number", "state", "datetime_start", "datetime_complete")  # of trials: attributes and columns
@@ -81,10 +81,10 @@ def export(options: ExportOptions) -> list[Exported]:
         names = {workload: f"{base}-{workload}" if len(objectives) > 1 else base for workload in objectives}
         _check_names(storage, names.values(), url)
         for workload, objective in objectives.items():
-            own = sorted(view.of_workload(workload), key=attrgetter("trial_id"))
-            varied = [key.removeprefix(CONFIG) for key in varying(own)]
-            trials = frozen_trials(own, varied, objective, curves, study)
-            fixed = {key: encode(value) for row in own[:1] for key, value in row.config.items() if key not in varied}
+            rows = sorted(view.of_workload(workload), key=attrgetter("trial_id"))
+            varied = [key.removeprefix(CONFIG) for key in varying(rows)]
+            trials = frozen_trials(rows, varied, objective, curves, study)
+            fixed = {key: encode(value) for row in rows[:1] for key, value in row.config.items() if key not in varied}
             about = {"tuner": str(folder.resolve()), "command": study.command, "data": study.data, "fixed": fixed}
             _create(storage, names[workload], objective, about, trials)
             counts = Counter(trial.state.name.lower() for trial in trials)
@@ -98,16 +98,16 @@ def _shown(url: str) -> str:
     from sqlalchemy.exc import ArgumentError
 
     try:
-        known = make_url(url)
+        parsed = make_url(url)
     except (ArgumentError, ValueError):  # the latter is of a port that is no number
-        kind, found, _ = url.partition("://")
-        return f"{kind}{found}…" if found else url
-    shown = str(known.set(query={}).render_as_string(hide_password=True))
-    return f"{shown}?…" if known.query else shown
+        kind, separator, _ = url.partition("://")
+        return f"{kind}{separator}…" if separator else url
+    shown = str(parsed.set(query={}).render_as_string(hide_password=True))
+    return f"{shown}?…" if parsed.query else shown
 
 
 @contextmanager
-def _storage(url: str) -> Iterator[Any]:
+def _storage(url: str) -> Iterator[RDBStorage]:
     """Optuna's storage, while which Optuna itself says nothing."""
     import optuna
     from sqlalchemy.exc import SQLAlchemyError
@@ -121,9 +121,9 @@ def _storage(url: str) -> Iterator[Any]:
     except (SQLAlchemyError, optuna.exceptions.OptunaError, ImportError, ValueError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
-        said = one_line(getattr(error, "orig", None) or error, 200)
+        reason = one_line(getattr(error, "orig", None) or error, 200)
         raise InputError(
-            f"{option('optuna', _shown(url))}: cannot be used: {said}; give another, such as sqlite:///new.db"
+            f"{option('optuna', _shown(url))}: cannot be used: {reason}; give another, such as sqlite:///new.db"
         ) from error
     finally:
         if storage is not None:
@@ -131,7 +131,7 @@ def _storage(url: str) -> Iterator[Any]:
             storage.engine.dispose()
 
 
-def _check_names(storage: Any, names: Iterable[str], url: str) -> None:
+def _check_names(storage: RDBStorage, names: Iterable[str], url: str) -> None:
     there = {study.study_name for study in storage.get_all_studies()}
     for name in names:
         if name in there:
@@ -143,7 +143,7 @@ def _check_names(storage: Any, names: Iterable[str], url: str) -> None:
 
 
 def _create(
-    storage: Any, name: str, objective: Objective, about: Mapping[str, object], trials: Sequence[FrozenTrial]
+    storage: RDBStorage, name: str, objective: Objective, about: Mapping[str, object], trials: Sequence[FrozenTrial]
 ) -> None:
     """Makes a study with all of its trials, or none."""
     import optuna
@@ -160,7 +160,7 @@ def _create(
         raise
 
 
-def _add_trials(storage: Any, study_id: int, trials: Sequence[FrozenTrial]) -> None:
+def _add_trials(storage: RDBStorage, study_id: int, trials: Sequence[FrozenTrial]) -> None:
     """Adds trials in one transaction, by the models of Optuna's tables.
 
     ``Study.add_trials`` has a transaction for each trial and queries for each attribute, which takes 20 ms a trial.
@@ -168,19 +168,19 @@ def _add_trials(storage: Any, study_id: int, trials: Sequence[FrozenTrial]) -> N
     from optuna.storages._rdb.models import TrialModel
     from sqlalchemy import insert, select
 
-    own = TrialModel.study_id == study_id
+    of_study = TrialModel.study_id == study_id
     with storage.engine.begin() as connection:
         for start in range(0, len(trials), TOGETHER):
             part = trials[start : start + TOGETHER]
             rows = [{name: getattr(trial, name) for name in ABOUT} | {"study_id": study_id} for trial in part]
             connection.execute(insert(TrialModel), rows)
-        ids = dict(connection.execute(select(TrialModel.number, TrialModel.trial_id).where(own)).all())
+        ids = dict(connection.execute(select(TrialModel.number, TrialModel.trial_id).where(of_study)).all())
         for start in range(0, len(trials), TOGETHER):
             for table, rows in _rows(trials[start : start + TOGETHER], ids).items():
                 connection.execute(insert(table), rows)
 
 
-def _rows(trials: Sequence[FrozenTrial], ids: Mapping[int, int]) -> dict[Any, list[dict[str, object]]]:
+def _rows(trials: Sequence[FrozenTrial], ids: Mapping[int, int]) -> dict[type, list[dict[str, object]]]:
     """The rows of trials in the tables of values, parameters, attributes and epochs."""
     from optuna.distributions import distribution_to_json
     from optuna.storages._rdb import models
@@ -188,7 +188,7 @@ def _rows(trials: Sequence[FrozenTrial], ids: Mapping[int, int]) -> dict[Any, li
     finite_step = models.TrialIntermediateValueModel.TrialIntermediateValueType.FINITE
     domains = {name: domain for trial in trials for name, domain in trial.distributions.items()}
     texts = {name: distribution_to_json(domain) for name, domain in domains.items()}
-    rows: dict[Any, list[dict[str, object]]] = defaultdict(list)
+    rows: dict[type, list[dict[str, object]]] = defaultdict(list)
     for trial in trials:
         of = {"trial_id": ids[trial.number]}
         for place, value in enumerate(trial.values or ()):
@@ -200,6 +200,6 @@ def _rows(trials: Sequence[FrozenTrial], ids: Mapping[int, int]) -> dict[Any, li
         for key, attribute in trial.user_attrs.items():
             rows[models.TrialUserAttributeModel].append({**of, "key": key, "value_json": json.dumps(attribute)})
         for step, value in trial.intermediate_values.items():
-            found = {"step": step, "intermediate_value": value, "intermediate_value_type": finite_step}
-            rows[models.TrialIntermediateValueModel].append({**of, **found})
+            step_row = {"step": step, "intermediate_value": value, "intermediate_value_type": finite_step}
+            rows[models.TrialIntermediateValueModel].append({**of, **step_row})
     return rows

@@ -13,7 +13,7 @@ from tuner.errors import InputError
 from tuner.workloads.session import current, to_numbers
 
 if TYPE_CHECKING:
-    State = Mapping[str, Any] | str | PathLike[str]
+    State = Mapping[str, object] | str | PathLike[str]
 
 
 def report(

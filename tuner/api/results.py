@@ -72,11 +72,11 @@ class Comparison:
 
         A mean of just those with the best figures would be none. With several studies names say of which they are.
         """
-        asked = {(row.study, row.name) for row in self.matching if row.workload == workload}
-        own = [row for row in self.rows if row.workload == workload and (row.study, row.name) in asked]
+        names = {(row.study, row.name) for row in self.matching if row.workload == workload}
+        rows = [row for row in self.rows if row.workload == workload and (row.study, row.name) in names]
         if len(self.studies) == 1:
-            return [own]
-        groups = by_data(own, self._prints(workload))
+            return [rows]
+        groups = by_data(rows, self._prints(workload))
         return [[replace(row, name=name_in_study(row)) for row in group] for group in groups]
 
     def _prints(self, workload: str) -> dict[str, str | None]:
@@ -94,23 +94,23 @@ def results(options: ResultsOptions) -> pd.DataFrame:
     Raises:
         InputError: something given cannot be used, or no attempt has ended yet.
     """
-    found = side_by_side(options)
-    for note in found.notes:
+    comparison = side_by_side(options)
+    for note in comparison.notes:
         warnings.warn(printable(note), stacklevel=3)
-    return frame_of(found.shown, found.names)
+    return frame_of(comparison.shown, comparison.names)
 
 
 def side_by_side(options: ResultsOptions) -> Comparison:
     """Reads studies and chooses what to show of them."""
     studies, rows, unread = read_together(options.paths)
-    known = [STUDY, *csv_columns(rows, expected=(name for study in studies.values() for name in _expected(study)))]
+    columns = [STUDY, *csv_columns(rows, expected=(name for study in studies.values() for name in _expected(study)))]
     objectives = {
         name: objective_in(name, rows, studies.values()) for name in dict.fromkeys(row.workload for row in rows)
     }
     rows = best_first(rows, objectives)
-    orders = [parse_order(text, known) for text in options.sort]
-    conditions = [parse_condition(text, known, rows) for text in options.where]
-    chosen = None if options.columns is None else parse_columns(options.columns, known)
+    orders = [parse_order(text, columns) for text in options.sort]
+    conditions = [parse_condition(text, columns, rows) for text in options.where]
+    chosen = None if options.columns is None else parse_columns(options.columns, columns)
     matching = [
         row for row in rows if all(condition.holds(row.value(condition.name, BLANK)) for condition in conditions)
     ]
@@ -119,15 +119,15 @@ def side_by_side(options: ResultsOptions) -> Comparison:
         for name in objectives
         for row in sort_rows([row for row in matching if row.workload == name], orders)[: options.top]
     ]
-    return Comparison(studies, objectives, rows, matching, shown, known, chosen, unread)
+    return Comparison(studies, objectives, rows, matching, shown, columns, chosen, unread)
 
 
-def again(found: Comparison, row: Attempt) -> str:
+def again(comparison: Comparison, row: Attempt) -> str:
     """How to have a row's configuration again: a command, a call, or the values as options of ``tuner run``."""
-    study, name = found.studies[row.study], row.workload
+    study, name = comparison.studies[row.study], row.workload
     if study.record.known and name in (*BUILT_IN, *study.record.classes):
-        own = [other for other in found.rows if other.study == row.study]
-        best = found.best(own, name)
+        of_study = [other for other in comparison.rows if other.study == row.study]
+        best = comparison.best(of_study, name)
         kept = best is not None and row.trial_id == best.trial_id and row.weights_kept
         at_hand = study.record.options is not None and study.record.classes.get(name, "") is not None
         if kept or at_hand:
@@ -138,5 +138,5 @@ def again(found: Comparison, row: Attempt) -> str:
 
 def _expected(study: RecordedStudy) -> list[str]:
     """The metrics that completed trials of a study have, which are columns before the first of them has ended."""
-    own = study.record.metrics.values()
-    return [*own, "best_epoch"] if own else []
+    metrics = study.record.metrics.values()
+    return [*metrics, "best_epoch"] if metrics else []

@@ -34,9 +34,9 @@ def known_figures(estimate: MemoryEstimate) -> dict[str, float]:
     """What an estimate knows of a trial before it runs; a footprint that is learned knows nothing."""
     if estimate.is_learned:
         return {}
-    known = {PARAMETERS: float(estimate.parameters), INFERENCE: estimate.inference_bytes / GB}
-    known[STEP] = estimate.step_seconds or 0.0
-    return {ESTIMATED: estimate.total_bytes / GB} | {name: value for name, value in known.items() if value}
+    figures = {PARAMETERS: float(estimate.parameters), INFERENCE: estimate.inference_bytes / GB}
+    figures[STEP] = estimate.step_seconds or 0.0
+    return {ESTIMATED: estimate.total_bytes / GB} | {name: value for name, value in figures.items() if value}
 
 
 def broken(constraints: Sequence[Condition], figures: Mapping[str, float | None]) -> str:
@@ -58,15 +58,15 @@ def constrained(outcome: Outcome, constraints: Sequence[Condition], wanted: Coll
     """
     if outcome.status != "completed" or not (constraints or wanted) or outcome.placement is None:
         return outcome
-    known = known_figures(outcome.placement.estimate)
-    figures = {**known, **outcome.metrics}
+    estimated = known_figures(outcome.placement.estimate)
+    figures = {**estimated, **outcome.metrics}
     missing = [one.name for one in constraints if one.name not in figures]
     why = broken(constraints, figures) or "; ".join(
         f"it reported no {name}, which a constraint names" for name in missing
     )
     named = {one.name for one in constraints} - {ESTIMATED} | set(wanted)
-    own = {name: value for name, value in known.items() if name in named}
-    return infeasible(replace(outcome, metrics={**own, **outcome.metrics}), why)
+    added = {name: value for name, value in estimated.items() if name in named}
+    return infeasible(replace(outcome, metrics={**added, **outcome.metrics}), why)
 
 
 def infeasible(outcome: Outcome, why: str) -> Outcome:

@@ -134,8 +134,8 @@ class Attempt:
     @property
     def own_seconds(self) -> float:
         """From its start to its end, without the training before a checkpoint with which it went on."""
-        known = self.started_at is not None and self.ended_at is not None
-        return self.ended_at - self.started_at if known else self.duration_s  # type: ignore[operator]
+        timed = self.started_at is not None and self.ended_at is not None
+        return self.ended_at - self.started_at if timed else self.duration_s  # type: ignore[operator]
 
     @property
     def weights_kept(self) -> bool:
@@ -169,9 +169,9 @@ class Attempt:
 
         They are all infinite if one of several is, and the trial is not completed.
         """
-        found = tuple(map(self.loss, objective.all))
-        known = not objective.others or self.status == "completed" or all(map(math.isfinite, found))
-        return found if known else (math.inf,) * len(found)
+        losses = tuple(map(self.loss, objective.all))
+        comparable = not objective.others or self.status == "completed" or all(map(math.isfinite, losses))
+        return losses if comparable else (math.inf,) * len(losses)
 
     def _shown(self, name: str) -> Value:
         value = getattr(self, IN_GB.get(name, name))
@@ -252,8 +252,8 @@ def with_defaults(rows: Sequence[Attempt], defaults: Mapping[str, Mapping[str, C
     """The rows with every hyperparameter that others of their workload have, at its default."""
     used: dict[str, dict[str, ConfigValue]] = {}
     for row in rows:
-        known = defaults.get(row.workload, {})
-        used.setdefault(row.workload, {}).update({key: known[key] for key in row.config if key in known})
+        default = defaults.get(row.workload, {})
+        used.setdefault(row.workload, {}).update({key: default[key] for key in row.config if key in default})
     lacking = [used[row.workload].keys() - row.config.keys() for row in rows]
     return [
         replace(row, config={**used[row.workload], **row.config}) if keys else row

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, PlainValidator, Tag, TypeAdapter, ValidationError
 
@@ -79,9 +79,9 @@ def to_bytes(gb: object) -> object:
     return round(gb * GB) if is_size else gb  # type: ignore[operator]
 
 
-def in_bytes(values: object, names: Mapping[str, str]) -> Any:
+def in_bytes(values: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
     """A record with the fields in bytes whose ``names`` are given by those of sizes in GB."""
-    if not isinstance(values, dict) or names.keys().isdisjoint(values):
+    if names.keys().isdisjoint(values):
         return values
     return {names.get(key, key): to_bytes(one) if key in names else one for key, one in values.items()}
 

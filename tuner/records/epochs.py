@@ -38,7 +38,8 @@ class EpochLine:
     @model_validator(mode="before")
     @classmethod
     def _older(cls, values: object) -> object:
-        return in_bytes(values, {"memory_gb": "memory_bytes", "host_peak_gb": "host_peak_bytes"})
+        names = {"memory_gb": "memory_bytes", "host_peak_gb": "host_peak_bytes"}
+        return in_bytes(values, names) if isinstance(values, dict) else values
 
 
 class EpochLog:
@@ -99,12 +100,14 @@ def histories(lines: Iterable[EpochLine]) -> dict[str, dict[int, EpochLine]]:
     by_trial: dict[str, dict[int, EpochLine]] = {}
     attempts: dict[str, int] = {}
     for line in lines:
-        own = by_trial.setdefault(line.trial_id, {})
+        by_epoch = by_trial.setdefault(line.trial_id, {})
         if attempts.get(line.trial_id) != line.attempt:
             attempts[line.trial_id] = line.attempt
-            by_trial[line.trial_id] = own = {epoch: kept for epoch, kept in own.items() if epoch <= line.epoch}
+            by_trial[line.trial_id] = by_epoch = {
+                epoch: kept for epoch, kept in by_epoch.items() if epoch <= line.epoch
+            }
         if line.metrics:
-            own[line.epoch] = line
+            by_epoch[line.epoch] = line
     return by_trial
 
 

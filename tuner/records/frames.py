@@ -36,11 +36,11 @@ def _cell(row: Attempt, name: str) -> object:
 def _column(values: Sequence[object]) -> pd.Series:
     import pandas as pd
 
-    known = [value for value in values if value is not MISSING]
-    kinds, gaps = set(map(type, known)), len(known) < len(values)
+    present = [value for value in values if value is not MISSING]
+    kinds, gaps = set(map(type, present)), len(present) < len(values)
     if kinds == {bool}:
         kind = "boolean" if gaps else "bool"
-    elif kinds == {int} and all(isinstance(value, int) and -LARGEST <= value < LARGEST for value in known):
+    elif kinds == {int} and all(isinstance(value, int) and -LARGEST <= value < LARGEST for value in present):
         kind = "Int64" if gaps else "int64"
     elif kinds == {str}:
         return pd.Series(list(values))  # as pandas has texts
@@ -66,7 +66,7 @@ def _of_table(line: Mapping[str, object], number: int) -> Attempt:
     """The attempt in a table's row. Missing columns get defaults; of the user's own only those of numbers count."""
     whole = {"seed": 0, "attempts": 1, "epochs": 0}
     blank = {**whole, "trial_id": f"row{number}", "workload": "-", "duration_s": 0, "estimated_memory_gb": 0}
-    known = {
+    cells = {
         key: value
         for key, value in line.items()
         if value is not None
@@ -74,5 +74,5 @@ def _of_table(line: Mapping[str, object], number: int) -> Attempt:
         and (isinstance(value, (int, float)) or (key in FIXED and not (isinstance(value, str) and value == "")))
     }
     # pandas turns whole numbers into decimal ones in a column with gaps.
-    known |= {key: int(value) for key in whole if isinstance(value := known.get(key), float)}
-    return replace(parse_attempt({**blank, **known}, f"row {number}"), study=str(line.get(STUDY) or ""))
+    cells |= {key: int(value) for key in whole if isinstance(value := cells.get(key), float)}
+    return replace(parse_attempt({**blank, **cells}, f"row {number}"), study=str(line.get(STUDY) or ""))

@@ -61,15 +61,15 @@ def frozen_trials(
     The values are those of the objective and its ``others``. Intermediate values are those of ``curves``, by trial
     id and epoch.
     """
-    known = {name: domain for name, domain in distributions(rows, study.scales).items() if name in varied}
+    domains = {name: domain for name, domain in distributions(rows, study.scales).items() if name in varied}
     begun, places = _moment(study.started), dict[str, Mapping[str, object]]()
-    for name, domain in known.items():
+    for name, domain in domains.items():
         tried = [row.config[name] for row in rows if name in row.config]
         places[name] = (
             categories(tried) if hasattr(domain, "choices") else {value_key(one): _exact(one) for one in tried}
         )
     return [
-        _trial(number, row, objective, curves.get(row.trial_id, {}), known, begun, places)
+        _trial(number, row, objective, curves.get(row.trial_id, {}), domains, begun, places)
         for number, row in enumerate(rows)
     ]
 
@@ -79,7 +79,7 @@ def _trial(
     row: Attempt,
     objective: Objective,
     curve: Mapping[int, EpochLine],
-    known: Mapping[str, BaseDistribution],
+    domains: Mapping[str, BaseDistribution],
     begun: datetime,
     places: Mapping[str, Mapping[str, object]],
 ) -> FrozenTrial:
@@ -89,28 +89,28 @@ def _trial(
     """
     from optuna.trial import FrozenTrial, TrialState
 
-    params = {name: places[name][value_key(value)] for name, value in row.config.items() if name in known}
+    params = {name: places[name][value_key(value)] for name, value in row.config.items() if name in domains}
     values = {epoch: line.metrics.get(objective.metric) for epoch, line in curve.items()}
-    found_values = [value for one in objective.all if (value := row.metrics.get(one.metric)) is not None]
-    whole = len(found_values) == len(objective.all)
+    objective_values = [value for one in objective.all if (value := row.metrics.get(one.metric)) is not None]
+    whole = len(objective_values) == len(objective.all)
     whether = TrialState.COMPLETE if whole else TrialState.FAIL  # also with an infinite value, as Optuna has it
     state = {"pruned": TrialState.PRUNED, "completed": whether, "diverged": whether}.get(row.status, TrialState.FAIL)
     ended = begun if row.ended_at is None else datetime.fromtimestamp(row.ended_at)
     names = (*BEFORE_METRICS, *row.metrics, *AFTER_METRICS, *JOURNAL_ONLY)
-    attributes = {name: found for name in names if (found := row.value(name)) is not None}
+    attributes = {name: entry for name in names if (entry := row.value(name)) is not None}
     return FrozenTrial(
         number=number,
         trial_id=number,
         state=state,
         value=None,
-        values=found_values if whole and state is not TrialState.FAIL else None,
+        values=objective_values if whole and state is not TrialState.FAIL else None,
         datetime_start=ended if row.started_at is None else datetime.fromtimestamp(row.started_at),
         datetime_complete=ended,
         params=params,
-        distributions={name: known[name] for name in params},
+        distributions={name: domains[name] for name in params},
         user_attrs=attributes,
         system_attrs={},
-        intermediate_values={epoch: float(found) for epoch, found in values.items() if is_finite(found)},
+        intermediate_values={epoch: float(entry) for epoch, entry in values.items() if is_finite(entry)},
     )
 
 
@@ -127,8 +127,8 @@ def _distribution(values: Sequence[ConfigValue], scale: Scale | None) -> BaseDis
 
     numbers = [value for value in values if is_finite(value)]
     if len(numbers) < len(values):
-        found = categories(values).values()
-        return CategoricalDistribution(sorted(found, key=lambda own: (type(own).__name__, own)))
+        choices = categories(values).values()
+        return CategoricalDistribution(sorted(choices, key=lambda choice: (type(choice).__name__, choice)))
     low, high = min(numbers), max(numbers)
     log = low > 0 and (high >= LOG_SPAN * low if scale is None else scale == "log")
     if all(isinstance(_exact(value), int) for value in numbers):

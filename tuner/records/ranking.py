@@ -34,7 +34,7 @@ def ranked(rows: Sequence[Attempt], objective: Objective) -> list[Attempt]:
     """
     several = has_seeds(rows) and not objective.others
     means = by_mean(rows, objective) if several else []
-    places = {(own[0].study, own[0].name): place for place, own in enumerate(means)}
+    places = {(group[0].study, group[0].name): place for place, group in enumerate(means)}
 
     def order(pair: tuple[Attempt, Rank]) -> tuple[object, ...]:
         row, front = pair
@@ -66,8 +66,8 @@ def best_of(rows: Sequence[Attempt], objective: Objective) -> Attempt | None:
 
 def best_first(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> list[Attempt]:
     """The rows of the workloads of ``objectives`` in their order, each workload's best first."""
-    own = {name: [row for row in rows if row.workload == name] for name in objectives}
-    return [row for name, objective in objectives.items() for row in ranked(own[name], objective)]
+    by_workload = {name: [row for row in rows if row.workload == name] for name in objectives}
+    return [row for name, objective in objectives.items() for row in ranked(by_workload[name], objective)]
 
 
 def contenders(rows: Sequence[Attempt], objective: Objective, unfinished: Collection[str]) -> list[Attempt]:
@@ -84,12 +84,12 @@ def contenders(rows: Sequence[Attempt], objective: Objective, unfinished: Collec
 
 def _fronts(rows: Sequence[Attempt], objective: Objective) -> list[Rank]:
     """The rank of each completed trial that has all values of several objectives."""
-    found = [NO_RANK] * len(rows)
+    ranks = [NO_RANK] * len(rows)
     if not objective.others:
-        return found
+        return ranks
     places = [place for place, row in enumerate(rows) if row.status == "completed" and stands(row, objective)]
     if not places:
-        return found
+        return ranks
     import numpy as np
     from optuna.study._multi_objective import _fast_non_domination_rank
 
@@ -97,10 +97,10 @@ def _fronts(rows: Sequence[Attempt], objective: Objective) -> list[Rank]:
     fronts = _fast_non_domination_rank(valued)
     worst = (valued == math.inf).any(axis=1)  # these follow the others, so they are not their neighbours
     for front, which in set(zip(fronts.tolist(), worst.tolist(), strict=True)):
-        own = np.flatnonzero((fronts == front) & (worst == which))
-        for one, distance in zip(own.tolist(), _crowding(valued[own]).tolist(), strict=True):
-            found[places[one]] = front + 1.0, -distance
-    return found
+        members = np.flatnonzero((fronts == front) & (worst == which))
+        for one, distance in zip(members.tolist(), _crowding(valued[members]).tolist(), strict=True):
+            ranks[places[one]] = front + 1.0, -distance
+    return ranks
 
 
 def _crowding(losses: NDArray[np.float64]) -> NDArray[np.float64]:

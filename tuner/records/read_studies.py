@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tuner.errors import InputError
 from tuner.objective import Objective
@@ -24,7 +23,6 @@ from tuner.records.checking import collecting_later
 from tuner.records.files import ATTEMPTS, RESULTS
 from tuner.records.files import STUDY as STUDY_FILE
 from tuner.records.recorded_study import RecordedStudy, guessed, objectives_in, open_study
-from tuner.records.study_record import UNKNOWN
 from tuner.values import is_number, parse
 
 RESULTS_FOLDER = Path("results")  # the default parent of studies' folders
@@ -51,12 +49,12 @@ def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[Recorde
     damaged: list[str] = []
     for place in once:
         try:
-            found = [open_study(place, f"results {place}", some=True)] if place.is_dir() else _read_table(place)
+            opened = [open_study(place, f"results {place}", some=True)] if place.is_dir() else _read_table(place)
         except InputError as error:
             damaged.append(str(error))
             continue
-        studies += found
-        for study in found:
+        studies += opened
+        for study in opened:
             notes += study.notes
             notes += [] if study.attempts or not place.is_dir() else [f"{place}: no attempt has ended yet"]
     if not any(study.attempts for study in studies):
@@ -75,13 +73,13 @@ def newest_study(folder: Path) -> Path:
     return max(studies, key=_start)
 
 
-def objective_in(workload: str, rows: Sequence[Attempt], studies: Iterable[RecordedStudy] = ()) -> Objective:
+def objective_in(workload: str, rows: Sequence[Attempt], studies: Iterable[RecordedStudy]) -> Objective:
     """What a workload's trials are compared by; without a metric if that is unknown.
 
     The record of a study says it; else it is ``guessed`` by the rows.
     """
-    record = next((study.record for study in studies if workload in study.record.objectives), UNKNOWN)
-    return record.objectives.get(workload) or guessed(workload, rows)
+    recorded = (study.record.objectives.get(workload) for study in studies)
+    return next(filter(None, recorded), None) or guessed(workload, rows)
 
 
 def labels(studies: Sequence[RecordedStudy]) -> list[str]:
@@ -122,8 +120,8 @@ def by_data(rows: Iterable[Attempt], prints: Mapping[str, str | None]) -> list[l
     """
     groups: dict[tuple[str, bool], list[Attempt]] = {}
     for row in rows:
-        known = prints.get(row.study)
-        groups.setdefault((known or row.study, bool(known)), []).append(row)
+        fingerprint = prints.get(row.study)
+        groups.setdefault((fingerprint or row.study, bool(fingerprint)), []).append(row)
     return list(groups.values())
 
 
@@ -136,14 +134,15 @@ def _distinct(names: Sequence[Sequence[str]]) -> bool:
     return len({tuple(name) for name in names}) == len(names)
 
 
-def _listed_paths(paths: Any) -> list[Path]:
+def _listed_paths(paths: object) -> list[Path]:
     """One or several paths as a list."""
-    one = isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable)
-    listed = [paths] if one else list(paths)
+    listed = [paths] if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else paths
+    checked: list[Path] = []
     for path in listed:
         if not isinstance(path, (str, os.PathLike)):
             raise InputError(f"{path!r}: is not a path; give the folder of a study, a {RESULTS} or a list of them")
-    return [Path(path) for path in listed]
+        checked.append(Path(path))
+    return checked
 
 
 def _stands_for_folder(path: Path) -> bool:
@@ -192,23 +191,23 @@ def _read_table(path: Path) -> list[RecordedStudy]:
             if not columns:
                 raise InputError(f"{path}: it is empty; give the {RESULTS} of a study, or its folder")
             _check_columns(columns, path)
-            found = [(f"{path}, line {lines.line_num}", line) for line in lines if line]
+            numbered = [(f"{path}, line {lines.line_num}", line) for line in lines if line]
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: is not CSV text in UTF-8: {error}") from error
-    cells = [_cells(line, columns, where) for where, line in found]
+    cells = [_cells(line, columns, where) for where, line in numbered]
     numbers = {column: _numbers({line[column] for line in cells if column in line}, column) for column in columns}
     rows = []
-    for line, (where, _) in zip(cells, found, strict=True):
+    for line, (where, _) in zip(cells, numbered, strict=True):
         study = line.pop(STUDY, "")
         values = {column: numbers[column].get(text, text) for column, text in line.items()}
         rows.append(replace(parse_attempt(values, where), study=study))
-    own = path.resolve().parent.name if path.name == RESULTS else path.stem
-    by_name: dict[str, list[Attempt]] = {own: []} if not rows else {}
+    default_name = path.resolve().parent.name if path.name == RESULTS else path.stem
+    by_name: dict[str, list[Attempt]] = {default_name: []} if not rows else {}
     for row in rows:
-        by_name.setdefault(row.study or own, []).append(row)
-    return [RecordedStudy(path, name, found, objectives=objectives_in(found)) for name, found in by_name.items()]
+        by_name.setdefault(row.study or default_name, []).append(row)
+    return [RecordedStudy(path, name, rows, objectives=objectives_in(rows)) for name, rows in by_name.items()]
 
 
 def _cells(line: Sequence[str], columns: Sequence[str], where: str) -> dict[str, str]:
@@ -224,9 +223,9 @@ def _numbers(texts: Collection[str], column: str) -> dict[str, object]:
     A table does not say the types of hyperparameters. They are numbers where all are, as Python writes them: ``007``
     is a text, and so are ``True`` and ``None``.
     """
-    found: dict[str, object] = {text: number for text in texts if is_number(number := parse(text))}
-    typed = all(text in found and str(found[text]) == text for text in texts)
-    return found if column not in TEXTS and (typed or not column.startswith(CONFIG)) else {}
+    numbers: dict[str, object] = {text: number for text in texts if is_number(number := parse(text))}
+    typed = all(text in numbers and str(numbers[text]) == text for text in texts)
+    return numbers if column not in TEXTS and (typed or not column.startswith(CONFIG)) else {}
 
 
 def _check_columns(columns: Iterable[str], path: Path) -> None:

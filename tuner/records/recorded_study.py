@@ -59,11 +59,11 @@ class RecordedStudy:
     @property
     def unkept(self) -> list[Attempt]:
         """Trials without weights that are better than those in ``best.pt``; their ``error`` says why."""
-        found: list[Attempt] = []
+        better: list[Attempt] = []
         for workload, objective in self.objectives.items():
             ranked = [row for row in self.of_workload(workload) if stands(row, objective)]
-            found += takewhile(lambda row: not row.weights_kept, ranked)
-        return found
+            better += takewhile(lambda row: not row.weights_kept, ranked)
+        return better
 
     @cached_property
     def epochs(self) -> Sequence[EpochLine]:
@@ -119,11 +119,11 @@ def open_study(folder: Path, where: str = "", *, some: bool = False) -> Recorded
     Raises:
         InputError: it is not the folder of a study, or cannot be read.
     """
-    known = (folder / STUDY).exists() or not (folder / ATTEMPTS).is_file()
-    record = read_study(folder, where) if known else UNKNOWN
+    has_record = (folder / STUDY).exists() or not (folder / ATTEMPTS).is_file()
+    record = read_study(folder, where) if has_record else UNKNOWN
     attempts, notes = read_attempts(folder / ATTEMPTS, record, some=some)
     attempts = [_present(row) for row in attempts]
-    if not known:
+    if not has_record:
         notes.append(f"{folder}: holds no {STUDY}: it is unknown how its trials were run")
     objectives = objectives_in(attempts, record)
     return RecordedStudy(folder, folder.resolve().name, attempts, record, objectives, notes)
@@ -131,8 +131,8 @@ def open_study(folder: Path, where: str = "", *, some: bool = False) -> Recorded
 
 def latest(attempts: Iterable[Attempt]) -> list[Attempt]:
     """The latest attempt of each trial, in the order of their ids."""
-    found = {row.trial_id: row for row in attempts}
-    return [found[trial_id] for trial_id in sorted(found)]
+    by_trial = {row.trial_id: row for row in attempts}
+    return [by_trial[trial_id] for trial_id in sorted(by_trial)]
 
 
 def objectives_in(rows: Sequence[Attempt], record: StudyRecord = UNKNOWN) -> dict[str, Objective]:
@@ -148,8 +148,8 @@ def guessed(workload: str, rows: Sequence[Attempt]) -> Objective:
     """
     if workload in BUILT_IN:
         return find_workload(workload).objective
-    own = (key for row in rows if row.workload == workload for key in row.metrics)
-    metric = next((key for key in own if key.startswith("val_")), "")
+    metrics = (key for row in rows if row.workload == workload for key in row.metrics)
+    metric = next((key for key in metrics if key.startswith("val_")), "")
     return Objective(metric, "maximize" if is_score(metric) else "minimize")
 
 

@@ -72,9 +72,9 @@ def find_column(name: str, columns: Sequence[str], where: str) -> str:
     """
     if column := _resolve(name, columns):
         return column
-    known = [head(column, columns) for column in columns]
-    names = dict.fromkeys([*known, *(column for column in columns if not column.startswith(CONFIG))])
-    hint = did_you_mean(name, names, f"there are {', '.join(known)}", most=3)
+    heads = [head(column, columns) for column in columns]
+    names = dict.fromkeys([*heads, *(column for column in columns if not column.startswith(CONFIG))])
+    hint = did_you_mean(name, names, f"there are {', '.join(heads)}", most=3)
     raise InputError(f"{where}: no column {name!r}: {hint}")
 
 
@@ -140,8 +140,8 @@ def is_metric(column: str) -> bool:
 
 
 def _resolve(name: str, columns: Sequence[str]) -> str | None:
-    own = next((column for column, short in SHORT.items() if short == name), name)
-    return next((column for column in (name, CONFIG + name, own) if column in columns), None)
+    long_name = next((column for column, short in SHORT.items() if short == name), name)
+    return next((column for column in (name, CONFIG + name, long_name) if column in columns), None)
 
 
 def _differs(rows: Sequence[Attempt], column: str) -> bool:

@@ -93,10 +93,10 @@ def _scale(values: Sequence[float]) -> float:
 
 def averages(rows: Sequence[Attempt], objective: Objective) -> list[Average]:
     """One workload's configurations over their seeds, in the order of ``by_mean``."""
-    found = [_average(own, objective.metric) for own in by_mean(rows, objective)]
-    if not has_seeds(rows) or not found[0].values:
-        return found
-    return [_judged(average, found[0], objective) for average in found]
+    averaged = [_average(group, objective.metric) for group in by_mean(rows, objective)]
+    if not has_seeds(rows) or not averaged[0].values:
+        return averaged
+    return [_judged(average, averaged[0], objective) for average in averaged]
 
 
 def by_mean(rows: Sequence[Attempt], objective: Objective) -> list[list[Attempt]]:
@@ -109,8 +109,8 @@ def by_mean(rows: Sequence[Attempt], objective: Objective) -> list[list[Attempt]
     for row in sorted(rows, key=id_order):
         by_name.setdefault((row.study, row.name), []).append(row)
 
-    def order(own: Sequence[Attempt]) -> tuple[bool, float]:
-        values = _values(own, objective.metric)
+    def order(group: Sequence[Attempt]) -> tuple[bool, float]:
+        values = _values(group, objective.metric)
         return len(values) < 2, objective.loss(_mean([*values.values()])) if values else math.inf
 
     return sorted(by_name.values(), key=order)
@@ -134,8 +134,8 @@ def _values(rows: Sequence[Attempt], metric: str) -> dict[int, float]:
 def _average(rows: Sequence[Attempt], metric: str) -> Average:
     values = _values(rows, metric)
     interval = interval_of(list(values.values())) if values else None
-    found = Average(rows[0].name, len(rows), values, interval, study=rows[0].study)
-    return replace(found, interval=replace(interval, half_width=None)) if interval and found.agrees else found
+    average = Average(rows[0].name, len(rows), values, interval, study=rows[0].study)
+    return replace(average, interval=replace(interval, half_width=None)) if interval and average.agrees else average
 
 
 def _judged(average: Average, best: Average, objective: Objective) -> Average:

@@ -141,8 +141,8 @@ class StudyFolder:
         row = replace(Attempt.of(outcome, estimate, times, order), code_version=self.code)
         with self._writing():
             there = self._weights.setdefault(row.workload, set())
-            asked = there | ({row.trial_id} if row.status != "paused" else set())
-            wanted = self._contenders(row.workload, asked, row)
+            candidates = there | ({row.trial_id} if row.status != "paused" else set())
+            wanted = self._contenders(row.workload, candidates, row)
             stages = row.trial_id in wanted and row.status != "paused"
             row, staged = self._stage(row, weights) if stages else (row, None)
             try:
@@ -154,7 +154,7 @@ class StudyFolder:
             lost = row.trial_id in wanted and row.trial_id not in there
             self._keep_weights(row.workload, self._contenders(row.workload, there) if lost else wanted)
             self._drop_checkpoint(row)
-            self._drop_folders(row, asked, wanted)
+            self._drop_folders(row, candidates, wanted)
             if time.monotonic() >= self._csv_due:
                 self._write_csv()
         return row
@@ -238,23 +238,23 @@ class StudyFolder:
                 safe_files.write_file(staged, content)
         except Exception as error:  # the result is recorded in any case
             why = one_line(error, 200) or type(error).__name__
-            known = "" if why in row.error else row.error
-            return replace(row, error=joined(f"{NOT_KEPT}: {why}", known)), None
+            other_error = "" if why in row.error else row.error
+            return replace(row, error=joined(f"{NOT_KEPT}: {why}", other_error)), None
         return row, staged
 
     def _contenders(
-        self, workload: str, asked: Collection[str], new: Attempt | None = None, *, at_end: bool = False
+        self, workload: str, candidates: Collection[str], new: Attempt | None = None, *, at_end: bool = False
     ) -> list[str]:
         """Those of the trials with these ids that are the best or may become it; ``new`` is a row not yet written."""
-        known = {**self._rows, new.trial_id: new} if new else self._rows
-        rows = [known[key] for key in asked]
+        rows_by_id = {**self._rows, new.trial_id: new} if new else self._rows
+        rows = [rows_by_id[key] for key in candidates]
         if self.seeds > 1:  # else no other row counts, however many there are
             names = {row.name for row in rows}
-            rows = [row for row in known.values() if row.workload == workload and row.name in names]
+            rows = [row for row in rows_by_id.values() if row.workload == workload and row.name in names]
         order = ranked(rows, self._objectives[workload])
         ended = Counter(row.name for row in order if (row.status not in GOES_ON if at_end else row.status in ENDED))
         unfinished = {row.name for row in order if ended[row.name] < self.seeds}  # seeds may still end otherwise
-        standing = [row for row in order if row.trial_id in asked and stands(row, self._objectives[workload])]
+        standing = [row for row in order if row.trial_id in candidates and stands(row, self._objectives[workload])]
         return [row.trial_id for row in contenders(standing, self._objectives[workload], unfinished)]
 
     def _keep_weights(self, workload: str, wanted: list[str]) -> None:
@@ -317,16 +317,16 @@ class StudyFolder:
             (self.path / CHECKPOINTS / f"{row.trial_id}.pt").unlink(missing_ok=True)
             shutil.rmtree(self.path / CHECKPOINTS / row.trial_id, ignore_errors=True)
 
-    def _drop_folders(self, new: Attempt, asked: Collection[str], wanted: Sequence[str]) -> None:
+    def _drop_folders(self, new: Attempt, candidates: Collection[str], wanted: Sequence[str]) -> None:
         """Removes folders that need not stay as a ``new`` trial has ended. Of those ``asked``, ``wanted`` stay."""
         if self.keep == "all":
             return
         if new.workload not in self._folders:  # an earlier process may have left some
-            found = [self._rows.get(folder.name) for folder in (self.path / TRIALS).glob("*")]
-            self._folders[new.workload] = {row.trial_id for row in found if row and row.workload == new.workload}
+            rows = [self._rows.get(folder.name) for folder in (self.path / TRIALS).glob("*")]
+            self._folders[new.workload] = {row.trial_id for row in rows if row and row.workload == new.workload}
         there = self._folders[new.workload] | {new.trial_id}
-        known = wanted if there == asked else self._contenders(new.workload, there)
-        self._folders[new.workload] = kept = set(known if self.keep == "best" else ())
+        best_ids = wanted if there == candidates else self._contenders(new.workload, there)
+        self._folders[new.workload] = kept = set(best_ids if self.keep == "best" else ())
         for trial_id in there - kept:
             if self._rows[trial_id].status in ENDED:
                 shutil.rmtree(self.path / TRIALS / trial_id, ignore_errors=True)

@@ -37,8 +37,8 @@ def _configuration(content: object) -> Configuration:
     if not isinstance(content, Mapping) or not isinstance(content.get("name"), str):
         raise ValueError("expected a configuration with a name")
     others = {key: decode(value) for key, value in content.items() if key not in ("name", "workload")}
-    own = others["values"] if isinstance(others.get("values"), dict) else others
-    return Configuration(content["name"], own, str(content.get("workload", "")))
+    values = others["values"] if isinstance(others.get("values"), dict) else others
+    return Configuration(content["name"], values, str(content.get("workload", "")))
 
 
 def to_content(one: Configuration) -> dict[str, object]:
@@ -93,7 +93,7 @@ class PlanRecord:
     @model_validator(mode="before")
     @classmethod
     def _older(cls, values: object) -> object:
-        return in_bytes(values, {"first_shares_gb": "first_shares"})
+        return in_bytes(values, {"first_shares_gb": "first_shares"}) if isinstance(values, dict) else values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,14 +137,16 @@ class StudyRecord:
     @cached_property
     def labels(self) -> Mapping[str, Mapping[str, ConfigValue]]:
         """By hyperparameter, the values whose labels earlier versions wrote, where these are not ambiguous."""
-        found: dict[str, dict[str, list[ConfigValue]]] = {}
+        by_key: dict[str, dict[str, list[ConfigValue]]] = {}
         for content in (self.used.get("space"), self.used.get("config")):
             for key, value in _values_in(content):
-                same = found.setdefault(key, {}).setdefault(label(value), [])
+                same = by_key.setdefault(key, {}).setdefault(label(value), [])
                 same += [value] if value_key(value) not in map(value_key, same) else []
-        unique = {key: {text: one[0] for text, one in texts.items() if len(one) == 1} for key, texts in found.items()}
+        unique = {
+            key: {text: one[0] for text, one in texts.items() if len(one) == 1} for key, texts in by_key.items()
+        }
         return {
-            key: {text: one for text, one in known.items() if type(one) is not str} for key, known in unique.items()
+            key: {text: one for text, one in labels.items() if type(one) is not str} for key, labels in unique.items()
         }
 
     def typed(self, config: Mapping[str, ConfigValue]) -> Mapping[str, ConfigValue]:
@@ -172,8 +174,8 @@ class StudyRecord:
     @property
     def fingerprints(self) -> dict[str, str]:
         """The known fingerprints of data, by workload."""
-        known = [self.fingerprint] if isinstance(self.fingerprint, str) else self.fingerprint or []
-        return dict(zip(self.workloads, known, strict=False))
+        prints = [self.fingerprint] if isinstance(self.fingerprint, str) else self.fingerprint or []
+        return dict(zip(self.workloads, prints, strict=False))
 
     @property
     def data_seed(self) -> int:
@@ -234,11 +236,13 @@ def read_study(folder: Path, where: str = "") -> StudyRecord:
         record = checked_json(StudyRecord, content)
     except ValueError as error:
         raise InputError(f"{where}: {STUDY} is damaged ({error}); {RESTORE}") from error
-    found = list(record.configurations)
+    configurations = list(record.configurations)
     for suggestion in read_suggestions(folder):
-        if suggestion.configuration and suggestion.number == len(found) + 1:  # ``study.json`` has those before
-            found.append(suggestion.configuration)
-    return replace(record, configurations=[replace(one, values=record.typed(one.values)) for one in found])
+        if (
+            suggestion.configuration and suggestion.number == len(configurations) + 1
+        ):  # ``study.json`` has those before
+            configurations.append(suggestion.configuration)
+    return replace(record, configurations=[replace(one, values=record.typed(one.values)) for one in configurations])
 
 
 def read_suggestions(folder: Path) -> list[Suggestion]:

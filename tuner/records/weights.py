@@ -16,11 +16,13 @@ from tuner.records.recorded_study import open_study
 from tuner.records.study_record import read_study
 from tuner.values import decode
 from tuner.workloads.base import BUILT_IN
-from tuner.workloads.lookup import WAS_OBJECT, Classes, find_workload
+from tuner.workloads.lookup import WAS_OBJECT, find_workload
 from tuner.workloads.protocols import restore
 
 if TYPE_CHECKING:
     from tuner.workloads.lookup import WorkloadLike
+
+Content = Mapping[str, Any]  # of a file of weights
 
 
 def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
@@ -51,22 +53,23 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
         _warn_of_better(path, content)
         if content.get("program"):
             return _checkpoint(content, path)
-        known = {} if content["workload"] in BUILT_IN else _classes(path.parent)
-        if given is None and known.get(content["workload"], "") is None:
+        has_record = content["workload"] not in BUILT_IN and (path.parent / STUDY).exists()
+        classes = read_study(path.parent).classes if has_record else {}
+        if given is None and classes.get(content["workload"], "") is None:
             raise InputError(
                 f"{path}: its workload {content['workload']} {WAS_OBJECT}: give it again: "
                 f"tuner.load_best({str(folder)!r}, workload=…)"
             )
-        found = given or find_workload(content["workload"], known)
+        resolved = given or find_workload(content["workload"], classes)
         config = {key: decode(value) for key, value in content["config"].items()}
-        model = restore(found, config, content["weights"])
+        model = restore(resolved, config, content["weights"])
     except InputError:  # it is a ValueError, too
         raise
     except FileNotFoundError as error:
         study = open_study(path.parent) if (path.parent / STUDY).exists() else None
-        for own in study.objectives if study else ():
-            if name in (None, own) and study and study.of_workload(own) and not study.best(own):
-                raise InputError(f"{path} does not exist: {study.no_best(own)}") from error
+        for one in study.objectives if study else ():
+            if name in (None, one) and study and study.of_workload(one) and not study.best(one):
+                raise InputError(f"{path} does not exist: {study.no_best(one)}") from error
         programs = study.record.programs if study else ()
         why = "of a study with a completed trial" if not programs else "of a study whose trials report a checkpoint"
         raise InputError(f"{path} does not exist: give the folder {why}") from error
@@ -77,15 +80,15 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def _warn_of_better(path: Path, content: Mapping[str, Any]) -> None:
+def _warn_of_better(path: Path, content: Content) -> None:
     """Warns where the best trial is another one: its weights were lost, or it is the best only by further seeds."""
     with suppress(InputError):  # beside the weights there is no study
         study = open_study(path.parent)
         best = study.best(content["workload"]) if content["workload"] in study.objectives else None
         if best and (best.name, best.seed) != (content.get("name"), content.get("seed")):
-            known = f"{content.get('name')} (seed {content.get('seed')})"
+            owner = f"{content.get('name')} (seed {content.get('seed')})"
             lost = f"those of the best trial, {best.name} (seed {best.seed}), were not kept"
-            warnings.warn(printable(f"{path} has the weights of {known}: {lost}"), stacklevel=4)
+            warnings.warn(printable(f"{path} has the weights of {owner}: {lost}"), stacklevel=4)
 
 
 def whose(path: Path) -> tuple[str, int] | None:
@@ -99,25 +102,19 @@ def whose(path: Path) -> tuple[str, int] | None:
         return None
 
 
-def _checkpoint(content: Mapping[str, Any], path: Path) -> Mapping[str, Any] | Path:
+def _checkpoint(content: Content, path: Path) -> Content | Path:
     """A program's checkpoint; a folder's files are written beside the file that holds them."""
-    files: Mapping[str, Any] = content["files"]
-    if not files:
-        weights: Mapping[str, Any] = content["weights"]
+    if not content["files"]:
+        weights: Content = content["weights"]
         return weights
     folder = path.with_suffix("")
-    for name, part in files.items():
+    for name, part in content["files"].items():
         file = folder / name
         if not file.resolve().is_relative_to(folder.parent.resolve() / folder.name):  # also where that is a link
             raise InputError(f"{path} cannot be loaded: it names the file {name!r}, which is outside of its folder")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(part.numpy().tobytes())
     return folder
-
-
-def _classes(folder: Path) -> Classes:
-    """Where the user's own workloads are defined, according to the record beside the weights."""
-    return read_study(folder).classes if (folder / STUDY).exists() else {}
 
 
 def _best_file(folder: Path, workload: str | None) -> Path:

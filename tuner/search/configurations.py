@@ -165,7 +165,7 @@ def configurations(
         raise InputError(f"{source}: the list of configurations is empty; give at least one")
     common, wrong = _values(defaults or {}, schema)
     wrong = [f"defaults: {fault}" for fault in wrong]
-    found = []
+    pairs = []
     for number, entry in enumerate(entries, 1):
         if not isinstance(entry, (Mapping, Configuration)):
             wrong.append(f"configuration {number}: expected a mapping, not {_shown(entry)}")
@@ -174,25 +174,25 @@ def configurations(
         if len(one.name) > MOST_NAME:
             wrong.append(f"{one.name:.30}…: a name of {len(one.name)} characters: give one of at most {MOST_NAME}")
             continue
-        given, faulty = _values(one.values, schema, own=one is not entry)
+        given, faulty = _values(one.values, schema, by_user=one is not entry)
         wrong += [f"{one.name}: {fault}" for fault in [*_unwritable({"name": one.name}), *faulty]]
-        found.append((one.name, {**common, **given}))
-    repeated = [name for name, count in Counter(name for name, _ in found).items() if count > 1]
+        pairs.append((one.name, {**common, **given}))
+    repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     for name in repeated:
-        first, *others = (config_key(values) for other, values in found if other == name)
+        first, *others = (config_key(values) for other, values in pairs if other == name)
         equal = "configuration is there more than once: leave one out, or give seeds"
         wrong.append(f"{name}: this {equal if first in others else 'name is used more than once'}")
     if wrong:
         raise InputError(f"{source}: " + "; ".join(dict.fromkeys(wrong)))
-    return [_finished(name, complete(values, schema), finish, source) for name, values in found]
+    return [_finished(name, complete(values, schema), finish, source) for name, values in pairs]
 
 
 def to_entry(entry: Mapping[str, object]) -> Configuration:
     """An entry of a user's list, whose name and workload are further keys."""
     values = {key: value for key, value in entry.items() if key not in COLUMNS}
-    own = entry.get("workload")
+    workload = entry.get("workload")
     return Configuration(
-        str(entry.get("name") or name_of(dict(keyed(values)))), values, "" if own is None else str(own)
+        str(entry.get("name") or name_of(dict(keyed(values)))), values, "" if workload is None else str(workload)
     )
 
 
@@ -202,11 +202,11 @@ def keyed(given: Mapping[str, object]) -> list[tuple[str, object]]:
 
 
 def _values(
-    given: Mapping[str, object], schema: Schema, *, own: bool = True
+    given: Mapping[str, object], schema: Schema, *, by_user: bool = True
 ) -> tuple[dict[str, ConfigValue], list[str]]:
-    """Hyperparameters as configurations have them, and their faults. A user's ``own`` have prefixes and groups."""
-    listed = keyed(given) if own else list(given.items())
-    if own and schema is None:
+    """Hyperparameters as configurations have them, and their faults. Those ``by_user`` have prefixes and groups."""
+    listed = keyed(given) if by_user else list(given.items())
+    if by_user and schema is None:
         listed = [pair for key, value in listed for pair in flat({key: value})]
     values = {key: plain(value) for key, value in listed}
     return values, [*ambiguous([key for key, _ in listed]), *faults(values, schema)]
@@ -221,12 +221,12 @@ def _finished(name: str, values: dict[str, ConfigValue], finish: Finish, source:
 
 def named(rows: Iterable[dict[str, object]], keys: Collection[str] | None = None) -> list[Configuration]:
     """Rows as configurations, called by their values of these keys. Other values that read alike have a number."""
-    found, seen = list[Configuration](), Counter[str]()
+    made, seen = list[Configuration](), Counter[str]()
     for row in rows:
         name = name_of(row if keys is None else {key: row[key] for key in row if key in keys})
         seen[name] += 1
-        found.append(Configuration(name if seen[name] == 1 else f"{name} #{seen[name]}", row))
-    return found
+        made.append(Configuration(name if seen[name] == 1 else f"{name} #{seen[name]}", row))
+    return made
 
 
 def name_of(values: Mapping[str, object]) -> str:
@@ -247,7 +247,7 @@ def complete(values: Mapping[str, object], schema: Schema) -> dict[str, ConfigVa
 
 
 def select(
-    found: Mapping[str, Sequence[Configuration]], *, only: str | None = None, limit: int | None = None
+    by_workload: Mapping[str, Sequence[Configuration]], *, only: str | None = None, limit: int | None = None
 ) -> dict[str, list[Configuration]]:
     """Each workload's configuration named ``only``, or its first ``limit`` ones.
 
@@ -256,10 +256,11 @@ def select(
     if limit is not None and limit < 1:
         raise ParameterError("limit", limit, "must be at least 1")
     selected = {
-        workload: [made for made in listed if only in (None, made.name)][:limit] for workload, listed in found.items()
+        workload: [made for made in listed if only in (None, made.name)][:limit]
+        for workload, listed in by_workload.items()
     }
     if not any(selected.values()):
-        names = dict.fromkeys(made.name for listed in found.values() for made in listed)
+        names = dict.fromkeys(made.name for listed in by_workload.values() for made in listed)
         raise InputError(f"no configuration is called {only!r}: choose one of {', '.join(names)}")
     return {workload: listed for workload, listed in selected.items() if listed}
 
@@ -299,11 +300,11 @@ def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
 
 def ambiguous(keys: Sequence[object]) -> list[str]:
     """The faults of keys that cannot stand side by side in one configuration. A dot in a key names a group."""
-    texts, found = [key for key in keys if isinstance(key, str)], list[str]()
-    found += [f"{key!r:.60}: a hyperparameter's name is a text" for key in keys if not isinstance(key, str)]
-    found += [f"{key}: it is there twice, as a dot names a group" for key in texts if texts.count(key) > 1]
+    texts, problems = [key for key in keys if isinstance(key, str)], list[str]()
+    problems += [f"{key!r:.60}: a hyperparameter's name is a text" for key in keys if not isinstance(key, str)]
+    problems += [f"{key}: it is there twice, as a dot names a group" for key in texts if texts.count(key) > 1]
     inner = {key: next((other for other in texts if other.startswith(f"{key}.")), None) for key in texts}
-    return found + [
+    return problems + [
         f"{key}: it is a value and, with {other}, a group: rename one of them"
         for key, other in inner.items()
         if other

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeGuard, get_args
 
 from tuner.trial import LARGEST_NUMBER, ConfigValue, Objects
-from tuner.values import categories, label, plain, value_key
+from tuner.values import categories, is_number, label, plain, value_key
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -76,8 +76,8 @@ class Domain:
     @cached_property
     def categories(self) -> tuple[ConfigValue, ...]:
         """What Optuna has in the place of each value of a choice."""
-        found = categories(self.values)
-        return tuple(found[value_key(value)] for value in self.values)
+        by_key = categories(self.values)
+        return tuple(by_key[value_key(value)] for value in self.values)
 
     @property
     def _in_steps(self) -> bool:
@@ -122,14 +122,14 @@ class Domain:
         """A value that the user gave as this domain has it; empty if it is outside."""
         value = plain(value)
         if self.kind == "choice":
-            same = [known for known in self.values if value_key(known) == value_key(value)]
-            return tuple((same or [known for known in self.values if known == value])[:1])
+            same = [choice for choice in self.values if value_key(choice) == value_key(value)]
+            return tuple((same or [choice for choice in self.values if choice == value])[:1])
         low, high = self.ends
-        if not is_number(value, self.kind in WHOLE) or not low <= value <= high:
+        if not is_recordable(value, self.kind in WHOLE) or not low <= value <= high:
             return ()
         typed = int(value) if self.kind in WHOLE else float(value)
-        found = self.nearest(typed)
-        return (found,) if math.isclose(found, typed, rel_tol=1e-9, abs_tol=1e-12) else ()
+        nearest = self.nearest(typed)
+        return (nearest,) if math.isclose(nearest, typed, rel_tol=1e-9, abs_tol=1e-12) else ()
 
     def _place(self, value: ConfigValue) -> int:
         """After how many steps the nearest value is."""
@@ -145,7 +145,7 @@ class Domain:
 def _same(value: ConfigValue, among: Sequence[ConfigValue], others: Sequence[ConfigValue]) -> ConfigValue:
     """What others have in the place of a value; the value itself if it is not there."""
     same = value_key(value)
-    return next((other for known, other in zip(among, others, strict=True) if value_key(known) == same), value)
+    return next((other for one, other in zip(among, others, strict=True) if value_key(one) == same), value)
 
 
 Space = Mapping[str, Domain]  # by key; a key stands behind those that its conditions name
@@ -189,11 +189,9 @@ def exact(number: float) -> Fraction:
     return Fraction(str(number))
 
 
-def is_number(value: object, whole: bool = False) -> TypeGuard[float]:
+def is_recordable(value: object, whole: bool = False) -> TypeGuard[float]:
     """Whether it is a number that records can have, and a whole one if that is asked for."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
-        return False
-    return not whole or value == int(value)
+    return is_number(value) and abs(value) <= LARGEST_NUMBER and (not whole or value == int(value))
 
 
 def flat(values: Mapping[str, object], group: str = "") -> Iterator[tuple[str, object]]:

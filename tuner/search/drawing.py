@@ -77,11 +77,11 @@ class Draws(Searcher):
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
         """Skips a point that was suggested before."""
-        own: Values = {}
+        applied: Values = {}
         for key, domain in self._space.items():
-            if key in values and domain.applies(own):
-                own[key] = values[key]
-        self._known.add(config_key(own))
+            if key in values and domain.applies(applied):
+                applied[key] = values[key]
+        self._known.add(config_key(applied))
 
 
 def check_number(space: Space, number: int, source: str, points: Sequence[object]) -> int:

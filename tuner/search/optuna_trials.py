@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler, BruteForceSampler, GPSampler, RandomSampler
@@ -65,12 +64,12 @@ class OptunaTrials(Searcher):
         The sampler is asked again. So it comes to the same state, wherever it keeps that. If it suggests other values
         than then, the trial gets those that it had, and a new sampler goes on after that.
         """
-        sampler, known = self.study.sampler, in_optuna(self._space, values)
+        sampler, params = self.study.sampler, in_optuna(self._space, values)
         fits = isinstance(sampler, GPSampler)  # it would fit a model for values that are known
         self.study.sampler = RandomSampler() if fits else sampler
-        asked = self._asked(trial_id, known)
+        suggestion = self._asked(trial_id, params)
         self.study.sampler = sampler
-        if in_optuna(self._space, asked).items() <= known.items():
+        if in_optuna(self._space, suggestion).items() <= params.items():
             return
         if not (fits or self._ends):
             name, goes_on = type(sampler).__name__, "it is told what was tried, and goes on with another seed"
@@ -79,7 +78,7 @@ class OptunaTrials(Searcher):
         number, storage = self._trials[trial_id]._trial_id, self.study._storage
         frozen = storage.get_trial(number)
         frozen.params, frozen.distributions = {}, {}
-        storage.set_trial_system_attr(number, "fixed_params", known)  # as ``study.enqueue_trial`` does
+        storage.set_trial_system_attr(number, "fixed_params", params)  # as ``study.enqueue_trial`` does
         self._trials[trial_id] = optuna.Trial(self.study, number)
         suggested(self._trials[trial_id], self._space, self._widest)
 
@@ -118,15 +117,15 @@ class OptunaTrials(Searcher):
         else:
             self.study.tell(trial, state=STATES.get(state, TrialState.FAIL))
 
-    def _asked(self, trial_id: str, known: Mapping[str, ConfigValue] | None = None) -> Mapping[str, ConfigValue]:
+    def _asked(self, trial_id: str, params: Mapping[str, ConfigValue] | None = None) -> Mapping[str, ConfigValue]:
         point = in_optuna(self._space, self._points[0]) if self._points else {}
-        if point and (known is None or point.items() <= known.items()):
+        if point and (params is None or point.items() <= params.items()):
             self.study.enqueue_trial(point)
             self._points.pop(0)
         trial = self._trials[trial_id] = self.study.ask()
         return suggested(trial, self._space, self._widest)
 
-    def _frozen(self, trial: optuna.Trial) -> Any:
+    def _frozen(self, trial: optuna.Trial) -> FrozenTrial:
         return self.study._storage.get_trial(trial._trial_id)
 
 

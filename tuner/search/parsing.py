@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, one_line
 from tuner.machine.safe_files import regular
@@ -72,21 +72,21 @@ def _read_numbers(node: Node, name: object = "") -> None:
         node.tag = FLOAT
 
 
-def _values(node: Node, known: dict[int, float]) -> float:
+def _values(node: Node, counts: dict[int, float]) -> float:
     """The number of values that a node stands for, with its aliases; infinite where it holds itself.
 
     ``known`` has those of nodes by their ids. A key that is there twice raises a ValueError.
     """
-    if id(node) not in known:
-        known[id(node)] = math.inf
-        inner: Sequence[Any] = node.value if isinstance(node.value, list) else ()
+    if id(node) not in counts:
+        counts[id(node)] = math.inf
+        inner = node.value if isinstance(node.value, list) else []
         if inner and isinstance(inner[0], tuple):
             _check_unique(
                 [(key.tag, key.value) for key, _ in inner if key.tag != MERGE and isinstance(key.value, str)]
             )
             inner = [part for pair in inner for part in pair]
-        known[id(node)] = 1 + sum(_values(part, known) for part in inner)
-    return known[id(node)]
+        counts[id(node)] = 1 + sum(_values(part, counts) for part in inner)
+    return counts[id(node)]
 
 
 def _mapping(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:

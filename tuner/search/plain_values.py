@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from types import LambdaType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.errors import InputError
 from tuner.search.configurations import Configs
 from tuner.search.domains import KINDS, is_group
+from tuner.trial import ConfigValue
 from tuner.values import label
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def plain_space(space: object) -> object:
     return {key: _plain(str(key), value) for key, value in space.items()}
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: ConfigValue) -> ConfigValue:
     """A number or a text of numpy as Python's; anything else as it is, a tensor with a single number too."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 

@@ -19,11 +19,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 from tuner.errors import InputError, did_you_mean
 from tuner.search.configurations import Schema, ambiguous, faults, keyed, to_entry
-from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, exact, flat, is_group, is_number
+from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, exact, flat, is_group, is_recordable
 from tuner.trial import AUTO, Configuration, ConfigValue, Objects
 from tuner.values import Label, encode, has_objects, label, parse, plain, value_key
 
@@ -59,20 +59,20 @@ def parse_space(given: object, schema: Schema, source: str) -> dict[str, Domain]
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{source}: 'space' must be a mapping from hyperparameter to a value or a range")
     entries = list(_entries(given))
-    found = ambiguous([key for key, _ in entries])
+    problems = ambiguous([key for key, _ in entries])
     forms, space = {key: _Form.of(value) for key, value in entries}, {}
     for key, form in forms.items():
         wrong = _wrong(key, form, schema)
-        found += wrong
+        problems += wrong
         if not wrong:
             space[key] = _domain(form, None if schema is None else type(schema[key].default))
-    if not found:
+    if not problems:
         for key, form in forms.items():
             conditions, wrong = _conditions(key, form.condition, space)
             space[key] = replace(space[key], conditions=conditions)
-            found += wrong
-    if found:
-        raise InputError(f"{source}: " + "; ".join(dict.fromkeys(found)))
+            problems += wrong
+    if problems:
+        raise InputError(f"{source}: " + "; ".join(dict.fromkeys(problems)))
     return _ordered(space, source)
 
 
@@ -95,13 +95,15 @@ def parse_points(given: object, space: Space, source: str) -> list[dict[str, Con
             if not (taken := space[key].taken(value)):
                 raise InputError(f"{where}: {key} = {value!r} is outside the space ({space[key]})")
             point[key] = taken[0]
-        known: dict[str, ConfigValue] = {}
+        before: dict[str, ConfigValue] = {}
         for key, domain in space.items():
-            if key in point and not domain.applies(known):
-                needs = [f"{name} = {' or '.join(map(label, own))}" for name, own in domain.conditions.items()]
+            if key in point and not domain.applies(before):
+                needs = [
+                    f"{name} = {' or '.join(map(label, allowed))}" for name, allowed in domain.conditions.items()
+                ]
                 raise InputError(f"{where}: {key} needs {' and '.join(needs)}: give that as well, or leave {key} out")
-            if key in point or (domain.is_constant and domain.applies(known)):
-                known[key] = point.get(key, domain.values[0])
+            if key in point or (domain.is_constant and domain.applies(before)):
+                before[key] = point.get(key, domain.values[0])
         if point in points:
             raise InputError(f"{where}: it is the same as point {points.index(point) + 1}")
         points.append(point)
@@ -115,11 +117,13 @@ def listed_objects(listed: Iterable[Mapping[str, object] | Configuration], sourc
     """
     columns: dict[str, list[object]] = {}
     for entry in listed:
-        own = entry.values.items() if isinstance(entry, Configuration) else flat(dict(keyed(to_entry(entry).values)))
-        for key, value in own:
+        pairs = (
+            entry.values.items() if isinstance(entry, Configuration) else flat(dict(keyed(to_entry(entry).values)))
+        )
+        for key, value in pairs:
             columns.setdefault(key, []).append(value)
-    if found := [f"{key}: {fault}" for key, values in columns.items() if (fault := _same_labels(values))]:
-        raise InputError(f"{source}: " + "; ".join(found))
+    if problems := [f"{key}: {fault}" for key, values in columns.items() if (fault := _same_labels(values))]:
+        raise InputError(f"{source}: " + "; ".join(problems))
     return {key: _objects(values) for key, values in columns.items()}
 
 
@@ -131,8 +135,8 @@ def flat_keys(given: Mapping[str, object]) -> list[str]:
 def merged(source: str, *spaces: Mapping[str, object]) -> dict[str, object]:
     """Spaces as one; of a key in several of them the last one counts. One that is twice in one is refused."""
     for space in spaces:
-        if found := ambiguous([key for key, _ in _entries(space)]):
-            raise InputError(f"{source}: " + "; ".join(dict.fromkeys(found)))
+        if problems := ambiguous([key for key, _ in _entries(space)]):
+            raise InputError(f"{source}: " + "; ".join(dict.fromkeys(problems)))
     return {key: value for space in spaces for key, value in _entries(space)}
 
 
@@ -203,7 +207,7 @@ def _of_another_tool(value: object) -> str:
     named = [WORDS[word] for name in (*TYPES, "type") if (word := str(given.get(name)).lower()) in WORDS]
     log, step = True in (given.get("log"), given.get("log_scale")), given.get(STEP, given.get("q"))
     for ends in map(str.split, ENDS):
-        if all(is_number(parse(str(given.get(end)))) for end in ends):
+        if all(is_recordable(parse(str(given.get(end)))) for end in ends):
             return _ours([*named, "range"][0], [*(given[end] for end in ends), step], log=log)
     for name, kind in LISTS.items():
         if isinstance(listed := given.get(name), (list, tuple)):
@@ -213,10 +217,10 @@ def _of_another_tool(value: object) -> str:
 
 def _of_call(text: str) -> str:
     """The same of a text such as ``uniform(0, 1)`` or ``uniform[0:1]``."""
-    text = BRACKETS.sub(lambda found: f"{found[1] or 'interval'}({found[2].replace(':', ',')})", text)
-    if not (found := CALL.fullmatch(text)):
+    text = BRACKETS.sub(lambda match: f"{match[1] or 'interval'}({match[2].replace(':', ',')})", text)
+    if not (match := CALL.fullmatch(text)):
         return ""
-    dotted, name, inner = (part.lower() for part in found.groups())
+    dotted, name, inner = (part.lower() for part in match.groups())
     kinds = [WORDS[word] for word in (f"{dotted}()", f"{name}()", name) if word in WORDS]
     parts = [part.rpartition("=")[2].strip() for part in re.split("[(),]", inner)]
     log = bool({"true", "log", "'log-uniform'"} & set(parts))
@@ -227,7 +231,7 @@ def _ours(kind: str, values: Sequence[object] = (), *, log: bool = False) -> str
     """How our files write choices, or a range with two ends and a step; without values where they are not known."""
     if kind in ("", "choice"):
         return f"{{choice: {label(list(values)) if kind and values else '[...]'}}}"
-    numbers = [number for value in values if is_number(number := parse(str(value)))]
+    numbers = [number for value in values if is_recordable(number := parse(str(value)))]
     whole = kind != "uniform" and all(isinstance(end, int) for end in numbers[:2])
     linear, logarithmic = ("int", "logint") if whole else ("uniform", "loguniform")
     kinds = [kind.rstrip("<")] if kind != "range" else [linear] if numbers[2:] else [linear, logarithmic]
@@ -256,8 +260,8 @@ def _located(given: Mapping[str, object], keys: Collection[str], group: str = ""
             yield key, value
 
 
-def _unknown(key: str, known: Collection[str]) -> str:
-    hint = did_you_mean(key, known, f"known are {', '.join(known)}" if known else "there is no other key")
+def _unknown(key: str, keys: Collection[str]) -> str:
+    hint = did_you_mean(key, keys, f"known are {', '.join(keys)}" if keys else "there is no other key")
     return f"unknown key {key!r} ({hint})"
 
 
@@ -268,28 +272,28 @@ def _conditions(key: str, given: object, space: Space) -> tuple[dict[str, tuple[
     if not isinstance(given, Mapping) or not given:
         rule = "expected a mapping from another key to a value or a list of them"
         return {}, [f"{key}: {CONDITION}: {given!r}: {rule}"]
-    conditions, found = {}, []
+    conditions, problems = {}, []
     for other, value in _located(given, space):
         if other == key or other not in space:
-            others = [known for known in space if known != key]
+            others = [name for name in space if name != key]
             why = "it is the key itself" if other == key else _unknown(other, others)
-            found.append(f"{key}: {CONDITION}: {why}")
+            problems.append(f"{key}: {CONDITION}: {why}")
             continue
         domain = space[other]
         alone = domain.taken(value) or not isinstance(value, (list, tuple))
-        asked = [value] if alone else list(value)  # type: ignore[call-overload]
-        taken = [domain.taken(wanted) for wanted in asked]
+        listed = [value] if alone else list(value)  # type: ignore[call-overload]
+        taken = [domain.taken(wanted) for wanted in listed]
         if domain.count == float("inf"):
-            found.append(f"{key}: {CONDITION}: {other} is a range of numbers: give it a step or {{choice: [...]}}")
-        found += [
+            problems.append(f"{key}: {CONDITION}: {other} is a range of numbers: give it a step or {{choice: [...]}}")
+        problems += [
             f"{key}: {CONDITION}: {other} = {wanted!r} is outside the space ({domain})"
-            for wanted, value in zip(asked, taken, strict=True)
+            for wanted, value in zip(listed, taken, strict=True)
             if not value
         ]
-        if not asked:
-            found.append(f"{key}: {CONDITION}: {other}: the list is empty")
+        if not listed:
+            problems.append(f"{key}: {CONDITION}: {other}: the list is empty")
         conditions[other] = tuple(value for values in taken for value in values)
-    return conditions, found
+    return conditions, problems
 
 
 def _ordered(space: Space, source: str) -> dict[str, Domain]:
@@ -310,13 +314,13 @@ def _wrong(key: str, form: _Form, schema: Schema) -> list[str]:
     if schema is not None and key not in schema:
         return faults({key: None}, schema)
     kind, values = form.kind, form.values
-    is_ours = isinstance(form.given, Mapping) and any(known in form.given for known in KINDS)
+    is_ours = isinstance(form.given, Mapping) and any(name in form.given for name in KINDS)
     if not is_ours and (ours := _of_another_tool(form.given)):
         shown = f"{form.given!r:.60}"
         return [f"{key}: {shown} is how another tool writes it: give {ours}, or as a value {{choice: [{shown}]}}"]
     if kind not in KINDS:
         shown = f"{kind!r} is no kind of domain" if kind else f"{form.given!r} is no domain"
-        remedy = f"give a value or one of {', '.join(f'{{{known}: [...]}}' for known in KINDS)}"
+        remedy = f"give a value or one of {', '.join(f'{{{name}: [...]}}' for name in KINDS)}"
         return [f"{key}: {shown}: {did_you_mean(kind, KINDS, remedy)}"]
     if form.unknown:
         hint = did_you_mean(form.unknown[0], (STEP, CONDITION), "leave it out")
@@ -328,13 +332,13 @@ def _wrong(key: str, form: _Form, schema: Schema) -> list[str]:
         return [f"{key}: {kind} has no condition, as all combinations are tried: give {{choice: [...]}}"]
     if kind in ("choice", CROSSED):
         fault = "a step belongs to a range" if form.step is not None else "" if schema else _same_labels(values)
-        found = [f"{key}: {fault}"] if fault else []
+        problems = [f"{key}: {fault}"] if fault else []
     else:
         problem = _wrong_range(kind, values, default) or _wrong_step(kind, values, form.step)
-        found = [f"{key}: {kind} {list(values)!r} {problem}"] if problem else []
-    found += [fault for value in values for fault in faults({key: value}, schema)] if not found else []
+        problems = [f"{key}: {kind} {list(values)!r} {problem}"] if problem else []
+    problems += [fault for value in values for fault in faults({key: value}, schema)] if not problems else []
     several = f": for each of them give {{choice: {form.given!r}}}" if isinstance(form.given, list) else ""
-    return [f"{fault}{several}" for fault in found]
+    return [f"{fault}{several}" for fault in problems]
 
 
 def _wrong_range(kind: str, ends: Sequence[object], default: ConfigValue | None) -> str:
@@ -342,7 +346,7 @@ def _wrong_range(kind: str, ends: Sequence[object], default: ConfigValue | None)
     whole = kind in WHOLE
     if isinstance(default, str):
         return "is a range, but the hyperparameter is text: give {choice: [...]}"
-    numbers = [end for end in ends if is_number(end, whole)]
+    numbers = [end for end in ends if is_recordable(end, whole)]
     if not len(ends) == len(numbers) == 2:
         return f"must be two {'whole numbers' if whole else 'numbers'}, its ends"
     if isinstance(default, int) and not whole:
@@ -357,7 +361,7 @@ def _wrong_range(kind: str, ends: Sequence[object], default: ConfigValue | None)
 def _wrong_step(kind: str, ends: Sequence[object], step: object) -> str:
     low, high = (end for end in ends if isinstance(end, (int, float)))
     length = exact(high) - exact(low)
-    if step is None or (is_number(step, kind in WHOLE) and length / MOST_STEPS <= exact(step) <= length):
+    if step is None or (is_recordable(step, kind in WHOLE) and length / MOST_STEPS <= exact(step) <= length):
         return ""
     return f"has step {step!r}: give {'a whole number' if kind in WHOLE else 'a number'} above 0, within its range"
 
@@ -373,13 +377,13 @@ def _same_labels(values: Sequence[object]) -> str:
     return ""
 
 
-def _domain(form: _Form, own: type[int] | type[float] | type[str] | None) -> Domain:
+def _domain(form: _Form, number_type: type[int] | type[float] | type[str] | None) -> Domain:
     """The domain of a form without faults. ``own`` is the hyperparameter's type if that is known."""
     assert isinstance(form.values, (list, tuple))
     assert form.step is None or isinstance(form.step, (int, float))
     kind = cast("Kind", "choice" if form.kind == CROSSED else form.kind)
-    values = tuple(_typed(value, form.kind, own) for value in form.values)
-    objects = {} if own else _objects(form.values)
+    values = tuple(_typed(value, form.kind, number_type) for value in form.values)
+    objects = {} if number_type else _objects(form.values)
     return Domain(kind, values, form.step, objects=objects, crossed=form.kind == CROSSED)
 
 
@@ -390,10 +394,10 @@ def _objects(values: Iterable[object]) -> dict[str, object]:
     return old | {value_key(value): value for value in marked if has_objects(encode(value))}
 
 
-def _typed(value: Any, kind: str, own: type[int] | type[float] | type[str] | None) -> ConfigValue:
+def _typed(value: ConfigValue, kind: str, as_type: type[int] | type[float] | type[str] | None) -> ConfigValue:
     """A value as in configurations; the ends of a range of whole numbers stay whole."""
     if kind in WHOLE:
         return int(value)
-    if own is None:
+    if as_type is None:
         return plain(value)
-    return AUTO if value == AUTO else own(value)
+    return AUTO if value == AUTO else as_type(value)

@@ -16,8 +16,7 @@ from tuner.errors import InputError, option
 from tuner.estimation.service import memory_key
 from tuner.search.domains import Space
 from tuner.search.drawing import draws
-from tuner.search.mutations import mutated
-from tuner.search.optuna_names import PBT, make_population
+from tuner.search.optuna_names import PBT, make_population, mutated
 from tuner.spec.listed import to_configuration
 from tuner.study.planning import Estimates, estimate_requests
 from tuner.study.sources import Listed, fitting, following
