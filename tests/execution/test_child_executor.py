@@ -23,7 +23,6 @@ import tuner
 from tests.support.processes import end_soon
 from tests.support.ray_trials import until
 from tuner.decisions.plan import make_plan
-from tuner.execution.child import ChildDied, outcome_of_death
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import ram_device
@@ -105,12 +104,11 @@ def test_a_process_that_ends_by_itself_is_told_and_leaves_no_copy_of_the_data(tm
     ("number", "kills", "status"), [(9, 1, "out_of_memory"), (9, 0, "failed"), (11, 1, "failed")]
 )
 def test_a_process_that_a_signal_has_killed_is_a_lost_worker_whatever_for(
-    number: int, kills: int, status: str, monkeypatch: pytest.MonkeyPatch
+    number: int, kills: int, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.execution.child.oom_kills", lambda: kills)
-    trial = Trial("t001", "toy", "one", {}, seed=0)
-    placement = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, GB, 1)
-    ended = outcome_of_death(ChildDied("it was killed", number), placement, None, time.monotonic(), kills=0)
+    counts = iter((0, kills))
+    monkeypatch.setattr("tuner.execution.child.oom_kills", lambda: next(counts))
+    ended = outcome(begun(lambda config: os.kill(os.getpid(), number), tmp_path))
     assert (ended.status, ended.lost) == (status, "worker")
 
 

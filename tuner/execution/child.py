@@ -1,33 +1,43 @@
-"""A process for trials that is started without Ray: messages go through pipes.
+"""Processes for one trial after another: a ``Worker``, and the ``Child`` that it or the study starts without Ray.
 
-It has one pipe for placements, and each trial has another for its events and answers.
+Messages to and from a ``Child`` go through pipes: one for placements, and one of each trial for events and answers.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import send_handle
 from pathlib import Path
 from pickle import dumps, loads
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
+from tuner.execution.mapped_arrays import pack, unpack
 from tuner.execution.nodes import oom_kills
-from tuner.execution.worker import TrialOptions, WeightsLost, WorkerEvent
+from tuner.execution.worker import WORKER, TrialOptions, WeightsLost, WorkerEvent, run_trial, torch_device
 from tuner.execution.worker_failures import at_cap, lost_outcome
 from tuner.machine.caps import thread_variables, worker_environment
+from tuner.machine.devices import pin
 from tuner.machine.holders import status
-from tuner.machine.logs import open_log
-from tuner.machine.processes import end_tree, exit_text, time_made
+from tuner.machine.logs import open_log, output_in
+from tuner.machine.peak import PeakMeter
+from tuner.machine.processes import end_tree, exit_text, own_process, time_made
+from tuner.training.program import deliver, warm_up_program
 from tuner.trial import Began, Device, EpochReport, Outcome, Placement
+from tuner.workloads.pickling import received
+from tuner.workloads.program import Program
+from tuner.workloads.task import Tasks
 
 END_SECONDS = 5.0  # for a process that is asked to end
 SEARCH_PATH = "PYTHONPATH"
@@ -45,12 +55,20 @@ class ProcessEnd:
     error: str = ""
 
 
-class ChildDied(Exception):
-    """The process has ended without an outcome, as the text says; ``signal`` is what ended it, 0 for none."""
+@dataclass
+class _Run:
+    """A trial of a ``Child``."""
 
-    def __init__(self, text: str, signal: int = 0) -> None:
-        super().__init__(text)
-        self.signal = signal
+    placement: Placement
+    log: Path | None  # the file with its output
+    own_bytes: int
+    reused: bool  # whether another trial ran in the same process before
+    kills: int  # ``oom_kills`` before it
+    started: float  # by the monotonic clock
+    began: Began | None = None  # its process
+    report: EpochReport | None = None  # the last one
+    end: ProcessEnd | None = None
+    completed: bool = False
 
 
 class Child:
@@ -90,11 +108,10 @@ class Child:
             **variables,
             SEARCH_PATH: os.pathsep.join([root, *searched]),
         }
-        self._first = device, threads, options
+        self._first, self._fresh = (device, threads, options), options.fresh
         self._log = log or Path(os.devnull)
         self._trial: Connection[bytes, bytes] | None = None  # of the last trial
-        self._began: Began | None = None  # the process of that trial
-        self._ended: ProcessEnd | None = None  # how that has ended
+        self._run: _Run | None = None
         self._start()
 
     def _start(self) -> None:
@@ -113,15 +130,20 @@ class Child:
         self._created = time_made(self._process.pid)
         self._send(self._connection, (self._inherited, list(sys.path), *self._first))
 
-    def run(self, placement: Placement) -> None:
-        """Starts a trial once the last one's process has ended; ``receive`` returns its events."""
+    def run(self, placement: Placement, log: Path | None = None, own_bytes: int = 0) -> None:
+        """Starts a trial once the last one's process has ended; ``receive`` returns its events.
+
+        ``log`` is the file with its output. ``own_bytes`` are what this process takes of its share.
+        """
+        reused = self._run is not None and not self._fresh
         if self._trial is not None and self._end_of_trial().spent:
             self.end()
             self._start()
-        (self._trial, its), self._ended = Pipe(), None
-        self._began = None
-        with its, suppress(OSError, RuntimeError):  # ``receive`` raises that the process has ended
-            self._send(self._connection, placement)
+            reused = False
+        self._run = _Run(placement, log, own_bytes, reused, oom_kills(), time.monotonic())
+        self._trial, its = Pipe()
+        with its, suppress(OSError, RuntimeError):  # ``receive`` says that the process has ended
+            self._send(self._connection, replace(placement, limit_bytes=placement.limit_bytes - own_bytes))
             send_handle(self._connection, its.fileno(), self._process.pid)
 
     def answer(self, trial_id: str, answer: object) -> None:
@@ -130,34 +152,76 @@ class Child:
             self._send(self._trial, (trial_id, answer))
 
     def receive(self, timeout_seconds: float | None = None) -> WorkerEvent | None:
-        """The next event; None if there is none within this time.
-
-        Raises:
-            ChildDied: the trial's process has ended.
-        """
-        assert self._trial is not None
-        ready = wait((self._trial, self._connection), timeout_seconds)
+        """The trial's next event; None if there is none in this time. The ``Outcome`` comes whatever happens."""
+        assert self._trial is not None and self._run is not None
+        ready, run = wait((self._trial, self._connection), timeout_seconds), self._run
         if not ready:
             return None
         with suppress(EOFError, OSError):  # the process has ended, or closed its output
             if self._trial in ready or self._trial.poll():
-                event = cast("WorkerEvent", loads(self._trial.recv_bytes()))  # noqa: S301  # from our own process
-                self._began = event if isinstance(event, Began) else self._began
-                return event
+                return self._heard(cast("WorkerEvent", loads(self._trial.recv_bytes())))  # noqa: S301  # our own
+        if run.completed:
+            return WeightsLost("the worker ended before it sent them")
         end = self._end_of_trial()
         failed = f"could not begin: {end.error}" if end.error else exit_text(end.code)
-        raise ChildDied(f"the trial's process {failed}", max(0, -end.code))
+        where = (
+            f": its output is in {run.log.name}" if run.log and run.log.exists() and run.log.stat().st_size else ""
+        )
+        outcome = self.lost(f"the trial's process {failed}{where}", max(0, -end.code))
+        if run.reused and run.report is None and outcome.status == "failed":
+            return replace(outcome, lost="worker")  # an earlier trial may have broken the process
+        return outcome
+
+    def _heard(self, event: WorkerEvent) -> WorkerEvent:
+        """An event of the trial's process, with what this process takes beside it."""
+        run = self._run
+        assert run is not None
+        if isinstance(event, Began):
+            run.began = event
+        elif isinstance(event, EpochReport):
+            event = run.report = replace(event, memory_bytes=_more(event.memory_bytes, run.own_bytes))
+        elif isinstance(event, Outcome):
+            run.completed = event.status == "completed"
+            return replace(event, placement=run.placement, peak_bytes=_more(event.peak_bytes, run.own_bytes))
+        return event
+
+    @property
+    def seconds_to_begin(self) -> float:
+        """How long the trial has not begun; 0 once it has."""
+        assert self._run is not None
+        return 0.0 if self._run.began else time.monotonic() - self._run.started
+
+    def lost(self, error: str, number: int = 0) -> Outcome:
+        """The outcome of a trial whose process has ended without one, by the signal of this number unless it is 0.
+
+        As after the loss of a Ray worker, a signal may have had nothing to do with the trial.
+        """
+        run = self._run
+        assert run is not None
+        placement, report = run.placement, run.report
+        killed = number == signal.SIGKILL and oom_kills() > run.kills
+        return lost_outcome(
+            placement,
+            report,
+            run.started,
+            "out_of_memory" if killed or at_cap(placement, report) else "failed",
+            "the kernel killed it, as the machine ran out of memory" if killed else error,
+            lost="worker" if number else "",
+            peak_bytes=report.memory_bytes if report else None,
+            host_peak_bytes=report.host_peak_bytes if report else None,
+            short_of="RAM" if killed and placement.device.kind == "cuda" else "",
+        )
 
     def _end_of_trial(self) -> ProcessEnd:
         """Waits for the end of the trial's process."""
-        if self._ended is None:
+        assert self._run is not None and self._trial is not None
+        if self._run.end is None:
             try:
-                self._ended = cast("ProcessEnd", loads(self._connection.recv_bytes()))  # noqa: S301
+                self._run.end = cast("ProcessEnd", loads(self._connection.recv_bytes()))  # noqa: S301
             except (EOFError, OSError):
-                self._ended = ProcessEnd(self._process.wait(), spent=True)
-            assert self._trial is not None
+                self._run.end = ProcessEnd(self._process.wait(), spent=True)
             self._trial.close()
-        return self._ended
+        return self._run.end
 
     def end(self) -> None:
         """Ends the process with its descendants."""
@@ -184,8 +248,8 @@ class Child:
         self.close()
 
     def _kill(self) -> None:
-        if self._began is not None and self._ended is None:  # the group of the trial, too
-            end_tree(self._began.pid, self._began.created, self._began.leads)
+        if self._run and self._run.began and self._run.end is None:  # the group of the trial, too
+            end_tree(self._run.began.pid, self._run.began.created, self._run.began.leads)
         end_tree(self._process.pid, self._created, leads=True)
 
     def _send(self, connection: Connection[bytes, bytes], message: object) -> None:
@@ -199,50 +263,94 @@ def run_in(child: Child, placement: Placement, log: Path | None) -> Iterator[Wor
     This process's own memory counts as a part of the trial's, without files that both map. ``log`` is the file with
     the trial's output.
     """
-    own = status().get("RssAnon", 0) if placement.device.kind == "cpu" else 0
-    started, kills = time.monotonic(), oom_kills()
-    report: EpochReport | None = None
-    completed = False
-    try:
-        child.run(replace(placement, limit_bytes=placement.limit_bytes - own))
-        while True:
-            event = child.receive()
-            if isinstance(event, EpochReport):
-                event = report = replace(event, memory_bytes=_more(event.memory_bytes, own))
-            elif isinstance(event, Outcome):
-                event = replace(event, placement=placement, peak_bytes=_more(event.peak_bytes, own), reusable=True)
-            if event is not None:
-                yield event
-            completed = completed or (isinstance(event, Outcome) and event.status == "completed")
-            if isinstance(event, (bytes, WeightsLost)) or (isinstance(event, Outcome) and not completed):
+    child.run(placement, log, status().get("RssAnon", 0) if placement.device.kind == "cpu" else 0)
+    while True:
+        event = child.receive()
+        if isinstance(event, Outcome):
+            yield replace(event, reusable=True)
+            if event.status != "completed":
                 return
-    except ChildDied as died:
-        if completed:
-            return  # without its weights
-        where = f": its output is in {log.name}" if log else ""
-        yield replace(outcome_of_death(died, placement, report, started, kills, where), reusable=True)
-
-
-def outcome_of_death(
-    died: ChildDied, placement: Placement, report: EpochReport | None, started: float, kills: int, where: str = ""
-) -> Outcome:
-    """The outcome of a trial whose process has ended without a word; ``kills`` is ``oom_kills`` before the trial.
-
-    As after the loss of a Ray worker, a signal may have had nothing to do with the trial.
-    """
-    killed = died.signal == signal.SIGKILL and oom_kills() > kills
-    return lost_outcome(
-        placement,
-        report,
-        started,
-        "out_of_memory" if killed or at_cap(placement, report) else "failed",
-        "the kernel killed it, as the machine ran out of memory" if killed else f"{died}{where}",
-        lost="worker" if died.signal else "",
-        peak_bytes=report.memory_bytes if report else None,
-        host_peak_bytes=report.host_peak_bytes if report else None,
-        short_of="RAM" if killed and placement.device.kind == "cuda" else "",
-    )
+        elif event is not None:
+            yield event
+        if isinstance(event, (bytes, WeightsLost)):
+            return
 
 
 def _more(size: int | None, own: int) -> int | None:
     return None if size is None else size + own
+
+
+class Worker:
+    """A warm process for one trial after another on ``device``: it trains them, or has a ``Child`` that does."""
+
+    remark = ""  # for the rows of its trials
+
+    def __init__(
+        self,
+        tasks: Tasks | Path | tuple[Any, ...],
+        device: Device,
+        threads: int,
+        options: TrialOptions,
+        *,
+        forks: bool = False,
+        beside: tuple[str, ...] = (),
+    ) -> None:
+        """Prepares the process for trials of all tasks, whose data workers share.
+
+        ``forks`` says that this is a ``Child``, and its trials forks of it. So it warms up by a single thread.
+        ``beside`` are the GPUs of other ranks, which a process for one trial sees, too, as under ``torchrun``.
+        """
+        self._options, self._beside = options, beside
+        self.device = device
+        os.environ.update(thread_variables(threads))
+        self._child: Child | None = None
+        tasks = received(*tasks) if isinstance(tasks, tuple) else tasks
+        if options.fresh and not forks:
+            file = tasks.open("rb") if isinstance(tasks, Path) else pack(tasks)
+            self._child = Child(file, device, threads, options, {}, options.log(WORKER))
+            return
+        if isinstance(tasks, Path):
+            with tasks.open("rb") as file:
+                self._tasks: Tasks = unpack(file.fileno())
+        else:
+            self._tasks = tasks
+        self._meter = self.prepare(device, 1 if forks else threads)
+        gc.freeze()  # so that a garbage collection skips torch's objects: 2 ms instead of 100
+
+    def prepare(self, device: Device, threads: int) -> PeakMeter:
+        """Pins the process to its device and warms it up there.
+
+        A benchmark with simulated GPUs replaces this method, and sets ``device`` to the real one.
+        """
+        pin(device, self._beside)  # Ray may have chosen another GPU
+        tasks = list(self._tasks.values())
+        if any(isinstance(task.workload, Program) for task in tasks):
+            return PeakMeter(device, partial(warm_up_program, torch_device(device), threads, tasks))
+        from tuner.training.rehearsal import warm_up
+
+        return PeakMeter(device, partial(warm_up, torch_device(device), threads, tasks))
+
+    def run(self, placement: Placement) -> Iterator[WorkerEvent]:
+        """Streams a trial's events, first ``Began``. The trial's output goes to its log.
+
+        The study keeps that file short, and removes it at the end if it is empty.
+        """
+        placed, log = replace(placement, device=self.device), self._options.log(placement.log)
+        if self._child is not None:
+            yield from run_in(self._child, placed, log)
+            return
+        trial = placed.trial
+        with output_in(log):
+            yield Began(trial.trial_id, *own_process())
+            try:
+                yield from run_trial(self._tasks[trial.workload], placed, self._meter, self._options, self.remark)
+            except (SystemExit, KeyboardInterrupt):  # which no trial should raise
+                traceback.print_exc()
+                raise
+
+    def answer(self, trial_id: str, answer: object) -> None:
+        """Answers the question of a running trial. It is called in another thread than the trial's."""
+        (self._child.answer if self._child else deliver)(trial_id, answer)
+
+    def ping(self) -> None:
+        """Returns if the process is alive."""

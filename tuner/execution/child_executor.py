@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner.decisions.plan import Plan
-from tuner.execution.child import Child, ChildDied, outcome_of_death
+from tuner.execution.child import Child
 from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent
 from tuner.execution.mapped_arrays import pack
-from tuner.execution.nodes import oom_kills
-from tuner.execution.worker import WORKER, WorkerEvent, weights_of
+from tuner.execution.worker import WORKER, weights_of
 from tuner.machine.logs import shorten
 from tuner.trial import Began, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
@@ -25,10 +24,7 @@ class ChildExecutor(Executor):
         super().__init__(**options)
         self._queue: deque[Placement] = deque()
         self._child: Child | None = None
-        self._running: Placement | None = None
-        self._started = 0.0  # the start of the running trial, by the monotonic clock
-        self._began = False  # whether its user's code has begun
-        self._report: EpochReport | None = None
+        self._running = ""  # the id of the running trial
         self._ended_early: list[ExecutorEvent] = []  # for the next poll
 
     def open(self, tasks: Tasks, plan: Plan, checkpoints: Path | None) -> None:
@@ -46,30 +42,19 @@ class ChildExecutor(Executor):
         if self._ended_early:
             events, self._ended_early = self._ended_early, []
             return events
-        if self._running is None:
-            if not self._queue:
-                time.sleep(timeout_seconds)
-                return []
-            self._start(self._queue.popleft())
-        assert self._child is not None and self._running is not None
-        for name in (self._running.trial.trial_id, WORKER):
+        if not (self._running or self._queue):
+            time.sleep(timeout_seconds)
+            return []
+        child = self._child if self._running and self._child else self._start(self._queue.popleft())
+        for name in (self._running, WORKER):
             shorten(self._options.log(name))
-        try:
-            event = self._child.receive(timeout_seconds)
-        except ChildDied as died:
-            return self._lost(died)
-        if isinstance(event, EpochReport):
-            self._report = event
-            return [(event, bytes)]
-        self._began = self._began or isinstance(event, Began)
-        if isinstance(event, (Began, Question)):
+        event = child.receive(timeout_seconds)
+        if isinstance(event, (Began, EpochReport, Question)):
             return [(event, bytes)]
         if isinstance(event, Outcome):
-            return self._ended(event)
-        if not self._began and time.monotonic() - self._started > START_SECONDS:
-            self._child.kill()
-            self._child = None
-            return self._lost(ChildDied(f"the trial's process did not start within {START_SECONDS} s"))
+            return self._ended(event, child)
+        if child.seconds_to_begin > START_SECONDS:
+            return [(self._kill(child, f"the trial's process did not start within {START_SECONDS} s"), bytes)]
         return []
 
     def answer(self, trial_id: str, answer: object) -> None:
@@ -79,14 +64,8 @@ class ChildExecutor(Executor):
 
     def end(self, trial_id: str, error: str) -> None:
         """Ends the process that runs the trial."""
-        if self._running is None or self._running.trial.trial_id != trial_id:
-            return
-        assert self._child is not None
-        self._child.kill()
-        self._child = None
-        stalled = outcome_of_death(ChildDied(error), self._running, self._report, self._started, self._kills)
-        self._running = None
-        self._ended_early = [(replace(stalled, status="stalled"), bytes)]
+        if self._child and self._running == trial_id:
+            self._ended_early = [(replace(self._kill(self._child, error), status="stalled", lost=""), bytes)]
 
     def close(self) -> None:
         """Ends the process."""
@@ -94,45 +73,30 @@ class ChildExecutor(Executor):
         self._drop()
         super().close()
 
-    def _start(self, placement: Placement) -> None:
+    def _start(self, placement: Placement) -> Child:
         """Starts a trial, a retry in a new process."""
         if placement.trial.attempt > 1 and not self._options.fresh:
             self._drop()
-        self._reused = self._child is not None and not self._options.fresh
         if self._child is None:
             packed, log = pack(self._tasks), self._options.log(WORKER)
             self._child = Child(packed, placement.device, self._threads, self._options, self._allocator, log)
-        self._running, self._began, self._report, self._kills = placement, False, None, oom_kills()
-        self._started = time.monotonic()
-        self._child.run(placement)
+        self._running = placement.trial.trial_id
+        self._child.run(placement, self._options.log(self._running))
+        return self._child
 
-    def _ended(self, outcome: Outcome) -> list[ExecutorEvent]:
-        assert self._child is not None
-        self._running = None
+    def _ended(self, outcome: Outcome, child: Child) -> list[ExecutorEvent]:
+        self._running = ""
         self._stop_requests.forget_prune(outcome.trial.trial_id)
-        weights: WorkerEvent | None = None
-        if outcome.status == "completed":
-            try:
-                weights = self._child.receive()
-            except ChildDied:
-                self._drop()
+        weights = child.receive() if outcome.status == "completed" else None
         if not (outcome.reusable or self._options.fresh):
             self._drop()
         return [(outcome, lambda: weights_of(weights))]
 
-    def _lost(self, died: ChildDied) -> list[ExecutorEvent]:
-        """The outcome of a trial whose process has ended."""
-        assert self._running is not None
-        log = self._options.log(self._running.trial.trial_id)
-        where = f": its output is in {log.name}" if log and log.exists() and log.stat().st_size else ""
-        outcome = outcome_of_death(died, self._running, self._report, self._started, self._kills, where)
-        hung = self._child is None
-        if hung or (self._reused and self._report is None and outcome.status == "failed"):
-            outcome = replace(outcome, lost="worker")  # an earlier trial may have broken the process
-        self._running = None
-        if not self._options.fresh:
-            self._drop()
-        return [(outcome, bytes)]
+    def _kill(self, child: Child, error: str) -> Outcome:
+        """Kills the process and its trial. An earlier one may have broken it, or the machine."""
+        child.kill()
+        self._child, self._running = None, ""
+        return replace(child.lost(error), lost="worker")
 
     def _drop(self) -> None:
         if self._child is not None:

@@ -26,8 +26,7 @@ from pickle import dumps, loads
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tuner.errors import one_line
-from tuner.execution.actor import Worker
-from tuner.execution.child import ProcessEnd
+from tuner.execution.child import ProcessEnd, Worker
 from tuner.execution.mapped_arrays import unpack
 from tuner.execution.worker import TrialOptions
 from tuner.machine.processes import end_descendants, end_with_parent

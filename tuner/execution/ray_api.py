@@ -34,7 +34,7 @@ class Remote(Protocol[T_co]):
 
 
 class WorkerHandle(Protocol):
-    """A Ray actor of ``tuner.execution.actor.Worker``."""
+    """A Ray actor of ``tuner.execution.child.Worker``."""
 
     run: Remote[Iterator[ObjectRef]]
     answer: Remote[ObjectRef]

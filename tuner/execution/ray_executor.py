@@ -14,7 +14,7 @@ from tuner.decisions.events import DeviceLost
 from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
 from tuner.errors import ExecutionError, InputError
-from tuner.execution.actor import Worker as Worker
+from tuner.execution.child import Worker as Worker
 from tuner.execution.cluster import RayConnection, StartedRay, local_ray
 from tuner.execution.cluster_discovery import join_cluster
 from tuner.execution.executor import START_SECONDS, DevicesFound, Executor, ExecutorEvent, Happening, Weights
