@@ -19,7 +19,7 @@ from tuner.decisions.retry import Retrying
 from tuner.estimation.feedback import StudyFeedback
 from tuner.records import study_folder
 from tuner.search import optuna_trials
-from tuner.study import population, prepare, resume, sources
+from tuner.study import needs, population, prepare, resume
 from tuner.study.population import Population
 from tuner.study.sampled import Sampled
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
@@ -179,7 +179,7 @@ def a_recall_before_the_telling(patch: Patch) -> None:
 
 
 def a_constraint_that_is_not_looked_at(patch: Patch) -> None:
-    patch.setattr(sources, "unwanted", lambda *_: "")
+    patch.setattr(needs, "unwanted", lambda *_: "")
 
 
 def a_search_that_counts_wrongly(patch: Patch) -> None:

@@ -21,6 +21,7 @@ from tuner.spec.settings import Settings
 from tuner.spec.spelling import program
 from tuner.spec.study_spec import StudySpec
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, share_of, size_batches
+from tuner.study.needs import Needs
 from tuner.study.planning import to_trials
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
@@ -48,7 +49,7 @@ def choice(*listed: dict[str, Any], workload: Workload | None = None) -> Selecti
 
 def sized(*choices: Selection, devices: tuple[Device, ...] = (RAM,), **options: Any) -> SizedTrials:
     settings = packed_uniformly(Settings(**{**ESTIMATED, **options}))
-    return size_batches(load_tasks(choices), to_trials(choices, settings), devices, settings)
+    return size_batches(Needs(load_tasks(choices), devices, settings), to_trials(choices, settings))
 
 
 def device(size_gb: float, cores: int = 0) -> Device:
@@ -84,7 +85,7 @@ def test_the_share_is_the_smallest_devices_budget_over_its_workers(
     devices: list[Device], largest_gb: float, options: dict[str, Any], share_gb: float, bound: str
 ) -> None:
     settings = Settings(**{**ESTIMATED, **options})
-    share = share_of(devices, int(largest_gb * GB), 4, settings)
+    share = share_of(Needs({}, devices, settings), int(largest_gb * GB), 4)
     assert share.size_bytes == pytest.approx(share_gb * GB, abs=4)
     assert share.bound == bound
 

@@ -24,7 +24,8 @@ from tuner.reporting.plan_text import plan_text
 from tuner.spec.settings import Settings
 from tuner.spec.stored_options import from_stored, functions_of, to_stored, with_own
 from tuner.spec.study_spec import StudySpec
-from tuner.study.planning import check_estimate, estimate_requests, plan_requests
+from tuner.study.needs import Needs
+from tuner.study.planning import check_estimate, plan_requests
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import GB, MB, Config, Configuration, Device, Trial
@@ -54,7 +55,7 @@ def trials(count: int = 3) -> list[Trial]:
 
 def estimated(settings: Settings) -> Any:
     tasks = {"train": TrainingTask(function(), None)}
-    return estimate_requests(tasks, trials(), [CPU], settings)
+    return Needs(tasks, [CPU], settings).of(trials())
 
 
 def build(config: Config) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], torch.Tensor]]:
@@ -73,9 +74,8 @@ def test_the_first_trials_of_a_function_share_the_device_equally() -> None:
 def test_the_plan_says_that_footprints_are_learned_given_or_traced() -> None:
     said = []
     for settings in (Settings(), Settings(memory_gb=2.5), Settings(estimate=build)):
-        tasks = {"train": TrainingTask(function(), None)}
-        requests = estimate_requests(tasks, trials(), [CPU], settings).requests
-        plan, served = plan_requests(tasks, requests, [CPU], settings)
+        needs = Needs({"train": TrainingTask(function(), None)}, [CPU], settings)
+        plan, served = plan_requests(needs, needs.of(trials()).requests)
         said.append(next(line for line in plan_text(plan, served, "").splitlines() if "footprint" in line))
     assert "footprint  not known yet: the first trials get " in said[0]
     assert said[0].endswith(" GB each; their peaks tell what others need")

@@ -10,36 +10,35 @@ from tuner.decisions.events import DeviceLost, Opened, Planned
 from tuner.decisions.plan import host_need_bytes, make_plan, need_bytes
 from tuner.decisions.state import State, apply
 from tuner.errors import InputError, spelled
-from tuner.estimation.calibration import Sample
 from tuner.estimation.overheads import WORKER_BYTES
+from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.reporting.plan_text import plan_text, time_lines
 from tuner.search.configurations import complete
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, estimate_requests, limits_of, plan_more, plan_requests, with_host_needs
+from tuner.study.needs import Needs
+from tuner.study.planning import plan_more, plan_requests
 from tuner.study.ranks import check_place
-from tuner.study.sampled import fitting, infeasible_text
 from tuner.trial import AUTO, GB, NODES, RANKS, Device, History, MemoryEstimate, Request, Trial
 from tuner.workloads.function import Function
 from tuner.workloads.task import TrainingTask
 
 
-def estimates(trial_id: str) -> Estimates:
-    guess = MemoryEstimate("traced", activation_bytes=1)
-    request = Request(Trial(trial_id, "toy", trial_id, {}, 0), guess, 1)
-    return Estimates((request,), {trial_id: guess}, {"toy": (Sample(1, 2, 3),)})
+def toy(device: Device, settings: Settings) -> Needs:
+    return Needs({"toy": TrainingTask(Toy(), None)}, [device], settings)
 
 
-def test_estimates_of_further_trials_leave_those_before_as_they_were() -> None:
-    first, more = estimates("t1"), estimates("t2")
-    both = first.with_more(more)
-    assert [request.trial.trial_id for request in both.requests] == list(both.raw) == ["t1", "t2"]
-    assert both.known == first.known
-    assert first == estimates("t1")
-
-
-def test_estimates_cannot_be_changed() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        estimates("t1").requests = ()  # type: ignore[misc]
+def test_trials_that_take_the_same_memory_are_estimated_once(
+    gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimated, real = list[int](), EstimationService.estimate_all
+    monkeypatch.setattr(EstimationService, "estimate_all", lambda *a: estimated.append(len(a[2])) or real(*a))
+    needs = toy(gpu_16gb, Settings())
+    first, other = (
+        Trial(name, "toy", name, complete({"lr": lr}, Toy().schema), 0) for name, lr in (("a", 0.1), ("b", 0.2))
+    )
+    both = [needs.of([trial]).requests[0] for trial in (first, other)]
+    assert both[1] == dataclasses.replace(both[0], trial=other)
+    assert sum(estimated) == 1
 
 
 def test_devices_that_join_are_planned_for_the_trials_that_fit_there(gpu_16gb: Device) -> None:
@@ -79,7 +78,7 @@ def test_auto_takes_as_few_ranks_as_have_the_memory(gpu_16gb: Device, gb: int, r
     devices = [dataclasses.replace(one, index=index, uuid=f"u{index}") for index in range(4)]
     trial = Trial("t1", "batched", "large", complete({"batch_size": 100_000, RANKS: AUTO}, Batched().schema), 0)
     settings = Settings(auto_memory=True, gpu_memory_buffer_gb=0)
-    (request,) = estimate_requests({"batched": TrainingTask(Batched(), None)}, [trial], devices, settings).requests
+    (request,) = Needs({"batched": TrainingTask(Batched(), None)}, devices, settings).of([trial]).requests
     assert request.trial.ranks == ranks
 
 
@@ -94,16 +93,16 @@ def cached(gb: float, cached_gb: float) -> Request:
 def test_a_trial_that_fits_only_without_what_is_cached_has_a_whole_device_and_the_plan_says_so(
     gpu_16gb: Device,
 ) -> None:
-    tasks, settings = {"toy": TrainingTask(Toy(), None)}, Settings(auto_memory=True)
-    plan, (served,) = plan_requests(tasks, [cached(15, 2)], [gpu_16gb], settings)
+    needs = toy(gpu_16gb, Settings(auto_memory=True))
+    plan, (served,) = plan_requests(needs, [cached(15, 2)])
     assert served.need_bytes == plan.budgets[0] == 14 * GB
     said = plan_text(plan, [served], "data")
     assert "1 of them would take up to 15.00 GB, which no device has for trials; with a whole one" in said
     assert "they run in 13.00 GB, as the allocator then gives back what it caches" in said
-    plan, roomy = plan_requests(tasks, [cached(12, 2)], [gpu_16gb], settings)
+    plan, roomy = plan_requests(needs, [cached(12, 2)])
     assert "gives back" not in plan_text(plan, roomy, "data")
     with pytest.raises(InputError, match=r"wide: a trial needs 16\.50 GB"):
-        plan_requests(tasks, [cached(15, 0.5)], [gpu_16gb], settings)
+        plan_requests(needs, [cached(15, 0.5)])
 
 
 @pytest.mark.parametrize(("packing", "fits"), [("uniform", 7), ("per-trial", 3)])
@@ -114,18 +113,17 @@ def test_a_resumed_study_gives_no_trial_more_because_another_ran_out_of_memory(
     first = dataclasses.replace(first, estimate=dataclasses.replace(first.estimate, margin=0.0), need_bytes=2 * GB)
     grown = dataclasses.replace(first, need_bytes=4 * GB, history=History(out_of_memory=1))
     settings = Settings(auto_memory=True, packing=packing)
-    plan, served = plan_requests({"toy": TrainingTask(Toy(), None)}, [first, grown], [gpu_16gb], settings)
+    plan, served = plan_requests(toy(gpu_16gb, settings), [first, grown])
     assert (plan.fits, [request.need_bytes for request in served]) == ((fits,), [2 * GB, 4 * GB])
 
 
 def test_a_plan_says_which_cores_are_busy_with_other_work(gpu_16gb: Device) -> None:
-    tasks, settings = {"toy": TrainingTask(Toy(), None)}, Settings(auto_memory=True)
     for idle, said in (
         (3, "3 threads each; bounded by number of trials; 13 of 16 cores busy with other work"),
         (16, "trials"),
     ):
         device = dataclasses.replace(gpu_16gb, idle_cores=idle)
-        plan, served = plan_requests(tasks, [cached(12, 2)], [device], settings)
+        plan, served = plan_requests(toy(device, Settings(auto_memory=True)), [cached(12, 2)])
         *_, workers, time = plan_text(plan, served, "data").splitlines()
         assert workers.endswith(said)
         sooner = "memory_estimation='measured' times a step of each"
@@ -140,18 +138,17 @@ def test_a_configuration_for_which_there_is_no_ram_is_refused_or_left_out(gpu_16
         Request(Trial(name, "toy", name, {}, 0), estimate, GB, host_bytes=host_need_bytes(estimate))
         for name, estimate in estimates.items()
     )
-    settings, tasks = Settings(auto_memory=True), {"toy": TrainingTask(Toy(), None)}
-    limits = limits_of([device], settings)
-    assert fitting([small, huge], limits, tasks, settings) == ([small], [huge])
+    needs = toy(device, Settings(auto_memory=True))
+    assert needs.fitting([small, huge]) == ([small], [huge])
     why = "not run: needs 3.30 GB of RAM, and no machine has more than 2.00 GB for it"
-    assert infeasible_text(huge, limits, settings) == why
+    assert needs.infeasible_text(huge) == why
     with pytest.raises(InputError, match=r"^huge: a trial needs 3\.30 GB of RAM .* or use a machine with more RAM$"):
-        plan_requests(tasks, [small, huge], [device], settings)
+        plan_requests(needs, [small, huge])
     with pytest.raises(InputError, match=r": use a machine with more RAM$"):
         less = dataclasses.replace(device, free_ram_bytes=3 * GB)
-        plan_requests(tasks, [huge], [less], settings.changed(gpu_memory_buffer_gb=0.0))
+        plan_requests(toy(less, needs.settings.changed(gpu_memory_buffer_gb=0.0)), [huge])
     tight = dataclasses.replace(small, estimate=dataclasses.replace(known, host_bytes=2 * GB - 1), host_bytes=3 * GB)
-    plan, (served,) = plan_requests(tasks, [tight], [device], settings)
+    plan, (served,) = plan_requests(needs, [tight])
     assert (plan.workers, served.host_bytes) == (1, 2 * GB), "it may run without its margin"
 
 
@@ -160,33 +157,30 @@ def test_a_guess_of_the_ram_refuses_nothing(gpu_16gb: Device, ram_gb: float) -> 
     device = dataclasses.replace(gpu_16gb, ram_bytes=8 * GB, free_ram_bytes=int(ram_gb * GB))
     guess = MemoryEstimate("traced", host_bytes=30 * GB)
     request = Request(Trial("t1", "toy", "a", {}, 0), guess, GB, host_bytes=host_need_bytes(guess))
-    settings, tasks = Settings(auto_memory=True), {"toy": TrainingTask(Toy(), None)}
-    limits = limits_of([device], settings)
-    assert fitting([request], limits, tasks, settings) == ([request], [])
-    plan, (served,) = plan_requests(tasks, [request], [device], settings)
-    assert (plan.workers, served.host_bytes) == (1, limits.ram_bytes)
+    needs = toy(device, Settings(auto_memory=True))
+    assert needs.fitting([request]) == ([request], [])
+    plan, (served,) = plan_requests(needs, [request])
+    assert (plan.workers, served.host_bytes) == (1, needs.limits.ram_bytes)
 
 
 def test_weights_bound_the_workers_by_ram_only_where_tuners_loop_keeps_them(gpu_16gb: Device) -> None:
     sizes = {"total_bytes": 80 * GB, "free_bytes": 79 * GB, "ram_bytes": 64 * GB, "free_ram_bytes": 58 * GB}
     gpus = [dataclasses.replace(gpu_16gb, index=n, **sizes) for n in range(8)]  # type: ignore[arg-type]
-    settings, large = Settings(), MemoryEstimate("formula", parameter_bytes=14 * GB)
+    large = MemoryEstimate("formula", parameter_bytes=14 * GB, context_bytes=6 * GB)
     for trained, workers in ((Function(print), 8), (Toy(), 1)):
-        tasks = {trained.name: TrainingTask(trained, None)}
-        requests = [Request(Trial(f"t{n}", trained.name, "a", {}, 0), large, 20 * GB) for n in range(8)]
-        found = Estimates(tuple(requests), {request.trial.trial_id: large for request in requests})
-        listed = with_host_needs(found, tasks, gpus, settings).requests
-        assert plan_requests(tasks, listed, gpus, settings)[0].workers == workers
+        needs = Needs({trained.name: TrainingTask(trained, None)}, gpus, Settings())
+        estimate = needs.in_ram(trained.name, EstimatePair(large, large)).calibrated
+        requests = [needs.request(Trial(f"t{n}", trained.name, "a", {}, 0), estimate) for n in range(8)]
+        assert plan_requests(needs, requests)[0].workers == workers
 
 
 def test_what_gpus_trials_take_of_the_ram_is_estimated_also_where_their_memory_is_given(gpu_16gb: Device) -> None:
     trial, tasks = Trial("t1", "toy", "a", {}, 0), {"toy": TrainingTask(Toy(), ["x" * 1000] * 1000)}
-    (on_gpu,) = estimate_requests(tasks, [trial], [gpu_16gb], Settings(memory_gb=2)).requests
+    (on_gpu,) = Needs(tasks, [gpu_16gb], Settings(memory_gb=2)).of([trial]).requests
     assert on_gpu.need_bytes == 2 * GB
     assert on_gpu.host_bytes > 1.1 * WORKER_BYTES
-    (on_cpu,) = estimate_requests(
-        tasks, [trial], [dataclasses.replace(gpu_16gb, kind="cpu")], Settings(memory_gb=2)
-    ).requests
+    cpu = dataclasses.replace(gpu_16gb, kind="cpu")
+    (on_cpu,) = Needs(tasks, [cpu], Settings(memory_gb=2)).of([trial]).requests
     assert on_cpu.host_bytes == 0
 
 

@@ -30,7 +30,7 @@ from tuner.spec.searched import choose_searched
 from tuner.spec.settings import Settings
 from tuner.spec.specify import specify
 from tuner.spec.study_spec import Search, StudySpec
-from tuner.study.planning import Estimates
+from tuner.study.needs import Estimates, Needs
 from tuner.study.pruning import Pruning
 from tuner.study.result import StudyResult
 from tuner.study.sampled import Sampled
@@ -196,7 +196,7 @@ def test_a_search_goes_on_after_a_trial_that_needs_more_than_any_device(gpu_16gb
     )
     settings, tasks = Settings(num_samples=2, model_memory_gb=1), {"toy": TrainingTask(workload, None)}
     request = Request(Trial("t001", "toy", "t001", {"lr": 0.1}, 0), MemoryEstimate("learned"), 40 * GB)
-    sampled = Sampled(tasks, [gpu_16gb], settings, Estimates(), packer, search)
+    sampled = Sampled(Needs(tasks, [gpu_16gb], settings), Estimates(), packer, search)
     engine = Engine(State(), [sampled, packer])
     plan = make_plan([gpu_16gb], [GB], packing="per-trial", buffer_bytes=0)
     for event in (Planned((request,), {}), Opened(plan, (request,)), CapacityObserved(Bounds({}))):
@@ -216,7 +216,7 @@ def test_no_more_is_suggested_before_anything_runs_than_can_run_at_once(
     workload = Toy()
     search = Search(workload, Spy(new_study(make_sampler("tpe")), parse_space(SPACE, workload.schema, "")), {})
     settings, tasks = Settings(num_samples=20, model_memory_gb=1), {"toy": TrainingTask(workload, None)}
-    sampled = Sampled(tasks, [gpu_16gb], settings, Estimates(), Packer(), search)
+    sampled = Sampled(Needs(tasks, [gpu_16gb], settings), Estimates(), Packer(), search)
     engine = Engine(State(), [sampled])
     planned: list[int] = []
     sampled.begin(engine, lambda fit: planned.append(len(fit)) or workers)  # type: ignore[func-returns-value]

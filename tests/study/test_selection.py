@@ -20,7 +20,8 @@ from tuner.spec.listed import choose, chosen_before, parse_data
 from tuner.spec.searched import choose_searched
 from tuner.spec.settings import Settings
 from tuner.spec.stored_options import to_stored
-from tuner.study.planning import estimate_requests, to_trials
+from tuner.study.needs import Needs
+from tuner.study.planning import to_trials
 from tuner.study.repeat import how_to_repeat
 from tuner.trial import Device
 from tuner.workloads.base import BUILT_IN
@@ -310,6 +311,6 @@ def test_mixed_precision_is_refused_on_the_cpu_where_batches_vary(
     for workload, refused in (("toy", False), ("toy-wide", True)):
         choices, _ = given(workload=workload, overrides=("amp=1",), only="x")
         tasks, trials = load_tasks(choices), to_trials(choices, settings)
-        assert estimate_requests(tasks, trials, [gpu_16gb], settings).requests
+        assert Needs(tasks, [gpu_16gb], settings).of(trials).requests
         with pytest.raises(InputError, match="x: amp 1: not on the CPU") if refused else nullcontext():
-            estimate_requests(tasks, trials, [ram_device()], settings)
+            Needs(tasks, [ram_device()], settings).of(trials)

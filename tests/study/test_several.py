@@ -24,7 +24,8 @@ from tuner.records.files import best_name
 from tuner.search.configurations import configurations
 from tuner.spec.settings import Settings
 from tuner.spec.study_spec import StudySpec
-from tuner.study.planning import estimate_requests, to_trials
+from tuner.study.needs import Needs
+from tuner.study.planning import to_trials
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import EpochReport
@@ -160,10 +161,11 @@ def test_epochs_replace_those_of_all_workloads_if_each_allows_them(tmp_path: Pat
 def test_estimates_are_calibrated_by_each_workloads_own_trials(tmp_path: Path) -> None:
     study(tmp_path / "toy", [choice(Toy(), TOY[:1])], auto_memory=True)
     settings = Settings(auto_memory=True)
-    found = estimate_requests(load_tasks(both()), to_trials(both(), settings), [ram_device()], settings)
-    methods = [(request.trial.workload, request.estimate.method) for request in found.requests]
+    needs = Needs(load_tasks(both()), [ram_device()], settings)
+    requests = needs.of(to_trials(both(), settings)).requests
+    methods = [(request.trial.workload, request.estimate.method) for request in requests]
     assert methods == [("toy", "traced, calibrated")] * 2 + [("toy-wide", "traced")] * 2
-    assert {name for name, samples in found.known.items() if samples} == {"toy"}
+    assert {name for name, samples in needs.samples.items() if samples} == {"toy"}
 
 
 def test_a_plan_of_both_has_the_data_and_the_trials_of_both(tmp_path: Path) -> None:

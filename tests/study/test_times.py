@@ -9,7 +9,7 @@ from tests.support.toy import Toy
 from tuner.execution.in_process import InProcessExecutor
 from tuner.records.study_record import PlanRecord, read_study
 from tuner.study.auto_batch import SizedTrials
-from tuner.study.planning import Estimates
+from tuner.study.needs import Estimates
 from tuner.study.prepare import timed_as_before
 from tuner.trial import MemoryEstimate, Request, Trial
 

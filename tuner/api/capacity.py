@@ -4,15 +4,15 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
-from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.plan import Packing, budget_bytes
 from tuner.errors import InputError, ParameterError
-from tuner.estimation.service import memory_key
 from tuner.sizing.target import imagined_gpu
 from tuner.spec.settings import Settings
-from tuner.study.planning import check_amp, estimate_requests, plan_requests, within
+from tuner.study.needs import Needs, check_amp
+from tuner.study.planning import plan_requests
 from tuner.trial import (
     ACCUMULATION,
     CHECKPOINTING,
@@ -93,10 +93,10 @@ def card_sizes(gpu: str | Sequence[float]) -> list[int]:
 
 def capacity(tasks: Tasks, trials: Sequence[Trial], sizes: Sequence[int], settings: Settings) -> Capacity:
     """Plans a study for cards of these sizes. Estimates do not depend on the card, so they are made once."""
-    requests = estimate_requests(tasks, trials, [imagined_gpu(sizes[0])], settings).requests
-    estimated = _Estimated(tasks, settings)
+    needs = Needs(tasks, [imagined_gpu(sizes[0])], settings)
+    requests = needs.of(trials).requests
     return Capacity(
-        cards=tuple(_card(imagined_gpu(size), requests, tasks, settings, estimated) for size in sizes),
+        cards=tuple(_card(imagined_gpu(size), requests, needs) for size in sizes),
         requests=requests,
         data=describe(tasks),
         packing=settings.packing_used,
@@ -104,33 +104,16 @@ def capacity(tasks: Tasks, trials: Sequence[Trial], sizes: Sequence[int], settin
     )
 
 
-class _Estimated:
-    """Estimates changed trials. Each configuration is estimated once for all cards."""
-
-    def __init__(self, tasks: Tasks, settings: Settings) -> None:
-        self.tasks = tasks
-        self._settings = settings
-        self._known: dict[tuple[object, ...], Request] = {}
-
-    def __call__(self, trial: Trial, config: Config, budget: int) -> Request:
-        """The request of the trial with another configuration, as a card with this budget would serve it."""
-        key = (trial.workload, memory_key(config))
-        if key not in self._known:
-            changed = [replace(trial, config=config)]
-            (self._known[key],) = estimate_requests(self.tasks, changed, [imagined_gpu(GB)], self._settings).requests
-        return within(self._known[key], TrialLimits(budget), self.tasks, self._settings)
-
-
-def _card(
-    device: Device, requests: Sequence[Request], tasks: Tasks, settings: Settings, estimated: _Estimated
-) -> Card:
+def _card(device: Device, requests: Sequence[Request], needs: Needs) -> Card:
+    settings = needs.settings
     budget = budget_bytes(device, settings.buffer_bytes)
-    served = [within(request, TrialLimits(budget), tasks, settings) for request in requests]
+    there = Needs(needs.tasks, [device], settings)
+    served = [there.within(request) for request in requests]
     fitting = [request for request in served if request.need_bytes <= budget]
     large = sorted((request for request in served if request.need_bytes > budget), key=lambda r: -r.need_bytes)
     workers = at_least = footprint = 0
     if fitting:
-        plan, _ = plan_requests(tasks, fitting, [device], settings)
+        plan, _ = plan_requests(there, fitting)
         most = min(plan.fits[0], settings.max_workers or plan.fits[0])
         workers, at_least = (most, most) if plan.packing == "uniform" else (plan.workers, plan.guaranteed)
         footprint = plan.footprint_bytes
@@ -142,30 +125,34 @@ def _card(
         footprint_bytes=footprint,
         fitting=len(fitting),
         misfits=tuple(
-            _misfit(request, budget, settings, estimated, settings.estimates_memory and place < SOUGHT)
+            _misfit(request, needs, there, settings.estimates_memory and place < SOUGHT)
             for place, request in enumerate(large)
         ),
     )
 
 
-def _misfit(request: Request, budget: int, settings: Settings, estimated: _Estimated, seek: bool) -> Misfit:
-    trial, task = request.trial, estimated.tasks[request.trial.workload]
+def _misfit(request: Request, needs: Needs, there: Needs, seek: bool) -> Misfit:
+    trial, task = request.trial, needs.tasks[request.trial.workload]
+
+    def need_bytes(config: Config) -> int:
+        """What the trial would be given there with another configuration."""
+        (changed,) = needs.of([replace(trial, config=config)]).requests
+        return there.within(changed).need_bytes
+
     config = None
     if seek:
 
         def fits(config: Config) -> bool:
-            return estimated(trial, config, budget).need_bytes <= budget
+            return need_bytes(config) <= there.limits.device_bytes
 
-        config = cheapest_change(
-            task.workload, trial.config, fits, lambda changed: _allowed(estimated.tasks, trial, changed)
-        )
+        config = cheapest_change(task.workload, trial.config, fits, partial(_allowed, needs.tasks, trial))
     return Misfit(
-        name=title(trial.workload, trial.name, several=len(estimated.tasks) > 1),
+        name=title(trial.workload, trial.name, several=len(needs.tasks) > 1),
         need_bytes=request.need_bytes,
-        card_bytes=request.estimate.least_bytes + settings.buffer_bytes,
+        card_bytes=request.estimate.least_bytes + needs.settings.buffer_bytes,
         sought=seek,
         change=None if config is None else _difference(trial.config, config),
-        changed_need_bytes=None if config is None else estimated(trial, config, budget).need_bytes,
+        changed_need_bytes=None if config is None else need_bytes(config),
     )
 
 

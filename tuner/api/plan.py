@@ -25,7 +25,7 @@ from tuner.spec.searched import check_search, choose_searched, is_up_front, with
 from tuner.spec.settings import Settings
 from tuner.spec.study_spec import StudySpec
 from tuner.study.auto_batch import SizedTrials
-from tuner.study.planning import estimate_requests, plan_requests, to_trials
+from tuner.study.planning import plan_requests, to_trials
 from tuner.study.prepare import Study, load, prepare
 from tuner.study.prerequisites import needed
 from tuner.study.show import left_out
@@ -101,7 +101,7 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
     alike = study.settings.changed(packing="uniform")
     unfit = {request.trial.trial_id for request in study.infeasible}
     fit = [request for request in study.estimates.requests if request.trial.trial_id not in unfit]
-    uniform, _ = plan_requests(tasks, fit, study.devices, alike)
+    uniform, _ = plan_requests(replace(study.needs, settings=alike), fit)
     return Forecast(
         plan=plan,
         requests=requests,
@@ -121,8 +121,7 @@ def _first(study: Study) -> Sequence[Request]:
     """The requests of what is trained before the trials."""
     before = [replace(selection, configurations=needed(selection)) for selection in study.spec.selections]
     trials = to_trials(before, study.settings.changed(seeds=1, epochs=None))
-    estimates = estimate_requests(study.tasks, trials, study.devices, study.settings)
-    return plan_requests(study.tasks, estimates.requests, study.devices, study.settings)[1] if trials else []
+    return plan_requests(study.needs, study.needs.of(trials).requests)[1] if trials else []
 
 
 def with_times(requests: Sequence[Request], rows: Sequence[Attempt]) -> list[Request]:

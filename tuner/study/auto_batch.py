@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 from tuner.decisions.plan import Bound, make_plan, need_bytes
 from tuner.errors import InputError, ParameterError, option, spelled
-from tuner.estimation.service import memory_key
+from tuner.estimation.service import EstimatePair, memory_key
 from tuner.hyperparameters import is_auto, with_batch
 from tuner.sizing.choices import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, estimate_requests, estimation_service, limits_of, with_host_needs
+from tuner.study.needs import Estimates, Needs
 from tuner.study.ranks import check_ranks
-from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, MemoryEstimate, Request, Trial, title
-from tuner.workloads.task import Selection, Tasks, TrainingTask
+from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, MemoryEstimate, Trial, title
+from tuner.workloads.task import Selection
 
 SHOWN = 8  # so many of the batches are told in the plan
 # With on_oom="accumulate" a trial's micro-batch may be halved three times where it is a multiple of this; where that
@@ -72,8 +72,8 @@ class SizedTrials:
     """A study's trials with a number for every batch, and their estimates."""
 
     estimates: Estimates  # of all of them, in their order
-    share: WorkerShare | None  # what each worker has; None where no trial had a batch to be found
-    batches: list[AutoBatch]  # those that were found
+    share: WorkerShare | None = None  # what each worker has; None where no trial had a batch to be found
+    batches: Sequence[AutoBatch] = ()  # those that were found
 
     def by_trial(self) -> dict[str, int]:
         """The batches that were found, by trial id."""
@@ -113,49 +113,37 @@ def refuse_auto(selections: Sequence[Selection]) -> None:
                 )
 
 
-def size_batches(tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], settings: Settings) -> SizedTrials:
+def size_batches(needs: Needs, trials: Sequence[Trial]) -> SizedTrials:
     """Finds every batch that is ``auto``, and estimates all trials.
 
     Raises:
         InputError: not even a batch of one fits the share, there are more micro-batches than samples, or as
-            ``estimate_requests``.
+            ``Needs.of``.
     """
     to_size = [trial for trial in trials if is_auto(trial.config)]
-    for trial in to_size:  # ``estimate_requests`` does it for the others
-        check_ranks(tasks[trial.workload].workload, trial, settings)
-    fixed = [trial for trial in trials if not is_auto(trial.config)]
-    known = estimate_requests(tasks, fixed, devices, settings)
-    if len(fixed) == len(trials):
-        return SizedTrials(known, None, [])
-    largest = max((request.need_bytes for request in known.requests), default=0)
+    for trial in to_size:  # ``Needs.of`` does it for the others
+        check_ranks(needs.tasks[trial.workload].workload, trial, needs.settings)
+    fixed = needs.of([trial for trial in trials if not is_auto(trial.config)])
+    largest = max((request.need_bytes for request in fixed.requests), default=0)
     blank = MemoryEstimate("traced")  # a batch is no part of what a trial takes of its host's RAM
-    rest = Estimates(
-        tuple(Request(trial, blank, 0) for trial in to_size), {trial.trial_id: blank for trial in to_size}
-    )
-    rest = with_host_needs(rest, tasks, devices, settings)
-    host_bytes = max(request.host_bytes for request in (*known.requests, *rest.requests))
-    host_bytes = min(host_bytes, limits_of(devices, settings).ram_bytes)
-    share = share_of(devices, largest, len(trials), settings, host_bytes)
-    batches = _batches(tasks, to_size, devices, share, settings)
-    found = estimate_requests(tasks, [batch.trial for batch in batches], devices, settings)
-    requests = {request.trial.trial_id: request for request in [*known.requests, *found.requests]}
-    ordered = tuple(requests[trial.trial_id] for trial in trials)
-    estimates = replace(known.with_more(found), requests=ordered)
-    return SizedTrials(estimates, share, batches)
+    rest = [needs.request(one, needs.in_ram(one.workload, EstimatePair(blank, blank)).calibrated) for one in to_size]
+    host_bytes = max(request.host_bytes for request in (*fixed.requests, *rest))
+    share = share_of(needs, largest, len(trials), min(host_bytes, needs.limits.ram_bytes))
+    batches = _batches(needs, to_size, share)
+    sized = {batch.trial.trial_id: batch.trial for batch in batches}
+    return SizedTrials(needs.of([sized.get(trial.trial_id, trial) for trial in trials]), share, batches)
 
 
-def share_of(
-    devices: Sequence[Device], largest_bytes: int, trials: int, settings: Settings, host_bytes: int = 0
-) -> WorkerShare:
+def share_of(needs: Needs, largest_bytes: int, trials: int, host_bytes: int = 0) -> WorkerShare:
     """A worker's share: the memory that the user gives every trial, or the least that a plan gives a worker.
 
     It is a plan of trials with the largest footprint of the others, which take ``host_bytes`` of a host's RAM.
     """
+    devices, settings, most = needs.devices, needs.settings, needs.limits.device_bytes
     if not settings.estimates_memory:
         if settings.given_gb is None:
             raise InputError(f"{option('memory_gb')} is a function: a batch size that is auto needs a number")
         return WorkerShare(int(settings.given_gb * GB))
-    most = limits_of(devices, settings).device_bytes
     if not most:  # nothing is free
         return WorkerShare(0, devices[0])
     plan = make_plan(
@@ -171,70 +159,58 @@ def share_of(
     return WorkerShare(budget // workers, device, budget, workers, plan.bound, len(used))
 
 
-def _batches(
-    tasks: Tasks, trials: Sequence[Trial], devices: Sequence[Device], share: WorkerShare, settings: Settings
-) -> list[AutoBatch]:
+def _batches(needs: Needs, trials: Sequence[Trial], share: WorkerShare) -> list[AutoBatch]:
     """The batch of each trial; trials that differ only in values without effect on memory share one search."""
-    known: dict[tuple[object, ...], LargestBatch] = {}
+    largest: dict[tuple[object, ...], LargestBatch] = {}
     batches = []
     for trial in trials:
-        task = tasks[trial.workload]
+        task = needs.tasks[trial.workload]
         same = (trial.workload, trial.config.get(MAX_BATCH), memory_key(trial.config))
-        if same not in known:
-            known[same] = _largest(task, trial, devices, share, settings, several=len(tasks) > 1)
-        micro = known[same]
+        micro = largest[same] = largest.get(same) or _largest(needs, trial, share)
         sized = replace(trial, config=with_batch(trial.config, micro.batch_size * trial.micro_batches))
         bound = MEMORY if micro.beyond_bytes else batch_bound(task, trial.config)[1]
         batches.append(AutoBatch(sized, batch_key(task), micro, bound))
     return batches
 
 
-def _largest(
-    task: TrainingTask,
-    trial: Trial,
-    devices: Sequence[Device],
-    share: WorkerShare,
-    settings: Settings,
-    *,
-    several: bool,
-) -> LargestBatch:
+def _largest(needs: Needs, trial: Trial, share: WorkerShare) -> LargestBatch:
     """The largest batch or micro-batch that fits the share on every kind of device."""
-    kinds = {device.name: device for device in devices}
-    name = title(trial.workload, trial.name, several=several)
+    task, settings = needs.tasks[trial.workload], needs.settings
+    kinds = {device.name: device for device in needs.devices}
+    name = title(trial.workload, trial.name, several=len(needs.tasks) > 1)
     try:
-        found = [
-            Predictor(task, device, estimation_service(settings)).largest(
+        batches = [
+            Predictor(task, device, needs.service).largest(
                 trial.config, share.size_bytes, need_bytes, accumulation=trial.micro_batches
             )[0]
             for device in kinds.values()
         ]
     except DoesNotFit as error:
-        limits = limits_of(devices, settings).device_bytes
-        if settings.skip_too_large and error.need_bytes > limits:  # with one sample it is left out as too large
+        if settings.skip_too_large and error.need_bytes > needs.limits.device_bytes:  # with one sample it is left out
             return LargestBatch(1, error.need_bytes, error.need_bytes, MEMORY)
         one = "a micro-batch of 1" if ACCUMULATION in trial.config else "a batch of 1"
         raise InputError(
             f"{name}: {batch_key(task)} {AUTO}: {one} needs {error.need_bytes / GB:.2f} GB, "
             f"{(error.need_bytes - error.limit_bytes) / GB:.2f} GB more than the share of "
-            f"{error.limit_bytes / GB:.2f} GB: {_remedy(error.need_bytes, devices, share, settings)}"
+            f"{error.limit_bytes / GB:.2f} GB: {_remedy(needs, error.need_bytes, share)}"
         ) from error
     except InputError as error:
         raise InputError(f"{name}: {batch_key(task)} {AUTO}: {error.text}") from error
-    smallest = min(found, key=lambda batch: batch.batch_size)
+    smallest = min(batches, key=lambda batch: batch.batch_size)
     return _halvable(smallest) if settings.on_oom == "accumulate" else smallest
 
 
-def _halvable(found: LargestBatch) -> LargestBatch:
+def _halvable(largest: LargestBatch) -> LargestBatch:
     """A batch that can be halved after it ran out of memory: the same or a little smaller."""
-    size = found.batch_size
-    return replace(found, batch_size=size - size % (HALVED if size >= HALVED**2 else min(2, size)))
+    size = largest.batch_size
+    return replace(largest, batch_size=size - size % (HALVED if size >= HALVED**2 else min(2, size)))
 
 
-def _remedy(need: int, devices: Sequence[Device], share: WorkerShare, settings: Settings) -> str:
+def _remedy(needs: Needs, need_bytes: int, share: WorkerShare) -> str:
     """The remedy for a trial that needs this many bytes."""
-    limits = limits_of(devices, settings).device_bytes
-    if not settings.estimates_memory and need <= limits:
-        return f"give {option(settings.given_by, math.ceil(100 * need / GB) / 100)} or more"
-    if settings.estimates_memory and need <= share.budget_bytes:
-        return f"give {option('max_workers', share.budget_bytes // need * share.devices)}"
+    settings = needs.settings
+    if not settings.estimates_memory and need_bytes <= needs.limits.device_bytes:
+        return f"give {option(settings.given_by, math.ceil(100 * need_bytes / GB) / 100)} or more"
+    if settings.estimates_memory and need_bytes <= share.budget_bytes:
+        return f"give {option('max_workers', share.budget_bytes // need_bytes * share.devices)}"
     return f"lower {option('gpu_memory_buffer_gb')}, use a larger device, or leave this configuration out"

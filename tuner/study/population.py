@@ -13,13 +13,11 @@ from tuner.decisions.events import Decision, Ended, Event, Retried
 from tuner.decisions.policies import Engine
 from tuner.decisions.state import State
 from tuner.errors import InputError, option
-from tuner.estimation.service import memory_key
 from tuner.search.domains import Space
 from tuner.search.drawing import draws
 from tuner.search.optuna_names import PBT, make_population, mutated
 from tuner.spec.listed import to_configuration
-from tuner.study.planning import Estimates, estimate_requests
-from tuner.study.sources import Listed, fitting, following
+from tuner.study.sources import Listed, following
 from tuner.trial import Trial
 from tuner.values import config_key
 from tuner.workloads.task import objectives_of
@@ -43,9 +41,7 @@ class Population(Listed):
     space: Space  # all of its values may change, unless ``scheduler_options`` name some
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         (self._objective,) = objectives_of(self.tasks).values()
-        self._alike: dict[str, Estimates] = {}  # by ``memory_key``
         self._options = make_population(self.settings.scheduler_options)
         self._options.keys(self.space, {})  # says if one is missing
         self._members: dict[int, dict[str, Member]] = {}  # by epochs and trial id
@@ -108,12 +104,12 @@ class Population(Listed):
         """This next attempt of a paused member, with the needs of its values."""
         if config_key(trial.config) == config_key(state.requests[trial.trial_id].trial.config):
             return super().goes_on(state, ended, trial, now)
-        found = self._estimated(trial)
+        found = self.needs.of([trial])
         return Retried(ended, found.requests[0], now, raw=found.raw[trial.trial_id])
 
     def _mutated(self, trial: Trial, random: Random) -> Trial:
         """The trial with changed values: with those that fit, and that go with the checkpoint."""
-        parameters = self._estimated(trial).requests[0].estimate.parameters
+        parameters = self.needs.of([trial]).requests[0].estimate.parameters
         drawn = next(draws(self.space, random.getrandbits(32)))
         (task,) = self.tasks.values()
         for key in self._options.keys(self.space, trial.config):
@@ -121,17 +117,10 @@ class Population(Listed):
             value = mutated(domain, config[key], drawn.get(key, config[key]), self._options.resample, random)
             try:
                 values = to_configuration(task.workload, {**config, key: value}, "member").values
-                (request,) = self._estimated(replace(trial, config=values)).requests
+                (request,) = self.needs.of([replace(trial, config=values)]).requests
             except InputError:  # the values do not go together
                 continue
-            fit, _ = fitting([request], self._limits, self.tasks, self.settings)
+            fit, _ = self.needs.fitting([request])
             if fit and request.estimate.parameters == parameters:  # else no checkpoint would go with it
                 trial = request.trial
         return trial
-
-    def _estimated(self, trial: Trial) -> Estimates:
-        key, name = memory_key(trial.config), trial.trial_id
-        if key not in self._alike:
-            self._alike[key] = estimate_requests(self.tasks, [trial], self.devices, self.settings)
-        (request,), (raw,) = self._alike[key].requests, self._alike[key].raw.values()
-        return Estimates((replace(request, trial=trial),), {name: raw})

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.constraints import STEP, known_figures
 from tuner.decisions.events import Dropped
 from tuner.decisions.packer import Packer
@@ -38,12 +37,13 @@ from tuner.reporting import phases
 from tuner.spec.settings import Settings
 from tuner.spec.study_spec import StudySpec
 from tuner.study.auto_batch import SizedTrials, packed_uniformly, size_batches
-from tuner.study.planning import Estimates, check_estimate, limits_of, plan_requests, to_trials, usable
+from tuner.study.needs import Estimates, Needs, unwanted
+from tuner.study.planning import check_estimate, plan_requests, to_trials, usable
 from tuner.study.population import Population
 from tuner.study.pruning import Pruning
 from tuner.study.resume import check_same, description, events_of, with_batches_of, with_code
 from tuner.study.sampled import Sampled
-from tuner.study.sources import Listed, unwanted
+from tuner.study.sources import Listed
 from tuner.trial import KNOWN, Device, MemoryEstimate, Request, Trial
 from tuner.workloads.task import Tasks, load_tasks, objectives_of, smaller
 
@@ -83,7 +83,7 @@ class Study(Loaded):
     Its ``trials`` are those that are known from the start, or what a search has suggested in earlier processes.
     """
 
-    devices: tuple[Device, ...]  # where trials may run
+    needs: Needs  # what trials need of the devices where they may run
     sized: SizedTrials  # the trials that are known from the start, each with a batch that is a number
     estimates: Estimates  # of these, and of what a search has suggested now, before the first trial
     plan: Plan  # how the trials share the devices
@@ -100,9 +100,9 @@ class Study(Loaded):
         return len(self.requests) + len(unfit) + self.left
 
     @property
-    def limits(self) -> TrialLimits:
-        """The upper bounds of a trial's memory."""
-        return limits_of(self.devices, self.settings)
+    def devices(self) -> Sequence[Device]:
+        """Where trials may run."""
+        return self.needs.devices
 
 
 @dataclass(frozen=True)
@@ -148,15 +148,17 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     A live search suggests its first trials.
     """
     settings, tasks, spec = loaded.settings, loaded.tasks, loaded.spec
-    mine = usable(devices, settings)
-    sized = size_batches(tasks, loaded.trials, mine, settings)
+    needs = Needs(tasks, usable(devices, settings), settings)
+    has_auto = any(is_auto(trial.config) for trial in loaded.trials)
+    sized = size_batches(needs, loaded.trials) if has_auto else SizedTrials(needs.of(loaded.trials))
     if settings.resume:
         sized = timed_as_before(sized, loaded.record.plan.epoch_seconds)
-    steering = _steering(loaded, mine, sized.estimates)
-    source, limits = steering.source, limits_of(mine, settings)
+        needs.remember(sized.estimates)
+    steering = _steering(loaded, needs, sized.estimates)
+    source, limits = steering.source, needs.limits
 
     def planning(fit: Sequence[Request]) -> tuple[Plan, list[Request]]:
-        return plan_requests(tasks, fit, mine, settings, source.expected(len(fit)))
+        return plan_requests(needs, fit, source.expected(len(fit)))
 
     source.begin(steering.engine, lambda fit: planning(fit)[0].workers)
     fit: Sequence[Request] = steering.engine.state.left
@@ -171,7 +173,7 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
         [request.trial for request in sized.estimates.requests],
         loaded.record,
         loaded.attempts,
-        mine,
+        needs,
         sized,
         source.estimates,
         infeasible=infeasible,
@@ -179,7 +181,7 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
         notes=notes,
     )
     if settings.resume:  # by the peaks of its own trials, but none is too large by that
-        corrected = steering.feedback.begin(fit, own_bytes(settings, mine))
+        corrected = steering.feedback.begin(fit, own_bytes(settings, needs.devices))
         fit = [
             _bounded(now, *map(max, limits.of(was.trial.shape), (was.need_bytes, was.host_bytes)))
             for was, now in zip(fit, sorted(corrected, key=lambda one: one.trial.trial_id), strict=True)
@@ -194,15 +196,14 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
             raise InputError(
                 f"{option('constraints')}: no trial keeps all: of {len(infeasible)}, the smallest: {why}"
             )
-        plan_requests(tasks, [smallest], mine, settings)  # says why it does not fit
+        plan_requests(needs, [smallest])  # says why it does not fit
     shown = [limits.bound(request) for request in sized.estimates.requests]
-    return planned(plan=plan_requests(tasks, shown, mine, settings)[0]), steering
+    return planned(plan=plan_requests(needs, shown)[0]), steering
 
 
-def _source(loaded: Loaded, devices: Sequence[Device], estimates: Estimates, packer: Packer) -> Listed:
+def _source(loaded: Loaded, needs: Needs, estimates: Estimates, packer: Packer) -> Listed:
     """Where the trials come from, of which these are known."""
-    spec = loaded.spec
-    common = (loaded.tasks, devices, spec.settings, estimates, packer)
+    spec, common = loaded.spec, (needs, estimates, packer)
     if spec.search is None:
         return Listed(*common) if spec.population is None else Population(*common, spec.population)
     if not spec.search.searcher.asked_by_objectives:
@@ -212,18 +213,18 @@ def _source(loaded: Loaded, devices: Sequence[Device], estimates: Estimates, pac
     return UsersOptunaStudy(*common, spec.search)
 
 
-def _steering(loaded: Loaded, devices: Sequence[Device], estimates: Estimates) -> Steering:
+def _steering(loaded: Loaded, needs: Needs, estimates: Estimates) -> Steering:
     """The study's policies, after they have heard what an earlier process did."""
     settings, tasks = loaded.settings, loaded.tasks
-    feedback = StudyFeedback({}, estimates.known, need_bytes, estimates.known_in_ram, host_need_bytes)
+    feedback = StudyFeedback({}, needs.samples, need_bytes, needs.samples_in_ram, host_need_bytes)
     retrying = Retrying(settings.retry_policy, partial(smaller, tasks), settings.seed)
     packer = Packer()
-    source = _source(loaded, devices, estimates, packer)
+    source = _source(loaded, needs, estimates, packer)
     pruning = Pruning(objectives_of(tasks), settings, source.searcher)
     stopping = StudyStopping(objectives_of(tasks), settings.limits)
-    concurrency, limits = ConcurrencyTuner(on=settings.adaptive_workers), limits_of(devices, settings)
+    concurrency = ConcurrencyTuner(on=settings.adaptive_workers)
     policies: list[Policy] = [retrying, stopping, source, feedback, pruning, concurrency, packer]
-    engine = Engine(State(limits), policies)
+    engine = Engine(State(needs.limits), policies)
     if planned := source.planned():
         engine.take(planned)
     order = 0

@@ -18,7 +18,6 @@ from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.console import print_text
 from tuner.reporting.result_tables import best_text
 from tuner.reporting.texts import count_text
-from tuner.study.planning import estimation_service
 from tuner.trial import RANKS, SUCCESSFUL, MemoryEstimate
 from tuner.workloads.program import Program, given_values
 
@@ -182,7 +181,7 @@ def learn_from(result: StudyResult, study: Study, console: Console) -> None:
         alone = not shrunk(row.config) and row.config.get(RANKS, 1) == 1
         if raw and row.status == "completed" and row.device in names and alone:
             ended.setdefault((row.workload, names[row.device]), []).append((raw, row))
-    service = estimation_service(study.settings)
+    service = study.needs.service
     try:
         for (workload, device), trials in ended.items():
             task = study.tasks[workload]

@@ -16,8 +16,9 @@ from tuner.search.drawing import MAX_REJECTED_DRAWS
 from tuner.spec.listed import to_configuration
 from tuner.spec.searched import fewer
 from tuner.spec.study_spec import Search
-from tuner.study.planning import Estimates, estimate_requests, to_trials
-from tuner.study.sources import Listed, dropped, fitting, unwanted
+from tuner.study.needs import Estimates, unwanted
+from tuner.study.planning import to_trials
+from tuner.study.sources import Listed
 from tuner.trial import ConfigValue, MemoryEstimate, Request, Trial
 from tuner.workloads.protocols import check, prerequisites
 from tuner.workloads.task import Selection
@@ -37,11 +38,9 @@ class Sampled(Listed):
     search: Search
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.searcher = self.search.searcher
         self._requests: list[Request] = []  # of all trials so far
         self._raw: dict[str, MemoryEstimate] = {}  # theirs
-        self._alike: dict[str, Request] = {}  # the first of each ``memory_key``
         self._fault = ""  # why the last suggestion could not be used; empty if it could
         self._infeasible = 0  # suggestions that break a constraint
         self._refused: dict[str, str] = {}  # why there is no estimate, by ``memory_key``
@@ -90,7 +89,6 @@ class Sampled(Listed):
             self._raw |= event.raw
             for request in event.requests:
                 self._infeasible += bool(unwanted(request, self.settings))
-                self._alike.setdefault(memory_key(request.trial.config), request)
             self._new = event.requests[-1].trial.trial_id if state.plan and event.requests else ""
             self._least = min([self._least, *(request.need_bytes for request in event.requests)])
         elif isinstance(event, Opened):
@@ -105,8 +103,8 @@ class Sampled(Listed):
         if state.plan is None or state.stopping or state.bounds is not None:
             return None
         request = state.waiting.get(self._new)
-        if request and fitting([request], self._limits, self.tasks, self.settings)[1]:
-            return dropped(request, self._limits, self.settings)
+        if request and self.needs.fitting([request])[1]:
+            return self.needs.dropped(request)
         least = min(self._least, state.limits.device_bytes)  # a trial that needs more gets a whole device
         if state.waiting or self._rests or self.packer.room_bytes < max(1, least):
             return None
@@ -122,7 +120,7 @@ class Sampled(Listed):
             key = memory_key(trial.config)
             if key not in self._refused:
                 try:
-                    found = self._estimated(trial)
+                    found = self.needs.of([trial])
                 except InputError as error:
                     self._refused[key] = str(error)
                 else:
@@ -147,11 +145,11 @@ class Sampled(Listed):
             isinstance(policy, StudyStopping) and policy.decide(engine.state, 0.0) for policy in engine.policies
         )
         while True:
-            fit, infeasible = fitting(engine.state.left, self._limits, self.tasks, self.settings)
+            fit, infeasible = self.needs.fitting(engine.state.left)
             most = min(self.search.first, workers(fit)) if fit else 1
             decided: Planned | Dropped | None = None
             if infeasible:
-                decided = dropped(infeasible[0], self._limits, self.settings)
+                decided = self.needs.dropped(infeasible[0])
             elif not (over or self._rests) and len(fit) < most:
                 decided = self.suggest()
             if decided is None:
@@ -204,11 +202,3 @@ class Sampled(Listed):
         self._fault = reason
         self._unusable.append(self._asked)
         self.search.searcher.tell(trial_id, "unfit")
-
-    def _estimated(self, trial: Trial) -> Estimates:
-        """What a trial will need; one that takes the same memory as an earlier one needs what that one does."""
-        if earlier := self._alike.get(memory_key(trial.config)):
-            raw = self._raw[earlier.trial.trial_id]
-            return Estimates((replace(earlier, trial=trial),), {trial.trial_id: raw})
-        task = self.tasks[trial.workload]
-        return estimate_requests({trial.workload: task}, [trial], self.devices, self.settings)

@@ -30,7 +30,6 @@ from tuner.study.executors import processes_line
 from tuner.study.prepare import Study
 from tuner.study.repeat import how_to_repeat
 from tuner.study.result import StudyResult
-from tuner.study.sources import infeasible_text
 from tuner.study.study_json import doubt
 from tuner.trial import Request, Status, title
 from tuner.workloads.task import describe
@@ -72,7 +71,7 @@ def show_plan(console: Console, study: Study) -> None:
 def left_out(study: Study) -> list[str]:
     """A line for each trial that fits no device or breaks a constraint."""
     names = _names(study, study.infeasible)
-    reasons = [infeasible_text(request, study.limits, study.settings) for request in study.infeasible]
+    reasons = [study.needs.infeasible_text(request) for request in study.infeasible]
     return [labelled("left out", f"{name}: {reason}") for name, reason in zip(names, reasons, strict=True)]
 
 

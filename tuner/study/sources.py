@@ -11,8 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from tuner.decisions.capacity import TrialLimits
-from tuner.decisions.constraints import broken, known_figures
 from tuner.decisions.events import Decision, Dropped, Ended, Event, Planned, Retried
 from tuner.decisions.packer import Packer
 from tuner.decisions.policies import Engine, goes_on
@@ -20,8 +18,8 @@ from tuner.decisions.state import State
 from tuner.records.study_record import Scale, Suggestion
 from tuner.search.searchers import Searcher
 from tuner.spec.settings import Settings
-from tuner.study.planning import Estimates, limits_of, within
-from tuner.trial import GB, Device, Outcome, Question, Request, Status, Trial
+from tuner.study.needs import Estimates, Needs
+from tuner.trial import Outcome, Question, Request, Trial
 from tuner.workloads.task import Tasks
 
 
@@ -45,9 +43,7 @@ class Listed:
     It is one of the study's policies, and decides nothing.
     """
 
-    tasks: Tasks
-    devices: Sequence[Device]
-    settings: Settings
+    needs: Needs
     listed: Estimates  # of the trials that the study begins with, or has begun with
     packer: Packer
     begun: list[Planned | Dropped] = field(default_factory=list, init=False)  # decided before there is a folder
@@ -55,8 +51,15 @@ class Listed:
     searcher: Searcher | None = field(default=None, init=False)  # is to be told what becomes of trials
     objectives: Objectives | None = field(default=None, init=False)  # those of a user's own Optuna study
 
-    def __post_init__(self) -> None:
-        self._limits = limits_of(self.devices, self.settings)
+    @property
+    def tasks(self) -> Tasks:
+        """The workloads with their data."""
+        return self.needs.tasks
+
+    @property
+    def settings(self) -> Settings:
+        """The study's options."""
+        return self.needs.settings
 
     @property
     def left(self) -> int:
@@ -91,8 +94,8 @@ class Listed:
     def begin(self, engine: Engine, workers: Callable[[Sequence[Request]], int]) -> None:
         """Drops the trials that fit no device, where the options allow that."""
         if self.settings.search or self.settings.skip_too_large or self.settings.constraints:
-            for request in fitting(engine.state.left, self._limits, self.tasks, self.settings)[1]:
-                self._begin_with(engine, dropped(request, self._limits, self.settings))
+            for request in self.needs.fitting(engine.state.left)[1]:
+                self._begin_with(engine, self.needs.dropped(request))
 
     def paced(self, trial: Trial) -> Trial:
         """The trial as it runs; a member of a population pauses."""
@@ -125,43 +128,6 @@ class Listed:
     def _begin_with(self, engine: Engine, decision: Planned | Dropped) -> None:
         self.begun.append(decision)
         engine.take(decision)
-
-
-def fitting(
-    requests: Sequence[Request], limits: TrialLimits, tasks: Tasks, settings: Settings
-) -> tuple[list[Request], list[Request]]:
-    """The requests that some device can serve, and those that none can."""
-    fit, infeasible = list[Request](), list[Request]()
-    for request in requests:
-        runs = limits.fits(within(request, limits, tasks, settings)) and not unwanted(request, settings)
-        (fit if runs else infeasible).append(request)
-    return fit, infeasible
-
-
-def dropped(request: Request, limits: TrialLimits, settings: Settings) -> Dropped:
-    """The event of a trial that fits no device, or breaks a constraint."""
-    status: Status = "too_large" if settings.skip_too_large else "pruned"
-    status = "infeasible" if unwanted(request, settings) else status
-    return Dropped(request, Outcome(request.trial, status, error=infeasible_text(request, limits, settings)))
-
-
-def unwanted(request: Request, settings: Settings) -> str:
-    """Which constraints a trial is known to break before it runs; empty for none."""
-    return broken(settings.limited_by, known_figures(request.estimate)) if settings.constraints else ""
-
-
-def infeasible_text(request: Request, limits: TrialLimits, settings: Settings) -> str:
-    """Why a trial was not run."""
-    if why := unwanted(request, settings):
-        return f"not run: {why}"
-    own, ram = limits.of(request.trial.shape)
-    if request.need_bytes <= own:
-        need, most = request.host_bytes / GB, ram / GB
-        return f"not run: needs {need:.2f} GB of RAM, and no machine has more than {most:.2f} GB for it"
-    need, most, ranks = request.need_bytes / GB, own / GB, request.trial.ranks
-    if ranks > 1:
-        return f"not run: each of {ranks} ranks needs {need:.2f} GB, and has at most {most:.2f} GB"
-    return f"not run: needs {need:.2f} GB, and no device has more than {most:.2f} GB for it"
 
 
 def following(trial: Trial, epochs: int) -> Trial:
