@@ -97,7 +97,7 @@ def test_a_trial_that_fits_only_without_what_is_cached_has_a_whole_device_and_th
     plan, (served,) = plan_requests(needs, [cached(15, 2)])
     assert served.need_bytes == plan.budgets[0] == 14 * GB
     said = plan_text(plan, [served], "data")
-    assert "1 of them would take up to 15.00 GB, which no device has for trials; with a whole one" in said
+    assert "1 of them would take up to 15.00 GB, which no device has for trials; on a whole one" in said
     assert "they run in 13.00 GB, as the allocator then gives back what it caches" in said
     plan, roomy = plan_requests(needs, [cached(12, 2)])
     assert "gives back" not in plan_text(plan, roomy, "data")
