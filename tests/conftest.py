@@ -66,7 +66,7 @@ def _cores_count_as_idle(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _a_functions_worker_loads_what_a_users_would(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of every library have been collected here; without this a trial's process would load them all."""
-    monkeypatch.setattr("tuner.workloads.function.HEAVY", ())
+    monkeypatch.setattr("tuner.workloads.program.HEAVY", ())
 
 
 @pytest.fixture

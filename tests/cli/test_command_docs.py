@@ -13,7 +13,7 @@ import tuner
 from scripts import command_docs
 from tuner.cli.help import DEFAULT_COMMAND
 from tuner.cli.main import cli
-from tuner.workloads.custom import SPEC
+from tuner.workloads.lookup import SPEC
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = [(name, line) for name, page in command_docs.PAGES.items() for line, _ in page.examples]

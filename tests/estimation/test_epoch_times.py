@@ -76,5 +76,5 @@ def test_measured_steps_are_timed_and_a_time_that_fails_is_unknown(monkeypatch: 
     def fails(*_: Any) -> None:
         raise RuntimeError("no clock")
 
-    monkeypatch.setattr("tuner.training.timing.epoch_seconds", fails)
+    monkeypatch.setattr("tuner.training.rehearsal.epoch_seconds", fails)
     assert service.raw(Sized(), config, None, CPU).epoch_seconds is None

@@ -28,7 +28,7 @@ from tuner.execution.worker import TrialOptions
 from tuner.machine.devices import ram_device
 from tuner.objective import Objective
 from tuner.trial import GB, Began, EpochReport, MemoryEstimate, Outcome, Placement, Trial
-from tuner.workloads.function import Function
+from tuner.workloads.program import Function
 from tuner.workloads.task import TrainingTask
 
 DRIVER = """

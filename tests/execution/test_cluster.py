@@ -30,7 +30,7 @@ from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, 
 from tuner.execution.ray_executor import RayExecutor
 from tuner.objective import Objective
 from tuner.trial import GB, MB, RANKS, Began, Device, EpochReport, MemoryEstimate, Outcome, Request, Trial
-from tuner.workloads.function import Function
+from tuner.workloads.program import Function
 from tuner.workloads.task import TrainingTask
 
 

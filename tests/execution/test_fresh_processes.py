@@ -30,7 +30,7 @@ from tuner.machine.devices import ram_device
 from tuner.objective import Objective
 from tuner.study.executors import _check_hidden
 from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Trial
-from tuner.workloads.function import Function
+from tuner.workloads.program import Function
 from tuner.workloads.task import TrainingTask
 
 DEVICE = ram_device()

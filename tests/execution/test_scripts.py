@@ -20,10 +20,9 @@ from tuner.execution.worker import TrialOptions, WorkerEvent
 from tuner.machine.devices import ram_device
 from tuner.objective import Objective
 from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Outcome, Placement, Question, Trial
-from tuner.workloads.command import Command, script_of
 from tuner.workloads.command_line import How
 from tuner.workloads.metrics_files import MetricsFiles
-from tuner.workloads.script import Script
+from tuner.workloads.script import Command, Script, script_of
 from tuner.workloads.task import TrainingTask
 from tuner.workloads.written_files import WrittenFiles, Wrote
 

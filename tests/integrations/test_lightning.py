@@ -25,7 +25,7 @@ from tuner.training.endings import Fit, Pruned, Stopped
 from tuner.training.program import run_program
 from tuner.training.program_checkpoints import ProgramCheckpoints
 from tuner.trial import GB, EpochReport, MemoryEstimate, Outcome, Placement, Trial
-from tuner.workloads.function import Function
+from tuner.workloads.program import Function
 from tuner.workloads.task import TrainingTask
 
 pytestmark = [

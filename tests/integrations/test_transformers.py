@@ -18,7 +18,7 @@ from tuner.training.endings import Fit, Pruned, Stopped
 from tuner.training.program import run_program
 from tuner.training.program_checkpoints import ProgramCheckpoints
 from tuner.trial import EpochReport, Trial
-from tuner.workloads.function import Function
+from tuner.workloads.program import Function
 
 # Tests import transformers themselves, as the import takes seconds and every process collects this file.
 pytestmark = pytest.mark.skipif(

@@ -11,10 +11,8 @@ import pynvml
 import pytest
 
 from tests.support.fake_nvml import FakeNvml
-from tuner.machine.load import GpuLoad, Load, LoadMeter
 from tuner.records import machine_log
-from tuner.records.machine_log import GpuLine, MachineLine, read_machine, recording, to_line
-from tuner.trial import GB
+from tuner.records.machine_log import GpuLine, LoadMeter, MachineLine, read_machine, recording, to_line
 
 
 def test_a_study_leaves_lines_of_its_machines_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,9 +45,9 @@ def test_a_study_ends_whatever_looking_at_the_machine_does(
 
 
 def test_a_gpu_has_its_label_and_its_memory_in_gb() -> None:
-    load = Load(0.123456, 3 * GB, {"GPU-1": GpuLoad(0.5, GB)})
-    line = to_line(load, {"GPU-1": "cuda:0"}, 10.0)
-    assert line == {"at": 10.0, "busy": 0.123, "ram_gb": 3.0, "gpus": {"cuda:0": {"busy": 0.5, "used_gb": 1.0}}}
+    line = MachineLine(at=10.0, busy=0.123, ram_gb=3.0, gpus={"cuda:0": GpuLine(used_gb=1.0, busy=0.5)})
+    gpus = {"cuda:0": {"busy": 0.5, "used_gb": 1.0}}
+    assert to_line(line) == {"at": 10.0, "busy": 0.123, "ram_gb": 3.0, "gpus": gpus}
 
 
 def test_of_a_mig_instance_only_the_memory_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,9 +56,8 @@ def test_of_a_mig_instance_only_the_memory_is_known(monkeypatch: pytest.MonkeyPa
 
     FakeNvml({"GPU-aa": [(1, 0), (2, 0)]}).install(monkeypatch)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", not_supported)
-    load = LoadMeter(frozenset({"MIG-aa1"})).look()
-    assert load.gpus == {"MIG-aa1": GpuLoad(None, 1)}
-    assert to_line(load, {"MIG-aa1": "cuda:0:1"}, 10.0)["gpus"] == {"cuda:0:1": {"used_gb": 0.0}}
+    line = LoadMeter({"MIG-aa1": "cuda:0:1"}).look()
+    assert to_line(line)["gpus"] == {"cuda:0:1": {"used_gb": 0.0}}
 
 
 def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
@@ -75,4 +72,4 @@ def test_damaged_lines_are_left_out(tmp_path: Path) -> None:
 
 
 def test_without_a_driver_only_the_machine_itself_is_looked_at() -> None:
-    assert LoadMeter(frozenset({"GPU-none"})).look().gpus == {}
+    assert LoadMeter({"GPU-none": "cuda:0"}).look().gpus == {}

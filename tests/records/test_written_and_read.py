@@ -16,13 +16,12 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from tuner.errors import InputError
-from tuner.machine.load import GpuLoad, Load
 from tuner.records import machine_log
 from tuner.records.attempts import Attempt, to_csv
 from tuner.records.checking import LARGEST_AMOUNT, Amount, CheckedValue, Name, Names, Shown, Size, TrialId, Whole
 from tuner.records.epochs import EpochLog, read_epochs
 from tuner.records.journal import Journal, read_attempts
-from tuner.records.machine_log import read_machine
+from tuner.records.machine_log import GpuLine, MachineLine, read_machine
 from tuner.records.read_studies import read_studies
 from tuner.records.study_record import Count, Named, StudyRecord, Suggestion, read_study
 from tuner.search.configurations import configurations
@@ -201,12 +200,13 @@ def test_what_a_search_suggests_comes_back(number: int, tmp_path: Path) -> None:
 def test_the_load_of_the_machine_comes_back(number: int, tmp_path: Path) -> None:
     draw, file = random.Random(4), tmp_path / "machine.jsonl"
     lines = [
-        machine_log.to_line(
-            Load(draw.random(), draw.choice(SIZES), {"u": GpuLoad(draw.choice((None, 0.5)), draw.choice(SIZES))}),
-            {"u": "node/cuda:0"},
-            draw.choice(TIMES),
+        MachineLine(
+            at=draw.choice(TIMES),
+            busy=draw.random(),
+            ram_gb=draw.choice(SIZES) / 2**30,
+            gpus={"node/cuda:0": GpuLine(used_gb=draw.choice(SIZES) / 2**30, busy=draw.choice((None, 0.5)))},
         )
         for _ in range(number)
     ]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert [(line.at, line.ram_gb) for line in read_machine(file)] == [(line["at"], line["ram_gb"]) for line in lines]
+    file.write_text("".join(json.dumps(machine_log.to_line(line)) + "\n" for line in lines))
+    assert read_machine(file) == lines

@@ -29,7 +29,7 @@ from tuner.study.planning import check_estimate, plan_requests
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import GB, MB, Config, Configuration, Device, Trial
-from tuner.workloads.function import Function
+from tuner.workloads.program import Function
 from tuner.workloads.task import Selection, TrainingTask
 
 CPU = Device("", "cpu", 0, "a machine", 18 * GB, 16 * GB, cores=4)

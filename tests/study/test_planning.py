@@ -19,7 +19,7 @@ from tuner.study.needs import Needs
 from tuner.study.planning import plan_more, plan_requests
 from tuner.study.ranks import check_place
 from tuner.trial import AUTO, GB, NODES, RANKS, Device, History, MemoryEstimate, Request, Trial
-from tuner.workloads.function import Function
+from tuner.workloads.program import Function
 from tuner.workloads.task import TrainingTask
 
 

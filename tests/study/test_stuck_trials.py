@@ -19,7 +19,7 @@ from tuner.spec.study_spec import StudySpec
 from tuner.study.result import StudyResult
 from tuner.study.study import run_study
 from tuner.trial import Configuration
-from tuner.workloads.function import Function
+from tuner.workloads.program import Function
 from tuner.workloads.task import Selection
 
 TIMEOUT = 3.0

@@ -392,7 +392,7 @@ def test_a_training_that_fails_says_why_and_where_its_record_is(small: Path, mon
     def fail(*_: Any, **__: Any) -> Tensor:
         raise RuntimeError("no such layer")
 
-    monkeypatch.setattr("tuner.training.step.train_step", fail)
+    monkeypatch.setattr("tuner.training.step.Steps.__call__", fail)
     with pytest.raises(tuner.ExecutionError, match=r"small: failed: .*no such layer; its record is in again"):
         tuner.train(small, trial="small", output="again")
 

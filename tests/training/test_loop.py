@@ -20,7 +20,7 @@ from tuner.training.endings import Diverged, Fit, phase_of
 from tuner.training.loop import fit, train_epoch
 from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import representative_batches
-from tuner.training.step import Steps, train_step
+from tuner.training.step import Steps
 from tuner.trial import ACCUMULATION, Config, EpochReport, Trial
 from tuner.workloads.base import Batch
 from tuner.workloads.graphsage.model import HiddenLayer
@@ -175,7 +175,7 @@ def test_gradients_of_micro_batches_count_by_their_samples(ratings: RatingData, 
     for batches in ([batch], parts):
         torch.manual_seed(0)
         model = GraphSAGE().build_model(config, ratings)
-        losses.append(train_step(GraphSAGE(), model, build_optimizer(GraphSAGE(), model, config), *batches))
+        losses.append(Steps(GraphSAGE(), model, build_optimizer(GraphSAGE(), model, config), config)(*batches))
         gradients.append([parameter.grad for parameter in model.parameters()])
     torch.testing.assert_close(losses[1], losses[0])
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-6)

@@ -24,7 +24,7 @@ from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phase
 from tuner.training.program import run_program, warm_up_program
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
 from tuner.trial import EpochReport, Question, Trial
-from tuner.workloads.function import Function
+from tuner.workloads.program import Function
 from tuner.workloads.session import RESERVED_METRICS, State
 from tuner.workloads.task import TrainingTask
 

@@ -8,9 +8,9 @@ import torch
 
 from tests.support.toy import Toy
 from tuner.search.configurations import complete
-from tuner.training import timing
+from tuner.training.loop import LAUNCHED, Launching
 from tuner.training.optimizers import build_optimizer
-from tuner.training.timing import LAUNCHED, Launching
+from tuner.training.rehearsal import STEPS, epoch_seconds
 from tuner.workloads.base import Batch
 
 
@@ -29,19 +29,21 @@ class Counted(Toy):
             yield batch
 
 
-def timed(workload: Toy) -> float | None:
+def timed(workload: Toy, **limits: float) -> float | None:
     config = complete({}, Toy.hyperparameters)
     model = workload.build_model(config, None)
     ticks = iter(range(100))
     optimizer = build_optimizer(workload, model, config)
-    return timing.epoch_seconds(workload, model, optimizer, config, None, "cpu", clock=lambda: float(next(ticks)))
+    clock = lambda: float(next(ticks))  # noqa: E731
+    return epoch_seconds(workload, model, optimizer, config, None, "cpu", clock=clock, **limits)
 
 
-def test_an_epoch_takes_its_share_of_timed_steps_and_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_takes_its_share_of_timed_steps_and_an_evaluation() -> None:
     workload = Counted()
-    monkeypatch.setattr(timing, "MOST_SECONDS", 99)
-    assert timed(workload) == pytest.approx(5), "a second for each of four steps and for the evaluation"
-    assert workload.steps == 1 + timing.STEPS, "the first warms up; a second epoch is begun where one is too short"
+    assert timed(workload, most_seconds=99) == pytest.approx(5), (
+        "a second for each of four steps and for the evaluation"
+    )
+    assert workload.steps == 1 + STEPS, "a second epoch is begun where one is too short"
 
 
 def test_slow_steps_are_timed_no_longer_than_needed() -> None:

@@ -18,7 +18,7 @@ from tuner.spec.settings import Settings
 from tuner.spec.study_spec import StudySpec
 from tuner.study.study import run_study
 from tuner.training.rehearsal import _rehearse_smallest
-from tuner.workloads.custom import check
+from tuner.workloads.lookup import check
 from tuner.workloads.task import Selection, TrainingTask
 
 

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from tuner.spec.options import ALIKE
 from tuner.spec.spelling import in_terminal
-from tuner.workloads.custom import SPEC
+from tuner.workloads.lookup import SPEC
 
 PROGRAM = "tuner"  # also called tune, as which Ray installs a script of its own
 DEFAULT_COMMAND = "run"

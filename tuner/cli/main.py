@@ -33,7 +33,7 @@ from tuner.spec.options import Options
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
 from tuner.values import encode
-from tuner.workloads.command import script_of
+from tuner.workloads.script import script_of
 
 MOST_OF_ERROR = 4000  # the characters that are printed of an error
 CONTROLS = {code: "?" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\r\t"}

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.datasets.cache import cached, file_key
+from tuner.datasets.arrays import cached, file_key, joined, starts
 from tuner.datasets.can_frames import Frames, in_order, read_frames, read_parquet
 from tuner.datasets.faults import reading
-from tuner.datasets.spans import joined, starts
 from tuner.errors import DataError, InputError
 
 FEATURES = (*(f"mean of byte {byte}" for byte in range(8)), "frames", "last position")

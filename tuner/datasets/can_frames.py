@@ -16,9 +16,9 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
+from tuner.datasets.arrays import joined
 from tuner.datasets.can_forms import FLAGS, HCRL, MARKS, Form, form_of, named_columns
 from tuner.datasets.faults import line_fault, reading, shown
-from tuner.datasets.spans import joined
 from tuner.errors import DataError, one_line
 from tuner.machine.safe_files import regular
 

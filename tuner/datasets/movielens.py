@@ -9,11 +9,10 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.datasets.cache import cached, file_key
+from tuner.datasets.arrays import cached, file_key, joined
 from tuner.datasets.download import fetch_movielens, progress_bar
 from tuner.datasets.faults import unexpected
 from tuner.datasets.ratings import RatingData, Ratings, rating_data, split_validation
-from tuner.datasets.spans import joined
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import DataError, option
 from tuner.machine.safe_files import regular

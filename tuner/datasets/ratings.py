@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tuner.datasets.spans import joined
+from tuner.datasets.arrays import joined
 from tuner.errors import InputError
 
 if TYPE_CHECKING:

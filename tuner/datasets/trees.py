@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.datasets.cache import cached, file_key
-from tuner.datasets.spans import spans, starts
+from tuner.datasets.arrays import cached, file_key, spans, starts
 from tuner.datasets.swc import Tree, find_files, preorder, read_folder
 from tuner.errors import DataError, InputError
 

@@ -80,10 +80,9 @@ def _run(workload: Workload, config: Config, data: object, device: Device, expan
     import torch
 
     from tuner.training.optimizers import build_optimizer
-    from tuner.training.rehearsal import odd_batch, representative_batches, warm_up
+    from tuner.training.rehearsal import epoch_seconds, odd_batch, representative_batches, warm_up
     from tuner.training.rehearsal import rehearse as rehearse_training
     from tuner.training.step import place
-    from tuner.training.timing import epoch_seconds
 
     target = "cpu" if device.kind == "cpu" else "cuda:0"
     meter = PeakMeter(device, lambda: warm_up(target), host=False)

@@ -17,7 +17,7 @@ from tuner.machine.peak import PeakMeter
 from tuner.training.process_state import ProcessState, put_back
 from tuner.training.program import deliver
 from tuner.trial import Device, EpochReport, Outcome, Placement, Question
-from tuner.workloads.function import Function
+from tuner.workloads.program import Function
 from tuner.workloads.task import Tasks
 
 

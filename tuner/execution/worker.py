@@ -314,7 +314,6 @@ def _training(
         device,
         checkpoint,
         last_epoch=task.last_epoch,
-        held_out=task.last_epoch is None,
         prune_asked=pruned,
         objective=task.objective,
         notes=notes,

@@ -5,7 +5,7 @@ NVML needs neither torch nor a CUDA context, and it sees the memory that other p
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -90,10 +90,15 @@ def detect_with_idle_cores(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
 def idle_cores() -> int | None:
     """How many of the CPU cores that this process may use are idle within ``IDLE_SECONDS``; None if unknown."""
     busy = psutil.cpu_percent(IDLE_SECONDS, percpu=True)
-    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(len(busy))
-    if not all(core < len(busy) for core in own):
+    cores = usable_cores()
+    if not all(core < len(busy) for core in cores):
         return None  # a container that does not show all cores
-    return round(sum(1 - busy[core] / 100 for core in own))
+    return round(sum(1 - busy[core] / 100 for core in cores))
+
+
+def usable_cores() -> Collection[int]:
+    """The CPU cores that this process may use by its affinity mask."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
 def torch_has_cuda() -> bool:
@@ -238,12 +243,12 @@ def _group_folders(root: Path, controller: str, membership: Path) -> list[Path]:
 
 def available_cores(root: Path = CGROUP, membership: Path = MEMBERSHIP) -> int:
     """The CPU cores that this process may use by its affinity mask and its cgroups' CPU quota; at least 1."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    number = len(usable_cores())
     quotas = [_read(folder / "cpu.max").partition(" ")[::2] for folder in _group_folders(root, "", membership)]
     for quota, period in [*quotas, (_read(root / "cpu/cpu.cfs_quota_us"), _read(root / "cpu/cpu.cfs_period_us"))]:
         if quota.isdigit() and period.isdigit():
-            affinity = min(affinity, int(quota) // int(period))
-    return max(1, affinity)
+            number = min(number, int(quota) // int(period))
+    return max(1, number)
 
 
 def _processor() -> str:

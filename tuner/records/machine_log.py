@@ -6,12 +6,15 @@ With several machines it is the one that runs the study. Without the file, only 
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tuner.machine.load import Load, LoadMeter
+import psutil
+
+from tuner.machine.devices import initialized_nvml, nvml_gpu, ram_bytes, usable_cores
 from tuner.machine.safe_files import not_following
 from tuner.records.checking import Amount, Moment, Name, readable_lines
 from tuner.trial import GB, Device
@@ -27,7 +30,9 @@ class GpuLine:
     """A GPU or a MIG instance in a line."""
 
     used_gb: Amount  # by all processes
-    busy: Amount | None = None  # the share of time in which a kernel ran, from 0 to 1; None if it is unknown
+    # The share of the driver's last period, at most a second, in which a kernel ran, from 0 to 1. None if the driver
+    # does not report it, as for a MIG instance (nvmlDeviceGetUtilizationRates).
+    busy: Amount | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +40,7 @@ class MachineLine:
     """The machine at a moment."""
 
     at: Moment  # the time in unix seconds
-    busy: Amount  # the mean over the CPU cores since the line before, from 0 to 1
+    busy: Amount  # the mean over the CPU cores that this process may use since the line before, from 0 to 1
     ram_gb: Amount  # the RAM in use, by all processes
     gpus: Mapping[Name, GpuLine] = field(default_factory=dict)  # by the device's label
 
@@ -57,25 +62,64 @@ def recording(path: Path, devices: Sequence[Device]) -> Iterator[None]:
 def _record(path: Path, labels: Mapping[str, str], ended: threading.Event) -> None:
     began = time.monotonic()
     with suppress(Exception):  # such as a /proc that cannot be read
-        meter = LoadMeter(frozenset(labels))
+        meter = LoadMeter(labels)
         while not ended.wait(max(SECONDS, (time.monotonic() - began) / MOST_OF_TIME)):
             with suppress(OSError), open(path, "ab", opener=not_following) as file:
-                file.write(f"{json.dumps(to_line(meter.look(), labels, time.time()))}\n".encode())
+                file.write(f"{json.dumps(to_line(meter.look()))}\n".encode())
 
 
-def to_line(load: Load, labels: Mapping[str, str], at: float) -> dict[str, object]:
-    """A line of the file; ``labels`` are the GPUs' names by UUID."""
+class LoadMeter:
+    """Measures the machine's load. GPUs that the driver does not report are left out."""
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        """Begins the first period. ``labels`` are the names of the GPUs and MIG instances to look at, by UUID."""
+        psutil.cpu_percent(percpu=True)
+        self._handles = {labels[uuid]: handle for uuid, handle in _handles(labels).items()} if labels else {}
+
+    def look(self) -> MachineLine:
+        """The load since the last look."""
+        cores = psutil.cpu_percent(percpu=True)
+        usable = [cores[core] for core in usable_cores() if core < len(cores)] or cores
+        total, free = ram_bytes()
+        busy = round(sum(usable) / len(usable) / 100, 3)
+        return MachineLine(at=round(time.time(), 2), busy=busy, ram_gb=_gb(total - free), gpus=self._gpus())
+
+    def _gpus(self) -> dict[str, GpuLine]:
+        import pynvml
+
+        gpus = {}
+        for label, handle in self._handles.items():
+            busy = None
+            with suppress(pynvml.NVMLError):
+                busy = round(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100, 3)
+            with suppress(pynvml.NVMLError):
+                gpus[label] = GpuLine(used_gb=_gb(pynvml.nvmlDeviceGetMemoryInfo(handle).used), busy=busy)
+        return gpus
+
+
+def _handles(uuids: Collection[str]) -> dict[str, Any]:
+    """NVML's handles of these GPUs and MIG instances."""
+    import pynvml
+
+    handles: dict[str, Any] = {}
+    with suppress(pynvml.NVMLError):
+        for index in range(initialized_nvml().nvmlDeviceGetCount()):
+            with suppress(pynvml.NVMLError):  # another GPU may be lost
+                handles |= {device.uuid: device.handle for device in nvml_gpu(index).devices if device.uuid in uuids}
+    return handles
+
+
+def _gb(size_bytes: int) -> float:
+    return round(size_bytes / GB, 3)
+
+
+def to_line(machine: MachineLine) -> dict[str, object]:
+    """A line of the file, without what is unknown."""
     gpus = {
-        labels[uuid]: ({} if gpu.busy is None else {"busy": round(gpu.busy, 3)})
-        | {"used_gb": round(gpu.used_bytes / GB, 3)}
-        for uuid, gpu in load.gpus.items()
+        label: {key: value for key, value in asdict(gpu).items() if value is not None}
+        for label, gpu in machine.gpus.items()
     }
-    about: dict[str, object] = {
-        "at": round(at, 2),
-        "busy": round(load.busy, 3),
-        "ram_gb": round(load.used_bytes / GB, 3),
-    }
-    return {**about, "gpus": gpus} if gpus else about
+    return {"at": machine.at, "busy": machine.busy, "ram_gb": machine.ram_gb, **({"gpus": gpus} if gpus else {})}
 
 
 def read_machine(path: Path) -> list[MachineLine]:

@@ -25,8 +25,7 @@ from tuner.trial import UNNAMED, Configuration, ConfigValue
 from tuner.values import parse
 from tuner.workloads.base import BUILT_IN, DEFAULT_WORKLOAD, Trainable, is_built_in
 from tuner.workloads.contract import load_data
-from tuner.workloads.custom import SPEC
-from tuner.workloads.lookup import NO_CLASSES, Classes, Finder, as_list
+from tuner.workloads.lookup import NO_CLASSES, SPEC, Classes, Finder, as_list
 from tuner.workloads.program import Program
 from tuner.workloads.protocols import finish_of
 from tuner.workloads.task import Selection

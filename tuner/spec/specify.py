@@ -23,10 +23,9 @@ from tuner.spec.stored_options import CALL, KEPT, OF_SPACE, is_object, is_source
 from tuner.spec.study_spec import SearchedSpace, StudySpec
 from tuner.trial import Configuration, Objects
 from tuner.workloads.command_line import CommandLine, How
-from tuner.workloads.function import Function
 from tuner.workloads.lookup import specs_of
 from tuner.workloads.objectives import objective_of
-from tuner.workloads.program import Program
+from tuner.workloads.program import Function, Program
 from tuner.workloads.task import Selection, on_all_data
 
 SELECTION = (*KEPT, *OF_SPACE, "workload", "only", "limit", "num_samples")  # options that say what is tried

@@ -14,9 +14,9 @@ from tuner.spec.spelling import arguments, command, in_terminal, program
 from tuner.spec.stored_options import from_stored, functions_of
 from tuner.trial import RANKS
 from tuner.values import to_text
-from tuner.workloads.command import Command, script_in
 from tuner.workloads.command_line import SCRIPT, How
 from tuner.workloads.program import arguments as arguments_of
+from tuner.workloads.script import Command, script_in
 from tuner.workloads.session import TRIALS
 
 # Options that concern the other trials, where results go, and who is told.

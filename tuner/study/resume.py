@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tuner.decisions.events import Ended, Event, Planned, Reported
 from tuner.errors import InputError, one_line, option
 from tuner.hyperparameters import is_auto, shrunk, with_batch
-from tuner.machine.revision import source_digest
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.study_record import StudyRecord
@@ -23,6 +22,7 @@ from tuner.spec.settings import Settings
 from tuner.trial import AUTO, RANKS, Configuration, EpochReport, Trial
 from tuner.values import config_key, value_key
 from tuner.workloads.command_line import CommandLine
+from tuner.workloads.pickling import source_digest
 from tuner.workloads.task import Tasks
 
 

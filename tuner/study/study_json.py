@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from tuner.decisions.plan import is_tight
 from tuner.errors import ParameterError, one_line
-from tuner.machine.revision import git_revision
 from tuner.records.checking import LARGEST_AMOUNT
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import PlanRecord, StudyRecord
@@ -23,9 +22,9 @@ from tuner.study.resume import description, listed, with_code, with_more_seeds
 from tuner.trial import title
 from tuner.workloads.base import Trainable
 from tuner.workloads.contract import summarize
-from tuner.workloads.function import Function
 from tuner.workloads.lookup import classes_of
-from tuner.workloads.program import Program
+from tuner.workloads.pickling import git_revision
+from tuner.workloads.program import Function, Program
 from tuner.workloads.protocols import caution
 from tuner.workloads.task import TrainingTask, describe
 

@@ -1,13 +1,13 @@
 """How a training ends early, and what it leaves behind."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from tuner.errors import TunerError
-from tuner.trial import EpochReport, Phase, Trial
+from tuner.trial import Phase
 
 REPORTS = 64  # a checkpoint has the last ones: a worker is not so far ahead of its study
 
@@ -37,14 +37,6 @@ class Paused(Pruned):
 
 class Stopped(TunerError):
     """The study ends. The trial has written its checkpoint, if that was possible."""
-
-
-def told_again(
-    trial: Trial, epochs: int, reports: Iterable[tuple[int, Mapping[str, float]]]
-) -> Iterator[EpochReport]:
-    """The reports before a checkpoint: a study that was killed may not have written down the last ones."""
-    for epoch, metrics in reports:
-        yield EpochReport(trial.trial_id, epoch, epochs, metrics, again=True)
 
 
 @dataclass(frozen=True)

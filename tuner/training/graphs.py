@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tuner.errors import one_line
 from tuner.machine.caps import is_out_of_memory
 from tuner.training.exchange import Ranks
-from tuner.training.step import Steps, train_step, uses
+from tuner.training.step import Steps, uses
 from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
 from tuner.workloads.batches import changed, parts_of
@@ -159,7 +159,7 @@ class _Recorded:
 
 @dataclass(eq=False)
 class GraphedSteps(Steps):
-    """Runs training steps as a CUDA graph where that is possible, with the results of ``train_step``.
+    """Runs training steps as a CUDA graph where that is possible, with the results of ``Steps``.
 
     A batch of another shape than the first one, such as an epoch's last one, is trained without the graph. If the
     step cannot be recorded, all batches are, and ``notes`` gets the reason. Running out of memory is no such reason.
@@ -236,7 +236,7 @@ class GraphedSteps(Steps):
         last = self._before == WARM_UP_STEPS
         before = self._recorder.hidden(self.workload, self.model) if last else None
         with self._recorder.aside():
-            loss = self._captured(batch)
+            loss = super().__call__(batch)
         if last and self._recorder.hidden(self.workload, self.model) != before:
             self._give_up("loss changes attributes of the model or the workload, or draws random numbers on the CPU")
         return loss
@@ -270,14 +270,10 @@ class GraphedSteps(Steps):
             if "capturable" in group:
                 group["capturable"] = True
         try:
-            return self._captured(batch)
+            return super().__call__(batch)
         finally:
             for group, values in zip(groups, before, strict=True):
                 group.update(values)
-
-    def _captured(self, batch: Batch) -> Tensor:
-        """A step on a batch that is on the device."""
-        return train_step(self.workload, self.model, self.optimizer, batch, config=self.config)
 
     def _settings(self) -> list[dict[str, Any]]:
         """The optimizer's settings other than learning rates, which recorded kernels keep."""

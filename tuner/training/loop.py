@@ -1,6 +1,7 @@
 """The training loop of all workloads."""
 
 import math
+import time
 from collections.abc import Callable, Generator, Iterator
 from itertools import count
 
@@ -9,19 +10,53 @@ from torch import nn
 
 from tuner.objective import Objective
 from tuner.training.checkpoints import Checkpoint, TrainingState
-from tuner.training.endings import REPORTS, Diverged, Fit, Paused, Pruned, phases, told_again
+from tuner.training.endings import REPORTS, Diverged, Fit, Paused, Pruned, phases
 from tuner.training.exchange import Ranks
 from tuner.training.graphs import steps_of
 from tuner.training.optimizers import LearningRates, build_optimizer
 from tuner.training.process_state import seed_of
 from tuner.training.step import Steps, constants, evaluate, place, snapshot
-from tuner.training.timing import Launching
 from tuner.trial import Config, EpochReport, Phase, Trial
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
 from tuner.workloads.micro_batches import training_steps
 from tuner.workloads.objectives import check_reported
 from tuner.workloads.protocols import Curriculum, optional
+
+# So many of an epoch's first steps show what launching one takes, after one that warms up. More might fill the queue
+# of the GPU, which holds about a thousand kernels: a thread that waits for room in it is busy with nothing.
+LAUNCHED = 4
+
+
+class Launching:
+    """The part of a CPU core that launching the kernels of an epoch's steps keeps busy.
+
+    A trial on a GPU runs ahead of it until the queue is full. The CPU time of the first steps is spent on launching
+    alone; it includes the thread in which torch runs the backward pass.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, cpu: Callable[[], float] = time.process_time
+    ) -> None:
+        """Both clocks are in seconds; ``cpu`` is that of all threads of the process."""
+        self._clock, self._cpu = clock, cpu
+
+    def begin(self) -> None:
+        """An epoch begins, and the GPU's queue is empty."""
+        self._began, self._steps, self._launched = self._clock(), 0, [0.0, 0.0]
+
+    def step(self) -> None:
+        """A step has been launched."""
+        self._steps += 1
+        if self._steps in (1, 1 + LAUNCHED):
+            self._launched[self._steps > 1] = self._cpu()
+
+    def core_share(self) -> float | None:
+        """The share in the epoch that now ends, at most 1; None if it had too few steps."""
+        if self._steps <= LAUNCHED:
+            return None
+        a_step = (self._launched[1] - self._launched[0]) / LAUNCHED
+        return min(1.0, a_step * self._steps / (self._clock() - self._began))
 
 
 def fit(
@@ -31,7 +66,6 @@ def fit(
     device: str,
     checkpoint: Checkpoint | None = None,
     *,
-    held_out: bool = True,
     last_epoch: int | None = None,
     prune_asked: Callable[[], bool] = lambda: False,
     objective: Objective | None = None,
@@ -54,15 +88,15 @@ def fit(
         data: the data from ``load_data``.
         device: a torch device, such as "cpu" or "cuda:0".
         checkpoint: the file to resume from and to write.
-        held_out: False without validation and test samples. Then nothing is evaluated, and the last epoch is kept.
-        last_epoch: the epoch after which to stop, with the learning rates of all epochs; None trains all epochs.
+        last_epoch: the epoch after which to stop, with the learning rates of all epochs, where nothing is held out.
+            Then nothing is evaluated, and the last epoch is kept. None trains all epochs, with held-out data.
         prune_asked: returns whether to prune the trial; called after every step.
         objective: what says which epoch is the best; by default the workload's own.
         notes: gets one line if the configuration asks for CUDA graphs and they cannot be used.
         ranks: what this process exchanges with the trial's other ranks, if it has some. Rank 0 alone evaluates,
             writes checkpoints, and has metrics and weights in the end.
     """
-    last = trial.epochs if last_epoch is None else last_epoch
+    held_out, last = last_epoch is None, trial.epochs if last_epoch is None else last_epoch
     patience = int(trial.config.get("patience", 0))
     epoch_data = optional(workload, Curriculum.epoch_data)
     objective = objective or workload.objective
@@ -79,7 +113,8 @@ def fit(
         if progress.weights:  # a checkpoint has them without what is no part of the state
             progress.weights |= unchanging
         yield EpochReport(trial.trial_id, progress.epoch, last)
-        yield from told_again(trial, last, progress.reports)
+        for epoch, metrics in progress.reports:  # a study that was killed may not have written the last ones down
+            yield EpochReport(trial.trial_id, epoch, last, metrics, again=True)
         number, launching = count(1), Launching()
         enter("first step")
 

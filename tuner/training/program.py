@@ -16,15 +16,14 @@ from tuner.errors import MissingMetric, WorkloadError
 from tuner.machine.caps import limit_threads
 from tuner.machine.first_use import load_early
 from tuner.objective import Objective
-from tuner.training.endings import REPORTS, Diverged, Fit, Paused, Pruned, Stopped, phases, told_again
+from tuner.training.endings import REPORTS, Diverged, Fit, Paused, Pruned, Stopped, phases
 from tuner.training.process_state import put_back, seed_of
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
 from tuner.training.ranks import joined
 from tuner.trial import MOST_SEED, EpochReport, Placement, Question, Trial
 from tuner.workloads.contract import calling, method_failure
-from tuner.workloads.function import Function
 from tuner.workloads.objectives import check_reported
-from tuner.workloads.program import Program
+from tuner.workloads.program import Function, Program
 from tuner.workloads.session import ProgramPruned, State, TrialEnd, entered, is_comparable, never_finite, to_numbers
 from tuner.workloads.task import TrainingTask
 
@@ -55,7 +54,8 @@ def run_program(
     session = _Session(trial, objective, store, progress, place, program.takes_infinite)
     with phases() as enter:
         yield (begun := EpochReport(trial.trial_id, progress.epoch, trial.epochs))
-        yield from told_again(trial, trial.epochs, progress.reports)
+        for epoch, metrics in progress.reports:  # a study that was killed may not have written the last ones down
+            yield EpochReport(trial.trial_id, epoch, trial.epochs, metrics, again=True)
         if progress.reports and not begun.is_last:  # it may have ended before it was pruned or had paused
             if prune_asked():
                 raise Pruned(progress.best)

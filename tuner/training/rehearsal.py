@@ -1,9 +1,10 @@
-"""A short training with the memory of a whole one: for estimates, measurements and a worker's warm-up."""
+"""A short training that shows the memory and the time of a whole one: for estimates and a worker's warm-up."""
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from types import MappingProxyType
 
 import torch
@@ -18,12 +19,14 @@ from tuner.workloads import contract
 from tuner.workloads.base import Batch, Workload, needs_workload
 from tuner.workloads.batches import tensors_of
 from tuner.workloads.contract import calling
-from tuner.workloads.micro_batches import micro_batch, sample_count
+from tuner.workloads.micro_batches import micro_batch, sample_count, training_steps
 from tuner.workloads.protocols import DataDescription, VaryingBatches, finish_of, optional, training_samples
 from tuner.workloads.task import TrainingTask
 
 # The width of a layer and the number of samples that are enough for the intra-op threads to start.
 WARM_UP_SIZE = 512
+STEPS = 5  # the number of timed steps, after the warm-up
+MOST_SECONDS = 2.0  # no further step is timed after so long
 
 
 def rehearse(
@@ -120,6 +123,48 @@ def _largest(workload: Workload, config: Config, data: object) -> Batch:
 
 def _bytes_of(batch: Batch) -> int:
     return sum(tensor.nbytes for tensor in tensors_of(batch))
+
+
+def epoch_seconds(
+    workload: Workload,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    config: Config,
+    data: object,
+    device: str,
+    *,
+    most_seconds: float = MOST_SECONDS,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float | None:
+    """An epoch's training and its evaluation: timed steps, times the training samples over theirs.
+
+    None if the number of training samples is unknown. The model is trained by it. Exceptions are the workload's.
+    """
+    samples = training_samples(workload, data)
+    if not samples:
+        return None
+
+    def now() -> float:
+        if device != "cpu":
+            torch.cuda.synchronize(device)
+        return clock()
+
+    step = steps_of(workload, model, optimizer, config, device)
+    model.train()
+    # As many epochs as may be needed if each has one step. Batches are drawn within the time, as in training.
+    groups = chain.from_iterable(training_steps(workload, config, data) for _ in range(step.warm_up + STEPS))
+    for group in islice(groups, step.warm_up):
+        step(*group)
+    began = trained = now()
+    timed = 0
+    for group in islice(groups, STEPS):
+        step(*group)
+        timed += sum(sample_count(workload, batch) for batch in group)
+        trained = now()
+        if trained - began >= most_seconds:
+            break
+    evaluate(workload, model, data, "validation", config=config)
+    return (trained - began) / timed * samples + now() - trained
 
 
 def warm_up(device: str, threads: int | None = None, tasks: Iterable[TrainingTask] = ()) -> None:

@@ -54,52 +54,9 @@ def constants(workload: Workload, model: nn.Module) -> dict[str, Tensor]:
     return {name: value.cpu() for name, value in own(model).items()} if own else {}
 
 
-def train_step(
-    workload: Workload,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    *batches: Batch,
-    config: Config = MappingProxyType({}),
-    device: str | None = None,
-    ranks: Ranks | None = None,
-) -> Tensor:
-    """Forward, backward and an optimizer step on one batch or its micro-batches; returns the loss, a scalar.
-
-    Gradients and losses of micro-batches are weighted by their numbers of samples. Of several ranks each takes its
-    own micro-batches, and then all have the sums. With ``amp`` in the configuration the loss is computed in bfloat16
-    where autocast supports it; weights, gradients and optimizer keep their types. Batches are moved to ``device``
-    unless it is None.
-    """
-    optimizer.zero_grad(set_to_none=True)
-    checkpointed = optional(workload, Checkpointing.checkpointed) if uses(config, CHECKPOINTING) else None
-    modules = list(checkpointed(model)) if checkpointed else []
-    shares = _shares(workload, batches)
-    kind = next(model.parameters()).device.type
-    total: Tensor | None = None
-    with ranks.own_randomness() if ranks else nullcontext():
-        for batch, share in list(zip(batches, shares, strict=True))[ranks.own if ranks else slice(None)]:
-            batch = to_device(batch, device) if device else batch
-            # bfloat16 has float32's range: unlike float16 it needs no scaling of the loss.
-            autocast = torch.autocast(kind, torch.bfloat16) if uses(config, "amp") else nullcontext()
-            with autocast, recomputing(modules), calling(workload, "loss"):
-                loss = contract.check_loss(workload, workload.loss(model, batch))
-            loss = loss if share == 1 else loss * share
-            with calling(workload, "the backward pass of loss"):
-                loss.backward()  # type: ignore[no-untyped-call]
-            # A copy, since the scalar of mse_loss may share a buffer of the batch's size.
-            total = loss.detach().clone() if total is None else total + loss.detach()
-            del loss
-    if ranks:
-        total = ranks.add_up(optimizer, total, len(batches))
-    with calling(workload, "the step of optimizer"):
-        optimizer.step()
-    assert total is not None
-    return total
-
-
 @dataclass(eq=False)
 class Steps:
-    """Runs the training steps of a trial, each as ``train_step``."""
+    """Runs the training steps of a trial."""
 
     warm_up: ClassVar[int] = 1  # steps after which all further ones take the same time and memory
     workload: Workload
@@ -111,9 +68,38 @@ class Steps:
     ranks: Ranks | None = None
 
     def __call__(self, *batches: Batch) -> Tensor:
-        """One step; returns the loss."""
-        parts = self.workload, self.model, self.optimizer
-        return train_step(*parts, *batches, config=self.config, device=self.device, ranks=self.ranks)
+        """Forward, backward and an optimizer step on one batch or its micro-batches; returns the loss, a scalar.
+
+        Gradients and losses of micro-batches are weighted by their numbers of samples. Of several ranks each takes
+        its own micro-batches, and then all have the sums. With ``amp`` in the configuration the loss is computed in
+        bfloat16 where autocast supports it; weights, gradients and optimizer keep their types.
+        """
+        workload, config, ranks = self.workload, self.config, self.ranks
+        self.optimizer.zero_grad(set_to_none=True)
+        checkpointed = optional(workload, Checkpointing.checkpointed) if uses(config, CHECKPOINTING) else None
+        modules = list(checkpointed(self.model)) if checkpointed else []
+        shares = _shares(workload, batches)
+        kind = next(self.model.parameters()).device.type
+        total: Tensor | None = None
+        with ranks.own_randomness() if ranks else nullcontext():
+            for batch, share in list(zip(batches, shares, strict=True))[ranks.own if ranks else slice(None)]:
+                batch = to_device(batch, self.device) if self.device else batch
+                # bfloat16 has float32's range: unlike float16 it needs no scaling of the loss.
+                autocast = torch.autocast(kind, torch.bfloat16) if uses(config, "amp") else nullcontext()
+                with autocast, recomputing(modules), calling(workload, "loss"):
+                    loss = contract.check_loss(workload, workload.loss(self.model, batch))
+                loss = loss if share == 1 else loss * share
+                with calling(workload, "the backward pass of loss"):
+                    loss.backward()  # type: ignore[no-untyped-call]
+                # A copy, since the scalar of mse_loss may share a buffer of the batch's size.
+                total = loss.detach().clone() if total is None else total + loss.detach()
+                del loss
+        if ranks:
+            total = ranks.add_up(self.optimizer, total, len(batches))
+        with calling(workload, "the step of optimizer"):
+            self.optimizer.step()
+        assert total is not None
+        return total
 
     def begin_epoch(self) -> None:
         """An epoch begins, and its learning rates are set."""
@@ -144,13 +130,9 @@ def evaluate(
     ``compared_by`` is the metric that must be among those on the validation split, if it is not the workload's own.
     With ``evaluation_parts`` in the configuration it is computed in smaller chunks.
     """
-    prefix = {"validation": "val_", "test": "test_"}[split]
     model.eval()
     with torch.inference_mode():
-        metrics = contract.evaluated(
-            workload, model, data, split, compared_by, parts=int(config.get(EVALUATION_PARTS, 1))
-        )
-    return {prefix + name: value for name, value in metrics.items()}
+        return contract.evaluated(workload, model, data, split, compared_by, int(config.get(EVALUATION_PARTS, 1)))
 
 
 def uses(config: Config, option: str) -> bool:

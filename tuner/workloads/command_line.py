@@ -19,7 +19,7 @@ from tuner.errors import InputError, WorkloadError, one_line, option
 from tuner.trial import PLACING, Config
 from tuner.workloads.metrics_files import MetricsFiles
 from tuner.workloads.output import Reports, last_lines
-from tuner.workloads.program import Program
+from tuner.workloads.program import Program, values_of
 from tuner.workloads.session import Session
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class CommandLine(Program):
                 raise
         own = self.own(session.trial_id, session.seed, folder)
         os.environ.update({f"TUNER_{name.upper()}": own[name] for name in (ID, SEED, FOLDER) if name in own})
-        for name in self.config_names.difference(self.values_of(config)):
+        for name in self.config_names.difference(values_of(config, self.objects)):
             write_config(Path(own[name]), self.how.template, self.arguments_of(config))
         files = MetricsFiles(folder, self.how.metrics_file) if folder and self.how.metrics_file else None
         before = os.getcwd()
@@ -153,7 +153,7 @@ class CommandLine(Program):
 
         One that names a key that the trial has not is left out, and the flag before it if no value is left for it.
         """
-        values, words = {**own, **self.values_of(config)}, self.arguments
+        values, words = {**own, **values_of(config, self.objects)}, self.arguments
         kept = [all(key in values for key in PLACEHOLDER.findall(word)) for word in words]
         for place in reversed(range(len(words))):
             if FLAG.fullmatch(words[place]):

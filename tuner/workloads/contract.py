@@ -196,9 +196,9 @@ def constant_loss(workload: Workload, data: object) -> float:
 
 
 def evaluated(
-    workload: Workload, model: nn.Module, data: object, split: Split, compared_by: str = "", *, parts: int = 1
+    workload: Workload, model: nn.Module, data: object, split: Split, compared_by: str, parts: int
 ) -> dict[str, float]:
-    """The metrics of a split as numbers.
+    """The metrics of a split as numbers, with the prefix ``val_`` or ``test_``.
 
     Raises ``WorkloadError`` if ``evaluate`` does not return numbers by name, or the validation metric that trials are
     ``compared_by`` is missing; by default that is the workload's own.
@@ -219,7 +219,8 @@ def evaluated(
     if split == "validation" and metric not in numbers:
         names = ", ".join(map(str, numbers)) or "an empty dict"
         _refuse(workload, f"evaluate returned {names}, but not {metric!r}, which metric {compared_by!r} needs")
-    return numbers
+    prefix = {"validation": "val_", "test": "test_"}[split]
+    return {prefix + name: value for name, value in numbers.items()}
 
 
 def _number(workload: Workload, value: object, text: str) -> float:

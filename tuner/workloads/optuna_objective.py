@@ -9,7 +9,7 @@ import optuna
 
 from tuner.errors import WorkloadError, one_line
 from tuner.trial import Config
-from tuner.workloads.function import Function
+from tuner.workloads.program import Function
 from tuner.workloads.session import ProgramPruned, Session
 
 VALUE = "value"

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import MissingMetric, WorkloadError, one_line, option
-from tuner.workloads.assembly import PLACES, Assembly, Row
-from tuner.workloads.metrics_files import MetricsFiles, number
+from tuner.workloads.metrics_files import PLACES, Assembly, MetricsFiles, Row, number
 from tuner.workloads.session import Session
 
 if TYPE_CHECKING:

@@ -1,9 +1,12 @@
-"""Sends the user's classes to other processes: as a folder to import them from, or with their code."""
+"""The user's code: where it is, its revision and digest, and how other processes get it."""
 
+import hashlib
+import inspect
 import io
 import multiprocessing
 import os
 import pickle
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -11,10 +14,12 @@ from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 # How much larger Python objects are than their pickled bytes: a float takes 32 instead of 9 bytes.
 UNPICKLED = 8
+GIT_SECONDS = 2.0  # git checks every file for changes, which takes long on a slow disk
+DESCRIBE = ("describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12")
 LARGE = 256  # a text or bytes that are longer take their length alone
 
 
@@ -52,6 +57,32 @@ def place_of(code: object) -> str | None:
     for part in name.split("."):
         importable = getattr(importable, part, None)
     return f"{module}:{name}" if importable is code else None
+
+
+def git_revision(folder: Path) -> str:
+    """The abbreviated commit that is checked out in the folder, with ``+`` if tracked files were changed.
+
+    Empty if the folder is in no git repository, git is not installed, or it takes longer than two seconds.
+    """
+    # It writes nothing into the repository, and starts no program that the repository names as its monitor.
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(folder), *DESCRIBE]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS, check=True)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def source_digest(sources: Iterable[object]) -> str:
+    """A digest of the source of files, classes and functions; empty if that of one cannot be read."""
+    digest = hashlib.blake2b(digest_size=8)
+    for source in sources:
+        try:
+            text = source.read_bytes() if isinstance(source, Path) else inspect.getsource(cast(Any, source)).encode()
+        except (OSError, TypeError):
+            return ""
+        digest.update(text)
+    return digest.hexdigest()
 
 
 def with_main_module(content: object, sent: dict[str, object]) -> tuple[Any, ...]:

@@ -1,16 +1,23 @@
-"""The interface of what trains by itself: a user's function, a script, or an Optuna objective."""
+"""What trains by itself: the interface of a user's function, a script or an Optuna objective; and functions."""
 
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
+import re
+import sys
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from tuner.errors import InputError, WorkloadError
 from tuner.trial import PLACING, Config, Objects
 from tuner.values import value_key
 from tuner.workloads.base import Trainable
+from tuner.workloads.pickling import place_of
+from tuner.workloads.session import Session, is_number
 
 if TYPE_CHECKING:
     from tuner.workloads.session import Session
@@ -40,10 +47,6 @@ class Program(Trainable):
     def arguments_of(self, config: Config) -> dict[str, object]:
         """What the user's code receives for a configuration."""
         return arguments(config, self.objects)
-
-    def values_of(self, config: Config) -> dict[str, object]:
-        """The same by keys such as ``model.hidden``, without groups."""
-        return values_of(config, self.objects)
 
     def load_data(self, source: object, seed: int) -> Any:
         """The user's ``data``, unchanged."""
@@ -91,3 +94,91 @@ def arguments(config: Config, objects: Objects) -> dict[str, object]:
             place = inner
         place[name] = value
     return found
+
+
+HEAVY = ("torch", "numpy", "pandas", "sklearn", "lightning", "pytorch_lightning", "transformers", "torch_geometric")
+UNNAMED = "function"
+
+
+class Function(Program):
+    """A function ``train(config)``, or ``train(config, data)``."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        """Raises ``InputError`` if it takes no configuration, or a trial of Optuna's in place of one."""
+        self.function = function
+        self.name = re.sub(r"\W+", "-", getattr(self.code, "__name__", "")).strip("-") or UNNAMED
+        self.takes_data, self.needs_data = _takes_data(function, self.name, of_optuna=self.asks)
+        # What the function needs is mostly imported by now.
+        self.imports = tuple(name for name in HEAVY if name in sys.modules)
+
+    @property
+    def code(self) -> object:
+        """The function, without what ``functools.partial`` adds."""
+        inner: object = self.function
+        while isinstance(inner, functools.partial):
+            inner = inner.func
+        return inner
+
+    @property
+    def spec(self) -> str | None:
+        """``module:function``; None for one that is in no module, or has arguments that it does not give."""
+        return place_of(self.function)
+
+    def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
+        """Calls the function. If it returns metrics by name with the one compared, they are its last report.
+
+        Other numbers that it returns by name are added to those of the best report.
+
+        Raises:
+            WorkloadError: it is an objective of Optuna's, or returns a number without a name and reports none.
+        """
+        values = self.arguments_of(config)
+        arguments = [values, data] if self.takes_data else [values]
+        try:
+            returned = self.function(*arguments)
+        except AttributeError as error:
+            if isinstance(error.obj, dict) and str(error.name).startswith("suggest_"):
+                raise WorkloadError(_of_optuna(self.name)) from error
+            raise
+        if is_number(returned) and not session.reports and session.checkpoint() is None:
+            named = f'{{"{session.metric}": …}}'
+            raise WorkloadError(
+                f"{self.name} returned a number without a name: return {named}, or call "
+                f"tuner.report({session.metric}=…)"
+            )
+        if isinstance(returned, Mapping) and session.metric in returned:
+            session.returned = True
+            session.report(returned)
+            return None
+        if not isinstance(returned, Mapping):
+            return None
+        return {name: value for name, value in returned.items() if is_number(value)}
+
+
+def _of_optuna(name: str) -> str:
+    return (
+        f"{name} takes a trial, as Optuna's objectives do: call tuner.optuna.optimize(study, {name}, n_trials), or "
+        f"define it as def {name}(config)"
+    )
+
+
+def _takes_data(function: Callable[..., object], name: str, *, of_optuna: bool) -> tuple[bool, bool]:
+    """Whether a function takes the data, too, and whether it must be given them."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin
+        return False, False
+    positional = [
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    needed = [parameter for parameter in positional if parameter.default is parameter.empty]
+    if not positional and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        raise InputError(f"{name} takes no configuration: define it as def {name}(config):")
+    if positional and positional[0].name == "trial" and not of_optuna:
+        raise InputError(_of_optuna(name))
+    if len(needed) > 2:
+        missing = ", ".join(parameter.name for parameter in needed[2:])
+        raise InputError(f"{name} needs {missing}, too: define it as def {name}(config) or def {name}(config, data)")
+    return len(needed) == 2 or any(parameter.name == "data" for parameter in positional[1:]), len(needed) == 2

@@ -1,22 +1,28 @@
-"""The user's own Python script: each trial is a process, with its hyperparameters on the command line."""
+"""The user's Python script, or any command such as ``torchrun``, as a trial: each is a process."""
 
 import _thread
 import ast
 import atexit
+import codecs
 import os
 import runpy
+import select
 import shlex
+import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from itertools import pairwise
 from pathlib import Path
 
-from tuner.errors import InputError, one_line
+from tuner.errors import InputError, WorkloadError, one_line
+from tuner.machine.processes import adopt_descendants, end_descendants, free_port
 from tuner.trial import Config
-from tuner.workloads.command_line import CommandLine, name_of
-from tuner.workloads.function import HEAVY
+from tuner.workloads.command_line import SCRIPT, CommandLine, name_of
 from tuner.workloads.output import LOOK_SECONDS, Output, Reports, failure
+from tuner.workloads.program import HEAVY
 from tuner.workloads.session import Session
 from tuner.workloads.written_files import Wrote, writing
 
@@ -112,3 +118,120 @@ def _imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:
         with suppress(OSError, SyntaxError, ValueError):  # no such module in the folder, or one that cannot be parsed
             _imported(ast.parse((folder / f"{name}.py").read_bytes()), folder, names)
     return names
+
+
+MODULE = "-m"
+POLL_SECONDS = 0.1  # between two looks whether it has ended
+END_SECONDS = 5.0  # for a command that is asked to end, as launchers then end their processes
+CHUNK_BYTES = 2**16
+
+
+class Command(CommandLine):
+    """A command, which runs in the process group of the trial."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        """``-m`` as the first word stands for this Python with ``-m``.
+
+        Raises ``InputError`` if there is no such program.
+        """
+        first, *rest = words
+        self.imports, self.arguments = (), tuple(rest)
+        self.start = (
+            ("python", MODULE) if first == MODULE else (os.path.abspath(first) if os.sep in first else first,)
+        )
+        self.program = f"{MODULE} {rest[0] if rest else ''}" if first == MODULE else first
+        _starting(self.start)
+        module = next((after for word, after in pairwise(words) if word == MODULE), "")
+        self._file = next((word for word in rest if Path(word).is_file()), first)
+        self.path = Path(self._file)
+        self.name = name_of(module or self.path.stem)
+
+    def run(self, config: Config, data: object, session: Session) -> None:
+        """Runs the command, and reads what it and its processes print."""
+        here = os.getcwd()
+        with self.in_trial(config, session) as (words, reports):
+            print(f"$ {shlex.join([*self.start, *words])}", flush=True)
+            environment = {"PYTHONUNBUFFERED": "1", **_ports(), **os.environ}
+            if self.how.cwd == "trial":  # where its file and its modules are not
+                words = [os.path.join(here, word) if word == self._file else word for word in words]
+                environment["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+            self._run([*_starting(self.start), *words], environment, reports)
+
+    def _run(self, words: Sequence[str], environment: dict[str, str], reports: Reports) -> None:
+        adopt_descendants()
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment
+        )
+        try:
+            output = Output(reports)
+            for text in _texts(process):
+                output.write(text)
+            output.flush()
+        finally:
+            _end(process)
+        with suppress(*[WorkloadError] * bool(process.returncode)):
+            reports.rest()
+        if process.returncode:
+            raise failure(process.returncode)
+        reports.end()
+
+
+def script_of(words: Sequence[str]) -> CommandLine:
+    """The script or the command of these words; raises ``InputError`` if it cannot be run."""
+    if not words or not words[0]:
+        raise InputError(f"the script is missing, such as {SCRIPT}train.py {{lr}}")
+    return Script(words[0], words[1:]) if words[0].endswith(".py") else Command(words)
+
+
+def script_in(spec: str) -> CommandLine:
+    """The script or the command of a text such as ``script train.py {lr}``, with words quoted as in a shell."""
+    try:
+        return script_of(shlex.split(spec)[1:])
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{spec}: {one_line(error)}") from error
+
+
+def _starting(start: Sequence[str]) -> list[str]:
+    """The words that start a program, which may be beside this Python; raises ``InputError`` if there is none."""
+    if start[-1] == MODULE:
+        return [sys.executable, MODULE]
+    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    found = shutil.which(start[0], path=folders)
+    if not found:
+        rule = "there is no such program: give FILE.py, -m MODULE, or a command such as torchrun FILE.py"
+        raise InputError(f"{start[0]}: {rule}")
+    return [found]
+
+
+def _ports() -> dict[str, str]:
+    """A free port for the processes of a launcher, whose own default would be the same for all trials."""
+    port = str(free_port())
+    return {"MASTER_PORT": port, "PET_MASTER_PORT": port}  # torchrun reads the second one
+
+
+def _texts(process: subprocess.Popen[bytes]) -> Iterator[str]:
+    """What a process prints until it ends, with empty texts between; one that it leaves may keep its output."""
+    assert process.stdout is not None
+    pipe, decoder = process.stdout.fileno(), codecs.getincrementaldecoder("utf-8")("replace")
+    while True:
+        yield ""  # so that reports in files are seen
+        ended = process.poll() is not None
+        ready, _, _ = select.select([pipe], [], [], 0 if ended else POLL_SECONDS)
+        content = os.read(pipe, CHUNK_BYTES) if ready else b""
+        if content:
+            yield decoder.decode(content)
+        elif ready or ended:
+            process.wait()
+            return
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a command that still runs, and all that it has started."""
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(END_SECONDS)
+    end_descendants()
+    process.wait()

@@ -22,7 +22,7 @@ from tuner.training.endings import Fit
 from tuner.training.loop import fit
 from tuner.training.optimizers import build_optimizer
 from tuner.training.rehearsal import representative_batches
-from tuner.training.step import evaluate, train_step
+from tuner.training.step import Steps, evaluate
 from tuner.trial import EVALUATION_PARTS, EpochReport, Trial
 from tuner.workloads.batches import tensors_of
 from tuner.workloads.gt_ssl import model as model_module
@@ -317,7 +317,8 @@ def test_the_order_loss_counts_by_its_weight(trees: TreeData) -> None:
 def test_micro_batches_have_the_gradients_of_the_whole(trees: TreeData) -> None:
     def gradients(*batches: Batch) -> tuple[Tensor, list[Tensor]]:
         model = model_of(trees)
-        loss = train_step(GTSSL(), model, build_optimizer(GTSSL(), model, config(weight_decay=0.0)), *batches)
+        step = Steps(GTSSL(), model, build_optimizer(GTSSL(), model, config(weight_decay=0.0)), {})
+        loss = step(*batches)
         return loss, [p.grad for p in model.parameters() if p.grad is not None]
 
     whole = gradients(batch_of(trees, 0, 1, 2))

@@ -139,7 +139,7 @@ def test_a_teacher_whose_weights_are_not_those_of_its_sizes_is_refused(traffic: 
 
 def test_a_teacher_that_knows_what_is_held_out_is_refused(traffic: CanData, tmp_path: Path) -> None:
     path = best_pt(tmp_path / "best.pt", traffic)
-    reason = "it was trained with held_out '', this has 'dos': it knows what is to be unknown"
+    reason = "it was trained with held_out '', and this configuration has 'dos': both must have the same"
     refused(reason, traffic, taught(path, held_out="dos"))
 
 

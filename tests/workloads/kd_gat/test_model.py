@@ -9,7 +9,7 @@ from tests.support.kd_gat_models import STAGES, best_pt, config, model_of
 from tuner.datasets.can import CanData
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.training.optimizers import build_optimizer
-from tuner.training.step import offload, place, train_step
+from tuner.training.step import Steps, offload, place
 from tuner.workloads.kd_gat.model import Distilled, load_teacher, outputs, student, width_ratio
 from tuner.workloads.kd_gat.workload import KDGAT
 
@@ -33,8 +33,8 @@ def test_a_student_learns_the_same_however_its_teacher_is_kept(stage: str, traff
     losses = {}
     for way in WAYS:
         model, chosen = taught(way, stage, traffic)
-        optimizer = build_optimizer(KDGAT(), model, chosen)
-        steps = [train_step(KDGAT(), model, optimizer, batch) for batch in KDGAT().batches(chosen, traffic)]
+        step = Steps(KDGAT(), model, build_optimizer(KDGAT(), model, chosen), {})
+        steps = [step(batch) for batch in KDGAT().batches(chosen, traffic)]
         losses[way] = torch.stack(steps)
     assert len(losses["live"]) >= 2
     for way in WAYS[1:]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +153,7 @@ def trained(
 ) -> Fit | None:
     trial = Trial("001", "kd-gat", "t", chosen, seed=0)
     checkpoint = None if folder is None else Checkpoint(folder, trial, 0)
-    *_, last = fit(KDGAT(), trial, data, "cpu", checkpoint, last_epoch=epochs)
+    *_, last = islice(fit(KDGAT(), trial, data, "cpu", checkpoint), None if epochs is None else 1 + epochs)
     assert checkpoint is None or checkpoint.faults == ()
     return last if isinstance(last, Fit) else None
 

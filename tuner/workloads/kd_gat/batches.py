@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Batch
 
+from tuner.datasets.arrays import spans, starts
 from tuner.datasets.can import CanData
-from tuner.datasets.spans import spans, starts
 from tuner.workloads.batches import to_tensor
 from tuner.workloads.kd_gat import CHUNK
 

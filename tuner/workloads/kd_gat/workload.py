@@ -101,7 +101,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return load_can(source)
 
     def check(self, configurations: Sequence[Configuration], data: CanData) -> None:
-        from tuner.workloads.kd_gat.checks import check
+        from tuner.workloads.kd_gat.model import check
 
         check(configurations, data)
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import regex
 
-from tuner.workloads import assembly
-from tuner.workloads.assembly import Assembly
-from tuner.workloads.metrics_files import MetricsFiles
+from tuner.workloads import metrics_files
+from tuner.workloads.metrics_files import Assembly, MetricsFiles
 from tuner.workloads.output import Reports
 
 
@@ -113,7 +112,7 @@ def test_a_first_report_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) 
     reports = Reports(told)
     reports.feed('{"epoch": 1, "loss": 1}\n')
     assert not told.said
-    monkeypatch.setattr(assembly, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(metrics_files, "QUIET_SECONDS", 0.0)
     reports.feed("")
     assert told.said == [(1, {"loss": 1})]
 

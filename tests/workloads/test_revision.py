@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.machine.revision import git_revision
+from tuner.workloads.pickling import git_revision
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")
