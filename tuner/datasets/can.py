@@ -140,7 +140,7 @@ def load_can(source: str, *, window: int = 100) -> CanData:
 
 def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> CanData:
     """The graphs of named recordings, each split by time into 60 %, 20 % and 20 % of its windows."""
-    names, parts, known = [], [], []
+    names, parts, vocabulary = [], [], []
     for recording, frames in recordings:
         if len(frames) < FEWEST * window:
             raise DataError(
@@ -149,10 +149,10 @@ def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> C
             )
         windows = window_graphs(frames, window)
         trained = _sizes(len(windows.label))[0] * window
-        known.append(np.unique(frames.identifier[:trained][~frames.injected[:trained]]))
+        vocabulary.append(np.unique(frames.identifier[:trained][~frames.injected[:trained]]))
         names.append(recording)
         parts.append(windows)
-    identifiers = np.unique(np.concatenate(known))
+    identifiers = np.unique(np.concatenate(vocabulary))
     every = joined(parts, edge=1)
     sizes = np.array([len(part.label) for part in parts])
     recording_of = np.repeat(np.arange(len(parts)), sizes)
@@ -212,11 +212,11 @@ def _split(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
     return tuple(np.flatnonzero(part == number) for number in range(3))
 
 
-def _index_in(identifiers: NDArray[np.int32], found: NDArray[np.int32]) -> NDArray[np.int32]:
+def _index_in(identifiers: NDArray[np.int32], wanted: NDArray[np.int32]) -> NDArray[np.int32]:
     """Indices in the vocabulary, from 1; 0 for unknown IDs."""
-    place = np.searchsorted(identifiers, found)
-    known = np.append(identifiers, -1)[place] == found  # no ID is negative
-    return np.where(known, place + 1, 0).astype(np.int32)
+    place = np.searchsorted(identifiers, wanted)
+    in_vocabulary = np.append(identifiers, -1)[place] == wanted  # no ID is negative
+    return np.where(in_vocabulary, place + 1, 0).astype(np.int32)
 
 
 def _attacks(
@@ -224,9 +224,9 @@ def _attacks(
 ) -> tuple[tuple[str, ...], NDArray[np.int16]]:
     """The kinds of attack, and the kind of each graph."""
     kind = [name.split("_")[0].lower() for name in names]
-    found = sorted({kind[number] for number in recording[label > 0].tolist()})
-    index = np.array([found.index(attack) + 1 if attack in found else 0 for attack in kind])
-    return ("none", *found), np.where(label > 0, index[recording], 0).astype(np.int16)
+    attacks = sorted({kind[number] for number in recording[label > 0].tolist()})
+    index = np.array([attacks.index(attack) + 1 if attack in attacks else 0 for attack in kind])
+    return ("none", *attacks), np.where(label > 0, index[recording], 0).astype(np.int16)
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,8 @@ def named_columns(names: Sequence[str]) -> tuple[dict[str, int], list[int]]:
     Raises ``ValueError`` if no column is known to be the ID, or the bytes.
     """
     plain = [_plain(name) for name in names]
-    found = {key: next((plain.index(name) for name in known if name in plain), None) for key, known in NAMES.items()}
-    place = {key: index for key, index in found.items() if index is not None}
+    matches = {key: [plain.index(name) for name in names if name in plain] for key, names in NAMES.items()}
+    place = {key: indices[0] for key, indices in matches.items() if indices}
     single = [] if "data" in place else [index for index, name in enumerate(plain) if BYTE.fullmatch(name)]
     if "identifier" not in place or not ("data" in place or single):
         raise ValueError(f"no column is known to be its {'bytes' if 'identifier' in place else 'ID'}")

@@ -130,8 +130,9 @@ def _of_rest(text: str, form: Form) -> tuple[bytes, int]:
 def _check_dlc(length: NDArray[np.int64], dlc: NDArray[np.int64]) -> None:
     wrong = np.flatnonzero(dlc != length)
     if wrong.size:
-        found, said = length[wrong[0]], dlc[wrong[0]]
-        raise RowFault(int(wrong[0]), f"{found} bytes, but a DLC of {said}{' (cut off?)' if found < said else ''}")
+        count, expected = length[wrong[0]], dlc[wrong[0]]
+        cut_off = " (cut off?)" if count < expected else ""
+        raise RowFault(int(wrong[0]), f"{count} bytes, but a DLC of {expected}{cut_off}")
 
 
 def read_parquet(path: Path) -> Frames:
@@ -149,9 +150,9 @@ def read_parquet(path: Path) -> Frames:
             if len(single) > MOST_BYTES:
                 raise ValueError(f"it has {len(single)} columns of a byte, more than {MOST_BYTES}")
             for batch in file.iter_batches(ROWS, columns=[names[index] for index in (*place.values(), *single)]):
-                found = {name: _plain(batch.column(name), name) for name in batch.schema.names}
-                columns = {key: found[names[index]] for key, index in place.items()}
-                parts.append(_of_columns(columns, [found[names[index]] for index in single], row))
+                cells = {name: _plain(batch.column(name), name) for name in batch.schema.names}
+                columns = {key: cells[names[index]] for key, index in place.items()}
+                parts.append(_of_columns(columns, [cells[names[index]] for index in single], row))
                 row += len(batch)
         except (ValueError, KeyError, pa.ArrowException) as error:  # a KeyError is of two columns of one name
             where = f"in row {row + error.row:,} " if isinstance(error, RowFault) else ""
@@ -260,8 +261,8 @@ def _number(value: object, what: str, largest: int) -> int:
     if isinstance(value, (int, float)):
         number = int(value) if value % 1 == 0 else -1
     else:
-        found = re.fullmatch("(?:0[xX])?([0-9a-fA-F]{1,8})", _text(value))
-        number = int(found[1], 16) if found else -1
+        match = re.fullmatch("(?:0[xX])?([0-9a-fA-F]{1,8})", _text(value))
+        number = int(match[1], 16) if match else -1
     if not 0 <= number <= largest:
         raise ValueError(f"{what} {value!r:.40} is not a hexadecimal number up to {largest:x}")
     return number

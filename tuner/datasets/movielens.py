@@ -245,9 +245,9 @@ def _ratings(path: Path, separator: str, users: Ids, items: Ids) -> Ratings:
 def _with_positions(table: Ratings, path: Path, users: Ids, items: Ids, header: str = "") -> Ratings:
     """Ratings with positions in `users` and `items` instead of ids."""
     places = []
-    for what, ids, known in (("user", table.user, users), ("item", table.item, items)):
-        place = np.searchsorted(known, ids).clip(max=len(known) - 1).astype(np.int32)
-        strange = np.flatnonzero(known[place] != ids)
+    for what, ids, listed in (("user", table.user, users), ("item", table.item, items)):
+        place = np.searchsorted(listed, ids).clip(max=len(listed) - 1).astype(np.int32)
+        strange = np.flatnonzero(listed[place] != ids)
         if strange.size:
             row = int(strange[0])
             number, line = next(islice(_lines(path, header), row, None))

@@ -274,12 +274,12 @@ def _positions(ids: pd.Series, label: str, index: Ids, features: str) -> NDArray
     bad = np.flatnonzero(rows < 0)
     if bad.size:
         unknown = ids.iloc[bad]
-        known = f"{_plain(index[0])!r} to {_plain(index[-1])!r}" if len(index) else "nothing"
+        held = f"{_plain(index[0])!r} to {_plain(index[-1])!r}" if len(index) else "nothing"
         remedy = "add their features or drop their ratings"
         if isinstance(index, pd.RangeIndex):
             remedy = "give a DataFrame whose index holds the ids, or drop their ratings"
         raise InputError(
-            f"{ids.name} {_plain(unknown.iloc[0])!r} in {label} has no row in {features}, which holds {known} "
+            f"{ids.name} {_plain(unknown.iloc[0])!r} in {label} has no row in {features}, which holds {held} "
             f"({unknown.nunique(dropna=False)} such ids); {remedy}"
         )
     return rows.astype(np.int32)

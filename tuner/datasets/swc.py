@@ -60,9 +60,9 @@ def read_folder(folder: Path, *, skip_bad: bool = False, label_level: int = 1) -
     ``DataError`` with line and reason for the first invalid file, or for a file that is in no folder of a level above
     1. With ``skip_bad`` invalid files are left out, and the error is raised if no file is left.
     """
-    files, trees, bad, found = [], [], [], find_files(folder)
-    labels = [_label(path.relative_to(folder), label_level) for path in found]
-    for path in found:
+    files, trees, bad, paths = [], [], [], find_files(folder)
+    labels = [_label(path.relative_to(folder), label_level) for path in paths]
+    for path in paths:
         try:
             trees.append(reduce_tree(read_swc(path)))
             files.append(path)
@@ -73,7 +73,7 @@ def read_folder(folder: Path, *, skip_bad: bool = False, label_level: int = 1) -
     if not trees:
         raise DataError(f"none of the {len(bad)} .swc files in {str(folder)!r} can be used: {bad[0]}")
     kept = set(files)
-    names = [label for path, label in zip(found, labels, strict=True) if path in kept]
+    names = [label for path, label in zip(paths, labels, strict=True) if path in kept]
     classes, numbers = np.unique(names, return_inverse=True)
     return SwcFolder(files, trees, numbers.astype(np.int64), tuple(map(str, classes)), bad)
 
@@ -166,12 +166,12 @@ def preorder(parent: NDArray[np.int64], root: int) -> tuple[NDArray[np.int64], N
     order = np.argsort(parent, kind="stable")
     first = np.searchsorted(parent[order], np.arange(-1, len(parent) + 1)).tolist()
     children = order.tolist()
-    found, waiting = [], [root]
+    visited, waiting = [], [root]
     while waiting:
         node = waiting.pop()
-        found.append(node)
+        visited.append(node)
         waiting.extend(reversed(children[first[node + 1] : first[node + 2]]))
-    rows = np.array(found, dtype=np.int64)
+    rows = np.array(visited, dtype=np.int64)
     number = np.full(len(parent), -1, dtype=np.int64)
     number[rows] = np.arange(len(rows))
     return rows, np.where(parent[rows] < 0, -1, number[parent[rows]])

@@ -82,8 +82,8 @@ def _power_law(rng: np.random.Generator, count: int, exponent: float) -> Matrix:
 
 def _bias(rng: np.random.Generator, latent: Matrix, deviation: float) -> Matrix:
     """Biases with half of their variance from the latent factors, so that features predict them partly."""
-    own = rng.standard_normal(len(latent), dtype=np.float32)
-    bias: Matrix = deviation * 0.5**0.5 * (_readings(rng, latent, 1)[:, 0] + own)
+    independent = rng.standard_normal(len(latent), dtype=np.float32)
+    bias: Matrix = deviation * 0.5**0.5 * (_readings(rng, latent, 1)[:, 0] + independent)
     return bias
 
 

@@ -214,8 +214,8 @@ def third_order_paths(edges: NDArray[np.integer], num_nodes: int, *, max_paths: 
     neighbour = target[order]
     paths = np.stack([neighbour[i], j, k, neighbour[p]])
     paths = paths[:, paths[0] != paths[3]]  # without triangles
-    own = np.broadcast_to(np.arange(num_nodes), (4, num_nodes))
-    return np.concatenate([paths, own], axis=1)
+    single = np.broadcast_to(np.arange(num_nodes), (4, num_nodes))
+    return np.concatenate([paths, single], axis=1)
 
 
 def k_th(first: Index, rank: Index, left_out: Index) -> Index:

@@ -153,9 +153,9 @@ def lost_loader(error: BaseException) -> bool:
 
     torch names the signal only in the main thread (torch/utils/data/_utils/signal_handling.py).
     """
-    said = [one_line(cause) for cause in _chain(error) if isinstance(cause, RuntimeError)]
-    signals = [text for text in said if LOADER_SIGNAL in text]
-    gone = any(text.startswith(LOADER) and (LOADER_SIGNAL in text or LOADER_GONE in text) for text in said)
+    texts = [one_line(cause) for cause in _chain(error) if isinstance(cause, RuntimeError)]
+    signals = [text for text in texts if LOADER_SIGNAL in text]
+    gone = any(text.startswith(LOADER) and (LOADER_SIGNAL in text or LOADER_GONE in text) for text in texts)
     return gone and all(f"{LOADER_SIGNAL}Killed" in text for text in signals)
 
 
@@ -166,8 +166,8 @@ def lacks_shared_memory(error: BaseException) -> bool:
 
 def lack_of_memory(error: BaseException) -> LackOfMemory | None:
     """The sizes that an exception or one of its causes names. A bare MemoryError of Python names none."""
-    said = filter(None, (parse_out_of_memory(one_line(cause)) for cause in _chain(error)))
-    return next(said, LackOfMemory() if isinstance(error, MemoryError) and not str(error) else None)
+    lacks = filter(None, (parse_out_of_memory(one_line(cause)) for cause in _chain(error)))
+    return next(lacks, LackOfMemory() if isinstance(error, MemoryError) and not str(error) else None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -263,8 +263,8 @@ class LackOfMemory:
         allowed = None if self.allowed_bytes is None else f"allowed {_size(self.allowed_bytes)}"
         in_use = None if self.in_use_bytes is None else f"in use {_size(self.in_use_bytes)}"
         full = f"the device had only {_size(self.free_bytes or 0)} free" if self.device_full else None
-        said = joined(needed, allowed, in_use, full, by=", ")
-        return f"out of memory: {said}" if said else "out of memory"
+        figures = joined(needed, allowed, in_use, full, by=", ")
+        return f"out of memory: {figures}" if figures else "out of memory"
 
 
 def parse_out_of_memory(text: str) -> LackOfMemory | None:
@@ -278,8 +278,8 @@ def parse_out_of_memory(text: str) -> LackOfMemory | None:
 
 
 def _found(pattern: re.Pattern[str], text: str) -> int | None:
-    found = pattern.search(text)
-    return int(float(found[1]) * UNITS[found[2]]) if found else None
+    match = pattern.search(text)
+    return int(float(match[1]) * UNITS[match[2]]) if match else None
 
 
 def _size(size_bytes: int) -> str:

@@ -236,8 +236,8 @@ def _group_folders(root: Path, controller: str, membership: Path) -> list[Path]:
     for line in _read(membership).splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
-            own = root / path.strip("/")
-            return [own, *(parent for parent in own.parents if parent.is_relative_to(root))]
+            group = root / path.strip("/")
+            return [group, *(parent for parent in group.parents if parent.is_relative_to(root))]
     return [root]
 
 
@@ -278,18 +278,18 @@ def _visible(gpus: Sequence[NvmlGpu], variable: str | None) -> list[NvmlDevice]:
     return chosen
 
 
-def _cuda_device(found: NvmlDevice, cores: int) -> Device:
+def _cuda_device(listed: NvmlDevice, cores: int) -> Device:
     import pynvml
 
-    memory = pynvml.nvmlDeviceGetMemoryInfo(found.handle)
-    name = str(pynvml.nvmlDeviceGetName(found.handle))
-    device = Device("", "cuda", found.index, name, int(memory.total), int(memory.free), cores, found.uuid)
-    if found.instance is None:
+    memory = pynvml.nvmlDeviceGetMemoryInfo(listed.handle)
+    name = str(pynvml.nvmlDeviceGetName(listed.handle))
+    device = Device("", "cuda", listed.index, name, int(memory.total), int(memory.free), cores, listed.uuid)
+    if listed.instance is None:
         return device
     multiprocessors = 0
     with suppress(pynvml.NVMLError):
-        multiprocessors = int(pynvml.nvmlDeviceGetAttributes_v2(found.handle).multiprocessorCount)
-    return replace(device, instance=found.instance, multiprocessors=multiprocessors)
+        multiprocessors = int(pynvml.nvmlDeviceGetAttributes_v2(listed.handle).multiprocessorCount)
+    return replace(device, instance=listed.instance, multiprocessors=multiprocessors)
 
 
 def _read(path: Path) -> str:

@@ -54,26 +54,26 @@ def load_early(*trained: object) -> None:
                 use()
 
 
-def _functions(found: list[object]) -> Iterator[FunctionType]:
+def _functions(items: list[object]) -> Iterator[FunctionType]:
     """The functions among these objects, the methods of classes, and what they use of the same module."""
     seen: set[int] = set()
-    while found:
-        item = found.pop()
+    while items:
+        item = items.pop()
         if id(item) in seen:
             continue
         seen.add(id(item))
         if isinstance(item, type):
-            found += [vars(kind)[name] for kind in item.__mro__[:-1] for name in vars(kind)]
+            items += [vars(kind)[name] for kind in item.__mro__[:-1] for name in vars(kind)]
         elif isinstance(item, partial):
-            found.append(item.func)
+            items.append(item.func)
         elif isinstance(item, (staticmethod, classmethod)):
-            found.append(item.__func__)
+            items.append(item.__func__)
         elif isinstance(item, FunctionType):
             yield item
             cells = [cell.cell_contents for cell in item.__closure__ or () if cell]
             globals_ = [item.__globals__.get(name) for code in _codes(item.__code__) for name in code.co_names]
-            found += [one for one in cells if callable(one)]
-            found += [one for one in globals_ if getattr(one, "__module__", None) == item.__module__]
+            items += [one for one in cells if callable(one)]
+            items += [one for one in globals_ if getattr(one, "__module__", None) == item.__module__]
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -53,27 +53,27 @@ def memory_now(device: Device, groups: Sequence[Collection[int]]) -> Memory:
     try:
         handle = gpu_handle(device)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        found = compute_processes(handle)
+        processes = compute_processes(handle)
     except pynvml.NVMLError:
         return Memory(device.total_bytes, device.free_bytes, None)
-    asked = set[int]().union(*groups)
-    known = any(pid in asked for pid, _ in found) or any((PROC / str(pid)).exists() for pid, _ in found)
-    if not known or any(held is None for pid, held in found if pid in asked):
+    members = set[int]().union(*groups)
+    visible = any(pid in members for pid, _ in processes) or any((PROC / str(pid)).exists() for pid, _ in processes)
+    if not visible or any(held is None for pid, held in processes if pid in members):
         return Memory(int(memory.total), int(memory.free), None)
-    held = tuple(sum(int(held or 0) for pid, held in found if pid in group) for group in groups)
+    held = tuple(sum(int(held or 0) for pid, held in processes if pid in group) for group in groups)
     return Memory(int(memory.total), int(memory.free), held)
 
 
-def holders(device: Device, own: Collection[int], most: int) -> list[Holder]:
+def holders(device: Device, excluded: Collection[int], most: int) -> list[Holder]:
     """The ``most`` largest holders of the device's memory other than ``own`` processes, the largest first."""
     if device.kind == "cuda":
         try:
-            found = [(pid, held) for pid, held in compute_processes(gpu_handle(device)) if pid not in own]
+            sizes = [(pid, held) for pid, held in compute_processes(gpu_handle(device)) if pid not in excluded]
         except pynvml.NVMLError:
             return []
     else:
-        found = [(pid, _anonymous_bytes(pid)) for pid in psutil.pids() if pid not in own]
-    largest = sorted(found, key=lambda entry: -(entry[1] or 0))[:most]
+        sizes = [(pid, _anonymous_bytes(pid)) for pid in psutil.pids() if pid not in excluded]
+    largest = sorted(sizes, key=lambda entry: -(entry[1] or 0))[:most]
     return [holder(pid, held) for pid, held in largest]
 
 

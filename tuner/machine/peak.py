@@ -66,11 +66,11 @@ class HostMeter:
         """Memory that a forked child shares with its parent counts once, until one of them writes to it."""
         while not ended.wait(LOOK_SECONDS):
             with suppress(MemoryError):  # under a trial's cap
-                own = status().get("RssAnon", 0)
+                anonymous = status().get("RssAnon", 0)
                 sizes = [rollup(pid) for pid in _children(os.getpid())]
                 children = sum(fields.get("Private_Dirty", 0) + fields.get("Pss_Shmem", 0) for fields in sizes)
                 if not ended.is_set():  # else it is the next measurement's
-                    self._own_bytes = max(self._own_bytes, own)
+                    self._own_bytes = max(self._own_bytes, anonymous)
                     self.children_bytes = max(self.children_bytes, children)
 
 
@@ -162,8 +162,8 @@ class PeakMeter:
         # Pages of mapped data sets are shared by the machine's workers, and the kernel can take them back.
         mapped = max(0, now.get("RssFile", 0) - self._mapped_before_bytes)
         # The memory that earlier trials left resident is now part of the worker's base.
-        own = max(0, peak - mapped - self._before_bytes) + max(self.context_bytes, self._before_bytes)
-        return own + (self._host.children_bytes if self._host else 0)
+        resident = max(0, peak - mapped - self._before_bytes) + max(self.context_bytes, self._before_bytes)
+        return resident + (self._host.children_bytes if self._host else 0)
 
     def _holds_bytes(self) -> int:
         if self._cuda:
@@ -176,11 +176,11 @@ class PeakMeter:
 
 def _children(pid: int) -> list[int]:
     """The descendants of a process."""
-    found: list[int] = []
+    children: list[int] = []
     for file in (PROC / str(pid) / "task").glob("*/children"):
         with suppress(OSError):  # the thread or process has ended
-            found += [int(child) for child in file.read_text().split()]
-    return found + [grandchild for child in found for grandchild in _children(child)]
+            children += [int(child) for child in file.read_text().split()]
+    return children + [grandchild for child in children for grandchild in _children(child)]
 
 
 def resident_bytes() -> dict[str, int]:
@@ -237,8 +237,8 @@ def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
         warm_up()
         grown = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) - before
     held = held_here(handle)  # none of a MIG instance on a host of virtual GPUs
-    own = max(0, int(held or grown) - int(torch.cuda.memory_reserved()))
-    return _contexts.setdefault(device.uuid, own)
+    context_bytes = max(0, int(held or grown) - int(torch.cuda.memory_reserved()))
+    return _contexts.setdefault(device.uuid, context_bytes)
 
 
 @contextmanager

@@ -26,10 +26,10 @@ def usable_bases(longest: int, environ: Mapping[str, str] = os.environ) -> list[
     last: it is held in RAM, and removed when the user logs out.
     """
     named = [environ.get("RAY_TMPDIR"), environ.get("TMPDIR"), "/tmp", environ.get("XDG_RUNTIME_DIR")]
-    found = [Path(name).absolute() for name in named if name]
+    bases = [Path(name).absolute() for name in named if name]
     return [
         base
-        for base in dict.fromkeys(found)
+        for base in dict.fromkeys(bases)
         if len(os.fsencode(base)) <= longest and base.is_dir() and os.access(base, os.W_OK | os.X_OK)
     ]
 
@@ -126,7 +126,7 @@ def users_folder() -> Path:
     """This user's folder; an OSError is raised if other users can use it or have made it."""
     folder = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{folder} is not private")
     return folder

@@ -77,16 +77,16 @@ def exit_text(code: int) -> str:
 
 def signal_text(name: str) -> str:
     """The text ``was killed by SIGSEGV``; for SIGBUS with its most common cause."""
-    said = f"was killed by {name}"
+    text = f"was killed by {name}"
     if name != "SIGBUS" or not SHARED.is_dir():
-        return said
-    return f"{said}: {SHARED} may be full ({shutil.disk_usage(SHARED).free / GB:.2f} GB free)"
+        return text
+    return f"{text}: {SHARED} may be full ({shutil.disk_usage(SHARED).free / GB:.2f} GB free)"
 
 
 def own_process() -> tuple[int, float, bool]:
     """This process as ``end_tree`` takes it: its id, ``time_made``, and whether it leads its process group."""
-    own = os.getpid()
-    return own, time_made(own), os.getpgrp() == own
+    pid = os.getpid()
+    return pid, time_made(pid), os.getpgrp() == pid
 
 
 def time_made(pid: int) -> float:
@@ -119,14 +119,14 @@ def end_tree(pid: int, created: float, leads: bool) -> None:
         if leads:
             _kill_group(pid)
         return
-    found = _stopped(root)
+    stopped = _stopped(root)
     if leads:
         _kill_group(pid)
-    for process in found:
+    for process in stopped:
         with suppress(psutil.Error):
             process.kill()
     deadline = time.monotonic() + END_SECONDS
-    while any(map(_runs, found)) and time.monotonic() < deadline:
+    while any(map(_runs, stopped)) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
@@ -150,18 +150,18 @@ def end_descendants() -> None:
 
 def _stopped(root: psutil.Process) -> list[psutil.Process]:
     """A process, unless it is this one, and its descendants, suspended, so that none of them starts another one."""
-    found: dict[int, psutil.Process] = {}
+    suspended: dict[int, psutil.Process] = {}
     for _ in range(ROUNDS):
-        new = [root] if not found and root.pid != os.getpid() else []
+        new = [root] if not suspended and root.pid != os.getpid() else []
         with suppress(psutil.Error):
-            new += [process for process in root.children(recursive=True) if process.pid not in found]
+            new += [process for process in root.children(recursive=True) if process.pid not in suspended]
         if not new:
             break
         for process in new:
-            found[process.pid] = process
+            suspended[process.pid] = process
             with suppress(psutil.Error):
                 process.suspend()
-    return list(found.values())
+    return list(suspended.values())
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -81,11 +81,12 @@ class Checkpoint:
         if not parent.exists():
             self._faults["read"] = f"checkpoint {parent.name} is gone: training begins anew"
             return TrainingState()
-        own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+        groups = optimizer.param_groups
+        settings = [{key: value for key, value in group.items() if key != "params"} for group in groups]
         content = torch.load(regular(parent), map_location="cpu", weights_only=True)
         model.load_state_dict(content["model"])
         optimizer.load_state_dict(content["optimizer"])
-        for group, values in zip(optimizer.param_groups, own, strict=True):
+        for group, values in zip(optimizer.param_groups, settings, strict=True):
             group |= values
         progress = TrainingState(**content["progress"])
         self.earlier_seconds, progress.reports = progress.seconds, []

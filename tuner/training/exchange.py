@@ -81,9 +81,9 @@ class Ranks:
         """
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         used = [int(parameter.grad is not None) for parameter in parameters]
-        said = torch.tensor([micro_batches, -micro_batches, *used])
-        dist.all_reduce(said, dist.ReduceOp.MAX)
-        most, least, *used = said.tolist()
+        counts = torch.tensor([micro_batches, -micro_batches, *used])
+        dist.all_reduce(counts, dist.ReduceOp.MAX)
+        most, least, *used = counts.tolist()
         if most != -least:
             raise WorkloadError(f"one rank has drawn {most} micro-batches for a step, and another one {-least}")
         gradients: list[Tensor] = []

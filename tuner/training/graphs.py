@@ -253,8 +253,8 @@ class GraphedSteps(Steps):
             self.optimizer.zero_grad(set_to_none=True)
             if is_out_of_memory(error) or not self._recorder.may_fail:
                 raise
-            said = one_line(str(error).partition("\n")[0], 200)
-            self._give_up(f"a step cannot be recorded ({said or type(error).__name__})")
+            reason = one_line(str(error).partition("\n")[0], 200)
+            self._give_up(f"a step cannot be recorded ({reason or type(error).__name__})")
             return None
         gradients = [(value, value.grad) for value in self.model.parameters()]
         attributes = _Attributes.of(self.workload, self.model)

@@ -62,8 +62,8 @@ OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {"adam": Adam, "adamw": Ada
 
 def build_optimizer(workload: Workload, model: nn.Module, config: Config) -> Optimizer:
     """The workload's own optimizer; without one the configuration's, with its ``lr`` and ``weight_decay``."""
-    if own := optional(workload, OwnLoop.optimizer):
-        return contract.made(workload, "optimizer", Optimizer, lambda: own(model, config))
+    if method := optional(workload, OwnLoop.optimizer):
+        return contract.made(workload, "optimizer", Optimizer, lambda: method(model, config))
     name = str(config.get("optimizer", "adam"))
     make = contract.chosen(workload, "optimizer", name, OPTIMIZERS, "optimizer(model, config)")
     options = {"momentum": float(config.get("momentum", 0.0))} if name == "sgd" else {}
@@ -82,13 +82,13 @@ class LearningRates:
         self._workload = workload
         self._optimizer = optimizer
         self._epochs = int(config["epochs"])
-        own = optional(workload, OwnLoop.lr_schedule)
+        make = optional(workload, OwnLoop.lr_schedule)
         self._own: LRScheduler | None = None
-        if own:
-            self._own = contract.made(workload, "lr_schedule", LRScheduler, lambda: own(optimizer, config))
+        if make:
+            self._own = contract.made(workload, "lr_schedule", LRScheduler, lambda: make(optimizer, config))
         self._first = [group["lr"] for group in optimizer.param_groups]
         name, method = str(config.get("lr_schedule", "linear")), "lr_schedule(optimizer, config)"
-        self._factor = None if own else contract.chosen(workload, "lr_schedule", name, FACTORS, method)
+        self._factor = None if make else contract.chosen(workload, "lr_schedule", name, FACTORS, method)
 
     def begin(self, epoch: int) -> None:
         """Sets the rates of an epoch, counted from 1. An own schedule has set them at the end of the one before."""

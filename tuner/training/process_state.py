@@ -79,11 +79,11 @@ class ProcessState:
     @classmethod
     def now(cls) -> Self:
         """The state of this process and this thread."""
-        found = []
+        settings = []
         for setting in _settings():
             with suppress(Exception):  # such as a current folder that has been removed
-                found.append((setting, setting[0]()))
-        return cls(found)
+                settings.append((setting, setting[0]()))
+        return cls(settings)
 
     def put_back(self) -> None:
         """Sets what has changed since."""

@@ -65,18 +65,18 @@ def run_program(
         program_thread().start(partial(session.run, program, data, place.threads if place else 1))
         enter("training")
         try:
-            while (said := session.next()) is not None:
-                yield said
-                if isinstance(said, Question):
+            while (message := session.next()) is not None:
+                yield message
+                if isinstance(message, Question):
                     continue
-                if said.is_last:  # it has done all that it was to do, however late it is asked to end
+                if message.is_last:  # it has done all that it was to do, however late it is asked to end
                     session.go_on()
                     continue
                 if prune_asked():
                     raise Pruned(progress.best)
                 if trial.until and progress.epoch >= trial.until and (session.saved or store.is_empty):
                     store.pause()
-                    raise Paused(said.metrics)
+                    raise Paused(message.metrics)
                 if stop_asked():
                     raise Stopped(f"stopped after epoch {progress.epoch}")
                 session.go_on()
@@ -214,18 +214,18 @@ class _Session:
 
     def next(self) -> EpochReport | Question | None:
         """The program's next report or question; None if it has ended. Raises what it has raised."""
-        said = self._reports.get()
-        if isinstance(said, SystemExit):
-            if said.code in (None, 0):
+        message = self._reports.get()
+        if isinstance(message, SystemExit):
+            if message.code in (None, 0):
                 return None
-            raise WorkloadError(f"the program ended with sys.exit({said.code!r})")
-        if isinstance(said, StopIteration):  # which generators do not let pass
-            raise WorkloadError(method_failure(said) or "StopIteration") from said
-        if isinstance(said, Exception):
-            raise said
-        if isinstance(said, BaseException):
-            raise WorkloadError(f"the program ended with {type(said).__name__}")
-        return said
+            raise WorkloadError(f"the program ended with sys.exit({message.code!r})")
+        if isinstance(message, StopIteration):  # which generators do not let pass
+            raise WorkloadError(method_failure(message) or "StopIteration") from message
+        if isinstance(message, Exception):
+            raise message
+        if isinstance(message, BaseException):
+            raise WorkloadError(f"the program ended with {type(message).__name__}")
+        return message
 
     def go_on(self) -> None:
         """Lets the program continue after a report."""

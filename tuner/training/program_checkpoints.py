@@ -134,8 +134,8 @@ class ProgramCheckpoints:
             partial.mkdir(parents=True)
             _write(partial, content)
             progress.seconds = self.earlier_seconds + time.monotonic() - self._began
-            own = {"best_checkpoint": kept, "best_fault": self.best_fault, "of": self._of}
-            (partial / PROGRESS).write_text(json.dumps({**asdict(progress), **own}))
+            about = {"best_checkpoint": kept, "best_fault": self.best_fault, "of": self._of}
+            (partial / PROGRESS).write_text(json.dumps({**asdict(progress), **about}))
             os.rename(partial, self._path / str(number))
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError from OSError
             self._missed(one_line(error), is_best=is_best)

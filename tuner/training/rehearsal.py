@@ -56,11 +56,11 @@ def rehearse(
         with calling(workload, "rehearsal"):
             data = shorten(data)
     step = step or steps_of(workload, model, optimizer, config, device)
-    own = int(config.get(ACCUMULATION, 1)) // int(config.get(RANKS, 1))  # see ``divided``
+    micro_batches = int(config.get(ACCUMULATION, 1)) // int(config.get(RANKS, 1))  # see ``divided``
     for steps in (step.warm_up, 1):
         model.train()
         for _ in range(steps):
-            float(step(*islice(batches, min(own, 2))))
+            float(step(*islice(batches, min(micro_batches, 2))))
         if step.warm_up > 1 and odd is not None:
             float(step(odd))
         evaluate(workload, model, data, "validation", config=config)
@@ -114,11 +114,11 @@ def odd_batch(workload: Workload, config: Config, data: object) -> Batch | None:
 
 def _largest(workload: Workload, config: Config, data: object) -> Batch:
     """The workload's ``largest_batch``; by default the largest batch of an epoch, which later epochs may exceed."""
-    own = optional(workload, VaryingBatches.largest_batch)
-    if own is None:
+    method = optional(workload, VaryingBatches.largest_batch)
+    if method is None:
         return max(contract.epoch(workload, config, data), key=_bytes_of)
     with calling(workload, "largest_batch"):
-        return contract.check_batch(workload, own(config, data), "largest_batch returned")
+        return contract.check_batch(workload, method(config, data), "largest_batch returned")
 
 
 def _bytes_of(batch: Batch) -> int:

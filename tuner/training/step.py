@@ -38,9 +38,9 @@ def place(workload: Workload, config: Config, data: object, device: str, *, rehe
 def prepare(workload: Workload, model: nn.Module, config: Config, data: object, *, rehearsal: bool = False) -> None:
     """Calls the workload's ``prepare``, if it has one, in evaluation mode and without gradients."""
     model.eval()
-    if own := optional(workload, Teachers.prepare):
+    if method := optional(workload, Teachers.prepare):
         with torch.no_grad(), calling(workload, "prepare"):
-            own(model, config, data, rehearsal=rehearsal)
+            method(model, config, data, rehearsal=rehearsal)
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
@@ -50,8 +50,8 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
 
 def constants(workload: Workload, model: nn.Module) -> dict[str, Tensor]:
     """The workload's constants, not copied, on the CPU; empty if it has none."""
-    own = optional(workload, Restorable.constants)
-    return {name: value.cpu() for name, value in own(model).items()} if own else {}
+    method = optional(workload, Restorable.constants)
+    return {name: value.cpu() for name, value in method(model).items()} if method else {}
 
 
 @dataclass(eq=False)
@@ -157,8 +157,8 @@ def recomputing(modules: Iterable[nn.Module]) -> Iterator[None]:
     """
     with ExitStack() as restore:
         for module in dict.fromkeys(modules):
-            own = module.__dict__.get("forward")
-            restore.callback(_set_forward, module, own)
+            before = module.__dict__.get("forward")
+            restore.callback(_set_forward, module, before)
             _set_forward(module, partial(checkpoint, module.forward, use_reentrant=False))
         yield
 

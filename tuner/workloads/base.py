@@ -151,21 +151,21 @@ class Workload(Trainable, Generic[DataT, ModelT]):
         A workload can redefine an option of the loop to change its default.
         """
         others = {name: option for name, option in LOOP_OPTIONS.items() if name not in self.hyperparameters}
-        own, key = self.own_schema, self.memory_scales_with
-        batch = own[key] if key else None
+        declarations, key = self.own_schema, self.memory_scales_with
+        batch = declarations[key] if key else None
         sized = {key: replace(batch, auto=True)} if key and isinstance(batch, Hyperparameter) else {}
-        return {**own, **sized, **others}
+        return {**declarations, **sized, **others}
 
     @property
     def own_schema(self) -> Mapping[str, AnyHyperparameter]:
         """The workload's hyperparameters, with those that every training loop has, but without the loop's options."""
         lacking = {key: value for key, value in LOOP_DEFAULTS.items() if key not in self.hyperparameters}
-        own = {key: declared(key, value) for key, value in {**self.hyperparameters, **lacking}.items()}
+        declarations = {key: declared(key, value) for key, value in {**self.hyperparameters, **lacking}.items()}
         key = self.memory_scales_with
-        batch = own.get(key) if key else None
+        batch = declarations.get(key) if key else None
         if key and isinstance(batch, Hyperparameter) and (batch.low, batch.high) == (-math.inf, math.inf):
-            own[key] = replace(batch, low=1, high=LARGEST_BATCH)
-        return own
+            declarations[key] = replace(batch, low=1, high=LARGEST_BATCH)
+        return declarations
 
     @abstractmethod
     def load_data(self, source: str, seed: int) -> DataT:

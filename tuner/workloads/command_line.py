@@ -104,8 +104,8 @@ class CommandLine(Program):
         """Raises ``InputError`` if the arguments name another key than these, or lack one of them."""
         named, files, keys = self.named, self.config_names, [key for key in keys if key not in PLACING]
         if unknown := sorted(named - {*keys, FOLDER, ID, SEED} - files):
-            known = ", ".join(keys) or "no key"
-            raise InputError(f"{self.program}: its arguments have {{{unknown[0]}}}, but the space has {known}")
+            listed = ", ".join(keys) or "no key"
+            raise InputError(f"{self.program}: its arguments have {{{unknown[0]}}}, but the space has {listed}")
         if unfit := [key for key in keys if not PLACEHOLDER.fullmatch(f"{{{key}}}")]:
             raise InputError(f"{self.program}: no placeholder can name {unfit[0]!r}: rename it, such as to lr_2")
         if not files.difference(keys) and (missing := [key for key in keys if key not in named]):
@@ -115,11 +115,11 @@ class CommandLine(Program):
 
     def own(self, trial_id: str, seed: int, folder: Path | None) -> dict[str, str]:
         """What stands for the placeholders of every trial, with this folder if it has one."""
-        own = {ID: trial_id, SEED: str(seed)}
+        placeholders = {ID: trial_id, SEED: str(seed)}
         if folder is not None:
             files = {name: f"{CONFIG}{name.removeprefix(CONFIG) or self.how.suffix}" for name in self.config_names}
-            own |= {FOLDER: str(folder), **{name: str(folder / file) for name, file in files.items()}}
-        return own
+            placeholders |= {FOLDER: str(folder), **{name: str(folder / file) for name, file in files.items()}}
+        return placeholders
 
     @contextmanager
     def in_trial(self, config: Config, session: Session) -> Iterator[tuple[list[str], Reports]]:
@@ -133,27 +133,28 @@ class CommandLine(Program):
         except WorkloadError:
             if self.how.cwd == "trial" or self.how.metrics_file or FOLDER in self.named or self.config_names:
                 raise
-        own = self.own(session.trial_id, session.seed, folder)
-        os.environ.update({f"TUNER_{name.upper()}": own[name] for name in (ID, SEED, FOLDER) if name in own})
+        placeholders = self.own(session.trial_id, session.seed, folder)
+        told = {name: placeholders[name] for name in (ID, SEED, FOLDER) if name in placeholders}
+        os.environ.update({f"TUNER_{name.upper()}": value for name, value in told.items()})
         for name in self.config_names.difference(values_of(config, self.objects)):
-            write_config(Path(own[name]), self.how.template, self.arguments_of(config))
+            write_config(Path(placeholders[name]), self.how.template, self.arguments_of(config))
         files = MetricsFiles(folder, self.how.metrics_file) if folder and self.how.metrics_file else None
         before = os.getcwd()
         try:
             if self.how.cwd == "trial":
-                os.chdir(own[FOLDER])
-            yield self.command(config, own), Reports(session, self.how.pattern, files)
+                os.chdir(placeholders[FOLDER])
+            yield self.command(config, placeholders), Reports(session, self.how.pattern, files)
         finally:
             os.chdir(before)
             with suppress(OSError, KeyError):
-                os.rmdir(own[FOLDER])
+                os.rmdir(placeholders[FOLDER])
 
-    def command(self, config: Config, own: Mapping[str, str] = NONE) -> list[str]:
+    def command(self, config: Config, placeholders: Mapping[str, str] = NONE) -> list[str]:
         """The arguments of a trial, which has its ``own`` placeholders besides.
 
         One that names a key that the trial has not is left out, and the flag before it if no value is left for it.
         """
-        values, words = {**own, **values_of(config, self.objects)}, self.arguments
+        values, words = {**placeholders, **values_of(config, self.objects)}, self.arguments
         kept = [all(key in values for key in PLACEHOLDER.findall(word)) for word in words]
         for place in reversed(range(len(words))):
             if FLAG.fullmatch(words[place]):
@@ -161,7 +162,7 @@ class CommandLine(Program):
                 of_flag = [kept[other] for other in follow]
                 kept[place] = any(of_flag) or not of_flag
         return [
-            PLACEHOLDER.sub(lambda found: str(values[found[1]]), word)
+            PLACEHOLDER.sub(lambda match: str(values[match[1]]), word)
             for word, keep in zip(words, kept, strict=True)
             if keep
         ]
@@ -169,8 +170,8 @@ class CommandLine(Program):
     def remedy(self, metric: str) -> str:
         """See ``Program.remedy``."""
         ways = f'{{"{metric}": 0.5}}, or give {option("metric_pattern")} or {option("metrics_file")}'
-        said = " | ".join(one_line(line, SHOWN) for line in last_lines(LAST))
-        return f"print a line of JSON such as {ways}" + (f"; its output ends with: {said}" if said else "")
+        output = " | ".join(one_line(line, SHOWN) for line in last_lines(LAST))
+        return f"print a line of JSON such as {ways}" + (f"; its output ends with: {output}" if output else "")
 
 
 def name_of(text: str) -> str:

@@ -36,8 +36,8 @@ def calling(workload: Trainable, method: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        own = getattr(workload.code, "__module__", None) or ""
-        if not hasattr(error, "tuner_method") and not own.startswith(__package__):
+        module = getattr(workload.code, "__module__", None) or ""
+        if not hasattr(error, "tuner_method") and not module.startswith(__package__):
             error.tuner_workload, error.tuner_method = workload.name, method  # type: ignore[union-attr]
         raise
 
@@ -86,10 +86,10 @@ def _place(error: BaseException, function: Callable[..., object] | None) -> str:
     frames = [
         (file, line) for file, line in frames if not file.startswith("<frozen") and OURS not in Path(file).parents
     ]
-    own = [(file, line) for file, line in frames if not NOT_THE_USERS & set(Path(file).parents)]
+    users = [(file, line) for file, line in frames if not NOT_THE_USERS & set(Path(file).parents)]
     code = getattr(function, "__code__", None)
     declared = [(code.co_filename, code.co_firstlineno)] if code else []
-    places = own or declared or frames
+    places = users or declared or frames
     return f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
 
 
@@ -120,17 +120,17 @@ def built(workload: Workload, config: Config, data: object) -> nn.Module:
 def made(workload: Workload, method: str, kind: type[T], make: Callable[[], object]) -> T:
     """What a method returns; raises ``WorkloadError`` if it is not of this class of torch."""
     with calling(workload, method):
-        found = make()
-    if not isinstance(found, kind):
-        _refuse(workload, f"{method} returned {_kind(found)}: expected torch's {kind.__name__}")
-    return found
+        value = make()
+    if not isinstance(value, kind):
+        _refuse(workload, f"{method} returned {_kind(value)}: expected torch's {kind.__name__}")
+    return value
 
 
 def chosen(workload: Workload, key: str, name: str, choices: Mapping[str, T], method: str) -> T:
     """The choice of this name; raises ``WorkloadError`` if a workload's own hyperparameter has another value."""
     if name not in choices:
-        known = ", ".join(choices)
-        _refuse(workload, f"{key} {name!r}: choose one of {known}, or give the workload a method {method}")
+        listed = ", ".join(choices)
+        _refuse(workload, f"{key} {name!r}: choose one of {listed}, or give the workload a method {method}")
     return choices[name]
 
 
@@ -187,12 +187,12 @@ def constant_loss(workload: Workload, data: object) -> float:
 
     Raises ``WorkloadError`` if the method returns no number.
     """
-    own = optional(workload, DataDescription.constant_loss)
-    if own is None:
+    method = optional(workload, DataDescription.constant_loss)
+    if method is None:
         return math.inf
     with calling(workload, "constant_loss"):
-        found: object = own(data)
-    return _number(workload, found, "constant_loss returned {}: expected a number")
+        loss: object = method(data)
+    return _number(workload, loss, "constant_loss returned {}: expected a number")
 
 
 def evaluated(

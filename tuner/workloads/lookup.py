@@ -83,18 +83,19 @@ def _faults(workload: Trainable) -> Iterator[str]:
     headline: object = workload.headline
     if not isinstance(headline, (tuple, list)) or not all(isinstance(name, str) for name in headline):
         yield f"headline is {headline!r}: expected names of metrics from evaluate, such as ('accuracy',)"
-    known = getattr(workload, "hyperparameters", None)
-    if not isinstance(known, Mapping):
-        yield f"hyperparameters is {known!r}: expected a dictionary of tuner.Hyperparameter or defaults by name"
+    declarations = getattr(workload, "hyperparameters", None)
+    if not isinstance(declarations, Mapping):
+        expected = "a dictionary of tuner.Hyperparameter or defaults by name"
+        yield f"hyperparameters is {declarations!r}: expected {expected}"
         return
-    for key, value in known.items():
+    for key, value in declarations.items():
         if fault := _hyperparameter_fault(key, value):
             yield f"hyperparameters: {fault}"
     keys: object = workload.data_keys
-    if not isinstance(keys, (tuple, list)) or not all(isinstance(key, str) and key in known for key in keys):
+    if not isinstance(keys, (tuple, list)) or not all(isinstance(key, str) and key in declarations for key in keys):
         yield f"data_keys is {keys!r}: expected names of its hyperparameters, such as ('window',)"
     batch = workload.memory_scales_with
-    if batch is not None and not isinstance(declared(batch, known.get(batch, "")), Hyperparameter):
+    if batch is not None and not isinstance(declared(batch, declarations.get(batch, "")), Hyperparameter):
         yield f"memory_scales_with is {batch!r}, which is not one of its numeric hyperparameters"
 
 
@@ -149,18 +150,18 @@ def in_file(name: str) -> str:
     except (OSError, SyntaxError, ValueError):
         return ""
     bases = {node.name: {ast.unparse(base) for base in node.bases} for node in body if isinstance(node, ast.ClassDef)}
-    own: list[str] = []
+    workloads: list[str] = []
     for cls, derived in bases.items():
-        if derived & {"Workload", "tuner.Workload", *own}:
-            own.append(cls)
-    return f"did you mean {' or '.join(f'{file.stem}:{cls}' for cls in own)}?" if own else ""
+        if derived & {"Workload", "tuner.Workload", *workloads}:
+            workloads.append(cls)
+    return f"did you mean {' or '.join(f'{file.stem}:{cls}' for cls in workloads)}?" if workloads else ""
 
 
 def _classes(module: object, wanted: str) -> str:
     """A hint at the workloads of a module."""
-    known = [name for name, value in vars(module).items() if isinstance(value, type) and issubclass(value, Workload)]
-    own = [name for name in known if name != "Workload"]
-    return ": " + did_you_mean(wanted, own, f"it has {', '.join(own)}") if own else ""
+    classes = {name: value for name, value in vars(module).items() if isinstance(value, type) and name != "Workload"}
+    names = [name for name, cls in classes.items() if issubclass(cls, Workload)]
+    return ": " + did_you_mean(wanted, names, f"it has {', '.join(names)}") if names else ""
 
 
 def _what(cls: type[Trainable]) -> str:
@@ -194,9 +195,9 @@ def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Traina
     elif callable(wanted) and not isinstance(wanted, type):
         workload = Function(wanted)
     else:
-        known = ", ".join(BUILT_IN)
+        names = ", ".join(BUILT_IN)
         hint = in_file(wanted) if isinstance(wanted, str) else ""
-        hint = hint or f"choose one of {known}, or give your own as MODULE:CLASS or MODULE:FUNCTION"
+        hint = hint or f"choose one of {names}, or give your own as MODULE:CLASS or MODULE:FUNCTION"
         raise InputError(f"unknown workload {wanted!r}: {hint}")
     if workload.name in BUILT_IN and BUILT_IN[workload.name] != spec_of(workload):
         raise InputError(f"workload {workload.name}: a built-in workload has this name: give your class another name")
@@ -244,12 +245,12 @@ class Finder:
         workload = self._functions.get(id(wanted)) or find_workload(wanted, self._classes)
         if isinstance(workload, Function):
             self._functions[id(wanted)] = workload
-        known = self._known.setdefault(workload.name, workload)
-        if known is not workload and (type(known) is not type(workload) or vars(known) or vars(workload)):
+        first = self._known.setdefault(workload.name, workload)
+        if first is not workload and (type(first) is not type(workload) or vars(first) or vars(workload)):
             raise InputError(f"two workloads are called {workload.name!r}: give one of them another name")
         if isinstance(wanted, str):
-            self._known[wanted] = known
-        return known
+            self._known[wanted] = first
+        return first
 
 
 def _built_in(name: str) -> Trainable:
@@ -266,8 +267,8 @@ def _by_spec(wanted: str, classes: Classes) -> Trainable:
     if spec.startswith(SCRIPT):
         workload = script_in(spec)
     else:
-        found = _load(spec)
-        workload = _made(found) if isinstance(found, type) else Function(found)
+        code = _load(spec)
+        workload = _made(code) if isinstance(code, type) else Function(code)
     if wanted in classes and workload.name != wanted:
         raise InputError(f"workload {wanted}: {spec} is now called {workload.name!r}: give it its old name")
     return workload

@@ -80,13 +80,13 @@ class Assembly:
         same = [begun for begun in self._begun if begun.place == place]
         if begins:
             if again:
-                self._others = {other: said for other, said in self._others.items() if other <= place}
+                self._others = {other: earlier for other, earlier in self._others.items() if other <= place}
                 self._ended.clear()
             self._last = place
-            own = {**self._others.pop(place, {}), **row}
+            values = {**self._others.pop(place, {}), **row}
             for earlier in sorted(other for other in self._others if other < place):
                 self._kept |= self._others.pop(earlier)
-            self._begun.append(_Begun(place, own, writer, time.monotonic(), {**self._kept} if self.keeps else {}))
+            self._begun.append(_Begun(place, values, writer, time.monotonic(), {**self._kept} if self.keeps else {}))
         elif same:
             same[-1].row |= row
             same[-1].since = time.monotonic()
@@ -119,8 +119,8 @@ class Assembly:
 
 def place_of(row: Row) -> float | None:
     """The epoch or the step that a row names; None if it names none."""
-    found = (row[name] for name in PLACES if isinstance(row.get(name), (int, float)))
-    return next((place for place in found if abs(place) < math.inf), None)  # type: ignore[arg-type,return-value]
+    places = (row[name] for name in PLACES if isinstance(row.get(name), (int, float)))
+    return next((place for place in places if abs(place) < math.inf), None)  # type: ignore[arg-type,return-value]
 
 
 if TYPE_CHECKING:
@@ -153,13 +153,13 @@ class MetricsFiles:
         Raises ``WorkloadError`` for a file that cannot be read.
         """
         made = self._reports = self._reports or Assembly(metric)
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for path in self._files():
-            found += self._scalars(path, metric) if "tfevents" in path.name else self._rows(path, last=last)
+            pieces += self._scalars(path, metric) if "tfevents" in path.name else self._rows(path, last=last)
         made.keeps = bool(self._events)
-        if len({writer for _, _, writer, _ in found}) > 1:  # as they were written
-            found.sort(key=itemgetter(0))
-        for _, row, writer, step in found:
+        if len({writer for _, _, writer, _ in pieces}) > 1:  # as they were written
+            pieces.sort(key=itemgetter(0))
+        for _, row, writer, step in pieces:
             yield from made.add(row, writer, step)
         yield from made.ended(last=last)
 
@@ -178,12 +178,12 @@ class MetricsFiles:
             raise WorkloadError(f"{path} cannot be read: {error.strerror}") from error
         complete = (text if last else text[: text.rfind("\n") + 1]).split("\n")
         rows = _table(complete) if path.suffix == ".csv" else _lines(complete)
-        known = self._read.get(path, 0)
-        if path in self._earlier and len(rows) < known:
+        read = self._read.get(path, 0)
+        if path in self._earlier and len(rows) < read:
             self._earlier.remove(path)
-            known = 0
-        self._read[path] = max(known, len(rows))
-        return [(place_of(row) or 0.0, row, str(path), None) for row in rows[known:]]
+            read = 0
+        self._read[path] = max(read, len(rows))
+        return [(place_of(row) or 0.0, row, str(path), None) for row in rows[read:]]
 
     def _files(self) -> Iterator[Path]:
         whole = self._folder.resolve()
@@ -216,10 +216,10 @@ class MetricsFiles:
             self._events[path] = EventFileLoader(str(regular(path)))
         for event in self._events[path].Load():
             for value in event.summary.value:
-                found, longer = make_ndarray(value.tensor), f"{path.parent.name}/{value.tag}"
-                if found.size == 1 and found.dtype.kind in "fiu":
+                array, longer = make_ndarray(value.tensor), f"{path.parent.name}/{value.tag}"
+                if array.size == 1 and array.dtype.kind in "fiu":
                     name = longer if longer == metric else value.tag
-                    yield event.wall_time, {name: found.item()}, str(path), event.step
+                    yield event.wall_time, {name: array.item()}, str(path), event.step
 
 
 def number(text: str) -> object:

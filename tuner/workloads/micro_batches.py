@@ -49,8 +49,8 @@ def chunk_size(most: int, samples: int, parts: int) -> int:
 
 def training_steps(workload: Workload, config: Config, data: object) -> Iterator[list[Batch]]:
     """One epoch of optimizer steps, each as a list of its micro-batches."""
-    if own := optional(workload, Accumulation.training_steps):
-        yield from own(config, data)
+    if method := optional(workload, Accumulation.training_steps):
+        yield from method(config, data)
         return
     batches = epoch(workload, micro_batch(workload, config), data)
     while group := list(islice(batches, int(config.get(ACCUMULATION, 1)))):
@@ -63,6 +63,6 @@ def sample_count(workload: Workload, batch: Batch) -> int:
     By default it is the length of a tuple's first tensor. It is a graph's ``batch_size``, which PyTorch Geometric's
     ``Batch`` and the batches of its neighbour loaders have; another graph is one sample.
     """
-    if own := optional(workload, VaryingBatches.count):
-        return own(batch)
+    if method := optional(workload, VaryingBatches.count):
+        return method(batch)
     return int(getattr(batch, "batch_size", 1)) if is_graph(batch) else len(batch[0])

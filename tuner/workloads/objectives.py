@@ -44,7 +44,7 @@ def objective_of(workload: Trainable, metrics: Sequence[str] = (), directions: S
     if repeated := [name for place, name in enumerate(metrics) if name in metrics[:place]]:
         raise ParameterError("metric", repeated[0], "is given twice")
     names: Sequence[str | None] = metrics or (None,)
-    first, *others = (_one(workload, *asked) for asked in zip_longest(names, directions))
+    first, *others = (_one(workload, *pair) for pair in zip_longest(names, directions))
     return replace(first, others=tuple(others))
 
 
@@ -64,7 +64,7 @@ def _one(workload: Trainable, metric: str | None, direction: Direction | None) -
     if metric in KNOWN:
         return Objective(metric, direction or "minimize")
     its = getattr(workload, "metric", None)
-    own, name = metric in (None, its), its if metric is None else metric
+    is_workloads, name = metric in (None, its), its if metric is None else metric
     if not name:
         which = f"say by {option('metric')} which of the metrics that it reports is compared"
         more = f", and by {option('direction')} whether more or less of it is better" if direction is None else ""
@@ -72,10 +72,11 @@ def _one(workload: Trainable, metric: str | None, direction: Direction | None) -
     if isinstance(workload, Workload) and not re.fullmatch("val_.+", name):
         rule = f"expected 'val_' and a metric's name from evaluate of workload {workload.name}, such as 'val_loss'"
         raise ParameterError("metric", name, rule)
-    if own and direction is None and workload.direction is not None:
+    if is_workloads and direction is None and workload.direction is not None:
         direction = DIRECTIONS[workload.direction]
     if direction is None and (is_score(name) or not isinstance(workload, Workload)):
-        in_class = ", or write direction = 'maximize' in its class" if own and isinstance(workload, Workload) else ""
+        of_class = is_workloads and isinstance(workload, Workload)
+        in_class = ", or write direction = 'maximize' in its class" if of_class else ""
         raise InputError(
             f"{workload.name}: is more of {name!r} better, or less? Give {option('direction', 'maximize')} or "
             f"{option('direction', 'minimize')}{in_class}"

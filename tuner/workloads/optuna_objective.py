@@ -103,8 +103,8 @@ class RemoteStudy:
         """A method or an attribute of Optuna's object, which is in the study's process."""
         if Call(name, (), of_study=self.of_study).allowed:
             return partial(self._call, name)
-        if (asked := Call(name, of_study=self.of_study)).allowed:
-            return self._session.ask(asked)
+        if (attribute := Call(name, of_study=self.of_study)).allowed:
+            return self._session.ask(attribute)
         whole = f"trial.study.{name}" if self.of_study else f"trial.{name}"
         raise AttributeError(f"{whole} is not to be had in a process of its own")
 

@@ -89,11 +89,11 @@ class Reports:
     def _read(self, line: str) -> None:
         if line.startswith("{"):
             try:
-                said = json.loads(line)
+                row = json.loads(line)
             except ValueError:
                 self._broken = self._broken or line
             else:
-                self._take(said)
+                self._take(row)
                 return
         if not self._placed and (heading := HEADING.fullmatch(line)):
             self._report(self._made.add({"epoch": int(heading[1])}))
@@ -111,18 +111,18 @@ class Reports:
             named = matches[-1].groupdict() or {self._metric: matches[-1][1]}
             self._take({name: number(text) for name, text in named.items() if text is not None})
 
-    def _take(self, said: Row) -> None:
-        if not self._placed and said.keys() & {*PLACES}:
+    def _take(self, row: Row) -> None:
+        if not self._placed and row.keys() & {*PLACES}:
             self._placed = True
             self._report(self._made.add({}))  # no heading
-        if self._metric not in said:
-            self._others |= dict.fromkeys(name for name, value in said.items() if isinstance(value, (int, float)))
-        self._report(self._made.add(said))
+        if self._metric not in row:
+            self._others |= dict.fromkeys(name for name, value in row.items() if isinstance(value, (int, float)))
+        self._report(self._made.add(row))
 
     def _report(self, rows: Iterator[Row]) -> None:
-        for said in rows:
-            epoch = said.pop("epoch", None)
-            kept = {name: one for name, one in said.items() if isinstance(one, (int, float)) or name == self._metric}
+        for row in rows:
+            epoch = row.pop("epoch", None)
+            kept = {name: one for name, one in row.items() if isinstance(one, (int, float)) or name == self._metric}
             self._told.update(kept)
             self._session.report(kept, epoch if isinstance(epoch, int) else None)
 
@@ -149,14 +149,14 @@ def failure(code: object) -> WorkloadError:
         how = f"it was ended by {signal.Signals(-code).name}"
     log, text = _log()
     text = RANK.sub("", ESCAPE.sub("", text))
-    found = list(TRACEBACK.finditer(text))
-    own = [one for one in found if not any(name in one["said"] for name in OF_LAUNCHERS)] or found
+    matches = list(TRACEBACK.finditer(text))
+    causes = [one for one in matches if not any(name in one["said"] for name in OF_LAUNCHERS)] or matches
     lines = [line for line in text.splitlines() if line.strip()]
-    said = one_line(own[-1]["said"] if own else lines[-1] if lines else "", SHOWN)
-    error = WorkloadError(f"{how}: {said} (logs/{log})" if said else how)
-    error.tuner_output = text[own[-1].start() :] if own else "\n".join(lines[-LAST_LINES:])  # type: ignore[attr-defined]
+    reason = one_line(causes[-1]["said"] if causes else lines[-1] if lines else "", SHOWN)
+    error = WorkloadError(f"{how}: {reason} (logs/{log})" if reason else how)
+    error.tuner_output = text[causes[-1].start() :] if causes else "\n".join(lines[-LAST_LINES:])  # type: ignore[attr-defined]
     # What tells whether memory ran out: see ``tuner.machine.caps``.
-    error.__cause__ = (MemoryError if said.startswith("MemoryError") else RuntimeError)(said)
+    error.__cause__ = (MemoryError if reason.startswith("MemoryError") else RuntimeError)(reason)
     return error
 
 

@@ -71,29 +71,32 @@ def values_of(config: Config, objects: Objects) -> dict[str, object]:
 
     Lists, dicts and tuples are copies, so that a trial cannot change those of the next one.
     """
-    values, mutable = given_values(config, objects), (list, dict, tuple)
-    own = {key: value for key, value in values.items() if key not in PLACING}
-    return {key: copy.deepcopy(value) if isinstance(value, mutable) else value for key, value in own.items()}
+    mutable = (list, dict, tuple)
+    return {
+        key: copy.deepcopy(value) if isinstance(value, mutable) else value
+        for key, value in given_values(config, objects).items()
+        if key not in PLACING
+    }
 
 
 def given_values(config: Config, objects: Objects) -> Config:
     """A configuration as the user gave it: with the objects themselves in the place of their labels."""
-    own = {key: objects[key].get(value_key(value), value) for key, value in config.items() if key in objects}
-    return {**config, **own}
+    given = {key: objects[key].get(value_key(value), value) for key, value in config.items() if key in objects}
+    return {**config, **given}
 
 
 def arguments(config: Config, objects: Objects) -> dict[str, object]:
     """The values of a configuration as a function receives them: ``model.hidden`` is in the dict ``model``."""
-    found: dict[str, object] = {}
+    grouped: dict[str, object] = {}
     for key, value in values_of(config, objects).items():
         *groups, name = key.split(".")
-        place = found
+        place = grouped
         for group in groups:
             inner = place.setdefault(group, {})
             assert isinstance(inner, dict), f"{group} is a value and a group"  # a space with both is refused
             place = inner
         place[name] = value
-    return found
+    return grouped
 
 
 HEAVY = ("torch", "numpy", "pandas", "sklearn", "lightning", "pytorch_lightning", "transformers", "torch_geometric")

@@ -140,8 +140,7 @@ class Restorable(Protocol):
 
 def optional(workload: Trainable, method: Callable[Concatenate[S, P], R]) -> Callable[P, R] | None:
     """The workload's method of this name; None if it has none."""
-    own: Callable[P, R] | None = getattr(workload, method.__name__, None)
-    return own
+    return getattr(workload, method.__name__, None)
 
 
 def finish_of(workload: Trainable) -> Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]:
@@ -151,38 +150,38 @@ def finish_of(workload: Trainable) -> Callable[[dict[str, ConfigValue]], dict[st
 
 def check(workload: Trainable, configurations: Sequence[Configuration], data: object) -> None:
     """Calls the workload's ``check``, if it has one."""
-    if own := optional(workload, ConfigurationRules.check):
-        own(configurations, data)
+    if method := optional(workload, ConfigurationRules.check):
+        method(configurations, data)
 
 
 def prerequisites(workload: Trainable, config: Config) -> Mapping[str, Configuration]:
     """The workload's ``prerequisites``; empty without the method."""
-    own = optional(workload, Teachers.prerequisites)
-    return own(config) if own else {}
+    method = optional(workload, Teachers.prerequisites)
+    return method(config) if method else {}
 
 
 def frozen(workload: Trainable, model: nn.Module) -> list[nn.Module]:
     """The modules that are never trained; empty without the method ``frozen``."""
-    own = optional(workload, Teachers.frozen)
-    return list(own(model)) if own else []
+    method = optional(workload, Teachers.frozen)
+    return list(method(model)) if method else []
 
 
 def caution(workload: Trainable, data: object) -> str:
     """Why the best trial may not be the best; empty without the method ``caution``."""
-    own = optional(workload, DataDescription.caution)
-    return own(data) if own else ""
+    method = optional(workload, DataDescription.caution)
+    return method(data) if method else ""
 
 
 def training_samples(workload: Trainable, data: object) -> int | None:
     """The number of training samples; None if it is unknown."""
-    own = optional(workload, DataDescription.training_samples)
-    return own(data) if own else None
+    method = optional(workload, DataDescription.training_samples)
+    return method(data) if method else None
 
 
 def joined_splits(workload: Trainable, data: object) -> object:
     """The workload's ``all_data``; raises ``InputError`` without the method."""
-    if own := optional(workload, DataDescription.all_data):
-        return own(data)
+    if method := optional(workload, DataDescription.all_data):
+        return method(data)
     raise InputError(
         f"{option('all_data', True)}: workload {workload.name!r} has no method all_data(data), which joins the data: "
         "add it, or leave the option out"
@@ -194,8 +193,8 @@ def restore(workload: Trainable, config: Config, weights: Mapping[str, Tensor]) 
 
     Raises ``InputError`` if ``build_model`` fails without data.
     """
-    if own := optional(workload, Restorable.restore_model):
-        return own(config, weights)
+    if method := optional(workload, Restorable.restore_model):
+        return method(config, weights)
     workload = needs_workload(workload, "a model")
     try:
         model: nn.Module = workload.build_model(config, None)

@@ -106,13 +106,13 @@ def _looking(reports: Reports) -> Iterator[None]:
 
 def _imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:
     """The packages that a script and the modules in its folder import, found without running them."""
-    found = set()
+    packages = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.partition(".")[0] for alias in node.names}
+            packages |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.partition(".")[0])
-    new = found - names
+            packages.add(node.module.partition(".")[0])
+    new = packages - names
     names |= new
     for name in new:
         with suppress(OSError, SyntaxError, ValueError):  # no such module in the folder, or one that cannot be parsed
@@ -198,11 +198,11 @@ def _starting(start: Sequence[str]) -> list[str]:
     if start[-1] == MODULE:
         return [sys.executable, MODULE]
     folders = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
-    found = shutil.which(start[0], path=folders)
-    if not found:
+    program = shutil.which(start[0], path=folders)
+    if not program:
         rule = "there is no such program: give FILE.py, -m MODULE, or a command such as torchrun FILE.py"
         raise InputError(f"{start[0]}: {rule}")
-    return [found]
+    return [program]
 
 
 def _ports() -> dict[str, str]:

@@ -81,9 +81,9 @@ _entered: list[tuple[int, Session]] = []  # with the threads that run the progra
 
 def current() -> Session | None:
     """The session of the trial that this thread runs, or else this process; None outside of a trial."""
-    own = [session for thread, session in _entered if thread == threading.get_ident()]
+    of_thread = [session for thread, session in _entered if thread == threading.get_ident()]
     others = [session for _, session in _entered]
-    return next(reversed(own or others), None)
+    return next(reversed(of_thread or others), None)
 
 
 @contextmanager

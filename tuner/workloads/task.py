@@ -122,14 +122,14 @@ def on_all_data(selection: Selection, last_epoch: int) -> Selection:
 
 def _loop_fault(workload: Trainable, values: Config) -> str:
     """Why an option of the loop has no effect; empty if every one has."""
-    own = {
+    methods = {
         "optimizer": optional(workload, OwnLoop.optimizer),
         "momentum": optional(workload, OwnLoop.optimizer),
         "lr_schedule": optional(workload, OwnLoop.lr_schedule),
     }
-    given = [key for key in own if key in values and (workload.schema or {}).get(key) is LOOP_OPTIONS[key]]
+    given = [key for key in methods if key in values and (workload.schema or {}).get(key) is LOOP_OPTIONS[key]]
     for key in given:
-        if method := own[key]:
+        if method := methods[key]:
             return f"{key} {values[key]}: workload {workload.name} has its own method {method.__name__}: leave it out"
     if "momentum" in given and values.get("optimizer") != "sgd":
         return f"momentum {values['momentum']}: only the optimizer sgd has it: add optimizer: sgd, or leave it out"
@@ -160,6 +160,6 @@ def objectives_of(tasks: Tasks) -> dict[str, Objective]:
 
 def describe(tasks: Tasks) -> str:
     """A line for each data set, with the workload's name if there are several."""
-    asked = {name: (optional(task.workload, DataDescription.describe), task.data) for name, task in tasks.items()}
-    words = {name: own(data) for name, (own, data) in asked.items() if own}
+    methods = {name: (optional(task.workload, DataDescription.describe), task.data) for name, task in tasks.items()}
+    words = {name: method(data) for name, (method, data) in methods.items() if method}
     return "\n".join(f"{name}: {text}" if len(tasks) > 1 else text for name, text in words.items() if text)

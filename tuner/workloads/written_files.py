@@ -47,13 +47,13 @@ def writing(own_folder: str) -> Iterator[set[str]]:
     Files in ``own_folder`` and files that are appended to do not count. It is for a process that runs one trial, as
     Python's audit hooks stay.
     """
-    folder, found, active = os.getcwd(), set[str](), True
+    folder, paths, active = os.getcwd(), set[str](), True
 
     def add(path: str | bytes) -> None:
         full = os.path.abspath(os.fsdecode(path))
         within = full.startswith(os.path.join(folder, "")) and not full.startswith(os.path.join(own_folder, ""))
-        if within and "__pycache__" not in full and len(found) < MOST_OF_TRIAL:
-            found.add(os.path.relpath(full, folder))
+        if within and "__pycache__" not in full and len(paths) < MOST_OF_TRIAL:
+            paths.add(os.path.relpath(full, folder))
 
     def hear(event: str, arguments: tuple[object, ...]) -> None:
         if not active:
@@ -67,7 +67,7 @@ def writing(own_folder: str) -> Iterator[set[str]]:
     if torch := sys.modules.get("torch"):  # which opens files without Python
         setattr(torch, "save", _saving(getattr(torch, "save"), add))  # noqa: B009, B010
     try:
-        yield found
+        yield paths
     finally:
         active = False
 

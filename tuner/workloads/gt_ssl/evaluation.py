@@ -52,8 +52,8 @@ def embed(encoder: Encoder, data: TreeData, batch_trees: int, readout: Readout =
     The readout is "moments", mean and standard deviation over a tree's nodes, (T, 2H), or SGMP's "sum", (T, H), which
     mainly reflects a tree's size.
     """
-    found = _all_paths(encoder, data, range(len(data)), batch_trees, 0)
-    return torch.cat([READOUTS[readout](encoder.embed(batch).cpu(), batch.batch.cpu()) for batch in found])
+    batches_of_all = _all_paths(encoder, data, range(len(data)), batch_trees, 0)
+    return torch.cat([READOUTS[readout](encoder.embed(batch).cpu(), batch.batch.cpu()) for batch in batches_of_all])
 
 
 def probe(encoder: Encoder, data: TreeData, batch_trees: int) -> dict[str, float]:

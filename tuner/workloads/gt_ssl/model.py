@@ -38,8 +38,8 @@ def dihedral(u: Tensor, v: Tensor, w: Tensor) -> Tensor:
     """
     a, b = torch.linalg.cross(u, v), torch.linalg.cross(u, w)
     size = get_angle(a, b)
-    left = (torch.linalg.cross(a, b) * u).sum(1) < 0
-    phi = torch.where(left & (size <= NEARLY_PI), -size, size)
+    negative = (torch.linalg.cross(a, b) * u).sum(1) < 0
+    phi = torch.where(negative & (size <= NEARLY_PI), -size, size)
     sides = torch.minimum(a.norm(dim=1) * w.norm(dim=1), b.norm(dim=1) * v.norm(dim=1))
     straight = sides <= NEARLY_STRAIGHT * u.norm(dim=1) * v.norm(dim=1) * w.norm(dim=1)
     return torch.where(straight, 0.0, phi)

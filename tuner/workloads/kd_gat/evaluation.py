@@ -30,8 +30,8 @@ def evaluate(model: Distilled, data: CanData, split: Split, parts: int = 1) -> d
     if isinstance(model.student, GAT):
         logits = torch.cat([model.student(batch) for batch in _chunks(model, data, graphs, parts)])
         label = _labels(data, graphs).to(logits.device)
-        found = {"loss": float(F.cross_entropy(logits, label)), **attack_metrics(logits.argmax(1), label)}
-        return {**found, **_auroc((logits[:, 1] - logits[:, 0]).cpu(), label.cpu())}
+        metrics = {"loss": float(F.cross_entropy(logits, label)), **attack_metrics(logits.argmax(1), label)}
+        return {**metrics, **_auroc((logits[:, 1] - logits[:, 0]).cpu(), label.cpu())}
     total = torch.zeros((), device=model.device)
     for batch in _chunks(model, data, graphs, parts):
         total += vgae_loss(model.student(batch), batch) * batch.num_graphs

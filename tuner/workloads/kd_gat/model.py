@@ -199,9 +199,9 @@ def build(config: Config, data: CanData) -> Distilled:
 
 def restore(config: Config, weights: Mapping[str, Tensor]) -> VGAE | GAT:
     """The VGAE or GAT with these weights."""
-    own = _own(weights)
-    model = student(config, _num_ids(config, own))
-    model.load_state_dict(own)
+    state = _own(weights)
+    model = student(config, _num_ids(config, state))
+    model.load_state_dict(state)
     return model
 
 
@@ -232,11 +232,11 @@ def load_teacher(path: str, stage: str, num_ids: int) -> tuple[Config, VGAE | GA
     if config["stage"] != stage:
         raise InputError(f"it is of stage {config['stage']}, and {stage} is needed: give another")
     weights = _own(content["weights"])
-    known = _num_ids(config, weights)
-    if config["use_id"] and known != num_ids:
+    trained_ids = _num_ids(config, weights)
+    if config["use_id"] and trained_ids != num_ids:
         raise InputError(
-            f"its shape does not fit: it knows {known - 1} CAN IDs, and the data have {num_ids - 1}: train one on "
-            "these data, or leave it out"
+            f"its shape does not fit: it knows {trained_ids - 1} CAN IDs, and the data have {num_ids - 1}: train one "
+            "on these data, or leave it out"
         )
     model = student(config, num_ids)
     try:

@@ -75,18 +75,18 @@ class _Aggregate(Function):
     """``out[t] = own[t] · x[t] + Σ weight[e] · x[s]``, computed for a part of the edges at a time."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, x: Tensor, own: Tensor, weight: Tensor, edge_index: Tensor) -> Tensor:
-        ctx.save_for_backward(x, own, weight, edge_index)
-        out = own[..., None] * x
+    def forward(ctx: FunctionCtx, x: Tensor, loop_weight: Tensor, weight: Tensor, edge_index: Tensor) -> Tensor:
+        ctx.save_for_backward(x, loop_weight, weight, edge_index)
+        out = loop_weight[..., None] * x
         for part, (source, target) in _parts(edge_index):
             out.index_add_(0, target, weight[part, :, None] * x.index_select(0, source))
         return out.to(x.dtype)
 
     @staticmethod
     def backward(ctx: BackwardCFunction, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        x, own, weight, edge_index = tuple(ctx.saved_tensors)
-        to_own, to_weight = (grads[0] * x).sum(-1, dtype=own.dtype), torch.empty_like(weight)
-        to_x = own[..., None] * grads[0]  # after the product above has been freed
+        x, loop_weight, weight, edge_index = tuple(ctx.saved_tensors)
+        to_own, to_weight = (grads[0] * x).sum(-1, dtype=loop_weight.dtype), torch.empty_like(weight)
+        to_x = loop_weight[..., None] * grads[0]  # after the product above has been freed
         for part, (source, target) in _parts(edge_index):
             arrived = grads[0].index_select(0, target)
             to_weight[part] = (arrived * x.index_select(0, source)).sum(-1, dtype=weight.dtype)

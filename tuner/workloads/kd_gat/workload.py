@@ -70,11 +70,11 @@ class KDGAT(Workload["CanData", "Distilled"]):
         """Adds the role's sizes, absolute paths, and an ``AUTO`` batch size up to the configured one."""
         _refuse(values)
         preset, paths = SIZES[str(values["stage"]), str(values["role"])], ("teacher_path", "scorer_path")
-        found = {**values, **{key: value for key, value in preset.items() if not values[key]}}
-        found |= {key: str(Path(str(values[key])).expanduser().resolve()) for key in paths if values[key]}
+        finished = {**values, **{key: value for key, value in preset.items() if not values[key]}}
+        finished |= {key: str(Path(str(values[key])).expanduser().resolve()) for key in paths if values[key]}
         if values["optimize_batch_size"] and MAX_BATCH not in values and values["batch_size"] != AUTO:
-            found |= {"batch_size": AUTO, MAX_BATCH: values["batch_size"]}
-        return found
+            finished |= {"batch_size": AUTO, MAX_BATCH: values["batch_size"]}
+        return finished
 
     def prerequisites(self, config: Config) -> Mapping[str, Configuration]:
         """The teacher of a student, and the autoencoder that scores graphs for a curriculum."""
