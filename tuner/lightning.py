@@ -47,7 +47,7 @@ class ReportCallback(Callback):  # type: ignore[misc]
         folder = checkpoint()
         return _safe(folder / FILE) if isinstance(folder, Path) and (folder / FILE).exists() else None
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Any, pl_module: object) -> None:
         """Reports, unless the epoch ends as well."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
@@ -56,7 +56,7 @@ class ReportCallback(Callback):  # type: ignore[misc]
         else:
             self._report(trainer)
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_end(self, trainer: Any, pl_module: object) -> None:
         """Reports the validation at the epoch's end."""
         if self._epoch_validated:
             self._epoch_validated = False

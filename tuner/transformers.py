@@ -33,7 +33,7 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         """Takes the names of logged metrics, or a mapping from the names to report; by default all are reported."""
         self._metrics = metrics
         self._checkpoint = checkpoint
-        self._evaluated: dict[str, Any] = {}  # not reported yet
+        self._evaluated: dict[str, object] = {}  # not reported yet
         self._training = False
 
     @property
@@ -42,11 +42,11 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         folder = checkpoint()
         return str(folder) if isinstance(folder, Path) and (folder / STATE_FILE).exists() else None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: object, **_: object) -> None:
         """Evaluations are part of the training from now on."""
         self._training = True
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **_: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: object, metrics: dict[str, object], **_: object) -> None:
         """Keeps the metrics until it is known whether a checkpoint is saved; the untrained model's are left out."""
         if state.global_step == 0 or not (self._training or args.eval_strategy == "no"):
             return
@@ -55,18 +55,18 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         if not self._training:
             self._report(args, state)
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_save(self, args: Any, state: Any, control: object, **_: object) -> None:
         """Reports the evaluation with the checkpoint."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self._report(args, state, folder if self._checkpoint and folder.is_dir() else None)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: object, **_: object) -> None:
         """Reports the evaluation, as no checkpoint was saved."""
         self._report(args, state)
 
     on_epoch_begin = on_epoch_end = on_step_begin
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_end(self, args: Any, state: Any, control: object, **_: object) -> None:
         """Reports the last evaluation, if no checkpoint was saved."""
         self._training = False
         self._report(args, state)

@@ -238,7 +238,7 @@ def _distinct(column: pa.Array, convert: Callable[[Any], T]) -> tuple[list[T], N
     return values, index
 
 
-def _numbers(column: pa.Array, convert: Callable[[Any], int]) -> NDArray[np.int64]:
+def _numbers(column: pa.Array, convert: Callable[[object], int]) -> NDArray[np.int64]:
     values, index = _distinct(column, convert)
     return np.array(values, dtype=np.int64)[index]
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from types import ModuleType
+from typing import Literal
 
 import psutil
 
@@ -30,7 +31,7 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 class NvmlDevice:
     """A GPU or a MIG instance, as NVML lists it."""
 
-    handle: Any
+    handle: object
     index: int  # the GPU's ordinal
     uuid: str
     instance: int | None = None  # a MIG instance's number on its GPU
@@ -139,7 +140,7 @@ def allocator_environment(expandable_segments: bool) -> dict[str, str]:
 
 
 @cache
-def initialized_nvml() -> Any:
+def initialized_nvml() -> ModuleType:
     """NVML, initialized once: that takes a while, and studies read the memory often.
 
     Without an NVIDIA driver, ``pynvml.NVMLError`` is raised.

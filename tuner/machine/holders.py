@@ -5,7 +5,6 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pynvml
@@ -103,12 +102,12 @@ def with_descendants(pids: Sequence[int]) -> list[set[int]]:
     return [apart.pop(pid, set()) for pid in pids]
 
 
-def gpu_handle(device: Device) -> Any:
+def gpu_handle(device: Device) -> object:
     """NVML's handle of a GPU."""
     return initialized_nvml().nvmlDeviceGetHandleByUUID(device.uuid)
 
 
-def compute_processes(handle: Any) -> list[tuple[int, int | None]]:
+def compute_processes(handle: object) -> list[tuple[int, int | None]]:
     """The process ids on a GPU with the bytes that each holds; empty if the driver does not list them."""
     try:
         return [
@@ -118,7 +117,7 @@ def compute_processes(handle: Any) -> list[tuple[int, int | None]]:
         return []
 
 
-def held_here(handle: Any) -> int | None:
+def held_here(handle: object) -> int | None:
     """The bytes that this process holds of a GPU.
 
     None if the driver does not list it, as in a container with the host's process ids.

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -97,11 +96,11 @@ class LoadMeter:
         return gpus
 
 
-def _handles(uuids: Collection[str]) -> dict[str, Any]:
+def _handles(uuids: Collection[str]) -> dict[str, object]:
     """NVML's handles of these GPUs and MIG instances."""
     import pynvml
 
-    handles: dict[str, Any] = {}
+    handles: dict[str, object] = {}
     with suppress(pynvml.NVMLError):
         for index in range(initialized_nvml().nvmlDeviceGetCount()):
             with suppress(pynvml.NVMLError):  # another GPU may be lost

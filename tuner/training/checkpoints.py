@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,9 +27,11 @@ class TrainingState:
     first_loss: float | None = None  # the loss of the first step
     best: dict[str, float] = field(default_factory=dict)  # the metrics of the best epoch so far
     weights: dict[str, Tensor] = field(default_factory=dict)  # the model's state after the best epoch, on the CPU
-    schedule: dict[str, Any] = field(default_factory=dict)  # the state of the workload's own ``lr_schedule``
+    schedule: dict[str, object] = field(default_factory=dict)  # the state of the workload's own ``lr_schedule``
     seconds: float = 0.0  # that training took up to here
-    reports: list[Any] = field(default_factory=list)  # the last ``REPORTS``: epochs with their metrics
+    reports: list[tuple[int, Mapping[str, float]]] = field(
+        default_factory=list
+    )  # the last ``REPORTS``: epochs with their metrics
 
 
 class Checkpoint:

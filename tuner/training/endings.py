@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 from tuner.errors import TunerError
 from tuner.trial import Phase
@@ -45,8 +44,10 @@ class Fit:
 
     metrics: dict[str, float]  # ``val_…``, ``test_…`` and ``train_loss`` of epoch ``best_epoch``
     # What is kept of the best epoch: the model's state on the CPU, or what a program reported as its checkpoint.
-    weights: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, Any] = field(default_factory=dict)  # a folder's files as tensors of bytes, by relative path
+    weights: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, object] = field(
+        default_factory=dict
+    )  # a folder's files as tensors of bytes, by relative path
     unkept: str = ""  # why a program's checkpoint of the best epoch is in neither
 
 

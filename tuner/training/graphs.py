@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 from warnings import catch_warnings, simplefilter
 
 import numpy as np
@@ -117,7 +116,7 @@ def _refusing_to_wait() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def _end_allocation(pool: Any) -> None:
+def _end_allocation(pool: tuple[int, int]) -> None:
     """Ends the allocation to a pool, as ``CUDAGraph::capture_end`` does unless CUDA has refused the recording."""
     device = torch.cuda.current_device()
     end = getattr(torch._C, "_cuda_endAllocateToPool", None)  # earlier versions have another name
@@ -153,7 +152,7 @@ class _Recorded:
     batch: Batch
     rates: list[Tensor]  # the learning rates of the optimizer's groups
     gradients: list[tuple[nn.Parameter, Tensor | None]]
-    settings: list[dict[str, Any]]  # of the optimizer, when it was recorded
+    settings: list[dict[str, object]]  # of the optimizer, when it was recorded
     attributes: _Attributes  # when it was recorded
 
 
@@ -275,7 +274,7 @@ class GraphedSteps(Steps):
             for group, values in zip(groups, before, strict=True):
                 group.update(values)
 
-    def _settings(self) -> list[dict[str, Any]]:
+    def _settings(self) -> list[dict[str, object]]:
         """The optimizer's settings other than learning rates, which recorded kernels keep."""
         leave_out = ("params", "lr")
         groups = self.optimizer.param_groups

@@ -3,7 +3,6 @@
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import nn
@@ -67,7 +66,7 @@ def build_optimizer(workload: Workload, model: nn.Module, config: Config) -> Opt
     name = str(config.get("optimizer", "adam"))
     make = contract.chosen(workload, "optimizer", name, OPTIMIZERS, "optimizer(model, config)")
     options = {"momentum": float(config.get("momentum", 0.0))} if name == "sgd" else {}
-    parameters: Iterable[Any] = model.parameters()
+    parameters: Iterable[object] = model.parameters()
     if groups := optional(workload, OwnLoop.parameter_groups):
         with contract.calling(workload, "parameter_groups"):
             parameters = list(groups(model, config))
@@ -97,7 +96,7 @@ class LearningRates:
             for group, first in zip(self._optimizer.param_groups, self._first, strict=True):
                 group["lr"] = first * factor
 
-    def end(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+    def end(self, metrics: Mapping[str, float]) -> dict[str, object]:
         """Steps an own schedule after an epoch with these metrics, and returns its state; empty without one."""
         if self._own is None:
             return {}
@@ -109,10 +108,10 @@ class LearningRates:
                 self._own.step(metrics[metric])
             else:
                 self._own.step()
-            state: dict[str, Any] = self._own.state_dict()
+            state: dict[str, object] = self._own.state_dict()
         return state
 
-    def restore(self, state: Mapping[str, Any], *, taken_over: bool = False) -> None:
+    def restore(self, state: Mapping[str, object], *, taken_over: bool = False) -> None:
         """Goes on after the epoch whose end returned this state.
 
         One that is ``taken_over`` from another trial has that trial's rates: each becomes the same part of its own.

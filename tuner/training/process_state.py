@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Self
 from zlib import crc32
 
@@ -17,7 +18,7 @@ from tuner.trial import Trial
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # how it is read, and how it is set
 
 
-def _attribute(owner: Any, name: str) -> Setting:
+def _attribute(owner: object, name: str) -> Setting:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
@@ -53,7 +54,7 @@ def _settings() -> Iterator[Setting]:
         yield from _torch_settings(torch)
 
 
-def _torch_settings(torch: Any) -> Iterator[Setting]:
+def _torch_settings(torch: ModuleType) -> Iterator[Setting]:
     yield torch.get_default_dtype, torch.set_default_dtype
     yield torch.get_default_device, lambda value: torch.set_default_device(None if value.type == "cpu" else value)
     yield torch.is_grad_enabled, torch.set_grad_enabled
@@ -74,7 +75,7 @@ class ProcessState:
     Modules and classes that a trial has changed are not in it, nor are threads that it has started.
     """
 
-    settings: list[tuple[Setting, Any]]
+    settings: list[tuple[Setting, object]]
 
     @classmethod
     def now(cls) -> Self:

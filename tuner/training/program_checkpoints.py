@@ -34,7 +34,9 @@ class Progress:
     best: dict[str, float] = field(default_factory=dict)  # the metrics of the best report so far
     best_checkpoint: int | None = None  # the number of the checkpoint that came with it
     seconds: float = 0.0  # that training took up to here
-    reports: list[Any] = field(default_factory=list)  # the last ``REPORTS``: epochs with their metrics
+    reports: list[tuple[int, Mapping[str, float]]] = field(
+        default_factory=list
+    )  # the last ``REPORTS``: epochs with their metrics
 
 
 class ProgramCheckpoints:
@@ -179,7 +181,7 @@ class ProgramCheckpoints:
         return [int(path.name) for path in self._path.iterdir() if path.name.isdigit()]
 
 
-def files_of(folder: Path) -> dict[str, Any]:
+def files_of(folder: Path) -> dict[str, object]:
     """A folder's files as tensors of bytes, by relative path, so that ``torch.save`` can store them with weights."""
     import torch
 

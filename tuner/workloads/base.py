@@ -93,7 +93,7 @@ class Trainable(ABC):
         """The keys that a configuration may set; None if it may set any key."""
 
     @abstractmethod
-    def load_data(self, source: str, seed: int) -> Any:
+    def load_data(self, source: str, seed: int) -> object:
         """The data of all trials, which processes share without copies if they are numpy arrays in plain containers.
 
         ``source`` is the user's ``data`` option: a name that the workload knows, or a folder. ``seed`` is the seed of
@@ -105,7 +105,7 @@ class Trainable(ABC):
         """The user's class or function, whose module other processes import."""
         return type(self)
 
-    def arguments_of(self, config: Config) -> dict[str, Any]:
+    def arguments_of(self, config: Config) -> dict[str, object]:
         """A configuration as the user's code receives it."""
         return dict(config)
 

@@ -32,8 +32,8 @@ class Call:
     """A call of a method of Optuna's trial or study, or an attribute of it if there are no arguments."""
 
     name: str
-    arguments: tuple[Any, ...] | None = None
-    keywords: Mapping[str, Any] | None = None
+    arguments: tuple[object, ...] | None = None
+    keywords: Mapping[str, object] | None = None
     of_study: bool = False
 
     @property
@@ -57,7 +57,7 @@ class OptunaObjective(Function):
 
     def __init__(
         self,
-        objective: Callable[[Any], Any],
+        objective: Callable[..., object],
         values: Sequence[str] = (VALUE,),
         catch: tuple[type[Exception], ...] = (Exception,),
     ) -> None:
@@ -108,7 +108,7 @@ class RemoteStudy:
         whole = f"trial.study.{name}" if self.of_study else f"trial.{name}"
         raise AttributeError(f"{whole} is not to be had in a process of its own")
 
-    def _call(self, name: str, *arguments: Any, **keywords: Any) -> Any:
+    def _call(self, name: str, *arguments: object, **keywords: object) -> object:
         return self._session.ask(Call(name, arguments, keywords, self.of_study))
 
 

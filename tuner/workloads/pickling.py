@@ -14,8 +14,9 @@ from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import TypeVar, cast
 
+T = TypeVar("T")
 # How much larger Python objects are than their pickled bytes: a float takes 32 instead of 9 bytes.
 UNPICKLED = 8
 GIT_SECONDS = 2.0  # git checks every file for changes, which takes long on a slow disk
@@ -78,21 +79,21 @@ def source_digest(sources: Iterable[object]) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for source in sources:
         try:
-            text = source.read_bytes() if isinstance(source, Path) else inspect.getsource(cast(Any, source)).encode()
+            text = source.read_bytes() if isinstance(source, Path) else inspect.getsource(cast(type, source)).encode()
         except (OSError, TypeError):
             return ""
         digest.update(text)
     return digest.hexdigest()
 
 
-def with_main_module(content: object, sent: dict[str, object]) -> tuple[Any, ...]:
+def with_main_module(content: object, sent: dict[str, object]) -> tuple[object, ...]:
     """Content for ``received`` in another process, with what was ``sent`` of the main module, and where that is."""
     main, method = sys.modules["__main__"], multiprocessing.get_start_method(allow_none=True)
     file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
     return content, sent, file and os.path.abspath(file), spec and spec.name, sys.argv, method
 
 
-def received(content: Any, sent: dict[str, object], file: str, name: str, argv: list[str], method: Any) -> Any:
+def received(content: T, sent: dict[str, object], file: str, name: str, argv: list[str], method: str | None) -> T:
     """The content. In this process's main module, which is a new one, ``pickle`` finds by name what was sent.
 
     The user's file is not imported, but processes that a trial spawns do that, as ``multiprocessing`` does.
@@ -171,7 +172,7 @@ class _WithoutArrays(pickle.Pickler):
         self.large[id(value)] = value
         return 0
 
-    def reducer_override(self, value: object) -> Any:
+    def reducer_override(self, value: object) -> object:
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         array = numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject
         tensor = torch is not None and isinstance(value, torch.Tensor)

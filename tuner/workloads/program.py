@@ -10,7 +10,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from tuner.errors import InputError, WorkloadError
 from tuner.trial import PLACING, Config, Objects
@@ -48,7 +48,7 @@ class Program(Trainable):
         """What the user's code receives for a configuration."""
         return arguments(config, self.objects)
 
-    def load_data(self, source: object, seed: int) -> Any:
+    def load_data(self, source: object, seed: int) -> object:
         """The user's ``data``, unchanged."""
         return source
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tuner.errors import InputError, option
 from tuner.trial import Config, Configuration, ConfigValue
@@ -67,7 +67,7 @@ class Curriculum(Protocol):
 class OwnLoop(Protocol):
     """Another optimizer, or other learning rates, than those that a configuration can choose."""
 
-    def parameter_groups(self, model: nn.Module, config: Config) -> Iterable[dict[str, Any]]:
+    def parameter_groups(self, model: nn.Module, config: Config) -> Iterable[dict[str, object]]:
         """The model's parameters in groups, as torch's optimizers take them, for rates other than ``lr``."""
 
     def optimizer(self, model: nn.Module, config: Config) -> Optimizer:

@@ -132,7 +132,7 @@ def to_numbers(metrics: Mapping[str, object], needed: str = "") -> dict[str, flo
     return numbers
 
 
-def select(logged: Mapping[str, Any], metrics: Selected) -> dict[str, object]:
+def select(logged: Mapping[str, object], metrics: Selected) -> dict[str, object]:
     """What to report of the metrics that a framework has logged.
 
     Raises:

@@ -2,10 +2,10 @@
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction, FunctionCtx
 from torch.nn import functional as F
 from torch_geometric.nn import SAGEConv
 
@@ -32,12 +32,12 @@ class _UndirectedMean(torch.autograd.Function):
     """The mean over the neighbours in an undirected graph. In backward its matrix is its own transpose."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, crow: Tensor, col: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, crow: Tensor, col: Tensor) -> Tensor:
         ctx.save_for_backward(crow, col)
         return F.embedding_bag(col, x, crow, mode="mean", include_last_offset=True)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: BackwardCFunction, gradient: Tensor) -> tuple[Tensor, None, None]:
         crow, col = ctx.saved_tensors
         gradient = gradient / crow.diff().clamp(min=1)[:, None]
         return F.embedding_bag(col, gradient, crow, mode="sum", include_last_offset=True), None, None

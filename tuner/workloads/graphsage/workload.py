@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tuner.errors import InputError
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
@@ -126,7 +126,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         model.load_state_dict({key: weights[key] for key in model.state_dict()})
         return model
 
-    def parameter_groups(self, model: GraphSAGEModel, config: Config) -> list[dict[str, Any]]:
+    def parameter_groups(self, model: GraphSAGEModel, config: Config) -> list[dict[str, object]]:
         """Rates that fall with the width H from 64 on: with H for layers' matrices, with √H for nodes' vectors.
 
         Adam changes all numbers of a vector by about its rate at once, and its product with another vector by H times

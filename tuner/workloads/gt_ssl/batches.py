@@ -14,7 +14,7 @@ paths is a ``torch_geometric.data.Data``. Nodes in its indices are numbered over
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -106,7 +106,7 @@ def tree_graph(data: TreeData, tree: int, limits: Limits, random: Generator) -> 
         path = path[:, random.permutation(path.shape[1])[: limits.paths]]
     if 0 < limits.positives < edge.shape[1]:
         positive = edge[:, random.permutation(edge.shape[1])[: limits.positives]]
-    arrays: dict[str, NDArray[Any]] = {
+    arrays: dict[str, NDArray[np.generic]] = {
         "x": data.features[rows],
         "pos": data.position[rows],
         "path_index": path,

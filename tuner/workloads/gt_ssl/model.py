@@ -7,7 +7,7 @@ Learning of Geometric Trees' (KDD 2024, arXiv 2408.08799).
 import math
 import re
 from collections.abc import MutableMapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -214,7 +214,7 @@ def _parts(paths: int) -> list[slice]:
     return [slice(begin, begin + size) for begin in range(0, paths, max(1, size))]
 
 
-def _rename(module: GtSsl, state: MutableMapping[str, Tensor], *_: Any) -> None:
+def _rename(module: GtSsl, state: MutableMapping[str, Tensor], *_: object) -> None:
     """Renames weights that were saved before the parts of this model were PyG's."""
     for name in list(state):
         new = name.replace(".message.", ".mlp.").replace(".centers", ".offset")

@@ -12,7 +12,6 @@ A batch of B graphs with N nodes and E edges in total is a ``torch_geometric.dat
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +36,7 @@ def collate(data: CanData, graphs: Index) -> Batch:
     """
     nodes, edges = spans(data.first, graphs), spans(data.first_edge, graphs)
     ptr, edge_ptr = (starts(first[graphs + 1] - first[graphs]) for first in (data.first, data.first_edge))
-    arrays: dict[str, NDArray[Any]] = {
+    arrays: dict[str, NDArray[np.generic]] = {
         "x": data.features[nodes],
         "ids": data.ids[nodes].astype(np.int64),
         "edge_index": data.edge[:, edges] + np.repeat(ptr[:-1], np.diff(edge_ptr)),

@@ -6,7 +6,7 @@ in two sizes. Their input is a batch of ``batches.py``.
 
 from collections.abc import Iterator, MutableMapping
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch_geometric.nn
@@ -100,7 +100,7 @@ def _parts(edge_index: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield part, edge_index[:, part]
 
 
-def _rename(module: GraphAttention, state: MutableMapping[str, Tensor], prefix: str, *_: Any) -> None:
+def _rename(module: GraphAttention, state: MutableMapping[str, Tensor], prefix: str, *_: object) -> None:
     """Renames weights that were saved before this layer was a ``GATConv``."""
     if prefix + "linear.weight" not in state:
         return
