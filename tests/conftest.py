@@ -104,14 +104,14 @@ def ratings() -> RatingData:
 
 @pytest.fixture(scope="session")
 def trees() -> TreeData:
-    """Twelve generated trees of two classes: 8 to train on, 2 to choose by, 2 to report on."""
+    """Twelve generated trees of two classes: 8, 2 and 2 in the three splits."""
     grown, labels, classes = synthetic_trees(12)
     return split(build(grown, labels, "12 trees", classes), 0)
 
 
 @pytest.fixture(scope="session")
 def traffic() -> CanData:
-    """Sixty generated graphs of CAN traffic in three recordings: 36 to train on, 12 to choose by, 12 to report on."""
+    """Sixty generated graphs of CAN traffic in three recordings: 36, 12 and 12 in the three splits."""
     return build_can(synthetic_can(2000).items(), 100, "60 graphs")
 
 

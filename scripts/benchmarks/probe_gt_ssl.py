@@ -143,7 +143,8 @@ def pretrained(data: TreeData, config: dict[str, Any], seed: int, *, held_out: b
     torch.manual_seed(seed)
     model = workload.build_model(config, data)
     used = data if held_out else workload.all_data(data)
-    *_, result = fit(workload, Trial("t", workload.name, "probe", config, seed), used, "cpu", held_out=held_out)
+    last = None if held_out else int(config["epochs"])
+    *_, result = fit(workload, Trial("t", workload.name, "probe", config, seed), used, "cpu", last_epoch=last)
     assert isinstance(result, Fit)
     return model, workload.restore_model(config, result.weights), result
 

@@ -307,7 +307,7 @@ def test_a_dry_run_prints_the_plan_and_stops(
     )
     for text in (
         "8\n",
-        "ml-small: 40 users, 60 items; 760 ratings to train on",
+        "ml-small: 40 users, 60 items; 760 training, 40 validation and 200 test ratings",
         ", the largest (traced)",
         "2.0 GB buffer",
         "fit by memory",

@@ -161,7 +161,7 @@ def test_a_source_without_files_is_refused(source: str, tmp_path: Path) -> None:
 
 
 def test_a_recording_of_fewer_than_three_windows_is_refused(can_folder: Path) -> None:
-    reason = "'attack_free_synthetic' has 500 frames, 2 windows of 200, and it takes 3 to .*: give a longer one"
+    reason = "'attack_free_synthetic' has 500 frames, 2 windows of 200, and training, .* need 3: give a longer one"
     with pytest.raises(DataError, match=reason):
         load_can(str(can_folder), window=200)
 

@@ -95,7 +95,7 @@ def test_on_cuda_the_cap_is_a_share_of_the_device_that_is_given_back(
 
 
 def test_without_proc_ram_has_no_cap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tuner.machine.caps.STATUS", tmp_path / "none")
+    monkeypatch.setattr("tuner.machine.caps.data_bytes", lambda: None)
     before = resource.getrlimit(resource.RLIMIT_DATA)
     with capped(ram_device(), 1, 0):
         assert resource.getrlimit(resource.RLIMIT_DATA) == before

@@ -86,7 +86,7 @@ def test_an_objective_reads_its_study_and_may_stop_it(tmp_path: Path) -> None:
             assert [known.number for known in study.get_trials(states=(TrialState.COMPLETE,))] == [0, 1]
             assert len(study.trials) == 3 and study.user_attrs == {"a": 1} and study.study_name == "mine"
             assert study.direction == optuna.study.StudyDirection.MINIMIZE and trial.system_attrs["grid_id"] > 0
-            with pytest.raises(AttributeError, match=r"trial\.study\.tell is not to be had in a process of its own"):
+            with pytest.raises(AttributeError, match=r"trial\.study\.tell is not available within a trial"):
                 study.tell(0, 1.0)
             study.stop()
         return float(trial.suggest_int("x", 0, 9) if trial.number < 2 else 1)

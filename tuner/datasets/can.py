@@ -145,7 +145,7 @@ def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> C
         if len(frames) < FEWEST * window:
             raise DataError(
                 f"recording {recording!r} has {len(frames):,} frames, {len(frames) // window} windows of {window}, "
-                f"and it takes {FEWEST} to train, choose and report on: give a longer one"
+                f"and training, validation and test need {FEWEST}: give a longer one"
             )
         windows = window_graphs(frames, window)
         trained = _sizes(len(windows.label))[0] * window

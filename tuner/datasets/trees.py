@@ -115,7 +115,7 @@ def build(
 def split(data: TreeData, seed: int) -> TreeData:
     """Holds out 15 % of the trees for validation and 15 % for the test; raises ``DataError`` below three trees."""
     if len(data) < 3:
-        raise DataError(f"{data.name} holds {len(data)} trees: give at least three, to train, choose and report on")
+        raise DataError(f"{data.name} holds {len(data)} trees: give three or more, for training, validation and test")
     order = np.random.default_rng(seed).permutation(len(data))
     held = max(1, round(HELD_OUT * len(data)))
     validation, test, train = (np.sort(part) for part in np.split(order, [held, 2 * held]))

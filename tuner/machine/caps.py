@@ -16,13 +16,11 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from tuner.errors import joined, one_line
 from tuner.machine.peak import data_bytes
 from tuner.trial import GB, MB, Device
 
-STATUS = Path("/proc/self/status")
 # Larger blocks are mapped separately and go back to the system when they are freed. glibc's default threshold grows
 # to 32 MiB. GraphSAGE on the synthetic data set, one thread, compared with glibc's defaults: 16 MiB lowers the peak
 # of 128x3 from 101 to 67 MiB (512x2: from 368 to 244) and takes 0.97 times the time of an epoch. 4 MiB lowers the
@@ -113,7 +111,7 @@ def capped(device: Device, cap_bytes: int, base_bytes: int) -> Iterator[None]:
     if device.kind == "cuda":
         with _capped_cuda(cap_bytes):
             yield
-    elif STATUS.exists():
+    elif data_bytes() is not None:
         with _capped_data(base_bytes + cap_bytes):
             yield
     else:

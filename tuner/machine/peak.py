@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from tuner.machine.devices import initialized_nvml
-from tuner.machine.holders import gpu_handle, held_here, rollup, status
+from tuner.machine.holders import PROC, gpu_handle, held_here, rollup, status
 from tuner.machine.private_folder import locked
 from tuner.trial import Device
 
-PROC = Path("/proc")
-STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 LOCK_SECONDS = 20.0  # a context takes a few seconds; a process that hangs with the lock must not block others
 LOOK_SECONDS = 1.0  # between two measurements of a trial and its child processes
@@ -46,7 +44,7 @@ class HostMeter:
         """Begins a new measurement."""
         self.stop()
         self._own_bytes = self.children_bytes = self._reported_bytes = 0
-        if STATUS.exists():
+        if status():
             self._ended = threading.Event()
             threading.Thread(target=self._watch, args=[self._ended], daemon=True, name="host memory").start()
 
@@ -110,7 +108,7 @@ class PeakMeter:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             self._beside_bytes = self.context_bytes
-        elif STATUS.exists():
+        elif status():
             # Measured now: each thread that Ray starts late takes 8 MiB of address space, but no memory.
             self.base_bytes = (data_bytes() or 0) - self.left_bytes()
             now = status()

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tuner.errors import WorkloadError
+from tuner.training.process_state import set_seeds
 from tuner.trial import MB
 
 BUCKET_BYTES = 25 * MB  # of gradients that are exchanged at once: DistributedDataParallel's ``bucket_cap_mb``
@@ -51,7 +52,7 @@ class Ranks:
         state = torch.get_rng_state()
         _from_first(state)
         torch.set_rng_state(state)
-        _seed_others(self._number(0))
+        set_seeds(self._number(0), of_torch=False)
         if torch.cuda.is_available():
             torch.cuda.manual_seed(self._number(0, self.rank))
 
@@ -66,7 +67,7 @@ class Ranks:
         self.steps += 1
         seed = self._number(self.steps, self.rank)
         with torch.random.fork_rng(devices=[]):
-            _seed_others(seed)
+            set_seeds(seed, of_torch=False)
             torch.default_generator.manual_seed(seed)
             try:
                 yield
@@ -120,12 +121,6 @@ def _from_first(value: Tensor) -> None:
         dist.broadcast(content.view(-1).view(torch.uint8), 0)
         if content is not value:
             value.copy_(content)
-
-
-def _seed_others(seed: int) -> None:
-    """Seeds Python's and NumPy's random numbers."""
-    random.seed(seed)
-    np.random.seed(seed)
 
 
 def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:

@@ -4,6 +4,7 @@ import gc
 import locale
 import logging
 import os
+import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -102,6 +103,15 @@ def put_back() -> Iterator[None]:
         yield
     finally:
         before.put_back()
+
+
+def set_seeds(seed: int, *, of_torch: bool = True) -> None:
+    """Seeds the random generators of Python, and of numpy and torch if they are loaded."""
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed % 2**32)
+    if of_torch and (torch := sys.modules.get("torch")):
+        torch.manual_seed(seed)
 
 
 def seed_of(trial: Trial) -> int:

@@ -3,7 +3,6 @@
 import importlib
 import operator
 import os
-import random
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -17,7 +16,7 @@ from tuner.machine.caps import limit_threads
 from tuner.machine.first_use import load_early
 from tuner.objective import Objective
 from tuner.training.endings import REPORTS, Diverged, Fit, Paused, Pruned, Stopped, phases
-from tuner.training.process_state import put_back, seed_of
+from tuner.training.process_state import put_back, seed_of, set_seeds
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
 from tuner.training.ranks import joined
 from tuner.trial import MOST_SEED, EpochReport, Placement, Question, Trial
@@ -194,7 +193,7 @@ class _Session:
         error: BaseException | None = None
         _answering[self._trial.trial_id] = self._replies
         try:
-            _set_seeds(seed_of(self._trial))
+            set_seeds(seed_of(self._trial))
             with (
                 put_back(),
                 entered(self),
@@ -361,12 +360,3 @@ def warm_up_program(device: str, threads: int, tasks: Sequence[TrainingTask]) ->
 
         others = [task for task in tasks if not isinstance(task.workload, Program)]
         program_thread().wait(partial(warm_up, device, threads, others))
-
-
-def _set_seeds(seed: int) -> None:
-    """Seeds the random generators of Python, and of numpy and torch if they are loaded."""
-    random.seed(seed)
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed(seed % 2**32)
-    if torch := sys.modules.get("torch"):
-        torch.manual_seed(seed)

@@ -20,7 +20,7 @@ from tuner.workloads.base import Batch, Workload, needs_workload
 from tuner.workloads.batches import tensors_of
 from tuner.workloads.contract import calling
 from tuner.workloads.micro_batches import micro_batch, sample_count, training_steps
-from tuner.workloads.protocols import DataDescription, VaryingBatches, finish_of, optional, training_samples
+from tuner.workloads.protocols import DataDescription, VaryingBatches, call, finish_of, optional, training_samples
 from tuner.workloads.task import TrainingTask
 
 # The width of a layer and the number of samples that are enough for the intra-op threads to start.
@@ -52,9 +52,8 @@ def rehearse(
     ``odd``, a batch of another shape, if there is one. ``step`` replaces what runs the steps.
     """
     weights: dict[str, Tensor] = {}
-    if shorten := optional(workload, DataDescription.rehearsal):
-        with calling(workload, "rehearsal"):
-            data = shorten(data)
+    with calling(workload, "rehearsal"):
+        data = call(workload, DataDescription.rehearsal, data, data)
     step = step or steps_of(workload, model, optimizer, config, device)
     micro_batches = int(config.get(ACCUMULATION, 1)) // int(config.get(RANKS, 1))  # see ``divided``
     for steps in (step.warm_up, 1):

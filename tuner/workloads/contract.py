@@ -15,7 +15,7 @@ from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Batch, Split, Trainable, Workload
 from tuner.workloads.batches import is_graph, remove_templates
-from tuner.workloads.protocols import ChunkedEvaluation, DataDescription, optional
+from tuner.workloads.protocols import ChunkedEvaluation, DataDescription, call, optional
 from tuner.workloads.session import is_metric_name, to_number
 
 if TYPE_CHECKING:
@@ -187,11 +187,8 @@ def constant_loss(workload: Workload, data: object) -> float:
 
     Raises ``WorkloadError`` if the method returns no number.
     """
-    method = optional(workload, DataDescription.constant_loss)
-    if method is None:
-        return math.inf
     with calling(workload, "constant_loss"):
-        loss: object = method(data)
+        loss: object = call(workload, DataDescription.constant_loss, math.inf, data)
     return _number(workload, loss, "constant_loss returned {}: expected a number")
 
 

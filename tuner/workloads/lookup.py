@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
+from typing import cast
 
 from tuner.errors import InputError, WorkloadError, did_you_mean
 from tuner.hyperparameters import LOOP_DEFAULTS, Hyperparameter, TextHyperparameter, declared
@@ -15,7 +16,6 @@ from tuner.objective import DIRECTIONS
 from tuner.workloads.base import BUILT_IN, MOST_BYTES_OF_NAME, NAME, Trainable, Workload, is_built_in
 from tuner.workloads.command_line import SCRIPT
 from tuner.workloads.contract import summarize
-from tuner.workloads.pickling import place_of
 from tuner.workloads.program import Function, Program
 from tuner.workloads.script import script_in
 
@@ -118,11 +118,6 @@ def _hyperparameter_fault(key: object, value: object) -> str:
     return ""
 
 
-def spec_of(workload: Trainable | type[Trainable]) -> str | None:
-    """The text by which another process finds a workload, such as ``module:Class``; None if there is none."""
-    return place_of(workload) if isinstance(workload, type) else workload.spec
-
-
 def _module(name: str, what: str) -> ModuleType:
     """Imports the module of this name. The current folder is searched first, as with ``python -m``."""
     here = os.getcwd()
@@ -184,7 +179,8 @@ def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Traina
     ``module:Class``, or to None if it is unknown. Raises ``InputError`` if the workload is missing or invalid.
     """
     if isinstance(wanted, str) and wanted in BUILT_IN:
-        return _built_in(wanted)
+        module, _, attribute = BUILT_IN[wanted].partition(":")
+        return cast(Trainable, getattr(importlib.import_module(module), attribute)())
     if isinstance(wanted, Trainable):
         workload = wanted
         check(workload)
@@ -199,7 +195,7 @@ def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Traina
         hint = in_file(wanted) if isinstance(wanted, str) else ""
         hint = hint or f"choose one of {names}, or give your own as MODULE:CLASS or MODULE:FUNCTION"
         raise InputError(f"unknown workload {wanted!r}: {hint}")
-    if workload.name in BUILT_IN and BUILT_IN[workload.name] != spec_of(workload):
+    if workload.name in BUILT_IN and BUILT_IN[workload.name] != workload.spec:
         raise InputError(f"workload {workload.name}: a built-in workload has this name: give your class another name")
     return workload
 
@@ -227,7 +223,7 @@ def texts_of(wanted: WorkloadsLike) -> Sequence[str] | str:
 
 def classes_of(workloads: Sequence[Trainable]) -> dict[str, str | None]:
     """``module:Class`` of the user's own workloads by name; None for one that has none."""
-    return {workload.name: spec_of(workload) for workload in workloads if not is_built_in(workload)}
+    return {workload.name: workload.spec for workload in workloads if not is_built_in(workload)}
 
 
 class Finder:
@@ -251,12 +247,6 @@ class Finder:
         if isinstance(wanted, str):
             self._known[wanted] = first
         return first
-
-
-def _built_in(name: str) -> Trainable:
-    module, _, attribute = BUILT_IN[name].partition(":")
-    workload: Trainable = getattr(importlib.import_module(module), attribute)()
-    return workload
 
 
 def _by_spec(wanted: str, classes: Classes) -> Trainable:

@@ -106,7 +106,7 @@ class RemoteStudy:
         if (attribute := Call(name, of_study=self.of_study)).allowed:
             return self._session.ask(attribute)
         whole = f"trial.study.{name}" if self.of_study else f"trial.{name}"
-        raise AttributeError(f"{whole} is not to be had in a process of its own")
+        raise AttributeError(f"{whole} is not available within a trial: its process is not the study's")
 
     def _call(self, name: str, *arguments: object, **keywords: object) -> object:
         return self._session.ask(Call(name, arguments, keywords, self.of_study))

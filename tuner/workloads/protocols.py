@@ -1,6 +1,7 @@
 """The optional methods of a workload, and what happens without them.
 
-``optional`` looks a method up where it is used. A workload may have some methods of a protocol without the others.
+``optional`` looks a method up where it is used, and ``call`` calls it. A workload may have some methods of a protocol
+without the others.
 """
 
 from __future__ import annotations
@@ -143,39 +144,27 @@ def optional(workload: Trainable, method: Callable[Concatenate[S, P], R]) -> Cal
     return getattr(workload, method.__name__, None)
 
 
+def call(
+    workload: Trainable, method: Callable[Concatenate[S, P], R], default: R, *arguments: P.args, **keywords: P.kwargs
+) -> R:
+    """What the workload's method of this name returns; the default if it has none."""
+    own = optional(workload, method)
+    return own(*arguments, **keywords) if own else default
+
+
 def finish_of(workload: Trainable) -> Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]:
     """The workload's ``finish``; without one, values are not changed."""
     return optional(workload, ConfigurationRules.finish) or dict
 
 
-def check(workload: Trainable, configurations: Sequence[Configuration], data: object) -> None:
-    """Calls the workload's ``check``, if it has one."""
-    if method := optional(workload, ConfigurationRules.check):
-        method(configurations, data)
-
-
 def prerequisites(workload: Trainable, config: Config) -> Mapping[str, Configuration]:
     """The workload's ``prerequisites``; empty without the method."""
-    method = optional(workload, Teachers.prerequisites)
-    return method(config) if method else {}
-
-
-def frozen(workload: Trainable, model: nn.Module) -> list[nn.Module]:
-    """The modules that are never trained; empty without the method ``frozen``."""
-    method = optional(workload, Teachers.frozen)
-    return list(method(model)) if method else []
-
-
-def caution(workload: Trainable, data: object) -> str:
-    """Why the best trial may not be the best; empty without the method ``caution``."""
-    method = optional(workload, DataDescription.caution)
-    return method(data) if method else ""
+    return call(workload, Teachers.prerequisites, {}, config)
 
 
 def training_samples(workload: Trainable, data: object) -> int | None:
     """The number of training samples; None if it is unknown."""
-    method = optional(workload, DataDescription.training_samples)
-    return method(data) if method else None
+    return call(workload, DataDescription.training_samples, None, data)
 
 
 def joined_splits(workload: Trainable, data: object) -> object:

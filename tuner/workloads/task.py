@@ -25,10 +25,11 @@ from tuner.workloads.program import Program
 from tuner.workloads.protocols import (
     Checkpointing,
     ChunkedEvaluation,
+    ConfigurationRules,
     DataDescription,
     OwnLoop,
     Teachers,
-    check,
+    call,
     joined_splits,
     optional,
 )
@@ -107,7 +108,7 @@ class Selection:
     def load_checked(self) -> object:
         """The data; raises ``InputError`` if they cannot be read or do not fit a configuration."""
         data = self.load_data()
-        check(self.workload, self.configurations, data)
+        call(self.workload, ConfigurationRules.check, None, self.configurations, data)
         return data
 
 
@@ -138,14 +139,16 @@ def _loop_fault(workload: Trainable, values: Config) -> str:
 
 def load_tasks(selections: Sequence[Selection]) -> dict[str, TrainingTask]:
     """The tasks of a study; raises the errors of ``Selection.load_checked``."""
-    return {selection.workload.name: _task(selection) for selection in selections}
-
-
-def _task(selection: Selection) -> TrainingTask:
-    checkpointing = any(configuration.values.get(CHECKPOINTING) for configuration in selection.configurations)
-    return TrainingTask(
-        selection.workload, selection.load_checked(), checkpointing, selection.asked, selection.last_epoch
-    )
+    return {
+        selection.workload.name: TrainingTask(
+            selection.workload,
+            selection.load_checked(),
+            any(configuration.values.get(CHECKPOINTING) for configuration in selection.configurations),
+            selection.asked,
+            selection.last_epoch,
+        )
+        for selection in selections
+    }
 
 
 def smaller(tasks: Tasks, trial: Trial, phase: Phase) -> Config | None:
@@ -160,6 +163,5 @@ def objectives_of(tasks: Tasks) -> dict[str, Objective]:
 
 def describe(tasks: Tasks) -> str:
     """A line for each data set, with the workload's name if there are several."""
-    methods = {name: (optional(task.workload, DataDescription.describe), task.data) for name, task in tasks.items()}
-    words = {name: method(data) for name, (method, data) in methods.items() if method}
-    return "\n".join(f"{name}: {text}" if len(tasks) > 1 else text for name, text in words.items() if text)
+    texts = {name: call(task.workload, DataDescription.describe, "", task.data) for name, task in tasks.items()}
+    return "\n".join(f"{name}: {text}" if len(tasks) > 1 else text for name, text in texts.items() if text)

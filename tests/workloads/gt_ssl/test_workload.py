@@ -417,7 +417,7 @@ def test_a_model_comes_back_from_its_weights_alone(model: GtSsl, trees: TreeData
 def test_data_are_described(trees: TreeData) -> None:
     text = GTSSL().describe(trees)
     assert text.startswith("12 trees: 12 trees, ")
-    assert text.endswith("; 8 trees to train on, 2 to choose by, 2 to report on; classes: bushy 6, stemmed 6")
+    assert text.endswith("; 8 training, 2 validation and 2 test trees; classes: bushy 6, stemmed 6")
     label = np.array([0, 0, *range(10)], dtype=np.int32)
     many = dataclasses.replace(trees, label=label, classes=("", *"bcdefghijkl"))
     assert GTSSL().describe(many).endswith("in no folder 3, b 1, c 1, d 1, e 1, f 1, g 1, h 1, i 1, j 1 and 2 more")

@@ -145,7 +145,7 @@ def test_all_data_are_to_train_on(traffic: CanData) -> None:
 def test_data_are_described(traffic: CanData) -> None:
     text = KDGAT().describe(traffic)
     assert text.startswith("60 graphs: 60 graphs of ")
-    assert text.endswith("graphs with attacks; 36 to train on, 12 to choose by, 12 to report on")
+    assert text.endswith("graphs with attacks; 36 training, 12 validation and 12 test graphs")
 
 
 def trained(

@@ -80,8 +80,8 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         samples = "; training samples neighbours, unless fanout says otherwise" * (len(data.train) > WHOLE_GRAPH)
         return (
             f"{data.name}: {data.num_users:,} users, {data.num_items:,} items; "
-            f"{len(data.train):,} ratings to train on, {len(data.validation):,} to choose by, "
-            f"{len(data.test):,} to report on{repeats}{dropped}{samples}"
+            f"{len(data.train):,} training, {len(data.validation):,} validation and {len(data.test):,} test ratings"
+            f"{repeats}{dropped}{samples}"
         )
 
     def caution(self, data: RatingData) -> str:

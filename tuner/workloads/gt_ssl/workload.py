@@ -69,8 +69,8 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
         left_out = f"; {data.bad} file{'s' * (data.bad > 1)} left out" if data.bad else ""
         return (
             f"{data.name}: {len(data):,} trees, {len(data.parent):,} nodes, {data.path.shape[1]:,} third-order "
-            f"paths; {len(data.train):,} trees to train on, {len(data.validation):,} to choose by, "
-            f"{len(data.test):,} to report on; classes: {_classes(data)}{left_out}"
+            f"paths; {len(data.train):,} training, {len(data.validation):,} validation and {len(data.test):,} test "
+            f"trees; classes: {_classes(data)}{left_out}"
         )
 
     def all_data(self, data: TreeData) -> TreeData:

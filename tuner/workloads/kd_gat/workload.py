@@ -109,8 +109,8 @@ class KDGAT(Workload["CanData", "Distilled"]):
         attacks = int(data.label.sum())
         return (
             f"{data.name}: {len(data):,} graphs of {len(data.ids):,} nodes and {data.edge.shape[1]:,} edges, "
-            f"{len(data.identifiers):,} CAN IDs; {attacks:,} graphs with attacks; {len(data.train):,} to train on, "
-            f"{len(data.validation):,} to choose by, {len(data.test):,} to report on"
+            f"{len(data.identifiers):,} CAN IDs; {attacks:,} graphs with attacks; {len(data.train):,} training, "
+            f"{len(data.validation):,} validation and {len(data.test):,} test graphs"
         )
 
     def all_data(self, data: CanData) -> CanData:
