@@ -31,7 +31,6 @@ from tuner.spec.specify import specify
 from tuner.study.execute import RunContext, execute
 from tuner.study.prepare import load, prepare
 from tuner.study.study_json import open_folder, to_record
-from tuner.training.endings import told_again
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress
 from tuner.trial import GB, Began, Device, EpochReport, Outcome, Placement, Trial
 
@@ -181,7 +180,8 @@ class Pretended(Executor):
         self.books.begins(trial, progress.epoch)
         yield Began(trial.trial_id, 1, 0.0)
         yield (begun := EpochReport(trial.trial_id, progress.epoch, trial.epochs))
-        yield from told_again(trial, trial.epochs, progress.reports)
+        for epoch, metrics in progress.reports:
+            yield EpochReport(trial.trial_id, epoch, trial.epochs, metrics, again=True)
         if progress.reports and not begun.is_last and requests.prune_requested(trial.trial_id):
             yield Outcome(trial, "pruned", placement, progress.best, progress.epoch)
         if trial.until and progress.epoch >= trial.until:
