@@ -45,13 +45,10 @@ def test_a_form_is_read(form: str, end: str, frames: Frames, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_chunks_and_empty_lines_make_no_difference(
-    form: str, frames: Frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_and_empty_lines_make_no_difference(form: str, frames: Frames, tmp_path: Path) -> None:
     lines = lines_of(form, plain_rows(frames, LENGTHS))
     whole = read_frames(write(tmp_path, lines))
-    monkeypatch.setattr(can_frames, "CHUNK", 300)
-    parts = read_frames(write(tmp_path, ["", *lines], end="\n  \n"))
+    parts = read_frames(write(tmp_path, ["", *lines], end="\n  \n"), chunk=300)
     assert all(
         np.array_equal(getattr(whole, name), getattr(parts, name)) for name in ("identifier", "data", "injected")
     )
@@ -176,10 +173,9 @@ def tables(frames: Frames) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["bytes", "texts", "lists", "columns", "dictionary"])
-def test_parquet_is_read(kind: str, frames: Frames, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(can_frames, "ROWS", 7)
+def test_parquet_is_read(kind: str, frames: Frames, tmp_path: Path) -> None:
     parquet.write_table(tables(frames)[kind], tmp_path / "drive.parquet")
-    found = can_frames.read_parquet(tmp_path / "drive.parquet")
+    found = can_frames.read_parquet(tmp_path / "drive.parquet", rows=7)
     for name in ("time", "identifier", "data", "injected"):
         assert np.array_equal(getattr(found, name), getattr(frames, name)), name
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.support.can_files import rows_of
-from tuner.datasets import can_frames
 from tuner.datasets.can import synthetic_can
 from tuner.datasets.can_frames import read_frames
 from tuner.errors import DataError
@@ -51,11 +50,10 @@ def test_frames_are_put_in_order_of_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 50, 1000])
-def test_chunks_make_no_difference(chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_make_no_difference(chunk: int, tmp_path: Path) -> None:
     path = write(tmp_path, "\n".join(rows_of(synthetic_can(200)["fuzzing_synthetic"])))
     whole = read_frames(path)
-    monkeypatch.setattr(can_frames, "CHUNK", chunk)
-    parts = read_frames(path)
+    parts = read_frames(path, chunk=chunk)
     assert all(np.array_equal(getattr(whole, name), getattr(parts, name)) for name in ("time", "data", "injected"))
 
 
@@ -89,11 +87,10 @@ def test_a_broken_row_is_named_in_one_line(kind: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_the_line_is_that_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(can_frames, "CHUNK", 60)
+def test_the_line_is_that_of_the_file(tmp_path: Path) -> None:
     text = "Timestamp,ID,DLC,DATA[0],Flag\n" + "\n\n".join(ROWS * 3) + "\n1,2,3\n"
     with pytest.raises(DataError, match="line 25: 0 bytes, but a DLC of 3"):
-        read_frames(write(tmp_path, text))
+        read_frames(write(tmp_path, text), chunk=60)
 
 
 def test_a_flag_in_a_file_without_flags_is_refused(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder; files of a byte are large, and the cache is beside it."""
     monkeypatch.setattr(movielens, "LARGE_FILE", 0)
     monkeypatch.setattr(movielens, "LINES", 3)
-    monkeypatch.setattr("tuner.datasets.arrays._cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "data").mkdir()
     return tmp_path / "data"
 

@@ -82,13 +82,12 @@ def test_what_a_dead_process_has_left_in_its_group_is_ended() -> None:
     created = time_made(process.pid)
     process.kill()
     process.wait()
-    assert runs(first)
+    left_behind = psutil.Process(first)
     end_tree(process.pid, created, leads=False)
-    time.sleep(0.1)
     assert runs(first), "it may be another one's group"
     end_tree(process.pid, created, leads=True)
-    time.sleep(0.1)
-    assert not runs(first)
+    gone, _ = psutil.wait_procs([left_behind], timeout=10)
+    assert gone
     for pid in others:
         os.kill(pid, signal.SIGKILL)
 

@@ -54,18 +54,19 @@ def test_the_same_seed_gives_the_same_figures() -> None:
     assert train(seed=1)[1].metrics == train(seed=1)[1].metrics != train(seed=2)[1].metrics
 
 
-def test_the_learning_rate_falls_linearly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_learning_rate_falls_linearly() -> None:
     rates = []
 
     class Recorder(torch.optim.SGD):
         def step(self, closure: object = None) -> None:
             rates.append(self.param_groups[0]["lr"])
 
-    def made(workload: Toy, model: torch.nn.Module, config: Config) -> Recorder:
-        return Recorder(model.parameters(), lr=float(config["lr"]))
+    class Recorded(Toy):
+        def optimizer(self, model: torch.nn.Module, config: Config) -> Recorder:
+            return Recorder(model.parameters(), lr=float(config["lr"]))
 
-    monkeypatch.setattr("tuner.training.loop.build_optimizer", made)
-    train(epochs=4, lr=1.0)
+    config = complete({"epochs": 4, "lr": 1.0}, Toy.hyperparameters)
+    list(fit(Recorded(), Trial("001", "recorded", "t", config, seed=0), None, "cpu"))
     assert rates[::4] == [1.0, 0.75, 0.5, 0.25]
 
 
@@ -156,10 +157,9 @@ def test_a_gpus_cache_is_cleared_after_so_many_steps(
 ) -> None:
     cleared: list[bool] = []
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: cleared.append(True))
-    monkeypatch.setattr("tuner.training.step.to_device", lambda batch, device: batch)
     config = complete({"batch_size": 96, "clear_cache_every_n": every}, GraphSAGE().schema)
     model = GraphSAGE().build_model(config, ratings)
-    step = Steps(GraphSAGE(), model, build_optimizer(GraphSAGE(), model, config), config, "cuda:0")
+    step = Steps(GraphSAGE(), model, build_optimizer(GraphSAGE(), model, config), config)
     train_epoch(GraphSAGE(), step, config, ratings, "cuda:0", lambda phase: None, count(1))
     steps = -(-len(ratings.train) // 96)
     assert len(cleared) == (steps // every if every else 0)

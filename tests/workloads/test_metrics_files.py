@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import regex
 
-from tuner.workloads import metrics_files
-from tuner.workloads.metrics_files import Assembly, MetricsFiles
+from tuner.workloads.metrics_files import QUIET_SECONDS, Assembly, MetricsFiles
 from tuner.workloads.output import Reports
 
 
@@ -107,12 +106,13 @@ def test_each_value_of_the_metric_is_a_report_and_whole_epochs_count() -> None:
     assert printed(*lines) == [(1, {"loss": 4}), (None, {"loss": 3}), (None, {"loss": 2}), (None, {"loss": 1})]
 
 
-def test_a_first_report_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_report_does_not_wait_for_ever() -> None:
     told: Any = Told()
-    reports = Reports(told)
+    now = [0.0]
+    reports = Reports(told, clock=lambda: now[0])
     reports.feed('{"epoch": 1, "loss": 1}\n')
     assert not told.said
-    monkeypatch.setattr(metrics_files, "QUIET_SECONDS", 0.0)
+    now[0] += QUIET_SECONDS
     reports.feed("")
     assert told.said == [(1, {"loss": 1})]
 

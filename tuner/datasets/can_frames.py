@@ -25,8 +25,8 @@ from tuner.machine.safe_files import regular
 T = TypeVar("T")
 Columns = Mapping[str, pa.Array]  # by the keys of ``can_forms.NAMES``
 
-CHUNK = 2**23  # the number of characters of a text that are read at a time
-ROWS = 2**18  # the number of rows of a parquet file that are read at a time
+CHUNK = 2**23
+ROWS = 2**18
 LARGEST_ID = 2**29 - 1  # of an extended frame
 MOST_BYTES = 8
 NO_BYTE = -1
@@ -72,8 +72,8 @@ def _whole(parts: Sequence[Frames], path: Path, form: str) -> Frames:
     return in_order(parts)
 
 
-def read_frames(path: Path) -> Frames:
-    """The frames of a text file. A file without flags has no attacks.
+def read_frames(path: Path, *, chunk: int = CHUNK) -> Frames:
+    """The frames of a text file, of which ``chunk`` characters are read at a time. One without flags has no attacks.
 
     Raises ``DataError`` with file, line and the form that the file was taken for, if there is no frame or a row is
     invalid.
@@ -87,7 +87,7 @@ def read_frames(path: Path) -> Frames:
         form = form_of(first, f"{path}, line {number}")
         lines = [first] if first and not form.has_header else []
         number += form.has_header
-        while lines := lines + file.readlines(CHUNK):
+        while lines := lines + file.readlines(chunk):
             parts.append(_of_lines(lines, path, number, form))
             number, lines = number + len(lines), []
     return _whole(parts, path, form.name)
@@ -135,8 +135,8 @@ def _check_dlc(length: NDArray[np.int64], dlc: NDArray[np.int64]) -> None:
         raise RowFault(int(wrong[0]), f"{count} bytes, but a DLC of {expected}{cut_off}")
 
 
-def read_parquet(path: Path) -> Frames:
-    """The frames of a parquet file, whose columns are recognised by their names.
+def read_parquet(path: Path, *, rows: int = ROWS) -> Frames:
+    """The frames of a parquet file, whose columns are recognised by their names; ``rows`` are read at a time.
 
     Whole numbers are IDs and bytes themselves; texts have them in hexadecimal digits. Raises ``DataError`` with file
     and row if there is no frame, or a row or a column is invalid.
@@ -149,7 +149,7 @@ def read_parquet(path: Path) -> Frames:
             place, single = named_columns(names)
             if len(single) > MOST_BYTES:
                 raise ValueError(f"it has {len(single)} columns of a byte, more than {MOST_BYTES}")
-            for batch in file.iter_batches(ROWS, columns=[names[index] for index in (*place.values(), *single)]):
+            for batch in file.iter_batches(rows, columns=[names[index] for index in (*place.values(), *single)]):
                 cells = {name: _plain(batch.column(name), name) for name in batch.schema.names}
                 columns = {key: cells[names[index]] for key, index in place.items()}
                 parts.append(_of_columns(columns, [cells[names[index]] for index in single], row))

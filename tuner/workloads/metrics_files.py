@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -43,9 +43,9 @@ class Assembly:
     last values of earlier places, of what never comes with the metric.
     """
 
-    def __init__(self, metric: str, *, keeps: bool = False) -> None:
+    def __init__(self, metric: str, *, keeps: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         """Takes the metric that each report has."""
-        self.keeps, self._metric = keeps, metric
+        self.keeps, self._metric, self._clock = keeps, metric, clock
         self._begun: list[_Begun] = []
         self._others: dict[float, Row] = {}  # what has no metric, by place
         self._kept: Row = {}
@@ -86,10 +86,10 @@ class Assembly:
             values = {**self._others.pop(place, {}), **row}
             for earlier in sorted(other for other in self._others if other < place):
                 self._kept |= self._others.pop(earlier)
-            self._begun.append(_Begun(place, values, writer, time.monotonic(), {**self._kept} if self.keeps else {}))
+            self._begun.append(_Begun(place, values, writer, self._clock(), {**self._kept} if self.keeps else {}))
         elif same:
             same[-1].row |= row
-            same[-1].since = time.monotonic()
+            same[-1].since = self._clock()
         else:
             self._others.setdefault(place, {}).update(row)
             self._beside |= row.keys() if place in self._ended else set()  # the next reports wait for it
@@ -97,7 +97,7 @@ class Assembly:
     def ended(self, *, last: bool = False) -> Iterator[Row]:
         """Yields the reports that have ended by now; all of them at the ``last`` call."""
         while self._begun:
-            first, now = self._begun[0], time.monotonic()
+            first, now = self._begun[0], self._clock()
             lacking = self._beside - first.row.keys()
             whole = self._beside and not lacking
             over = first.past.issuperset({first.writer, *(self._writers[name] for name in lacking)})

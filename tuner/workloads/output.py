@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,13 +37,18 @@ class Reports:
     """The reports in lines of output, and in files: lines of JSON, what matches a pattern, and rows of files."""
 
     def __init__(
-        self, session: Session, pattern: regex.Pattern[str] | None = None, files: MetricsFiles | None = None
+        self,
+        session: Session,
+        pattern: regex.Pattern[str] | None = None,
+        files: MetricsFiles | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
         self._metric = session.metric
         self._pattern = pattern
         self._files = files
-        self._made = Assembly(session.metric)
+        self._made = Assembly(session.metric, clock=clock)
+        self._clock = clock
         self._next_look = 0.0
         self._process = os.getpid()
         self._lock = threading.RLock()
@@ -62,9 +67,9 @@ class Reports:
             for line in lines:
                 self._read(line.strip())
             self._report(self._made.ended(last=last))
-            if self._files and (last or time.monotonic() >= self._next_look):
+            if self._files and (last or self._clock() >= self._next_look):
                 self._report(self._files.new(self._metric, last=last))
-                self._next_look = time.monotonic() + LOOK_SECONDS
+                self._next_look = self._clock() + LOOK_SECONDS
 
     def rest(self) -> None:
         """Reports what is left, also of a program that has failed."""

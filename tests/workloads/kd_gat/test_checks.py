@@ -145,7 +145,11 @@ def test_a_teacher_that_knows_what_is_held_out_is_refused(traffic: CanData, tmp_
 
 def test_a_teacher_that_sees_ids_does_not_teach_one_that_must_not(traffic: CanData, tmp_path: Path) -> None:
     path = best_pt(tmp_path / "best.pt", traffic)
-    refused(r"best\.pt: it was trained with use_id 1, and this configuration has 0: both must", traffic, taught(path, use_id=0))
+    refused(
+        r"best\.pt: it was trained with use_id 1, and this configuration has 0: both must",
+        traffic,
+        taught(path, use_id=0),
+    )
 
 
 def test_any_number_of_teachers_can_be_traced_once_they_are_checked(traffic: CanData, tmp_path: Path) -> None:
