@@ -146,7 +146,7 @@ def test_texts_logs_and_parquet_of_a_folder_are_recordings_and_what_tells_of_the
 def test_a_recording_in_two_forms_is_refused(can_folder: Path) -> None:
     (can_folder / "dos_synthetic.log").write_text("(1.5) can0 044#11\n")
     with pytest.raises(
-        DataError, match=r"dos_synthetic.csv and dos_synthetic.log are of one name: take one away, or"
+        DataError, match=r"dos_synthetic.csv and dos_synthetic.log have the same name: remove or rename one"
     ):
         load_can(str(can_folder))
 

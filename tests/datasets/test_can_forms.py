@@ -90,16 +90,19 @@ def test_what_is_no_text_is_told_so(content: bytes, tmp_path: Path) -> None:
 REFUSED = {
     "a table without an ID": (
         ["when,who,what", "1,2,3"],
-        "line 1: read as a table with column names, when, who, what, but no column is known to be its ID: rename or",
+        "line 1: read as a table with column names, when, who, what, but no column is recognised as its ID: rename or",
     ),
-    "a table without bytes": (["Time,ID,DLC", "1,2,3"], "line 1: .*, but no column is known to be its bytes: rename"),
+    "a table without bytes": (
+        ["Time,ID,DLC", "1,2,3"],
+        "line 1: .*, but no column is recognised as its bytes: rename",
+    ),
     "an ID behind the bytes": (
         ["Data,ID", "00,1"],
-        "line 1: .*, but its bytes do not stand side by side behind its",
+        "line 1: .*, but its bytes are not adjacent columns after its",
     ),
     "bytes apart": (
         ["ID,D0,bus,D1", "1,00,a,00"],
-        "line 1: .*, but its bytes do not stand side by side behind",
+        "line 1: .*, but its bytes are not adjacent columns after",
     ),
     "text of python-can, in base64": (
         ["timestamp,arbitration_id,dlc,data", "1.5,0xdada,6,WzQyLCA5XQ=="],
@@ -135,7 +138,7 @@ REFUSED = {
     ),
     "another text": (
         ["These are drives."],
-        "line 1: DLC 'drives.' is not a hexadecimal .*; read as HCRL's CSV, .* the line, or take the file away",
+        "line 1: DLC 'drives.' is not a hexadecimal .*; read as HCRL's CSV, .* the line, or remove the file",
     ),
 }
 
@@ -183,7 +186,7 @@ def test_parquet_is_read(kind: str, frames: Frames, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"time": [1.0], "data": ["00"]}, "no column is known to be its ID: rename, mend or convert it"),
+        ({"time": [1.0], "data": ["00"]}, "no column is recognised as its ID: rename, mend or convert it"),
         ({"id": ["zz"], "data": ["00"]}, "in row 1 ID 'zz' is not a hexadecimal number up to 1fffffff"),
         ({"id": [1, 2], "data": ["00", "0"]}, "in row 2 bytes '0' are not of two hexadecimal digits each"),
         ({"id": [1], "dlc": [3], "data": ["0000"]}, "in row 1 2 bytes, but a DLC of 3"),
@@ -197,7 +200,7 @@ def test_parquet_is_read(kind: str, frames: Frames, tmp_path: Path) -> None:
             {"id": [1], "data": [["10", "20"]]},
             "column 'data' is of type list<.*: string>, not of numbers, texts",
         ),
-        ({"id": [1], "data": [[1, None, 3]]}, "a list of bytes in column 'data' has a missing one"),
+        ({"id": [1], "data": [[1, None, 3]]}, "a list of bytes in column 'data' has a missing byte"),
         ({"id": [1], **{f"d{n}": [n] for n in range(9)}}, "it has 9 columns of a byte, more than 8"),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_dataframe_of_labels_is_not_read_by_position() -> None:
         ({"trainset": TRAIN.drop(columns="rating")}, r"trainset needs one column each of .*, but has \['user_id'"),
         (
             {"trainset": TRAIN.iloc[:0]},
-            r"training users, items and ratings must be as many, and at least one, .* \(0, 0, 0\)",
+            r"training users, items and ratings must have one length, at least 1, .* \(0, 0, 0\)",
         ),
         ({"testset": []}, "testset needs one column each of user_id, item_id, rating"),
         ({"testset": 7}, "testset is no table"),
@@ -185,7 +185,7 @@ def test_ratings_must_fit_the_features_and_each_other() -> None:
     eye = np.eye(4, dtype=np.float32)
     with pytest.raises(InputError, match="training user 4 has no features: there are rows 0 to 3"):
         rating_data("x", ratings(5), ratings(4), eye, eye, seed=0)
-    with pytest.raises(InputError, match=r"must be as many, .* \(4, 2, 4\)"):
+    with pytest.raises(InputError, match=r"must have one length, .* \(4, 2, 4\)"):
         rating_data("x", replace(ratings(4), item=ratings(2).item), ratings(4), eye, eye, seed=0)
 
 

@@ -375,7 +375,7 @@ def test_two_trials_that_write_the_same_file_are_told_once() -> None:
     said = [files.shared(trial, Wrote((path,))) for trial, path in [("a", "x"), ("b", "y"), ("a", "x")]]
     assert said == ["", "", ""]
     assert spelled(files.shared("c", Wrote(("x",)))).startswith(
-        "a and c both wrote x: for a folder of each trial's own"
+        "a and c both wrote x: to give each trial its own folder"
     )
     assert files.shared("d", Wrote(("x",))) == ""
 

@@ -72,7 +72,7 @@ def test_a_command_that_fails_fast_exits_with_1(tmp_path: Path) -> None:
 def test_errors_of_several_options_come_together() -> None:
     with pytest.raises(tuner.InputError, match=r"epochs=-1: must be at least 1; seeds=0: must be at least 1"):
         tuner.run(train, seeds=0, epochs=-1)
-    with pytest.raises(tuner.InputError, match=r"say by metric which .* compared, and by direction whether"):
+    with pytest.raises(tuner.InputError, match=r"give metric, .* compared by, and direction, whether"):
         tuner.run(train, config=configs(1))
 
 

@@ -150,7 +150,7 @@ def test_functions_and_spaces_are_named_on_the_command_line(
     printed = said(capsys, "my_functions:train", "--space", "space.yaml", "--gpu-memory-buffer-gb", "0", *options)
     assert "best: loss 1.0000 with x=1. Again: train({'x': 1})  # tuner seeded it with 0" in printed
     assert "direction maximize" in refused(capsys, "my_functions:train", "--metric", "loss").replace("--", "")
-    assert "say by --metric" in refused(capsys, "my_functions:train")
+    assert "give --metric, the reported metric" in refused(capsys, "my_functions:train")
     assert "upwards" in refused(capsys, "my_functions:train", "--metric", "loss", "--direction", "upwards")
 
 
@@ -196,7 +196,7 @@ def test_a_function_in_this_process_may_change_the_current_folder(
         ({"space": {"x": {"normal": [0, 1]}}}, "x: .*normal"),
         ({"direction": "upwards"}, "direction='upwards'"),
         ({"mode": "max"}, "give direction='maximize'"),
-        ({"metric": None}, "say by metric"),
+        ({"metric": None}, "give metric, the reported metric"),
         ({"workload": lambda trial: 1.0}, r"lambda takes a trial, .*: call tuner.optuna.optimize\(study, lambda, n"),
         ({"direction": None}, "is more of 'score' better, or less"),
         ({"in_process": True, "max_workers": 2}, "in_process.* and .*max_workers"),

@@ -192,7 +192,7 @@ def _files(path: Path) -> list[Path]:
         raise DataError(f"no recording in {str(path)!r}: {wanted}")
     for one, other in itertools.pairwise(sorted(files, key=lambda file: file.stem)):
         if one.stem == other.stem:  # converted, it would count twice
-            raise DataError(f"{path}: {one.name} and {other.name} are of one name: take one away, or rename it")
+            raise DataError(f"{path}: {one.name} and {other.name} have the same name: remove or rename one")
     return files
 
 

@@ -98,14 +98,14 @@ def form_of(line: str, where: str) -> Form:
 def named_columns(names: Sequence[str]) -> tuple[dict[str, int], list[int]]:
     """Which column is what, by the keys of ``NAMES``, and the columns of a single byte where none has all bytes.
 
-    Raises ``ValueError`` if no column is known to be the ID, or the bytes.
+    Raises ``ValueError`` if no column is recognised as the ID, or the bytes.
     """
     plain = [_plain(name) for name in names]
     matches = {key: [plain.index(name) for name in names if name in plain] for key, names in NAMES.items()}
     place = {key: indices[0] for key, indices in matches.items() if indices}
     single = [] if "data" in place else [index for index, name in enumerate(plain) if BYTE.fullmatch(name)]
     if "identifier" not in place or not ("data" in place or single):
-        raise ValueError(f"no column is known to be its {'bytes' if 'identifier' in place else 'ID'}")
+        raise ValueError(f"no column is recognised as its {'bytes' if 'identifier' in place else 'ID'}")
     return place, single
 
 
@@ -130,7 +130,7 @@ def _table(names: Sequence[str], delimiter: str | None) -> tuple[str, Rest]:
     data = single[0] if single else place["data"]
     others = [place.get(key, 0) for key in ("time", "identifier", "length")]
     if max(others) > data or single != list(range(data, data + len(single))):
-        raise ValueError("its bytes do not stand side by side behind its time, ID and DLC")
+        raise ValueError("its bytes are not adjacent columns after its time, ID and DLC")
     behind = len(names) - data - max(1, len(single))
     flag = place.get("flag", -1) - (len(names) - behind)  # its place in what is behind; negative if it is not there
     groups = {index: f"(?P<{key}>" for key, index in place.items()}

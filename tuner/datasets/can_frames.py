@@ -103,7 +103,7 @@ def _of_lines(lines: list[str], path: Path, first: int, form: Form) -> Frames:
     except RowFault as fault:
         number, remedy = int(numbers[fault.row]), "mend or remove the line"
         if number == 1 and form.name == HCRL:  # it may be anything
-            remedy += ", or take the file away if it is no recording (docs/examples/kd_gat.md has the forms)"
+            remedy += ", or remove the file if it is no recording (docs/examples/kd_gat.md has the forms)"
         text = f"{fault}, in {shown(rows[fault.row].as_py())}; read as {form.name}: {remedy}"
         raise line_fault(path, number, text) from fault
 
@@ -172,7 +172,7 @@ def _plain(column: pa.Array, name: str) -> pa.Array:
         raise ValueError(f"column {name!r} is of type {kind}, not of numbers, texts, bytes or lists of whole numbers")
     column = column.cast(pa.large_list(pa.uint8()))
     if column.flatten().null_count:
-        raise ValueError(f"a list of bytes in column {name!r} has a missing one")
+        raise ValueError(f"a list of bytes in column {name!r} has a missing byte")
     valid, offsets, _, values = column.buffers()
     return pa.Array.from_buffers(pa.large_binary(), len(column), [valid, offsets, values], offset=column.offset)
 
@@ -202,7 +202,7 @@ def _frames(columns: Columns, data: NDArray[np.uint8], number: NDArray[np.int64]
     flags = _numbers(columns["flag"], _flag) if "flag" in columns else flags
     other = np.flatnonzero(flags // 2 != flags[:1] // 2)
     if other.size:
-        raise RowFault(int(other[0]), "no flag of the kind that the first row has (cut off?)")
+        raise RowFault(int(other[0]), "its flag is not of the first row's kind (cut off?)")
     time = _seconds(columns["time"]) if "time" in columns else number.astype(np.float64)
     return Frames(time, identifier.astype(np.int32), data, flags % 2 == 1)
 

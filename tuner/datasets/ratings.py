@@ -195,7 +195,7 @@ def _unseen(train: Ratings, test: Ratings, num_items: int) -> tuple[NDArray[np.b
 def _check_ratings(ratings: Ratings, label: str, num_users: int, num_items: int) -> None:
     lengths = len(ratings.user), len(ratings.item), len(ratings.rating)
     if lengths != (max(1, lengths[0]),) * 3:
-        raise InputError(f"the {label} users, items and ratings must be as many, and at least one, but are {lengths}")
+        raise InputError(f"the {label} users, items and ratings must have one length, at least 1, but have {lengths}")
     _check_finite(ratings.rating, f"the {label} rating")
     for what, rows, count in (("user", ratings.user, num_users), ("item", ratings.item, num_items)):
         bad = np.flatnonzero((rows < 0) | (rows >= count))
@@ -299,7 +299,7 @@ def _features(table: Table, label: str, id_name: str) -> tuple[Ids, NDArray[np.f
     if not frame.index.is_unique:
         twice = frame.index[frame.index.duplicated()]
         raise InputError(
-            f"{label} has {len(twice)} duplicated labels, the first {_plain(twice[0])!r}; keep one row an id"
+            f"{label} has {len(twice)} duplicated labels, the first {_plain(twice[0])!r}; keep one row per id"
         )
     return frame.index, _numbers(frame, label)
 

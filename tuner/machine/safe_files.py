@@ -28,7 +28,7 @@ def regular(path: Path, most_bytes: int | None = None) -> Path:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is a pipe or a device; give a file", str(path))
     if most_bytes is not None and status.st_size > most_bytes:
-        text = f"it has {status.st_size / 2**20:,.0f} MB, and {most_bytes / 2**20:,.0f} are the most"
+        text = f"it has {status.st_size / 2**20:,.0f} MB, more than {most_bytes / 2**20:,.0f}"
         raise OSError(errno.EFBIG, text, str(path))
     return path
 

@@ -183,7 +183,7 @@ class _Session:
     def folder(self) -> Path:
         """See ``Session.folder``."""
         if self._store.trial_folder is None:
-            raise WorkloadError("the trial has no folder, as this machine has not the study's")
+            raise WorkloadError("the trial has no folder: this machine does not have the study's")
         self._store.trial_folder.mkdir(parents=True, exist_ok=True)
         return self._store.trial_folder
 

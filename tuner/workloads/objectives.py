@@ -66,8 +66,8 @@ def _one(workload: Trainable, metric: str | None, direction: Direction | None) -
     its = getattr(workload, "metric", None)
     is_workloads, name = metric in (None, its), its if metric is None else metric
     if not name:
-        which = f"say by {option('metric')} which of the metrics that it reports is compared"
-        more = f", and by {option('direction')} whether more or less of it is better" if direction is None else ""
+        which = f"give {option('metric')}, the reported metric that trials are compared by"
+        more = f", and {option('direction')}, whether more or less of it is better" if direction is None else ""
         raise InputError(f"{workload.name}: {which}{more}")
     if isinstance(workload, Workload) and not re.fullmatch("val_.+", name):
         rule = f"expected 'val_' and a metric's name from evaluate of workload {workload.name}, such as 'val_loss'"

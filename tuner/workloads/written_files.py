@@ -36,7 +36,7 @@ class WrittenFiles:
             if first != trial and not self._told:
                 self._told = True
                 remedy = f"give {option('cwd', 'trial')}, or {{trial_dir}} among the arguments"
-                return f"{first} and {trial} both wrote {path}: for a folder of each trial's own {remedy}"
+                return f"{first} and {trial} both wrote {path}: to give each trial its own folder, {remedy}"
         return ""
 
 

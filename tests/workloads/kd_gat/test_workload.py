@@ -66,7 +66,7 @@ WRONG = {
     "role teacher and use_kd 1": {"role": "teacher", "use_kd": 1},
     "teacher_path is given, but use_kd is 0": {"teacher_path": "best.pt"},
     "scorer_path is given, but curriculum is 0": {"scorer_path": "best.pt"},
-    "curriculum 1: it is the classifier's": {"stage": "autoencoder", "curriculum": 1},
+    "curriculum 1: only a classifier has one": {"stage": "autoencoder", "curriculum": 1},
 }
 
 

@@ -208,4 +208,4 @@ def _refuse(values: Config) -> None:
     if values["scorer_path"] and not values["curriculum"]:
         raise InputError("scorer_path is given, but curriculum is 0: give curriculum 1, or leave it out")
     if values["curriculum"] and values["stage"] == "autoencoder":
-        raise InputError("curriculum 1: it is the classifier's: leave it out, or give stage classifier")
+        raise InputError("curriculum 1: only a classifier has one: leave it out, or give stage classifier")
