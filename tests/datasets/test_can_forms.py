@@ -90,11 +90,11 @@ def test_what_is_no_text_is_told_so(content: bytes, tmp_path: Path) -> None:
 REFUSED = {
     "a table without an ID": (
         ["when,who,what", "1,2,3"],
-        "line 1: read as a table with column names, when, who, what, but no column is recognised as its ID: rename or",
+        "line 1: read as a table with column names, when, who, what, but no column is recognised as its ID: rename",
     ),
     "a table without bytes": (
         ["Time,ID,DLC", "1,2,3"],
-        "line 1: .*, but no column is recognised as its bytes: rename",
+        "line 1: .*no column is recognised as its bytes: rename",
     ),
     "an ID behind the bytes": (
         ["Data,ID", "00,1"],

@@ -48,7 +48,7 @@ def outcome_of_words(
 
 def events_of_words(folder: Path, words: list[str], limit_bytes: int, how: How) -> list[WorkerEvent]:
     """All that its process says."""
-    script = script_of(words).with_options(how)
+    script = script_of(words).replaced(how=how)
     (folder / "checkpoints").mkdir()
     trial = Trial("t001", script.name, "one", {"lr": 0.5}, seed=0)
     placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)

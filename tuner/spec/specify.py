@@ -95,8 +95,8 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
         if settings.in_process:
             raise ParameterError("in_process", True, "a script needs processes of its own", "leave it out")
         program.check_keys(keys)
-        program = program.with_options(_how(settings, program, selection.objective.metric))
-    return replace(selection, workload=program.with_objects(objects))
+        program = program.replaced(how=_how(settings, program, selection.objective.metric))
+    return replace(selection, workload=program.replaced(objects=objects))
 
 
 def _how(settings: Settings, program: CommandLine, metric: str) -> How:

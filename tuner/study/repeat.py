@@ -62,7 +62,7 @@ def _call(study: StudyRecord, row: Attempt, folder: Path) -> str:
         return f"{called}({arguments_of(row.config, {})}{data}){seeded}"
     template = (study.options or {}).get("config_template")
     how = How(suffix=Path(str(template)).suffix) if template else How()
-    script = script_in(spec).with_options(how)
+    script = script_in(spec).replaced(how=how)
     own = script.own(row.trial_id, row.seed, folder / TRIALS / row.trial_id)
     start = [script.start[0], *map(os.path.relpath, script.start[1:])]
     if ranks > 1 and start[0] == "python":

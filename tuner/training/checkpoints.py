@@ -147,17 +147,13 @@ class Checkpoint:
             "random": _random_state(),
         }
         try:
-            _write(self._path, content)
+            with replacing(self._path) as file:
+                torch.save(content, file)
             self._kept = progress.epoch
             self._faults.pop("write", None)
         except (OSError, RuntimeError) as error:  # torch raises RuntimeError from OSError
             self._faults["write"] = f"checkpoint not written: {_reason(error)}"
         self._last = time.monotonic()
-
-
-def _write(path: Path, content: Mapping[str, object]) -> None:
-    with replacing(path) as file:
-        torch.save(content, file)
 
 
 def _reason(error: BaseException | None) -> str:

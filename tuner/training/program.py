@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -293,21 +294,16 @@ class ProgramThread:
         if self._thread is threading.current_thread():
             job()
             return
-        done = threading.Event()
-        raised: list[BaseException] = []
+        done: Future[None] = Future()
 
         def signalling() -> None:
             try:
-                job()
+                done.set_result(job())
             except BaseException as error:  # which would end the thread
-                raised.append(error)
-            finally:
-                done.set()
+                done.set_exception(error)
 
         self.start(signalling)
-        done.wait()
-        if raised:
-            raise raised[0]
+        done.result()
 
     def work(self) -> None:
         """Runs jobs for ever."""

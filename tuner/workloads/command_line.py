@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import re
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from tuner.errors import InputError, WorkloadError, one_line, option
 from tuner.trial import PLACING, Config
@@ -83,12 +82,6 @@ class CommandLine(Program):
     def code(self) -> object:
         """None: no module is imported for it."""
         return None
-
-    def with_options(self, how: How) -> Self:
-        """The same program with these options."""
-        program = copy.copy(self)
-        program.how = how
-        return program
 
     @property
     def config_names(self) -> set[str]:

@@ -76,21 +76,24 @@ def traceback_of(error: BaseException) -> str:
         return str(output)
     told = traceback.TracebackException.from_exception(error, limit=-FRAMES)
     if hasattr(error, "tuner_method"):
-        ours = [frame.filename.startswith("<frozen") or OURS in Path(frame.filename).parents for frame in told.stack]
+        ours = [_is_ours(frame.filename) for frame in told.stack]
         told.stack = traceback.StackSummary.from_list(told.stack[ours.index(False) if False in ours else 0 :])
     return "".join(told.format())
 
 
 def _place(error: BaseException, function: Callable[..., object] | None) -> str:
-    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__, -FRAMES)]
-    frames = [
-        (file, line) for file, line in frames if not file.startswith("<frozen") and OURS not in Path(file).parents
-    ]
+    stack = traceback.extract_tb(error.__traceback__, -FRAMES)
+    frames = [(frame.filename, frame.lineno) for frame in stack if not _is_ours(frame.filename)]
     users = [(file, line) for file, line in frames if not NOT_THE_USERS & set(Path(file).parents)]
     code = getattr(function, "__code__", None)
     declared = [(code.co_filename, code.co_firstlineno)] if code else []
     places = users or declared or frames
     return f" ({Path(places[-1][0]).name}, line {places[-1][1]})" if places else ""
+
+
+def _is_ours(file: str) -> bool:
+    """Whether a frame is of this file's package, or of Python's import system."""
+    return file.startswith("<frozen") or OURS in Path(file).parents
 
 
 def load_data(workload: Trainable, source: str, seed: int, **options: ConfigValue) -> object:

@@ -38,10 +38,10 @@ class Program(Trainable):
     def schema(self) -> None:
         """None: a program takes any keys."""
 
-    def with_objects(self, objects: Objects) -> Self:
-        """The same program, for which labels of configurations stand for these objects."""
+    def replaced(self, **attributes: object) -> Self:
+        """The same program with other values of these attributes."""
         program = copy.copy(self)
-        program.objects = objects
+        vars(program).update(attributes)
         return program
 
     def arguments_of(self, config: Config) -> dict[str, object]:
