@@ -44,7 +44,7 @@ def other() -> Iterator[LeaseHolder]:
 def test_a_study_sees_what_another_one_has_promised_and_not_itself(other: LeaseHolder) -> None:
     own = LeaseHolder("own")
     with own.exclusive() as found:
-        assert [(lease.name, lease.promised_bytes("GPU-1"), lease.promised_bytes("GPU-2")) for lease in found] == [
+        assert [(lease.name, lease.reserved_bytes("GPU-1"), lease.reserved_bytes("GPU-2")) for lease in found] == [
             ("the other", 3 * 2**30, 0)
         ]
     own.close()

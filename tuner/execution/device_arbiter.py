@@ -152,7 +152,7 @@ class DeviceArbiter:
         if self._ram is not None and need <= self._room(device):  # it is the RAM that it waits for
             need, device = request.host_bytes, self._ram
         alone = self._left(device, all_of_studies=True)  # for this study, if the others had ended
-        own = self._holder.lease.promised_bytes(device_key(device))
+        own = self._holder.lease.reserved_bytes(device_key(device))
         by_studies = self._without_cores or (bool(self._others) and need <= alone - own)
         if by_studies and not self._holder.lease.shares:
             since = self._holder.lease.waits_since or now
@@ -199,7 +199,7 @@ class DeviceArbiter:
         own = self._holder.lease.waits_since or math.inf
         if any(lease.waits(key, now) and lease.waits_since < own for lease in self._others):
             return 0
-        reserved = sum(lease.promised_bytes(key) for lease in (self._holder.lease, *self._others))
+        reserved = sum(lease.reserved_bytes(key) for lease in (self._holder.lease, *self._others))
         return max(0, self._left(device) - reserved)
 
     def _left(self, device: Device, *, all_of_studies: bool = False) -> int:
@@ -209,7 +209,7 @@ class DeviceArbiter:
         that study ends. ``all_of_studies`` counts it as available.
         """
         memory, key = self._memory(device), device_key(device)
-        reserved = [lease.promised_bytes(key) for lease in (self._holder.lease, *self._others)]
+        reserved = [lease.reserved_bytes(key) for lease in (self._holder.lease, *self._others)]
         held = reserved if memory.held_bytes is None else memory.held_bytes
         studies = held[0] + sum(held[1:] if all_of_studies else map(min, held[1:], reserved[1:]))
         other_processes = max(0, memory.total_bytes - memory.free_bytes - studies)
@@ -259,7 +259,7 @@ class DeviceArbiter:
         needs = f"{which} {need / GB:.2f} GB of {'RAM' if device == self._ram else device.label}"
         if not by_studies:
             return f"{needs}, and {self._strangers_text(device)}"
-        reserved = [(lease.promised_bytes(key), lease.name) for lease in self._others]
+        reserved = [(lease.reserved_bytes(key), lease.name) for lease in self._others]
         theirs = [f"{size / GB:.2f} GB by {name}" for size, name in reserved if size >= NAMED_BYTES]
         if not theirs:
             return f"{needs}, which other studies still hold or wait for"

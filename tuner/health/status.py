@@ -52,7 +52,7 @@ def _device(device: Device, leases: Sequence[Lease], trees: Sequence[Collection[
         device.label,
         _gb(memory.total_bytes),
         _gb(memory.free_bytes),
-        _gb(sum(lease.promised_bytes(key) for lease in leases)),
+        _gb(sum(lease.reserved_bytes(key) for lease in leases)),
         None if memory.held_bytes is None else _gb(max(0, used - sum(memory.held_bytes))),
         tuple(_study(lease, key) for lease in leases),
     )
@@ -78,7 +78,7 @@ def _study(lease: Lease, key: str) -> StudyStatus:
     trials = tuple(share.trial for share in lease.shares if share.device == key)
     now = time.time()
     waits = bool(lease.waits_for) and lease.waits(lease.waits_for, now)
-    minutes, promised = round((now - lease.began) / 60, 1), _gb(lease.promised_bytes(key))
+    minutes, promised = round((now - lease.began) / 60, 1), _gb(lease.reserved_bytes(key))
     return StudyStatus(lease.name, lease.pid, minutes, trials, promised, waits)
 
 

@@ -1,4 +1,4 @@
-"""Records what this user's studies have promised to their trials, so that no memory is promised twice.
+"""Records the memory that this user's studies have reserved for their trials, so that none is reserved twice.
 
 Each holder of a lease has a file in a private folder. It keeps the file locked, and the kernel frees the lock when
 the holder ends, however that happens. All files are read and written under one more lock.
@@ -39,14 +39,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Lease:
-    """What a study has promised to its running trials; a trial of Ray Tune has a lease of its own."""
+    """What a study has reserved for its running trials; a trial of Ray Tune has a lease of its own."""
 
     pid: int
     name: str  # the study's folder
     began: float  # seconds since the epoch
     shares: tuple[Share, ...] = ()
     # What it waits for, since when, and when it last looked (seconds since the epoch), if it has no running trial and
-    # only the promises of others keep it from starting one.
+    # only what others have reserved keeps it from starting one.
     waits_for: str = ""
     waits_since: float = 0.0
     looked: float = 0.0
@@ -55,7 +55,7 @@ class Lease:
         """Whether it waits for memory of a device. A suspended study does not count."""
         return self.waits_for == device and now - self.looked < WAITING_SECONDS
 
-    def promised_bytes(self, device: str) -> int:
+    def reserved_bytes(self, device: str) -> int:
         """What its trials were given of a device."""
         return sum(share.given_bytes for share in self.shares if share.device == device)
 
@@ -153,7 +153,7 @@ def with_leased(devices: Sequence[Device]) -> tuple[Device, ...]:
     def free_bytes(device: Device) -> int:
         held = memory_now(device, trees).held_bytes
         if held is None:
-            held = tuple(lease.promised_bytes(device_key(device)) for lease in leases)
+            held = tuple(lease.reserved_bytes(device_key(device)) for lease in leases)
         return min(device.total_bytes, device.free_bytes + sum(held))
 
     def with_both(device: Device) -> Device:

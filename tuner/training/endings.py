@@ -8,13 +8,13 @@ from types import MappingProxyType
 from tuner.errors import TunerError
 from tuner.trial import Phase
 
-REPORTS = 64  # a checkpoint has the last ones: a worker is not so far ahead of its study
+REPORTS = 64  # that a checkpoint keeps, the last ones: a worker is never that far ahead of its study
 
 
 class Diverged(TunerError):
     """The training loss is not finite or has exploded, or the metric was never a finite number.
 
-    ``metrics`` are those that the program returned all the same.
+    ``metrics`` are those that the program returned nevertheless.
     """
 
     def __init__(self, message: str, metrics: Mapping[str, float] = MappingProxyType({})) -> None:

@@ -23,7 +23,7 @@ from tuner.workloads.micro_batches import training_steps
 from tuner.workloads.objectives import check_reported
 from tuner.workloads.protocols import Curriculum, optional
 
-# So many of an epoch's first steps show what launching one takes, after one that warms up. More might fill the queue
+# How many of an epoch's first steps show what launching one takes, after a warm-up. More might fill the queue
 # of the GPU, which holds about a thousand kernels: a thread that waits for room in it is busy with nothing.
 LAUNCHED = 4
 
@@ -75,7 +75,7 @@ def fit(
     """Trains a trial; yields a report at the beginning and after every epoch, and at the end a ``Fit``.
 
     The epoch that is best on the validation split is kept, and with ``patience`` in the configuration training ends
-    after so many epochs without a better one. The test split is evaluated once, with that epoch's weights, and
+    after that many epochs without a better one. The test split is evaluated once, with that epoch's weights, and
     decides nothing.
 
     Raises ``Pruned``, ``Stopped`` if the study ends, and ``Diverged`` if an epoch's mean loss is not finite or too

@@ -26,7 +26,7 @@ from tuner.workloads.task import TrainingTask
 # The width of a layer and the number of samples that are enough for the intra-op threads to start.
 WARM_UP_SIZE = 512
 STEPS = 5  # the number of timed steps, after the warm-up
-MOST_SECONDS = 2.0  # no further step is timed after so long
+MOST_SECONDS = 2.0  # after this time no further step is timed
 
 
 def rehearse(

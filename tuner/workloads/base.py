@@ -55,7 +55,7 @@ class Trainable(ABC):
         name: its name in results; by default the class's name, as ``my-model``.
         metric: the metric by which configurations are compared.
         direction: whether less of the metric is better, or more: "minimize" or "maximize", "min" or "max" for short.
-            None is "minimize", but for a metric such as an accuracy it must be said (``objectives.py``).
+            None is "minimize", but a metric such as an accuracy needs a direction (``objectives.py``).
         headline: other metrics of ``evaluate``, of the test split, that the tables at a study's end show.
         batches_vary: whether batches differ in size, apart from the last one of an epoch.
         memory_scales_with: the key of the batch size, if memory grows with it and ``loss`` is a mean over the batch.

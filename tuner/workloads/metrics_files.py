@@ -17,8 +17,8 @@ from tuner.machine.safe_files import regular
 
 Row = dict[str, object]
 
-QUIET_SECONDS = 5.0  # so long a trial's first report waits for more, where its end does not show
-BUFFERED_SECONDS = 120.0  # TensorBoard's writers keep values so long; no value is waited for longer
+QUIET_SECONDS = 5.0  # how long a trial's first report waits for further values, if its end is not known
+BUFFERED_SECONDS = 120.0  # how long TensorBoard's writers buffer values; no report waits longer
 PLACES = ("epoch", "step")  # what says where a row belongs, in this order
 
 

@@ -32,8 +32,7 @@ def objective_of(workload: Trainable, metrics: Sequence[str] = (), directions: S
     ``parameters``, can follow a metric that they report.
 
     Raises:
-        InputError: there is no metric, it is none of a workload's, or it must be said whether more or less of it is
-            better.
+        InputError: there is no metric, the workload does not have it, or its direction is not given.
     """
     if directions and len(directions) != max(1, len(metrics)):
         rule = f"it is given {len(directions)} times, and there are {len(metrics) or 1} metrics"

@@ -88,7 +88,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         count = len(data.validation)
         if count >= FEWEST_TO_CHOOSE_BY:
             return ""
-        error = 1 / math.sqrt(2 * count)  # relative, of the standard deviation of so many normal errors
+        error = 1 / math.sqrt(2 * count)  # relative, of a standard deviation from this number of normal errors
         few = f"{count} validation rating{'s' * (count > 1)}"
         return f"it was chosen by {few}, whose RMSE has a standard error of about {error:.0%}: give more ratings"
 
@@ -215,7 +215,7 @@ def _default_fanout(layers: int) -> tuple[int, ...]:
 
 
 def sampled(ratings: int, config: Config) -> tuple[int, ...]:
-    """The neighbours to sample for each layer with so many training ratings; empty for all neighbours."""
+    """The neighbours to sample for each layer with this number of training ratings; empty for all neighbours."""
     by_size = config.get("fanout", BY_SIZE) == BY_SIZE and ratings > WHOLE_GRAPH
     return _default_fanout(int(config["num_layers"])) if by_size else fanouts(config)
 

@@ -24,7 +24,7 @@ from tuner.workloads.micro_batches import chunk_size
 def evaluate(model: Distilled, data: CanData, split: Split, parts: int = 1) -> dict[str, float]:
     """The metrics of a split by name without its prefix. The model must be in evaluation mode.
 
-    Each chunk of ``CHUNK`` graphs is computed in so many ``parts``.
+    Each chunk of ``CHUNK`` graphs is computed in this number of ``parts``.
     """
     graphs = graphs_of(data, split, stage=model.stage, held_out=model.held_out)
     if isinstance(model.student, GAT):
