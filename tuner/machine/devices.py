@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import psutil
 
@@ -140,7 +139,7 @@ def allocator_environment(expandable_segments: bool) -> dict[str, str]:
 
 
 @cache
-def initialized_nvml() -> ModuleType:
+def initialized_nvml() -> Any:
     """NVML, initialized once: that takes a while, and studies read the memory often.
 
     Without an NVIDIA driver, ``pynvml.NVMLError`` is raised.

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 # How much larger Python objects are than their pickled bytes: a float takes 32 instead of 9 bytes.
@@ -172,7 +172,7 @@ class _WithoutArrays(pickle.Pickler):
         self.large[id(value)] = value
         return 0
 
-    def reducer_override(self, value: object) -> object:
+    def reducer_override(self, value: object) -> Any:
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         array = numpy is not None and isinstance(value, numpy.ndarray) and not value.dtype.hasobject
         tensor = torch is not None and isinstance(value, torch.Tensor)

@@ -38,7 +38,7 @@ class _UndirectedMean(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: BackwardCFunction, gradient: Tensor) -> tuple[Tensor, None, None]:
-        crow, col = ctx.saved_tensors
+        crow, col = tuple(ctx.saved_tensors)
         gradient = gradient / crow.diff().clamp(min=1)[:, None]
         return F.embedding_bag(col, gradient, crow, mode="sum", include_last_offset=True), None, None
 
