@@ -41,15 +41,12 @@ def test_a_folder_or_a_link_of_somebody_else_is_left_alone(folder: Path, tmp_pat
         assert (tmp_path / "victim").read_text() == "kept"
 
 
-def test_a_lock_that_is_never_released_is_waited_for_and_then_gone_without(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(peak, "LOCK_SECONDS", 0.1)
+def test_a_lock_that_is_never_released_is_waited_for_and_then_gone_without(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     began = time.monotonic()
     with (folder / "context.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with peak._alone():
+        with peak._alone(0.1):
             assert time.monotonic() - began >= 0.1
 
 

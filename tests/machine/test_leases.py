@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tuner.machine import leases
 from tuner.machine.leases import LeaseHolder, Share, read_leases
 
 SHARE = Share("t001", "GPU-1", 3 * 2**30, 1)
@@ -85,13 +84,10 @@ def test_a_lease_that_cannot_be_read_counts_as_none(other: LeaseHolder, folder: 
     assert read_leases() == []
 
 
-def test_where_the_lock_cannot_be_had_a_study_goes_on_with_what_it_knows(
-    other: LeaseHolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = LeaseHolder("own")
+def test_where_the_lock_cannot_be_had_a_study_goes_on_with_what_it_knows(other: LeaseHolder) -> None:
+    own = LeaseHolder("own", lock_seconds=0.01)
     with own.exclusive() as before:
         assert [lease.name for lease in before] == ["the other"]
-    monkeypatch.setattr(leases, "LOCK_SECONDS", 0.01)
     with other.exclusive(), own.exclusive() as found:
         assert found == before
     with own.exclusive() as found:  # the lock is not tried again at once

@@ -73,8 +73,9 @@ def host_ram(gpu: Device) -> Device:
 class LeaseHolder:
     """Keeps this process's lease, and reads those of others."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, lock_seconds: float = LOCK_SECONDS) -> None:
         """Creates the file only with the first ``exclusive``."""
+        self._lock_seconds = lock_seconds
         self.lease = Lease(os.getpid(), name, time.time())
         self._others: tuple[Lease, ...] = ()
         self._written: Lease | None = None
@@ -97,7 +98,7 @@ class LeaseHolder:
             folder = None
             if time.monotonic() >= self._again:
                 try:
-                    folder = stack.enter_context(locked(LOCK, LOCK_SECONDS))
+                    folder = stack.enter_context(locked(LOCK, self._lock_seconds))
                     self._make_file(folder)
                     self._others = tuple(_read(folder, beside=self._path))
                 except OSError:

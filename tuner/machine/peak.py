@@ -240,12 +240,12 @@ def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _alone(seconds: float = LOCK_SECONDS) -> Iterator[None]:
     """A block that one of this user's processes on this machine runs at a time.
 
-    After LOCK_SECONDS, or where no lock is possible, it runs without: a less exact measurement is better than none.
+    After these seconds, or where no lock is possible, it runs without: a less exact measurement is better than none.
     """
     with ExitStack() as stack:
         with suppress(OSError):
-            stack.enter_context(locked("context.lock", LOCK_SECONDS))
+            stack.enter_context(locked("context.lock", seconds))
         yield

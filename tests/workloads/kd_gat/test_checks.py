@@ -14,6 +14,7 @@ from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.trial import Configuration
 from tuner.workloads.kd_gat.batches import graphs_of, usable
+from tuner.workloads.kd_gat.model import load_teacher
 from tuner.workloads.kd_gat.workload import KDGAT
 
 
@@ -51,7 +52,9 @@ def test_a_held_out_attack_is_tested_and_not_trained_on(traffic: CanData) -> Non
 def test_what_fits_is_not_refused(traffic: CanData, tmp_path: Path) -> None:
     for stage in STAGES:
         path = best_pt(tmp_path / f"{stage}.pt", traffic, stage, held_out="dos")
-        check(traffic, config(stage), config(stage, held_out="dos", use_kd=1, teacher_path=path))
+        chosen = config(stage, held_out="dos", use_kd=1, teacher_path=path)
+        check(traffic, config(stage), chosen)
+        assert load_teacher(str(path), stage, len(traffic.identifiers) + 1)[0]["held_out"] == "dos"
 
 
 def test_stages_cannot_be_compared(traffic: CanData) -> None:
