@@ -40,7 +40,7 @@ def test_without_optional_methods_there_is_nothing_to_check_to_prepare_or_to_des
     toy, values = Toy(), {"lr": 0.1}
     assert protocols.finish_of(toy)(values) == values
     assert protocols.prerequisites(toy, values) == {}
-    assert protocols.call(toy, protocols.Teachers.frozen, (), toy.build_model({"fault": 0}, None)) == ()
+    assert protocols.call(toy, protocols.OptionalMethods.frozen, (), toy.build_model({"fault": 0}, None)) == ()
     assert describe({"toy": TrainingTask(toy, None)}) == ""
     with pytest.raises(InputError, match=r"^all_data=True: workload 'toy' has no method all_data"):
         protocols.joined_splits(toy, None)

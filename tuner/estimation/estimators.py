@@ -20,7 +20,7 @@ from tuner.training.ranks import BACKEND
 from tuner.trial import CHECKPOINTING, CUDA_GRAPHS, LEARNED, MB, Config, Device, MemoryEstimate
 from tuner.workloads.base import Trainable, Workload, needs_workload
 from tuner.workloads.micro_batches import micro_batch
-from tuner.workloads.protocols import OwnLoop, optional
+from tuner.workloads.protocols import OptionalMethods, optional
 
 if TYPE_CHECKING:
     from tuner.estimation.tracing.trace import Trace
@@ -72,7 +72,7 @@ class TracedEstimator(Estimator):
         estimate = trace_of(workload, config, data, device).to_estimate(device.kind, expandable_segments)
         if device.kind == "cuda":
             return with_context(estimate, device)
-        compiler = bool(config.get(CHECKPOINTING) or optional(workload, OwnLoop.optimizer))
+        compiler = bool(config.get(CHECKPOINTING) or optional(workload, OptionalMethods.optimizer))
         imports = import_bytes(type(workload), compiler=compiler)
         return replace(estimate, context_bytes=estimate.context_bytes + imports)
 

@@ -20,7 +20,7 @@ from tuner.study.needs import Estimates, unwanted
 from tuner.study.planning import to_trials
 from tuner.study.sources import Listed
 from tuner.trial import ConfigValue, MemoryEstimate, Request, Trial
-from tuner.workloads.protocols import ConfigurationRules, call, prerequisites
+from tuner.workloads.protocols import OptionalMethods, call, prerequisites
 from tuner.workloads.task import Selection
 
 ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
@@ -191,7 +191,7 @@ class Sampled(Listed):
                 for key, wanted in prerequisites(workload, found.values).items():
                     path = option("overrides", f"{key}=PATH")
                     raise InputError(f"{wanted.name} must be trained first: do that, and give the path by {path}")
-                call(workload, ConfigurationRules.check, None, [found], data)
+                call(workload, OptionalMethods.check, None, [found], data)
                 (trial,) = to_trials([Selection(workload, lambda: None, [found])], self.settings)
                 return replace(trial, trial_id=trial_id)
             except InputError as error:

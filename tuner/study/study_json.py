@@ -25,7 +25,7 @@ from tuner.workloads.contract import summarize
 from tuner.workloads.lookup import classes_of
 from tuner.workloads.pickling import git_revision
 from tuner.workloads.program import Function, Program
-from tuner.workloads.protocols import DataDescription, call
+from tuner.workloads.protocols import OptionalMethods, call
 from tuner.workloads.task import TrainingTask, describe
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _new(study: Study) -> StudyRecord:
 def doubt(task: TrainingTask) -> str:
     """The workload's reason why the best trial may not be the best; empty if it has none."""
     try:
-        return call(task.workload, DataDescription.caution, "", task.data)
+        return call(task.workload, OptionalMethods.caution, "", task.data)
     except Exception as error:  # a study is complete all the same
         return f"the workload's method caution failed: {summarize(error)}"
 

@@ -24,7 +24,7 @@ from tuner.training.step import Steps, uses
 from tuner.trial import ACCUMULATION, CHECKPOINTING, CUDA_GRAPHS, OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
 from tuner.workloads.batches import changed, parts_of
-from tuner.workloads.protocols import Curriculum, optional
+from tuner.workloads.protocols import OptionalMethods, optional
 
 WARM_UP_STEPS = 3  # as in PyTorch's notes; they train like all others
 
@@ -296,7 +296,7 @@ def obstacle(workload: Workload, config: Config, optimizer: torch.optim.Optimize
     """Why steps cannot be recorded, as far as that is known before the first one; empty if nothing is known."""
     if workload.batches_vary:
         return "batches vary in size"
-    if optional(workload, Curriculum.epoch_data):
+    if optional(workload, OptionalMethods.epoch_data):
         return "epoch_data may change the model"
     if int(config.get(ACCUMULATION, 1)) > 1:
         return f"not with {ACCUMULATION}"

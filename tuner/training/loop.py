@@ -21,7 +21,7 @@ from tuner.workloads import contract
 from tuner.workloads.base import Workload
 from tuner.workloads.micro_batches import training_steps
 from tuner.workloads.objectives import check_reported
-from tuner.workloads.protocols import Curriculum, optional
+from tuner.workloads.protocols import OptionalMethods, optional
 
 # How many of an epoch's first steps show what launching one takes, after a warm-up. More might fill the queue
 # of the GPU, which holds about a thousand kernels: a thread that waits for room in it is busy with nothing.
@@ -98,7 +98,7 @@ def fit(
     """
     held_out, last = last_epoch is None, trial.epochs if last_epoch is None else last_epoch
     patience = int(trial.config.get("patience", 0))
-    epoch_data = optional(workload, Curriculum.epoch_data)
+    epoch_data = optional(workload, OptionalMethods.epoch_data)
     objective = objective or workload.objective
     with phases() as enter:
         model, optimizer, rates, progress = _begin(workload, trial, data, device, checkpoint)

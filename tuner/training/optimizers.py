@@ -13,7 +13,7 @@ from tuner.errors import WorkloadError
 from tuner.trial import Config
 from tuner.workloads import contract
 from tuner.workloads.base import Workload
-from tuner.workloads.protocols import OwnLoop, optional
+from tuner.workloads.protocols import OptionalMethods, optional
 
 # By the value of a configuration's ``lr_schedule``: the factor after a part of the training, from 0 to less than 1.
 FACTORS: Mapping[str, Callable[[float], float]] = {
@@ -61,13 +61,13 @@ OPTIMIZERS: Mapping[str, Callable[..., Optimizer]] = {"adam": Adam, "adamw": Ada
 
 def build_optimizer(workload: Workload, model: nn.Module, config: Config) -> Optimizer:
     """The workload's own optimizer; without one the configuration's, with its ``lr`` and ``weight_decay``."""
-    if method := optional(workload, OwnLoop.optimizer):
+    if method := optional(workload, OptionalMethods.optimizer):
         return contract.made(workload, "optimizer", Optimizer, lambda: method(model, config))
     name = str(config.get("optimizer", "adam"))
     make = contract.chosen(workload, "optimizer", name, OPTIMIZERS, "optimizer(model, config)")
     options = {"momentum": float(config.get("momentum", 0.0))} if name == "sgd" else {}
     parameters: Iterable[object] = model.parameters()
-    if groups := optional(workload, OwnLoop.parameter_groups):
+    if groups := optional(workload, OptionalMethods.parameter_groups):
         with contract.calling(workload, "parameter_groups"):
             parameters = list(groups(model, config))
     return make(parameters, lr=float(config["lr"]), weight_decay=float(config["weight_decay"]), fused=True, **options)
@@ -81,7 +81,7 @@ class LearningRates:
         self._workload = workload
         self._optimizer = optimizer
         self._epochs = int(config["epochs"])
-        make = optional(workload, OwnLoop.lr_schedule)
+        make = optional(workload, OptionalMethods.lr_schedule)
         self._own: LRScheduler | None = None
         if make:
             self._own = contract.made(workload, "lr_schedule", LRScheduler, lambda: make(optimizer, config))

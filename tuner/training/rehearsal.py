@@ -20,7 +20,7 @@ from tuner.workloads.base import Batch, Workload, needs_workload
 from tuner.workloads.batches import tensors_of
 from tuner.workloads.contract import calling
 from tuner.workloads.micro_batches import micro_batch, sample_count, training_steps
-from tuner.workloads.protocols import DataDescription, VaryingBatches, call, finish_of, optional, training_samples
+from tuner.workloads.protocols import OptionalMethods, call, finish_of, optional, training_samples
 from tuner.workloads.task import TrainingTask
 
 # The width of a layer and the number of samples that are enough for the intra-op threads to start.
@@ -53,7 +53,7 @@ def rehearse(
     """
     weights: dict[str, Tensor] = {}
     with calling(workload, "rehearsal"):
-        data = call(workload, DataDescription.rehearsal, data, data)
+        data = call(workload, OptionalMethods.rehearsal, data, data)
     step = step or steps_of(workload, model, optimizer, config, device)
     micro_batches = int(config.get(ACCUMULATION, 1)) // int(config.get(RANKS, 1))  # see ``divided``
     for steps in (step.warm_up, 1):
@@ -113,7 +113,7 @@ def odd_batch(workload: Workload, config: Config, data: object) -> Batch | None:
 
 def _largest(workload: Workload, config: Config, data: object) -> Batch:
     """The workload's ``largest_batch``; by default the largest batch of an epoch, which later epochs may exceed."""
-    method = optional(workload, VaryingBatches.largest_batch)
+    method = optional(workload, OptionalMethods.largest_batch)
     if method is None:
         return max(contract.epoch(workload, config, data), key=_bytes_of)
     with calling(workload, "largest_batch"):

@@ -22,14 +22,14 @@ from tuner.workloads.base import Batch, Split, Workload
 from tuner.workloads.batches import changed
 from tuner.workloads.contract import calling
 from tuner.workloads.micro_batches import sample_count
-from tuner.workloads.protocols import Checkpointing, Restorable, Teachers, call
+from tuner.workloads.protocols import OptionalMethods, call
 
 
 def place(workload: Workload, config: Config, data: object, device: str, *, rehearsal: bool = False) -> nn.Module:
     """A new model on its device, ready for its first step. With ``rehearsal`` only its memory matters."""
     model = contract.built(workload, config, data).to(device)
     if uses(config, OFFLOADING) and device != "cpu":
-        for module in call(workload, Teachers.frozen, (), model):
+        for module in call(workload, OptionalMethods.frozen, (), model):
             offload(module, device)
     prepare(workload, model, config, data, rehearsal=rehearsal)
     return model
@@ -39,7 +39,7 @@ def prepare(workload: Workload, model: nn.Module, config: Config, data: object, 
     """Calls the workload's ``prepare``, if it has one, in evaluation mode and without gradients."""
     model.eval()
     with torch.no_grad(), calling(workload, "prepare"):
-        call(workload, Teachers.prepare, None, model, config, data, rehearsal=rehearsal)
+        call(workload, OptionalMethods.prepare, None, model, config, data, rehearsal=rehearsal)
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:
@@ -49,7 +49,7 @@ def snapshot(model: nn.Module) -> dict[str, Tensor]:
 
 def constants(workload: Workload, model: nn.Module) -> dict[str, Tensor]:
     """The workload's constants, not copied, on the CPU; empty if it has none."""
-    return {name: value.cpu() for name, value in call(workload, Restorable.constants, {}, model).items()}
+    return {name: value.cpu() for name, value in call(workload, OptionalMethods.constants, {}, model).items()}
 
 
 @dataclass(eq=False)
@@ -75,7 +75,7 @@ class Steps:
         workload, config, ranks = self.workload, self.config, self.ranks
         self.optimizer.zero_grad(set_to_none=True)
         recomputes = uses(config, CHECKPOINTING)
-        modules = list(call(workload, Checkpointing.checkpointed, (), self.model)) if recomputes else []
+        modules = list(call(workload, OptionalMethods.checkpointed, (), self.model)) if recomputes else []
         shares = _shares(workload, batches)
         kind = next(self.model.parameters()).device.type
         total: Tensor | None = None

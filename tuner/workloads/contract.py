@@ -15,7 +15,7 @@ from tuner.errors import TunerError, WorkloadError, one_line
 from tuner.trial import Config, ConfigValue
 from tuner.workloads.base import Batch, Split, Trainable, Workload
 from tuner.workloads.batches import is_graph, remove_templates
-from tuner.workloads.protocols import ChunkedEvaluation, DataDescription, call, optional
+from tuner.workloads.protocols import OptionalMethods, call, optional
 from tuner.workloads.session import is_metric_name, to_number
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def constant_loss(workload: Workload, data: object) -> float:
     Raises ``WorkloadError`` if the method returns no number.
     """
     with calling(workload, "constant_loss"):
-        loss: object = call(workload, DataDescription.constant_loss, math.inf, data)
+        loss: object = call(workload, OptionalMethods.constant_loss, math.inf, data)
     return _number(workload, loss, "constant_loss returned {}: expected a number")
 
 
@@ -203,7 +203,7 @@ def evaluated(
     Raises ``WorkloadError`` if ``evaluate`` does not return numbers by name, or the validation metric that trials are
     ``compared_by`` is missing; by default that is the workload's own.
     """
-    in_parts = optional(workload, ChunkedEvaluation.evaluate_in_parts) if parts > 1 else None
+    in_parts = optional(workload, OptionalMethods.evaluate_in_parts) if parts > 1 else None
     compared_by = compared_by or workload.metric
     metric = compared_by.removeprefix("val_")
     expected = f"expected numbers by name, such as {{{metric!r}: 0.5}}"

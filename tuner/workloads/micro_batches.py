@@ -7,7 +7,7 @@ from tuner.trial import ACCUMULATION, EVALUATION_PARTS, RANKS, Config, Phase
 from tuner.workloads.base import Batch, Trainable, Workload
 from tuner.workloads.batches import is_graph
 from tuner.workloads.contract import epoch
-from tuner.workloads.protocols import Accumulation, ChunkedEvaluation, VaryingBatches, optional
+from tuner.workloads.protocols import OptionalMethods, optional
 
 
 def divided(config: Config) -> Config:
@@ -31,7 +31,7 @@ def smaller(workload: Trainable, config: Config, phase: Phase) -> Config | None:
     """
     if phase != "evaluation":
         return halved(workload, config)
-    if optional(workload, ChunkedEvaluation.evaluate_in_parts) is None:
+    if optional(workload, OptionalMethods.evaluate_in_parts) is None:
         return None
     return {**config, EVALUATION_PARTS: 2 * int(config.get(EVALUATION_PARTS, 1))}
 
@@ -49,7 +49,7 @@ def chunk_size(most: int, samples: int, parts: int) -> int:
 
 def training_steps(workload: Workload, config: Config, data: object) -> Iterator[list[Batch]]:
     """One epoch of optimizer steps, each as a list of its micro-batches."""
-    if method := optional(workload, Accumulation.training_steps):
+    if method := optional(workload, OptionalMethods.training_steps):
         yield from method(config, data)
         return
     batches = epoch(workload, micro_batch(workload, config), data)
@@ -63,6 +63,6 @@ def sample_count(workload: Workload, batch: Batch) -> int:
     By default it is the length of a tuple's first tensor. It is a graph's ``batch_size``, which PyTorch Geometric's
     ``Batch`` and the batches of its neighbour loaders have; another graph is one sample.
     """
-    if method := optional(workload, VaryingBatches.count):
+    if method := optional(workload, OptionalMethods.count):
         return method(batch)
     return int(getattr(batch, "batch_size", 1)) if is_graph(batch) else len(batch[0])

@@ -1,7 +1,6 @@
 """The optional methods of a workload, and what happens without them.
 
-``optional`` looks a method up where it is used, and ``call`` calls it. A workload may have some methods of a protocol
-without the others.
+``optional`` looks a method up where it is used, and ``call`` calls it.
 """
 
 from __future__ import annotations
@@ -23,8 +22,10 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class ConfigurationRules(Protocol):
-    """Rules about values that depend on each other or on the data."""
+class OptionalMethods(Protocol):
+    """What a workload may have beside the five methods of ``Workload``: any of these methods, alone or together."""
+
+    # Rules about values that depend on each other or on the data.
 
     def finish(self, values: dict[str, ConfigValue]) -> dict[str, ConfigValue]:
         """All values, including those that follow from others, such as a preset's sizes; raises ``InputError``.
@@ -35,9 +36,7 @@ class ConfigurationRules(Protocol):
     def check(self, configurations: Sequence[Configuration], data: object) -> None:
         """Raises ``InputError`` if the data, or files that a configuration names, cannot be used."""
 
-
-class DataDescription(Protocol):
-    """Facts about the data."""
+    # Facts about the data.
 
     def describe(self, data: object) -> str:
         """A short description of the data set, for the plan."""
@@ -57,16 +56,10 @@ class DataDescription(Protocol):
     def rehearsal(self, data: object) -> object:
         """A part of the data whose evaluation needs as much memory as all data, for estimates."""
 
-
-class Curriculum(Protocol):
-    """Different training data in each epoch."""
-
     def epoch_data(self, model: nn.Module, config: Config, data: object, epoch: int) -> object:
-        """The data of one epoch, counted from 1."""
+        """The data of one epoch, counted from 1, where epochs train on different data."""
 
-
-class OwnLoop(Protocol):
-    """Another optimizer, or other learning rates, than those that a configuration can choose."""
+    # Another optimizer, or other learning rates, than those that a configuration can choose.
 
     def parameter_groups(self, model: nn.Module, config: Config) -> Iterable[dict[str, object]]:
         """The model's parameters in groups, as torch's optimizers take them, for rates other than ``lr``."""
@@ -80,9 +73,7 @@ class OwnLoop(Protocol):
         Its ``state_dict`` is part of checkpoints, so it must hold everything that changes, in plain values.
         """
 
-
-class VaryingBatches(Protocol):
-    """Batches that differ in size, or whose number of samples is not what ``sample_count`` takes."""
+    # Batches that differ in size, or whose number of samples is not what ``sample_count`` takes.
 
     def largest_batch(self, config: Config, data: object) -> Batch:
         """The training batch that takes the most memory; by default the largest of one epoch."""
@@ -90,30 +81,19 @@ class VaryingBatches(Protocol):
     def count(self, batch: Batch) -> int:
         """The number of samples in a batch."""
 
-
-class Accumulation(Protocol):
-    """Micro-batches that are not simply smaller batches."""
-
     def training_steps(self, config: Config, data: object) -> Iterable[list[Batch]]:
-        """One epoch of optimizer steps, each as a list of its micro-batches."""
-
-
-class ChunkedEvaluation(Protocol):
-    """Evaluations that can be computed in smaller chunks, which take less memory."""
+        """One epoch of steps, each as a list of its micro-batches, where these are not simply smaller batches."""
 
     def evaluate_in_parts(self, model: nn.Module, data: object, split: Split, parts: int) -> Mapping[str, float]:
-        """The metrics of ``evaluate``, with each of its chunks split into ``parts``."""
-
-
-class Checkpointing(Protocol):
-    """Modules whose activations can be recomputed in backward (``gradient_checkpointing``)."""
+        """The metrics of ``evaluate``, with each of its chunks split into ``parts`` to save memory."""
 
     def checkpointed(self, model: nn.Module) -> Iterable[nn.Module]:
-        """Modules that are deterministic apart from torch's random numbers and change no buffers in training."""
+        """Modules whose activations can be recomputed in backward (``gradient_checkpointing``).
 
+        They are deterministic apart from torch's random numbers, and change no buffers in training.
+        """
 
-class Teachers(Protocol):
-    """Models that must be trained first, and modules that are used in training but never trained."""
+    # Models that must be trained first, and modules that are used in training but never trained.
 
     def prerequisites(self, config: Config) -> Mapping[str, Configuration]:
         """Configurations to train first, by the key for the path of their best weights, unless the key is set."""
@@ -128,9 +108,7 @@ class Teachers(Protocol):
     def frozen(self, model: nn.Module) -> Iterable[nn.Module]:
         """Modules that are never trained. Offloaded ones are on the device only while ``forward`` runs."""
 
-
-class Restorable(Protocol):
-    """Models that can be built without their data."""
+    # Models that can be built without their data.
 
     def constants(self, model: nn.Module) -> Mapping[str, Tensor]:
         """Tensors, such as a graph, that ``restore_model`` needs too. Training never changes them."""
@@ -154,22 +132,22 @@ def call(
 
 def finish_of(workload: Trainable) -> Callable[[dict[str, ConfigValue]], dict[str, ConfigValue]]:
     """The workload's ``finish``; without one, values are not changed."""
-    return optional(workload, ConfigurationRules.finish) or dict
+    return optional(workload, OptionalMethods.finish) or dict
 
 
 def prerequisites(workload: Trainable, config: Config) -> Mapping[str, Configuration]:
     """The workload's ``prerequisites``; empty without the method."""
-    return call(workload, Teachers.prerequisites, {}, config)
+    return call(workload, OptionalMethods.prerequisites, {}, config)
 
 
 def training_samples(workload: Trainable, data: object) -> int | None:
     """The number of training samples; None if it is unknown."""
-    return call(workload, DataDescription.training_samples, None, data)
+    return call(workload, OptionalMethods.training_samples, None, data)
 
 
 def joined_splits(workload: Trainable, data: object) -> object:
     """The workload's ``all_data``; raises ``InputError`` without the method."""
-    if method := optional(workload, DataDescription.all_data):
+    if method := optional(workload, OptionalMethods.all_data):
         return method(data)
     raise InputError(
         f"{option('all_data', True)}: workload {workload.name!r} has no method all_data(data), which joins the data: "
@@ -182,7 +160,7 @@ def restore(workload: Trainable, config: Config, weights: Mapping[str, Tensor]) 
 
     Raises ``InputError`` if ``build_model`` fails without data.
     """
-    if method := optional(workload, Restorable.restore_model):
+    if method := optional(workload, OptionalMethods.restore_model):
         return method(config, weights)
     workload = needs_workload(workload, "a model")
     try:

@@ -22,23 +22,13 @@ from tuner.workloads import micro_batches
 from tuner.workloads.base import Trainable
 from tuner.workloads.pickling import own_bytes
 from tuner.workloads.program import Program
-from tuner.workloads.protocols import (
-    Checkpointing,
-    ChunkedEvaluation,
-    ConfigurationRules,
-    DataDescription,
-    OwnLoop,
-    Teachers,
-    call,
-    joined_splits,
-    optional,
-)
+from tuner.workloads.protocols import OptionalMethods, call, joined_splits, optional
 
 # The method that each of these options of the training loop needs.
 NEEDED: Mapping[str, tuple[Callable[..., object], str]] = {
-    CHECKPOINTING: (Checkpointing.checkpointed, "checkpointed(model)"),
-    EVALUATION_PARTS: (ChunkedEvaluation.evaluate_in_parts, "evaluate_in_parts(model, data, split, parts)"),
-    OFFLOADING: (Teachers.frozen, "frozen(model)"),
+    CHECKPOINTING: (OptionalMethods.checkpointed, "checkpointed(model)"),
+    EVALUATION_PARTS: (OptionalMethods.evaluate_in_parts, "evaluate_in_parts(model, data, split, parts)"),
+    OFFLOADING: (OptionalMethods.frozen, "frozen(model)"),
 }
 
 
@@ -108,7 +98,7 @@ class Selection:
     def load_checked(self) -> object:
         """The data; raises ``InputError`` if they cannot be read or do not fit a configuration."""
         data = self.load_data()
-        call(self.workload, ConfigurationRules.check, None, self.configurations, data)
+        call(self.workload, OptionalMethods.check, None, self.configurations, data)
         return data
 
 
@@ -124,9 +114,9 @@ def on_all_data(selection: Selection, last_epoch: int) -> Selection:
 def _loop_fault(workload: Trainable, values: Config) -> str:
     """Why an option of the loop has no effect; empty if every one has."""
     methods = {
-        "optimizer": optional(workload, OwnLoop.optimizer),
-        "momentum": optional(workload, OwnLoop.optimizer),
-        "lr_schedule": optional(workload, OwnLoop.lr_schedule),
+        "optimizer": optional(workload, OptionalMethods.optimizer),
+        "momentum": optional(workload, OptionalMethods.optimizer),
+        "lr_schedule": optional(workload, OptionalMethods.lr_schedule),
     }
     given = [key for key in methods if key in values and (workload.schema or {}).get(key) is LOOP_OPTIONS[key]]
     for key in given:
@@ -163,5 +153,5 @@ def objectives_of(tasks: Tasks) -> dict[str, Objective]:
 
 def describe(tasks: Tasks) -> str:
     """A line for each data set, with the workload's name if there are several."""
-    texts = {name: call(task.workload, DataDescription.describe, "", task.data) for name, task in tasks.items()}
+    texts = {name: call(task.workload, OptionalMethods.describe, "", task.data) for name, task in tasks.items()}
     return "\n".join(f"{name}: {text}" if len(tasks) > 1 else text for name, text in texts.items() if text)

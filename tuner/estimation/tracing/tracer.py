@@ -32,7 +32,7 @@ from tuner.trial import CUDA_GRAPHS, OFFLOADING, Config
 from tuner.workloads.base import Batch, Workload
 from tuner.workloads.batches import changed, parts_of
 from tuner.workloads.contract import built, to_workload_error
-from tuner.workloads.protocols import Teachers, call
+from tuner.workloads.protocols import OptionalMethods, call
 
 STEPS = 2
 Parts = tuple[nn.Module, torch.optim.Optimizer | None, Callable[[], Tensor]]
@@ -66,7 +66,7 @@ def trace_workload(
     with tracing(device_kind, card, origins=origins) as tracker:
         with tracker.paused(tracker.on_gpu):
             model = built(workload, config, data)
-        frozen = list(call(workload, Teachers.frozen, (), model))
+        frozen = list(call(workload, OptionalMethods.frozen, (), model))
         kept = _mark_frozen(tracker, frozen, offloaded=uses(config, OFFLOADING))
         _mark_model(tracker, model)
         prepare(workload, model, config, data, rehearsal=True)
