@@ -298,7 +298,8 @@ class ProgramThread:
 
         def signalling() -> None:
             try:
-                done.set_result(job())
+                job()
+                done.set_result(None)
             except BaseException as error:  # which would end the thread
                 done.set_exception(error)
 
