@@ -20,7 +20,7 @@ from tuner.execution.worker import TrialOptions, WorkerEvent
 from tuner.machine.devices import ram_device
 from tuner.objective import Objective
 from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Outcome, Placement, Question, Trial
-from tuner.workloads.command_line import How
+from tuner.workloads.command_line import CommandOptions
 from tuner.workloads.metrics_files import MetricsFiles
 from tuner.workloads.script import Command, Script, script_of
 from tuner.workloads.task import TrainingTask
@@ -38,17 +38,17 @@ def outcome_of(folder: Path, body: str, limit_bytes: int = 2 * GB) -> tuple[Outc
 
 
 def outcome_of_words(
-    folder: Path, words: list[str], limit_bytes: int = 2 * GB, how: How | None = None
+    folder: Path, words: list[str], limit_bytes: int = 2 * GB, how: CommandOptions | None = None
 ) -> tuple[Outcome, list[EpochReport]]:
     """The same of a script or a command."""
-    events = events_of_words(folder, words, limit_bytes, how or How())
+    events = events_of_words(folder, words, limit_bytes, how or CommandOptions())
     (ended,) = (event for event in events if isinstance(event, Outcome))
     return ended, [event for event in events if isinstance(event, EpochReport)]
 
 
-def events_of_words(folder: Path, words: list[str], limit_bytes: int, how: How) -> list[WorkerEvent]:
+def events_of_words(folder: Path, words: list[str], limit_bytes: int, how: CommandOptions) -> list[WorkerEvent]:
     """All that its process says."""
-    script = script_of(words).replaced(how=how)
+    script = script_of(words).replaced(options=how)
     (folder / "checkpoints").mkdir()
     trial = Trial("t001", script.name, "one", {"lr": 0.5}, seed=0)
     placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)
@@ -252,7 +252,7 @@ def test_a_script_and_a_command_can_start_in_the_folder_of_the_trial(
     (tmp_path / "train.py").write_text(SHOWS)
     monkeypatch.chdir(tmp_path)
     words = [*start, "train.py", "{trial_dir}", "{trial_id}", "{seed}"]
-    ended, _ = outcome_of_words(tmp_path, words, how=How(cwd="trial"))
+    ended, _ = outcome_of_words(tmp_path, words, how=CommandOptions(cwd="trial"))
     folder = tmp_path / "trials" / "t001"
     assert (ended.status, (folder / "mine").read_text()) == ("completed", f"{folder} t001 0 0")
 
@@ -281,13 +281,15 @@ def test_a_pattern_finds_the_metrics_in_what_a_script_prints(
     for start in ([], [sys.executable]):
         folder = tmp_path / str(len(start))
         folder.mkdir()
-        ended, _ = outcome_of_words(folder, [*start, str(tmp_path / "train.py")], how=How(metric_pattern=pattern))
+        ended, _ = outcome_of_words(
+            folder, [*start, str(tmp_path / "train.py")], how=CommandOptions(metric_pattern=pattern)
+        )
         assert (ended.status, {"best_epoch": 1, **expected}) == ("completed", ended.metrics)
 
 
 def test_a_pattern_that_takes_too_long_is_told(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('a' * 40 + 'b')\n")
-    ended, _ = outcome_of_words(tmp_path, [str(tmp_path / "train.py")], how=How(metric_pattern="(a|a)+$"))
+    ended, _ = outcome_of_words(tmp_path, [str(tmp_path / "train.py")], how=CommandOptions(metric_pattern="(a|a)+$"))
     with pytest.raises(AssertionError, match=r"takes over 1 s for a line of 41 characters: make it simpler"):
         raise AssertionError(spelled(ended.error))
 
@@ -310,7 +312,7 @@ EVENTS += "for e in range(2):\n    writer.add_scalar('loss', lr / (e + 1), e)\nw
 def test_metrics_are_read_from_files_in_the_trials_folder(tmp_path: Path, body: str, file: str) -> None:
     (tmp_path / "train.py").write_text(SAYS + body)
     words = [str(tmp_path / "train.py"), "--lr", "{lr}"]
-    ended, reports = outcome_of_words(tmp_path, words, how=How(metrics_file=file))
+    ended, reports = outcome_of_words(tmp_path, words, how=CommandOptions(metrics_file=file))
     more = {"train": 3.5} if ".csv" in file else {}
     assert (ended.status, ended.metrics, len(reports)) == ("completed", {"loss": 0.25, "best_epoch": 2, **more}, 3)
 
@@ -332,7 +334,7 @@ def test_a_report_that_waits_is_seen_while_its_script_computes(tmp_path: Path) -
 
 def test_a_file_with_metrics_that_is_not_there_is_told(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    ended, _ = outcome_of_words(tmp_path, [str(tmp_path / "train.py")], how=How(metrics_file="logs/*.csv"))
+    ended, _ = outcome_of_words(tmp_path, [str(tmp_path / "train.py")], how=CommandOptions(metrics_file="logs/*.csv"))
     assert ended.error == f"no file matches logs/*.csv in {tmp_path}/trials/t001"
 
 
@@ -343,7 +345,7 @@ def test_a_file_with_the_configuration_has_what_its_template_has(tmp_path: Path,
     body = f"import json, sys, yaml, tomllib as toml\nfound = {read}(open(sys.argv[1]).read())\n"
     body += "assert found == {'model': {'depth': 2}, 'lr': 0.5}, found\nprint(json.dumps({'loss': found['lr']}))\n"
     (tmp_path / "train.py").write_text(body)
-    how = How(template={"model": {"depth": 2}, "lr": 9}, suffix=".json")
+    how = CommandOptions(template={"model": {"depth": 2}, "lr": 9}, suffix=".json")
     ended, _ = outcome_of_words(tmp_path, [str(tmp_path / "train.py"), f"{{config{suffix}}}"], how=how)
     assert (ended.status, ended.error, ended.metrics["loss"]) == ("completed", "", 0.5)
     assert (tmp_path / "trials" / "t001" / f"config{suffix}").exists()
@@ -366,7 +368,7 @@ def test_the_files_that_a_script_writes_into_the_current_folder_are_known(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("import torch, tuner\n" + WRITES.format(save=save) + "tuner.report(loss=1)\n")
-    told = events_of_words(tmp_path, ["train.py"], 2 * GB, How())
+    told = events_of_words(tmp_path, ["train.py"], 2 * GB, CommandOptions())
     assert [event.content for event in told if isinstance(event, Question)] == [Wrote(("model.pt",))]
 
 
@@ -408,5 +410,5 @@ def test_a_process_that_a_script_forks_may_print(tmp_path: Path) -> None:
     body = "file = open(os.environ['TUNER_TRIAL_DIR'] + '/a.csv', 'w')\nfile.write('loss\\n0.5\\n')\nfile.close()\n"
     body += "if not os.fork():\n    print('child', flush=True)\n    os._exit(0)\nos.wait()\n"
     (tmp_path / "train.py").write_text(SAYS + body)
-    ended, _ = outcome_of_words(tmp_path, [str(tmp_path / "train.py")], how=How(metrics_file="a.csv"))
+    ended, _ = outcome_of_words(tmp_path, [str(tmp_path / "train.py")], how=CommandOptions(metrics_file="a.csv"))
     assert (ended.status, ended.error, ended.metrics["loss"]) == ("completed", "", 0.5)

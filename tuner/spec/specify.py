@@ -22,7 +22,7 @@ from tuner.spec.spelling import command
 from tuner.spec.stored_options import CALL, KEPT, OF_SPACE, is_object, is_source, plainly, resumed, to_stored, unlike
 from tuner.spec.study_spec import SearchedSpace, StudySpec
 from tuner.trial import Configuration, Objects
-from tuner.workloads.command_line import CommandLine, How
+from tuner.workloads.command_line import CommandLine, CommandOptions
 from tuner.workloads.lookup import specs_of
 from tuner.workloads.objectives import objective_of
 from tuner.workloads.program import Function, Program
@@ -95,16 +95,16 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
         if settings.in_process:
             raise ParameterError("in_process", True, "a script needs processes of its own", "leave it out")
         program.check_keys(keys)
-        program = program.replaced(how=_how(settings, program, selection.objective.metric))
+        program = program.replaced(options=_command_options(settings, program, selection.objective.metric))
     return replace(selection, workload=program.replaced(objects=objects))
 
 
-def _how(settings: Settings, program: CommandLine, metric: str) -> How:
+def _command_options(settings: Settings, program: CommandLine, metric: str) -> CommandOptions:
     """How a script or a command runs; raises ``InputError`` if that cannot be."""
     pattern, file, template = settings.metric_pattern, settings.metrics_file, settings.config_template
-    how = How(settings.cwd, pattern or "", file or "")
+    options = CommandOptions(settings.cwd, pattern or "", file or "")
     if pattern is not None:
-        names = _groups(how, pattern)
+        names = _groups(options, pattern)
         if metric not in names and set(names) != {""}:
             found = ", ".join(names) or "no group"
             raise ParameterError("metric_pattern", pattern, f"it has {found}", f"add a group (?P<{metric}>…)")
@@ -112,19 +112,19 @@ def _how(settings: Settings, program: CommandLine, metric: str) -> How:
         rule = "it is in the folder of the trial, whose path is {trial_dir} among the arguments"
         raise ParameterError("metrics_file", file, rule, "give its path within that")
     if template is None:
-        return how
+        return options
     if not program.config_names:
         raise ParameterError("config_template", template, "no argument names the file", "add {config} to them")
     content = parse_file(Path(template), "template")
     if not isinstance(content, Mapping):
         raise ParameterError("config_template", template, "expected a mapping", "give a file with keys and values")
-    return replace(how, template=content, suffix=Path(template).suffix)
+    return replace(options, template=content, suffix=Path(template).suffix)
 
 
-def _groups(how: How, pattern: str) -> list[str]:
+def _groups(options: CommandOptions, pattern: str) -> list[str]:
     """The names of a pattern's groups; an empty one if it has only a group without a name."""
     try:
-        compiled = how.pattern
+        compiled = options.pattern
     except Exception as error:  # the library's own
         raise ParameterError("metric_pattern", pattern, f"no regular expression: {one_line(error)}") from error
     assert compiled is not None

@@ -14,7 +14,7 @@ from tuner.spec.spelling import arguments, command, in_terminal, program
 from tuner.spec.stored_options import from_stored, functions_of
 from tuner.trial import RANKS
 from tuner.values import to_text
-from tuner.workloads.command_line import SCRIPT, How
+from tuner.workloads.command_line import SCRIPT, CommandOptions
 from tuner.workloads.program import arguments as arguments_of
 from tuner.workloads.script import Command, script_in
 from tuner.workloads.session import TRIALS
@@ -61,8 +61,8 @@ def _call(study: StudyRecord, row: Attempt, folder: Path) -> str:
         called = study.calls.get(row.workload, row.workload)
         return f"{called}({arguments_of(row.config, {})}{data}){seeded}"
     template = (study.options or {}).get("config_template")
-    how = How(suffix=Path(str(template)).suffix) if template else How()
-    script = script_in(spec).replaced(how=how)
+    options = CommandOptions(suffix=Path(str(template)).suffix) if template else CommandOptions()
+    script = script_in(spec).replaced(options=options)
     own = script.own(row.trial_id, row.seed, folder / TRIALS / row.trial_id)
     start = [script.start[0], *map(os.path.relpath, script.start[1:])]
     if ranks > 1 and start[0] == "python":

@@ -36,7 +36,7 @@ NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class How:
+class CommandOptions:
     """The options of scripts and commands."""
 
     cwd: Literal["trial", "script"] = "script"  # where they start
@@ -63,7 +63,7 @@ class CommandLine(Program):
         path: the file with its code, if it has one.
         start: the words with which people start it.
         arguments: the words behind these.
-        how: see ``How``.
+        options: see ``CommandOptions``.
     """
 
     own_process = True
@@ -71,7 +71,7 @@ class CommandLine(Program):
     path: Path
     start: tuple[str, ...]
     arguments: tuple[str, ...]
-    how = How()
+    options = CommandOptions()
 
     @property
     def spec(self) -> str:
@@ -110,7 +110,9 @@ class CommandLine(Program):
         """What stands for the placeholders of every trial, with this folder if it has one."""
         placeholders = {ID: trial_id, SEED: str(seed)}
         if folder is not None:
-            files = {name: f"{CONFIG}{name.removeprefix(CONFIG) or self.how.suffix}" for name in self.config_names}
+            files = {
+                name: f"{CONFIG}{name.removeprefix(CONFIG) or self.options.suffix}" for name in self.config_names
+            }
             placeholders |= {FOLDER: str(folder), **{name: str(folder / file) for name, file in files.items()}}
         return placeholders
 
@@ -124,19 +126,19 @@ class CommandLine(Program):
         try:
             folder = session.folder()
         except WorkloadError:
-            if self.how.cwd == "trial" or self.how.metrics_file or FOLDER in self.named or self.config_names:
+            if self.options.cwd == "trial" or self.options.metrics_file or FOLDER in self.named or self.config_names:
                 raise
         placeholders = self.own(session.trial_id, session.seed, folder)
         told = {name: placeholders[name] for name in (ID, SEED, FOLDER) if name in placeholders}
         os.environ.update({f"TUNER_{name.upper()}": value for name, value in told.items()})
         for name in self.config_names.difference(values_of(config, self.objects)):
-            write_config(Path(placeholders[name]), self.how.template, self.arguments_of(config))
-        files = MetricsFiles(folder, self.how.metrics_file) if folder and self.how.metrics_file else None
+            write_config(Path(placeholders[name]), self.options.template, self.arguments_of(config))
+        files = MetricsFiles(folder, self.options.metrics_file) if folder and self.options.metrics_file else None
         before = os.getcwd()
         try:
-            if self.how.cwd == "trial":
+            if self.options.cwd == "trial":
                 os.chdir(placeholders[FOLDER])
-            yield self.command(config, placeholders), Reports(session, self.how.pattern, files)
+            yield self.command(config, placeholders), Reports(session, self.options.pattern, files)
         finally:
             os.chdir(before)
             with suppress(OSError, KeyError):

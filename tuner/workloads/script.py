@@ -152,7 +152,7 @@ class Command(CommandLine):
         with self.in_trial(config, session) as (words, reports):
             print(f"$ {shlex.join([*self.start, *words])}", flush=True)
             environment = {"PYTHONUNBUFFERED": "1", **_ports(), **os.environ}
-            if self.how.cwd == "trial":  # where its file and its modules are not
+            if self.options.cwd == "trial":  # where its file and its modules are not
                 words = [os.path.join(here, word) if word == self._file else word for word in words]
                 environment["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
             self._run([*_starting(self.start), *words], environment, reports)
