@@ -536,7 +536,7 @@ def results(
     columns: str | Sequence[str] | None = None,
     top: int | None = None,
 ) -> pd.DataFrame:
-    """What studies came to, a row for each trial: what ``tuner results`` shows.
+    """The results of studies, a row for each trial: what ``tuner results`` shows.
 
     Args:
         paths: Folders of studies, folders that hold some, and files like results.csv. The studies may still run. By

@@ -52,7 +52,7 @@ def spelled(text: str, spelling: Spelling = in_python) -> str:
     def replaced(match: re.Match[str]) -> str:
         try:
             return spelling(match[1], NOT_GIVEN if match[2] is None else json.loads(match[2]))
-        except ValueError:  # a text of others that has these characters all the same
+        except ValueError:  # another's text that happens to have these characters
             return match[0]
 
     return _NAMED.sub(replaced, text)
@@ -178,7 +178,7 @@ class WorkloadError(InputError):
 
 
 class MissingMetric(WorkloadError):
-    """A report lacks the metric that trials are compared by, as those of every other trial would."""
+    """A report lacks the metric that trials are compared by, as the reports of all other trials would."""
 
 
 class ExecutionError(TunerError, RuntimeError):

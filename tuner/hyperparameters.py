@@ -1,4 +1,4 @@
-"""What a workload's configurations consist of: declarations of hyperparameters, and the keys of the training loop."""
+"""Declarations of hyperparameters, and the keys that the training loop reads."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def is_auto(config: Config) -> bool:
 
 
 def shrunk(config: Config) -> dict[str, ConfigValue]:
-    """What of a configuration makes its batches or evaluations smaller, as retries do; empty if nothing does."""
+    """The values by which a retry has made batches or evaluations smaller; empty without any."""
     return {key: config[key] for key in (ACCUMULATION, EVALUATION_PARTS) if key in config}
 
 

@@ -32,7 +32,7 @@ class Objective:
         return self, *self.others
 
     def loss(self, value: float) -> float:
-        """The value, or its negative if it is maximised: the less, the better. NaN stays NaN."""
+        """The value, or its negative if it is maximised: lower is better. NaN stays NaN."""
         return -value if self.direction == "maximize" else value
 
     def better(self, value: float, than: float) -> bool:

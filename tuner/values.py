@@ -126,7 +126,7 @@ _DECODERS: Mapping[str, tuple[type, Callable[[ConfigValue], ConfigValue]]] = {
 
 
 def decode(content: ConfigValue) -> ConfigValue:
-    """The value of which ``encode`` made this; raises ``ValueError`` for a mark that it does not make."""
+    """The value from which ``encode`` made this; raises ``ValueError`` for a mark that it does not make."""
     if isinstance(content, list):
         return [decode(part) for part in content]
     if not isinstance(content, dict):
@@ -186,7 +186,7 @@ def to_text(value: ConfigValue) -> str:
 
 
 def categories(values: Iterable[ConfigValue]) -> dict[str, ConfigValue]:
-    """By the key of each of these values, what Optuna has in its place.
+    """Optuna's category for each of these values, by the value's key.
 
     Those are None, bools, numbers and texts as they are, and the labels of all else. If two of these are equal, as
     ``True`` and ``1`` are, all have their keys.

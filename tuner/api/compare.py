@@ -77,7 +77,7 @@ def _read(source: str | Path | Sequence[str | Path] | pd.DataFrame) -> tuple[lis
 
 
 def _objective(objective: Objective, workload: str, metric: str | None, direction: DirectionWord | None) -> Objective:
-    """What is compared by: the study's ``own`` objective, as far as nothing else is asked for."""
+    """The objective to compare by: that of the study, unless another metric or direction was given."""
     name = objective.metric if metric is None else metric
     if not name:
         raise InputError(f"{workload}: say by which metric its trials are compared")

@@ -37,7 +37,7 @@ ABOUT = ("number", "state", "datetime_start", "datetime_complete")  # of trials:
 class Exported:
     """A study that was made in an Optuna database."""
 
-    study_name: str  # by which ``optuna.load_study`` has it
+    study_name: str  # for ``optuna.load_study``
     storage: str  # the database's URL
     trials: Mapping[str, int]  # how many there are of each state, such as "complete"
     notes: Sequence[str] = ()  # what could not be read of the study, a line each
@@ -108,7 +108,7 @@ def _shown(url: str) -> str:
 
 @contextmanager
 def _storage(url: str) -> Iterator[RDBStorage]:
-    """Optuna's storage, while which Optuna itself says nothing."""
+    """Optuna's storage. Optuna logs nothing in the block."""
     import optuna
     from sqlalchemy.exc import SQLAlchemyError
 

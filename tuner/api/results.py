@@ -36,10 +36,10 @@ class Comparison:
     # What the trials of each workload are compared by; empty where there is no validation metric.
     objectives: Mapping[str, Objective]
     rows: Sequence[Attempt]  # of all studies, each workload's best first
-    matching: Sequence[Attempt]  # those of them that meet the conditions
-    shown: Sequence[Attempt]  # of these, the first of each workload in the order asked for
-    columns: Sequence[str]  # all that there are, ``study`` first, then those of ``results.csv``
-    chosen: Sequence[str] | None  # the columns that were asked for; None for those that suit the rows
+    matching: Sequence[Attempt]  # the rows that meet the conditions
+    shown: Sequence[Attempt]  # the first matching rows of each workload in the order of ``--sort``
+    columns: Sequence[str]  # all columns: ``study``, then those of ``results.csv``
+    chosen: Sequence[str] | None  # the columns of ``--columns``; None for those that suit the rows
     unread: Sequence[str]  # what could not be read, a line each
 
     @property
@@ -56,7 +56,7 @@ class Comparison:
 
     @property
     def names(self) -> Sequence[str]:
-        """The columns of ``records``: those asked for, else all."""
+        """The columns of ``records``: the chosen ones, else all."""
         return self.columns if self.chosen is None else self.chosen
 
     def records(self) -> list[Line]:
@@ -68,9 +68,9 @@ class Comparison:
         return best_of([row for row in rows if row.workload == workload], self.objectives[workload])
 
     def to_average(self, workload: str) -> list[list[Attempt]]:
-        """All trials of a workload's configurations of which one matches, in groups whose means may be compared.
+        """All trials of those configurations that have a matching trial, in groups whose means may be compared.
 
-        A mean of just those with the best figures would be none. With several studies names say of which they are.
+        A mean over the matching trials alone would be biased. With several studies, names include the study's.
         """
         names = {(row.study, row.name) for row in self.matching if row.workload == workload}
         rows = [row for row in self.rows if row.workload == workload and (row.study, row.name) in names]
@@ -85,7 +85,7 @@ class Comparison:
 
 @public(ResultsOptions)
 def results(options: ResultsOptions) -> pd.DataFrame:
-    """What studies came to, a row for each trial: what ``tuner results`` shows.
+    """The results of studies, a row for each trial: what ``tuner results`` shows.
 
     Returns:
         ``study``, then the columns of ``results.csv`` (seconds, GB of 2**30 bytes), each of the type of its values,
@@ -123,7 +123,7 @@ def side_by_side(options: ResultsOptions) -> Comparison:
 
 
 def again(comparison: Comparison, row: Attempt) -> str:
-    """How to have a row's configuration again: a command, a call, or the values as options of ``tuner run``."""
+    """How to repeat a row's configuration: a command, a call, or the values as options of ``tuner run``."""
     study, name = comparison.studies[row.study], row.workload
     if study.record.known and name in (*BUILT_IN, *study.record.classes):
         of_study = [other for other in comparison.rows if other.study == row.study]

@@ -9,7 +9,7 @@ from tuner.trial import GB, KNOWN, MemoryEstimate, Outcome
 from tuner.values import Condition, parse_condition
 
 ESTIMATED, INFERENCE, PARAMETERS, STEP = KNOWN
-INFEASIBLE = 10  # so many times the trials that were asked for may be left out as they break constraints
+INFEASIBLE = 10  # how many infeasible suggestions a search may make for each trial that it may run
 LEAST = 1e-12  # the excess of a value that is equal to the bound, where that is not enough
 
 
@@ -31,7 +31,7 @@ def excess(constraint: Condition, value: float) -> float:
 
 
 def known_figures(estimate: MemoryEstimate) -> dict[str, float]:
-    """What an estimate knows of a trial before it runs; a footprint that is learned knows nothing."""
+    """The figures that an estimate gives of a trial before it runs; a learned footprint gives none."""
     if estimate.is_learned:
         return {}
     figures = {PARAMETERS: float(estimate.parameters), INFERENCE: estimate.inference_bytes / GB}
@@ -40,7 +40,7 @@ def known_figures(estimate: MemoryEstimate) -> dict[str, float]:
 
 
 def broken(constraints: Sequence[Condition], figures: Mapping[str, float | None]) -> str:
-    """Which of the constraints these figures break; those without a figure are not looked at. Empty for none."""
+    """Which constraints these figures break; empty for none. Constraints without a figure are skipped."""
     values = [(one, value) for one in constraints if (value := figures.get(one.name)) is not None]
     wrong = [(one, value) for one, value in values if excess(one, value)]
     return "; ".join(f"{one.name} is {value:.6g}, not {one.operator} {one.number:g}" for one, value in wrong)
@@ -54,7 +54,7 @@ def excesses(constraints: Sequence[Condition], figures: Mapping[str, float | Non
 def constrained(outcome: Outcome, constraints: Sequence[Condition], wanted: Collection[str] = ()) -> Outcome:
     """How a trial ended: as ``infeasible`` if it is completed and breaks a constraint.
 
-    It has the known figures that constraints name or that are ``wanted``, too.
+    Figures that constraints name, or that are ``wanted``, are added to its metrics.
     """
     if outcome.status != "completed" or not (constraints or wanted) or outcome.placement is None:
         return outcome
@@ -70,5 +70,5 @@ def constrained(outcome: Outcome, constraints: Sequence[Condition], wanted: Coll
 
 
 def infeasible(outcome: Outcome, why: str) -> Outcome:
-    """The outcome of a trial that breaks the constraints of which ``why`` tells; the same if it tells of none."""
+    """The outcome as ``infeasible`` for the reason ``why``; unchanged if that is empty."""
     return replace(outcome, status="infeasible", error=joined(why, outcome.error)) if why else outcome

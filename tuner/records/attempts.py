@@ -55,12 +55,12 @@ class Attempt:
     gpu_fraction: Amount | None = None
     estimated_bytes: Size
     peak_bytes: Size | None = None
-    peak_ram_bytes: Size | None = None  # of its host's RAM beside a GPU's memory
+    peak_ram_bytes: Size | None = None  # of its host's RAM, for a trial on a GPU
     error: Shown = ""
     # In the journal alone, from here to ``config``: what resuming a study needs, and when the attempt was placed and
     # ended.
     limit_bytes: Size | None = None
-    limit_ram_bytes: Size | None = None  # the same of its host's RAM beside a GPU's memory
+    limit_ram_bytes: Size | None = None  # the limit of its host's RAM, for a trial on a GPU
     short_of: ShortOf = ""  # "RAM" if a trial on a GPU ran out of that
     lost: Lost = ""  # "worker" or "node" if that died during the attempt, "memory" if others held that of its share
     phase: Phase = ""  # the phase in which it failed
@@ -112,23 +112,23 @@ class Attempt:
 
     @property
     def result(self) -> AttemptResult:
-        """The part that decisions are based on."""
+        """The part on which decisions are based."""
         limit, ram, peak = self.limit_bytes or 0, self.limit_ram_bytes or 0, self.peak_ram_bytes
         return AttemptResult(self.status, self.lost, limit, self.peak_bytes, self.phase, self.short_of, ram, peak)
 
     @property
     def estimated_memory_gb(self) -> float:
-        """What was expected of it."""
+        """The estimate of its memory."""
         return self.estimated_bytes / GB
 
     @property
     def peak_memory_gb(self) -> float | None:
-        """What it took."""
+        """The peak of its memory."""
         return None if self.peak_bytes is None else self.peak_bytes / GB
 
     @property
     def limit_gb(self) -> float | None:
-        """What was reserved for it."""
+        """The memory that was reserved for it."""
         return None if self.limit_bytes is None else self.limit_bytes / GB
 
     @property
@@ -155,7 +155,7 @@ class Attempt:
         return value if isinstance(value, (int, float)) else math.inf
 
     def loss(self, objective: Objective) -> float:
-        """Its value of the compared metric, negated if that is maximised: the less, the better.
+        """Its value of the compared metric, negated if that is maximised: lower is better.
 
         Without a value it is infinity, which is worse than any other. Only completed trials have an infinite value.
         """
@@ -215,7 +215,7 @@ BEFORE_METRICS = _NAMES[: _NAMES.index("metrics")]
 AFTER_METRICS = _NAMES[_NAMES.index("metrics") + 1 : _NAMES.index("limit_gb")]
 JOURNAL_ONLY = _NAMES[_NAMES.index("limit_gb") : _NAMES.index("config")]
 FIXED = frozenset((*BEFORE_METRICS, *AFTER_METRICS, *JOURNAL_ONLY, *IN_GB.values()))
-_OF_TEXT = (str, str | None, Status, Lost, Phase, ShortOf)  # what annotations come to, however they are written
+_OF_TEXT = (str, str | None, Status, Lost, Phase, ShortOf)  # the types of annotations, however these are written
 TEXTS = tuple(name for name, kind in get_type_hints(Attempt).items() if kind in _OF_TEXT)  # the columns of text
 
 
@@ -249,7 +249,7 @@ def columns(rows: Sequence[Attempt], expected: Iterable[str] = ()) -> list[str]:
 
 
 def with_defaults(rows: Sequence[Attempt], defaults: Mapping[str, Mapping[str, ConfigValue]]) -> list[Attempt]:
-    """The rows with every hyperparameter that others of their workload have, at its default."""
+    """The rows with each hyperparameter that another row of their workload has, at its default."""
     used: dict[str, dict[str, ConfigValue]] = {}
     for row in rows:
         default = defaults.get(row.workload, {})
@@ -285,7 +285,7 @@ def defused(value: object) -> object:
 
 
 def as_given(cell: str) -> str:
-    """The text of which ``defused`` made a cell."""
+    """The text from which ``defused`` made a cell."""
     return cell[1:] if cell.startswith("'") and _is_formula(cell) else cell
 
 

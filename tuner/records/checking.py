@@ -26,7 +26,7 @@ _ADAPTERS: dict[type, TypeAdapter[object]] = {}  # made on first use
 
 
 def _shown(value: object) -> object:
-    """A text that any file and terminal accepts: bytes of a path that are not valid text become question marks."""
+    """A text that can be written: bytes of a path that are not valid text become question marks."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
@@ -65,12 +65,12 @@ def recorded(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def in_json(metrics: Mapping[str, Value]) -> dict[str, Value | str]:
-    """Recorded metrics as JSON can have them: an infinite one is a text, which ``Metric`` turns back."""
+    """Recorded metrics in JSON: an infinite one is a text, which ``Metric`` reads."""
     return {name: str(value) if value in (math.inf, -math.inf) else value for name, value in metrics.items()}
 
 
 def to_bytes(gb: object) -> object:
-    """A size that a table or an earlier version has in GB; what is no such number is refused as it is checked."""
+    """A size in GB of a table or an earlier version, in bytes. Other values are refused by a later check."""
     if isinstance(gb, str) and (not gb or ", " in gb):  # of several ranks
         return [to_bytes(float(one)) if re.fullmatch(r"\d+\.\d+", one) else None for one in gb.split(", ") if one]
     if isinstance(gb, list):
@@ -80,7 +80,7 @@ def to_bytes(gb: object) -> object:
 
 
 def in_bytes(values: Mapping[str, object], names: Mapping[str, str]) -> Mapping[str, object]:
-    """A record with the fields in bytes whose ``names`` are given by those of sizes in GB."""
+    """A record whose sizes in GB are in bytes; ``names`` has the new name of each such field."""
     if names.keys().isdisjoint(values):
         return values
     return {names.get(key, key): to_bytes(one) if key in names else one for key, one in values.items()}
@@ -123,7 +123,7 @@ def checked_json(kind: type[Checked], content: bytes) -> Checked:
 
 @contextmanager
 def collecting_later() -> Iterator[None]:
-    """The garbage collector rests in the block, whose many objects stay: looking at each again took half the time."""
+    """Pauses garbage collection: the block makes many objects that stay, and collection took half of its time."""
     rests = gc.isenabled()
     gc.disable()
     try:

@@ -63,7 +63,7 @@ def attempts_of(table: pd.DataFrame) -> list[Attempt]:
 
 
 def _of_table(line: Mapping[str, object], number: int) -> Attempt:
-    """The attempt in a table's row. Missing columns get defaults; of the user's own only those of numbers count."""
+    """The attempt in a table's row. Missing columns get defaults; of unknown columns only numbers are metrics."""
     whole = {"seed": 0, "attempts": 1, "epochs": 0}
     blank = {**whole, "trial_id": f"row{number}", "workload": "-", "duration_s": 0, "estimated_memory_gb": 0}
     cells = {

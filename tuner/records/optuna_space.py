@@ -1,4 +1,4 @@
-"""Trials as Optuna has them, and what their hyperparameters could have been."""
+"""Converts trials to Optuna's trials and distributions."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-# What a range spans where its values are shown on a logarithmic scale: 0.001 to 0.1, say.
+# A range that spans this factor is shown on a logarithmic scale, such as 0.001 to 0.1.
 LOG_SPAN = 100
-MOST_EXACT = 2**53  # Optuna takes whole numbers as floats, which have no larger ones without gaps
+MOST_EXACT = 2**53  # Optuna stores whole numbers as floats, which have gaps above this
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def without_log() -> Iterator[None]:
 
 
 def distributions(rows: Sequence[Attempt], scales: Mapping[str, Scale]) -> dict[str, BaseDistribution]:
-    """What each hyperparameter could have been, by all values that were tried.
+    """The distribution of each hyperparameter, estimated from all values that were tried.
 
     Ranges without a known scale are logarithmic where they are wide.
     """
@@ -83,9 +83,9 @@ def _trial(
     begun: datetime,
     places: Mapping[str, Mapping[str, object]],
 ) -> FrozenTrial:
-    """A row as Optuna's trial; one that never started began and ended when the study began.
+    """A row as Optuna's trial. One that never started has the time at which the study began.
 
-    ``places`` has what Optuna has in the place of each value, by hyperparameter and by the value's key.
+    ``places`` has Optuna's category or number for each value, by hyperparameter and by the value's key.
     """
     from optuna.trial import FrozenTrial, TrialState
 
@@ -93,7 +93,7 @@ def _trial(
     values = {epoch: line.metrics.get(objective.metric) for epoch, line in curve.items()}
     objective_values = [value for one in objective.all if (value := row.metrics.get(one.metric)) is not None]
     whole = len(objective_values) == len(objective.all)
-    whether = TrialState.COMPLETE if whole else TrialState.FAIL  # also with an infinite value, as Optuna has it
+    whether = TrialState.COMPLETE if whole else TrialState.FAIL  # also with an infinite value, as in Optuna
     state = {"pruned": TrialState.PRUNED, "completed": whether, "diverged": whether}.get(row.status, TrialState.FAIL)
     ended = begun if row.ended_at is None else datetime.fromtimestamp(row.ended_at)
     names = (*BEFORE_METRICS, *row.metrics, *AFTER_METRICS, *JOURNAL_ONLY)
@@ -115,7 +115,7 @@ def _trial(
 
 
 def _moment(text: str) -> datetime:
-    """A time of ``study.json`` as Optuna has times, in local time without a zone; now where it is none."""
+    """A time of ``study.json`` in Optuna's form, local time without a zone; now if it is no time."""
     try:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").astimezone().replace(tzinfo=None)
     except ValueError:
@@ -137,7 +137,7 @@ def _distribution(values: Sequence[ConfigValue], scale: Scale | None) -> BaseDis
 
 
 def _exact(value: ConfigValue) -> ConfigValue:
-    """A number as Optuna can have it."""
+    """A number that Optuna can store."""
     return float(value) if isinstance(value, int) and abs(value) > MOST_EXACT else value
 
 

@@ -1,4 +1,4 @@
-"""The order of a workload's trials, the best first. Whatever names, shows or keeps the best one asks this module.
+"""The order of a workload's trials, the best first. Only this module decides which trial is the best.
 
 With several objectives trials are ranked by front, and within a front by crowding. Source: K. Deb et al., A fast and
 elitist multiobjective genetic algorithm: NSGA-II, IEEE Transactions on Evolutionary Computation 6, 2002.
@@ -27,10 +27,10 @@ NO_RANK: Rank = (math.inf, 0.0)
 def ranked(rows: Sequence[Attempt], objective: Objective) -> list[Attempt]:
     """One workload's rows, the best first.
 
-    Completed trials come first: by fronts if there are several objectives, which are the column ``front`` then; with
-    several seeds by the means of their configurations, as ``by_mean`` has them; then by their own values. Those with
-    an infinitely bad value follow, on whichever front; then trials that reported the metric without completing, and
-    the others. Ties go to the lowest trial id.
+    Completed trials come first: with several objectives by fronts, which become the column ``front``; with several
+    seeds by the order of ``by_mean``; then by their own values. Those with an infinitely bad value follow, whatever
+    their front; then trials that reported the metric without completing, and the others. Ties go to the lowest trial
+    id.
     """
     several = has_seeds(rows) and not objective.others
     means = by_mean(rows, objective) if several else []
@@ -71,9 +71,9 @@ def best_first(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -> 
 
 
 def contenders(rows: Sequence[Attempt], objective: Objective, unfinished: Collection[str]) -> list[Attempt]:
-    """Of ranked rows of which each can be the best: the best one, and those that may still become it.
+    """The best of these ranked rows, and those that may still become it. Each row can be the best.
 
-    Seeds may follow of ``unfinished`` configurations, so the best seed of each may become it. All others are final.
+    ``unfinished`` configurations have seeds to come, so the best seed of each may become it. All others are final.
     """
     if not rows or rows[0].status != "completed" or objective.others:
         return list(rows[:1])

@@ -114,7 +114,7 @@ def read_together(
 
 
 def by_data(rows: Iterable[Attempt], prints: Mapping[str, str | None]) -> list[list[Attempt]]:
-    """Rows in groups that may be compared seed by seed: from one study, or from studies of the same data.
+    """Rows in groups that may be compared seed by seed: of one study, or of studies of the same data.
 
     ``prints`` has the fingerprint of each study's data, None if unknown.
     """

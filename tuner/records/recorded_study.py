@@ -1,4 +1,4 @@
-"""A study as it is on the disk, ended or not: what every table, figure, page and result is made of."""
+"""A study on the disk, ended or not: the source of every table, figure, page and result."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ from tuner.workloads.objectives import is_score
 
 @dataclass(frozen=True, eq=False)
 class RecordedStudy:
-    """A study's journal, and what is read of its folder when it is asked for."""
+    """A study's journal. The other files of its folder are read on first use."""
 
     path: Path  # its folder, or a CSV file
     name: str  # the folder's or the file's, or the value in the file's column ``study``
@@ -37,28 +37,28 @@ class RecordedStudy:
         return best_first(self.attempts if self.path.is_file() else latest(self.attempts), self.objectives)
 
     def of_workload(self, workload: str, among: Collection[str] | None = None) -> list[Attempt]:
-        """The rows of one workload, or those of them with these ids, best first."""
+        """The rows of one workload, best first; with ``among`` only those with these ids."""
         return [row for row in self.rows if row.workload == workload and (among is None or row.trial_id in among)]
 
     def best(self, workload: str, among: Collection[str] | None = None) -> Attempt | None:
-        """A workload's best trial, or the best of those with these ids; None if none has reported the metric."""
+        """A workload's best trial, perhaps among these ids; None if none has reported the metric."""
         return best_of(self.of_workload(workload, among), self.objectives[workload])
 
     def no_best(self, workload: str, among: Collection[str] | None = None) -> str:
-        """Why a workload, or a table of the trials with these ids, has no best trial."""
+        """The reason why a workload, or a table of the trials with these ids, has no best trial."""
         subject = "no trial" if among is None else "no trial of this table"
         if wrong := next((row for row in self.of_workload(workload, among) if row.status == "infeasible"), None):
             return f"{subject} keeps the constraints: {wrong.error} ({wrong.name})"
         return f"{subject} has reported {self.objectives[workload].metric}; its column error says why"
 
     def front(self, workload: str) -> list[Attempt]:
-        """The completed trials that none is better than in every objective; with one objective the best one."""
+        """The completed trials that no other dominates; with one objective the best trial."""
         front = [row for row in self.of_workload(workload) if row.metrics.get(FRONT) == 1]
         return front or [row for row in [self.best(workload)] if row]
 
     @property
     def unkept(self) -> list[Attempt]:
-        """Trials without weights that are better than those in ``best.pt``; their ``error`` says why."""
+        """Trials that are better than that of ``best.pt``, but whose weights were not kept; ``error`` says why."""
         better: list[Attempt] = []
         for workload, objective in self.objectives.items():
             ranked = [row for row in self.of_workload(workload) if stands(row, objective)]

@@ -28,7 +28,7 @@ from tuner.workloads.session import TRIALS
 
 ENDED: tuple[Status, ...] = ("completed", "pruned", "diverged", "infeasible")  # trials that never run again
 GOES_ON: tuple[Status, ...] = ("interrupted", "paused")  # those that run again if the study is resumed
-# The table is rewritten after CSV_SECONDS, or later if it is long: at most so many rows are written a second.
+# The table is rewritten every CSV_SECONDS, or less often if it is long: at most CSV_ROWS rows are written a second.
 # The journal is always up to date.
 CSV_SECONDS = 1.0
 CSV_ROWS = 50
@@ -73,7 +73,7 @@ class StudyFolder:
 
     @classmethod
     def resume(cls, path: Path, objectives: Mapping[str, Objective], seeds: int = 1) -> Self:
-        """Opens and locks the folder of an interrupted study of so many seeds, and repairs what a kill left.
+        """Opens and locks the folder of an interrupted study, and repairs the damage of a kill.
 
         Raises:
             InputError: the folder has no study, another run is writing there, or it cannot be written.
@@ -103,10 +103,10 @@ class StudyFolder:
         self._journal = attempts
         self._rows = {row.trial_id: row for row in attempts.rows}
         self._in_best: dict[str, str] = {}  # whose weights ``best.pt`` has, by workload
-        self._weights: dict[str, set[str]] = {}  # whose weights are there or staged
-        self._folders: dict[str, set[str]] = {}  # whose folders are there, of those that may go
+        self._weights: dict[str, set[str]] = {}  # trials whose weights are kept or staged
+        self._folders: dict[str, set[str]] = {}  # trials with a folder that may be removed
         self._csv_due = 0.0
-        self._suggests = False  # whether the last line of the suggestions is its own
+        self._suggests = False  # whether this process wrote the last suggestion
 
     def _tidy(self) -> None:
         """Makes all other files agree with the journal."""
@@ -130,7 +130,7 @@ class StudyFolder:
         times: Times | None = None,
         order: int | None = None,
     ) -> Attempt:
-        """Records an ended attempt: its weights if it may be the best, its line in the journal, and the table.
+        """Records an ended attempt: its weights if it may become the best, its line in the journal, and the table.
 
         The weights are written before the line, so that a finished trial never lacks them. They are renamed after it,
         so that the best weights always have a line. If they cannot be fetched or written, the line says so.
@@ -176,7 +176,7 @@ class StudyFolder:
             self._suggests = True
 
     def keep_pauses(self, names: Collection[str]) -> None:
-        """Removes the checkpoints with which members of a population paused, but for these."""
+        """Removes the checkpoints of paused members of a population, except these."""
         for path in (self.path / CHECKPOINTS).glob("*@*"):
             if path.name.removesuffix(".pt") not in names:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -186,7 +186,7 @@ class StudyFolder:
         return list(self._journal.rows)
 
     def recorded(self, record: StudyRecord) -> RecordedStudy:
-        """The study as it is now, as whoever opens the folder has it, but with the defaults that its table has."""
+        """The study as it is now: what ``open_study`` would read, but with the defaults that its table shows."""
         attempts = with_defaults(self.attempts(), self.defaults)
         return RecordedStudy(self.path, self.path.resolve().name, attempts, record, self._objectives)
 
@@ -245,7 +245,7 @@ class StudyFolder:
     def _contenders(
         self, workload: str, candidates: Collection[str], new: Attempt | None = None, *, at_end: bool = False
     ) -> list[str]:
-        """Those of the trials with these ids that are the best or may become it; ``new`` is a row not yet written."""
+        """The ids of those candidates that are the best or may become it; ``new`` is a row not yet written."""
         rows_by_id = {**self._rows, new.trial_id: new} if new else self._rows
         rows = [rows_by_id[key] for key in candidates]
         if self.seeds > 1:  # else no other row counts, however many there are
@@ -258,7 +258,7 @@ class StudyFolder:
         return [row.trial_id for row in contenders(standing, self._objectives[workload], unfinished)]
 
     def _keep_weights(self, workload: str, wanted: list[str]) -> None:
-        """Makes ``best.pt`` that of the first trial of those ``wanted``, and drops the weights of all others."""
+        """Makes ``best.pt`` the weights of the first wanted trial, and drops those of trials that are not wanted."""
         there = self._weights.get(workload, set())
         if not wanted:
             return
@@ -276,7 +276,7 @@ class StudyFolder:
         self._in_best[workload], self._weights[workload] = best, set(wanted)
 
     def _find_weights(self, workload: str) -> None:
-        """Finds whose weights an earlier process has left, and removes those of trials without a line."""
+        """Finds the weights that an earlier process has left, and removes those of trials without a line."""
         path = self._best_path(workload)
         files = {file: file.name.removeprefix(f"{path.name}.") for file in self.path.glob(f"{path.name}.*")}
         for file in [file for file, trial_id in files.items() if trial_id not in self._rows]:
@@ -318,7 +318,7 @@ class StudyFolder:
             shutil.rmtree(self.path / CHECKPOINTS / row.trial_id, ignore_errors=True)
 
     def _drop_folders(self, new: Attempt, candidates: Collection[str], wanted: Sequence[str]) -> None:
-        """Removes folders that need not stay as a ``new`` trial has ended. Of those ``asked``, ``wanted`` stay."""
+        """Removes folders that are no longer needed after a ``new`` trial; of the candidates, ``wanted`` are kept."""
         if self.keep == "all":
             return
         if new.workload not in self._folders:  # an earlier process may have left some
@@ -344,7 +344,7 @@ class StudyFolder:
 
 
 def _set_aside(path: Path, staged: Path) -> None:
-    """Gives a file a further name, by which it stays when another one replaces it."""
+    """Gives a file a second name, under which it stays when another file replaces it."""
     try:
         os.link(path, staged)
     except OSError:  # a file system without links

@@ -42,13 +42,13 @@ def _configuration(content: object) -> Configuration:
 
 
 def to_content(one: Configuration) -> dict[str, object]:
-    """A configuration as files have it."""
+    """A configuration in the form of files."""
     values = {key: encode(value) for key, value in one.values.items()}
     return {**({"workload": one.workload} if one.workload else {}), "name": one.name, "values": values}
 
 
 def _values_in(content: object, key: str = "") -> Iterator[tuple[str, ConfigValue]]:
-    """The values that a stored space, grid or list of configurations names, each with its hyperparameter."""
+    """The values in a stored space, grid or list of configurations, each with its hyperparameter."""
     if isinstance(content, Mapping) and (listed := content.get("choice", content.get("grid_search"))) is not None:
         yield from ((key, decode(value)) for value in listed if isinstance(listed, list))
     elif isinstance(content, Mapping):
@@ -86,7 +86,7 @@ class PlanRecord:
     tight: Sequence[str] = field(default_factory=list)  # the names of trials with less than they would cache
     # The shares in bytes of first trials whose footprints were not known yet. They are no estimates.
     first_shares: Sequence[Size] = field(default_factory=list)
-    # Expected times, as far as they were known: an epoch of each trial by its id, and all trials together.
+    # Expected times where known: an epoch of each trial by its id, and all trials together.
     epoch_seconds: Mapping[str, Amount] = field(default_factory=dict)
     seconds: Amount | None = None
 
@@ -125,13 +125,13 @@ class StudyRecord:
     code: Sequence[str] = field(default_factory=list)  # a digest of each version of its source, the first first
     revision: str = ""  # git's, of the folder that the study was started in, with "+" if files were changed
     started: str = ""
-    id: str = ""  # by which a user's Optuna study knows its trials
+    id: str = ""  # which marks its trials in a user's Optuna study
     command: Shown = "a Python program"  # the user's command
     options: Mapping[str, object] | None = None  # those that repeat the study; None if only the same call does
 
     @property
     def used(self) -> Mapping[str, object]:
-        """The values of all options, also where only the same call repeats the study."""
+        """The values of all options, whether or not these repeat the study."""
         return {**self.settings, **(self.options or {})}
 
     @cached_property
@@ -150,7 +150,7 @@ class StudyRecord:
         }
 
     def typed(self, config: Mapping[str, ConfigValue]) -> Mapping[str, ConfigValue]:
-        """A configuration that was read, with values in the place of earlier versions' labels."""
+        """A configuration that was read, with values instead of earlier versions' labels."""
         old = [key for key, value in config.items() if type(value) is str and value in self.labels.get(key, {})]
         return {**config, **{key: self.labels[key][config[key]] for key in old}} if old else config
 
@@ -161,7 +161,7 @@ class StudyRecord:
 
     @property
     def objectives(self) -> dict[str, Objective]:
-        """What the trials of each workload are compared by, as far as it is known."""
+        """What the trials of each workload are compared by, where it is known."""
         return {
             name: Objective(
                 metric,
@@ -203,7 +203,7 @@ class Suggestion:
     number: Count  # among the study's configurations, from 1
     configuration: Named | None = None
     order: Whole | None = None  # among all that happened in the study
-    refused: Annotated[Sequence[Config], PlainValidator(decode)] = ()  # what it suggested before and cannot be used
+    refused: Annotated[Sequence[Config], PlainValidator(decode)] = ()  # earlier suggestions that cannot be used
 
     def to_line(self) -> bytes:
         """Its line in ``suggestions.jsonl``."""

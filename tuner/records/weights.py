@@ -81,7 +81,7 @@ def load_best(folder: str | Path, workload: WorkloadLike | None = None) -> Any:
 
 
 def _warn_of_better(path: Path, content: Content) -> None:
-    """Warns where the best trial is another one: its weights were lost, or it is the best only by further seeds."""
+    """Warns if these are not the best trial's: its weights were lost, or further seeds made it the best."""
     with suppress(InputError):  # beside the weights there is no study
         study = open_study(path.parent)
         best = study.best(content["workload"]) if content["workload"] in study.objectives else None
@@ -92,13 +92,13 @@ def _warn_of_better(path: Path, content: Content) -> None:
 
 
 def whose(path: Path) -> tuple[str, int] | None:
-    """The name and the seed of the trial whose weights a file has; None if it has none."""
+    """The name and the seed of the trial that wrote a file of weights; None if it cannot be read."""
     import torch
 
     try:
         content = torch.load(regular(path), map_location="cpu", weights_only=True, mmap=True)
         return content["name"], content["seed"]
-    except Exception:  # whoever loads them is told why
+    except Exception:  # ``load_best`` says why
         return None
 
 

@@ -204,7 +204,7 @@ def keyed(given: Mapping[str, object]) -> list[tuple[str, object]]:
 def _values(
     given: Mapping[str, object], schema: Schema, *, by_user: bool = True
 ) -> tuple[dict[str, ConfigValue], list[str]]:
-    """Hyperparameters as configurations have them, and their faults. Those ``by_user`` have prefixes and groups."""
+    """Hyperparameters of a configuration, and their faults. Those given ``by_user`` have prefixes and groups."""
     listed = keyed(given) if by_user else list(given.items())
     if by_user and schema is None:
         listed = [pair for key, value in listed for pair in flat({key: value})]
@@ -220,7 +220,7 @@ def _finished(name: str, values: dict[str, ConfigValue], finish: Finish, source:
 
 
 def named(rows: Iterable[dict[str, object]], keys: Collection[str] | None = None) -> list[Configuration]:
-    """Rows as configurations, called by their values of these keys. Other values that read alike have a number."""
+    """Rows as configurations, named by their values of these keys. Equal names are numbered."""
     made, seen = list[Configuration](), Counter[str]()
     for row in rows:
         name = name_of(row if keys is None else {key: row[key] for key in row if key in keys})
@@ -299,7 +299,7 @@ def faults(values: Mapping[str, object], schema: Schema) -> list[str]:
 
 
 def ambiguous(keys: Sequence[object]) -> list[str]:
-    """The faults of keys that cannot stand side by side in one configuration. A dot in a key names a group."""
+    """The faults of keys that exclude each other in one configuration. A dot in a key names a group."""
     texts, problems = [key for key in keys if isinstance(key, str)], list[str]()
     problems += [f"{key!r:.60}: a hyperparameter's name is a text" for key in keys if not isinstance(key, str)]
     problems += [f"{key}: it is there twice, as a dot names a group" for key in texts if texts.count(key) > 1]
@@ -363,5 +363,5 @@ def _bounds(spec: Hyperparameter) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as messages have it: a long one without its middle."""
+    """A value in a message; a long one lacks its middle."""
     return reprlib.repr(value) if isinstance(value, (str, int)) else f"{value!r:.60}"

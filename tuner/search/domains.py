@@ -19,7 +19,7 @@ Kind = Literal["choice", "uniform", "loguniform", "int", "logint"]
 CROSSED = "grid_search"  # what a choice is called whose values are all tried with each combination of the others
 KINDS: tuple[str, ...] = (*get_args(Kind), CROSSED)
 WHOLE = ("int", "logint")
-ENDLESS = 10**30  # a range with more values is counted as having so many
+ENDLESS = 10**30  # the most values that are counted
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Domain:
     step: float | None = None  # the distance of a range's values, counted from its low end
     conditions: Mapping[str, tuple[ConfigValue, ...]] = field(default_factory=dict)  # by key, values that it needs
     objects: Mapping[str, object] = field(default_factory=dict)  # by a value's key, what the user gave
-    crossed: bool = False  # all values of a choice are combined with those of other such choices, as Tune does it
+    crossed: bool = False  # whether all its values are combined with those of other such choices, as in Tune
 
     def __str__(self) -> str:
-        """The domain as a file has it."""
+        """The domain in the form of a file."""
         step = f" with step {self.step:g}" if self.step else ""
         return f"{self.kind} [{', '.join(map(label, self.values))}]{step}"
 
@@ -75,24 +75,24 @@ class Domain:
 
     @cached_property
     def categories(self) -> tuple[ConfigValue, ...]:
-        """What Optuna has in the place of each value of a choice."""
+        """Optuna's category for each value of a choice."""
         by_key = categories(self.values)
         return tuple(by_key[value_key(value)] for value in self.values)
 
     @property
     def _in_steps(self) -> bool:
-        """Whether Optuna has the number of steps in the place of a value, as its own sums of decimals are rounded."""
+        """Whether Optuna suggests a number of steps and no value, as it rounds sums of decimals."""
         return self.kind == "uniform" and self.step is not None
 
     def category(self, value: ConfigValue) -> ConfigValue:
-        """What Optuna has in the place of a value."""
+        """Optuna's form of a value."""
         if self._in_steps:
             return self._place(value)
         value = self.objects.get(value_key(value), value)  # also of a label of an earlier version
         return _same(value, self.values, self.categories) if self.kind == "choice" else value
 
     def of_category(self, category: ConfigValue) -> ConfigValue:
-        """The value in whose place Optuna has this."""
+        """The value with this form in Optuna."""
         return _same(category, self.categories, self.values) if self.kind == "choice" else category
 
     def suggested(self, trial: Trial, name: str, most: float = math.inf) -> ConfigValue:
@@ -119,7 +119,7 @@ class Domain:
         return value if self.step is None else self._at(self._place(value))
 
     def taken(self, value: object) -> tuple[ConfigValue, ...]:
-        """A value that the user gave as this domain has it; empty if it is outside."""
+        """A value that the user gave, as a value of this domain; empty if it is outside."""
         value = plain(value)
         if self.kind == "choice":
             same = [choice for choice in self.values if value_key(choice) == value_key(value)]
@@ -143,7 +143,7 @@ class Domain:
 
 
 def _same(value: ConfigValue, among: Sequence[ConfigValue], others: Sequence[ConfigValue]) -> ConfigValue:
-    """What others have in the place of a value; the value itself if it is not there."""
+    """The counterpart of a value among others; the value itself if it has none."""
     same = value_key(value)
     return next((other for one, other in zip(among, others, strict=True) if value_key(one) == same), value)
 
@@ -161,7 +161,7 @@ def suggested(trial: Trial, space: Space, most: float = math.inf) -> dict[str, C
 
 
 def in_optuna(space: Space, values: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
-    """The values of a space's keys as Optuna has them, to be enqueued."""
+    """The values of a space's keys in Optuna's form, to be enqueued."""
     return {name: space[name].category(value) for name, value in values.items() if name in space}
 
 
@@ -190,7 +190,7 @@ def exact(number: float) -> Fraction:
 
 
 def is_recordable(value: object, whole: bool = False) -> TypeGuard[float]:
-    """Whether it is a number that records can have, and a whole one if that is asked for."""
+    """Whether it is a number that records can hold, and a whole one if ``whole``."""
     return is_number(value) and abs(value) <= LARGEST_NUMBER and (not whole or value == int(value))
 
 

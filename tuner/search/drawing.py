@@ -1,4 +1,4 @@
-"""The configurations of a space that no result changes: a grid, or random draws of Optuna's."""
+"""Configurations that do not depend on results: a grid, or random draws by Optuna."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ def grid(space: Space, source: str, points: Sequence[Mapping[str, ConfigValue]] 
 
 
 def without_grid(ranges: Sequence[str], source: str) -> InputError:
-    """The error of ranges that cannot be tried as a whole."""
+    """The error of ranges with infinitely many values."""
     return InputError(
         f"{source}: {', '.join(ranges)}: a range has no grid: give {{choice: [...]}} or a step, or use "
         f"{option('search', 'random')} or tpe"
@@ -52,7 +52,7 @@ def draws(space: Space, seed: int, points: Sequence[Mapping[str, ConfigValue]] =
 
     sampler = RandomSampler(seed=seed)
     for point in itertools.chain(points, itertools.cycle(crossed(space))):
-        study = new_study(sampler)  # one for each draw, as asking takes longer the more trials a study has
+        study = new_study(sampler)  # one for each draw, as asking takes longer with more trials
         if point:
             study.enqueue_trial(in_optuna(space, point))
         yield suggested(study.ask(), space)

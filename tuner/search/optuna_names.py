@@ -64,7 +64,7 @@ def canonical(name: object) -> object:
 
 
 def check_choice(parameter: Literal["search", "scheduler"], given: object, options: Sequence[str]) -> None:
-    """Refuses an unknown name, an object that is neither Optuna's nor Tune's, and options that do not go with it."""
+    """Refuses an unknown name, an object that is neither Optuna's nor Tune's, and options that it does not have."""
     names = SEARCHES if parameter == "search" else SCHEDULERS
     base, what = ("BaseSampler", "sampler") if parameter == "search" else ("BasePruner", "pruner")
     if isinstance(given, type):
@@ -100,7 +100,7 @@ def make_sampler(
 ) -> BaseSampler:
     """The sampler of this name, with options as texts KEY=VALUE; an object as it is.
 
-    Where trials are ``constrained``, it is told by how much they break constraints, if it can use that.
+    If trials are ``constrained``, it gets their excess over constraints, if it can use that.
 
     Raises:
         InputError: an option is wrong or missing.
@@ -142,7 +142,7 @@ def make_population(options: Sequence[str]) -> PopulationBasedTraining:
 def _made(parameter: str, name: str, cls: type[Made], options: Sequence[str], defaults: Mapping[str, object]) -> Made:
     """An object of a class of Optuna's. Options are checked against the signature of its constructor."""
     parameters, plural = inspect.signature(cls).parameters, f"{parameter}_options"
-    # Of each key whose values are drawn independently, a log of Optuna's would say so in every trial.
+    # Else Optuna would log in every trial which keys it draws independently.
     values = {
         key: value for key, value in {**defaults, "warn_independent_sampling": False}.items() if key in parameters
     }
@@ -231,7 +231,7 @@ class PopulationBasedTraining:
         """The hyperparameters of a configuration that change. Those on which others depend stay as they are.
 
         Raises:
-            InputError: the space lacks one that was asked for.
+            InputError: ``mutate`` names a key that the space lacks.
         """
         names = [key.strip() for key in self.mutate.split(",") if key.strip()] or list(space)
         if missing := [key for key in names if key not in space]:

@@ -13,7 +13,7 @@ from tuner.search.domains import Space, in_optuna, size, suggested
 from tuner.search.searchers import Searcher, State
 from tuner.trial import ConfigValue
 
-FIRST_UNRUN = 10  # so many more trials that never ran may be told to a sampler than others; Optuna's startup trials
+FIRST_UNRUN = 10  # a sampler hears of at most this many more trials that never ran than of others
 WIDEST = 10_000  # a range of more integers is one of numbers for a Gaussian process, which would list them all
 EXCESS = "constraints"  # the user attribute with what ``excess_of`` returns
 STATES: Mapping[State, TrialState] = {"pruned": TrialState.PRUNED, "unfit": TrialState.PRUNED}
@@ -34,10 +34,10 @@ class OptunaTrials(Searcher):
         points: Sequence[Mapping[str, ConfigValue]] = (),
         anew: Callable[[], BaseSampler] | None = None,
     ) -> None:
-        """Takes the space to search, the points in it to suggest first, and what makes the sampler that goes on.
+        """Takes the space to search, the points to suggest first, and a maker of samplers for resumed studies.
 
-        That one goes on after trials of an earlier process which the study's own would not suggest again. The study
-        takes this thread for its own loop, which samplers end by ``study.stop``.
+        It is called if the study's sampler does not suggest the values of earlier trials again. This thread counts as
+        the study's own loop, which samplers end by ``study.stop``.
         """
         self.study, self._anew = study, anew
         study._thread_local.in_optimize_loop, study._stop_flag = True, False
@@ -46,12 +46,12 @@ class OptunaTrials(Searcher):
         self._most = size(self._space) if isinstance(study.sampler, BruteForceSampler) else math.inf
         self._widest = WIDEST if isinstance(study.sampler, GPSampler) else math.inf
         self._trials: dict[str, optuna.Trial] = {}
-        self._ends = False  # whether another sampler goes on, as this one would suggest other values than it did
+        self._ends = False  # whether this sampler is replaced, as it suggests other values than in an earlier process
         self._unrun = 0  # trials that never ran as they break constraints, less those with a value
         self._stopped: dict[str, int] = {}  # after which epoch the pruner stopped a trial
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
-        """Values for a new trial, of which conditions may leave out some; None if the sampler has no more."""
+        """Values for a new trial, without keys whose conditions do not hold; None if the sampler has no more."""
         if self.study._stop_flag or len(self.study.get_trials(deepcopy=False)) >= self._most:
             return None
         if self._ends and self._anew:
@@ -61,8 +61,8 @@ class OptunaTrials(Searcher):
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
         """Adds a trial of an earlier process; its reports and its end follow.
 
-        The sampler is asked again. So it comes to the same state, wherever it keeps that. If it suggests other values
-        than then, the trial gets those that it had, and a new sampler goes on after that.
+        The sampler suggests again, which restores its state. If it suggests other values, the trial keeps its earlier
+        values, and a new sampler continues.
         """
         sampler, params = self.study.sampler, in_optuna(self._space, values)
         fits = isinstance(sampler, GPSampler)  # it would fit a model for values that are known
@@ -85,8 +85,8 @@ class OptunaTrials(Searcher):
     def report(self, trial_id: str, epoch: int, value: float) -> bool:
         """Takes a trial's metric after an epoch, and returns whether the pruner stops the trial.
 
-        If a retry repeats the epoch, the first metric counts. A trial that was to be stopped, and whose attempt ended
-        before that, is stopped when it has come as far again.
+        If a retry repeats the epoch, the first metric counts. A trial whose attempt ended before it could be stopped
+        is stopped when a retry reaches that epoch.
         """
         trial = self._trials.get(trial_id)
         if trial is not None and epoch not in self._frozen(trial).intermediate_values:
@@ -100,8 +100,8 @@ class OptunaTrials(Searcher):
     def tell(self, trial_id: str, state: State, *values: float | None, excess: Sequence[float] = ()) -> None:
         """A trial has ended, with its metric or, of several objectives, their values.
 
-        A sampler that knows constraints takes the values of trials that break them, too. Of those that never ran it
-        hears hardly more than of others: TPE would take them for good ones once it has few that keep the constraints.
+        A sampler that knows constraints also gets the values of trials that break them. Trials that never ran are
+        reported only in limited numbers: TPE would prefer them while few trials keep the constraints.
         """
         if (trial := self._trials.pop(trial_id, None)) is None:
             return  # it was too large in an earlier process, which told so

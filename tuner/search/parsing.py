@@ -75,7 +75,7 @@ def _read_numbers(node: Node, name: object = "") -> None:
 def _values(node: Node, counts: dict[int, float]) -> float:
     """The number of values that a node stands for, with its aliases; infinite where it holds itself.
 
-    ``known`` has those of nodes by their ids. A key that is there twice raises a ValueError.
+    ``counts`` has those of earlier nodes, by their ids. A key that is there twice raises a ValueError.
     """
     if id(node) not in counts:
         counts[id(node)] = math.inf

@@ -27,18 +27,18 @@ class Searcher:
 
     prunes = False  # whether it judges reports, too
     asked_by_objectives = False  # whether it hears of trials from these, and nobody else tells it
-    differs = ""  # why it does not go on as if earlier trials had been in this process; empty if it does
+    differs = ""  # why it does not continue as the earlier process would have; empty if it does
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
         """Values for a new trial, or None if the searcher suggests none now."""
         raise NotImplementedError
 
     def report(self, trial_id: str, epoch: int, value: float) -> bool:
-        """Takes a trial's metric after an epoch, and returns whether the trial is to be stopped."""
+        """Takes a trial's metric after an epoch, and returns whether the trial should stop."""
         return False
 
     def tell(self, trial_id: str, state: State, *values: float | None, excess: Sequence[float] = ()) -> None:
-        """A trial has ended, with its metric if it has one, and by how much it breaks each constraint."""
+        """Takes the end of a trial: its metric if it has one, and its excess over each constraint."""
 
     def recall(self, trial_id: str, values: Mapping[str, ConfigValue]) -> None:
         """Adds a trial of an earlier process; its results follow. Unsupported searchers raise ``InputError``."""

@@ -128,7 +128,7 @@ def listed_objects(listed: Iterable[Mapping[str, object] | Configuration], sourc
 
 
 def flat_keys(given: Mapping[str, object]) -> list[str]:
-    """The keys of a space as records have them."""
+    """The keys of a space in the form of records, such as ``model.num_layers``."""
     return [key for key, _ in _entries(given)]
 
 
@@ -193,7 +193,7 @@ def _is_domain(value: Mapping[str, object]) -> bool:
 
 
 def _of_another_tool(value: object) -> str:
-    """What says in our files what another tool's domain says; empty if it is none."""
+    """Another tool's domain in the form of our files; empty if it is none."""
     if isinstance(value, range):
         return _ours("choice", () if value[9:] else value)
     if isinstance(value, str):
@@ -228,7 +228,7 @@ def _of_call(text: str) -> str:
 
 
 def _ours(kind: str, values: Sequence[object] = (), *, log: bool = False) -> str:
-    """How our files write choices, or a range with two ends and a step; without values where they are not known."""
+    """Choices, or a range with two ends and a step, in the form of our files; unknown values are ``[...]``."""
     if kind in ("", "choice"):
         return f"{{choice: {label(list(values)) if kind and values else '[...]'}}}"
     numbers = [number for value in values if is_recordable(number := parse(str(value)))]
@@ -367,7 +367,7 @@ def _wrong_step(kind: str, ends: Sequence[object], step: object) -> str:
 
 
 def _same_labels(values: Sequence[object]) -> str:
-    """The fault of different objects that records would call the same, or an empty text."""
+    """The fault of different objects with the same label in records, or an empty text."""
     seen: dict[str, object] = {}
     for value in values:
         name = value_key(value)
