@@ -16,7 +16,6 @@ import torch
 import tuner
 from tests.support.toy import Toy
 from tuner.errors import InputError
-from tuner.execution.in_process import InProcessExecutor
 from tuner.records.study_record import StudyRecord, read_study
 from tuner.spec.listed import choose
 from tuner.spec.settings import Settings
@@ -24,7 +23,13 @@ from tuner.spec.spelling import program
 from tuner.spec.stored_options import CALL, needs_objects, resumed
 from tuner.workloads.lookup import specs_of, texts_of
 
-HERE: dict[str, Any] = {"device": "cpu", "model_memory_gb": 0.1, "gpu_memory_buffer_gb": 0, "report": False}
+HERE: dict[str, Any] = {
+    "device": "cpu",
+    "model_memory_gb": 0.1,
+    "gpu_memory_buffer_gb": 0,
+    "report": False,
+    "in_process": True,
+}
 LISTED = [{"name": "slow", "lr": 0.01}, {"name": "fast", "lr": 0.1}]
 OF_AN_OBJECT = (
     "its workload sized was passed as an object whose class is not in a module or that has attributes of its own"
@@ -41,7 +46,6 @@ class Sized(Toy):
 @pytest.fixture(autouse=True)
 def _in_this_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
 
 
 def test_a_study_of_an_object_keeps_its_options_and_needs_the_object_alone(

@@ -11,7 +11,6 @@ import pytest
 import tuner
 from tests.records.test_written_before import copied
 from tuner.errors import InputError
-from tuner.execution.in_process import InProcessExecutor
 
 MISSING = "missing"
 DEEP = "[" * 3000 + "]" * 3000
@@ -77,7 +76,6 @@ def crossed(faults: list[tuple[str, str, str]], readers: list[str]) -> list[tupl
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
     monkeypatch.chdir(tmp_path)
     return copied(tmp_path)
 

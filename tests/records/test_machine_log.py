@@ -11,35 +11,28 @@ import pynvml
 import pytest
 
 from tests.support.fake_nvml import FakeNvml
-from tuner.records import machine_log
 from tuner.records.machine_log import GpuLine, LoadMeter, MachineLine, read_machine, recording, to_line
 
 
-def test_a_study_leaves_lines_of_its_machines_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_log, "SECONDS", 0.01)
-    with recording(tmp_path / "machine.jsonl", []):
+def test_a_study_leaves_lines_of_its_machines_load(tmp_path: Path) -> None:
+    with recording(tmp_path / "machine.jsonl", [], seconds=0.01):
         while len(read_machine(tmp_path / "machine.jsonl")) < 2:
             time.sleep(0.01)
     first, second, *_ = read_machine(tmp_path / "machine.jsonl")
     assert first.at <= second.at and 0 <= second.busy <= 1 and second.ram_gb > 0
 
 
-def test_a_file_that_cannot_be_written_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_log, "SECONDS", 0.01)
-    with recording(tmp_path / "no" / "machine.jsonl", []):
-        time.sleep(0.05)
+def test_a_file_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
+    looked = Event()
+    with recording(tmp_path / "no" / "machine.jsonl", [], lambda: looked.set() or MachineLine(at=1.0, busy=0.5, ram_gb=1.0), 0.01):
+        assert looked.wait(60)
     assert not (tmp_path / "no").exists()
 
 
-@pytest.mark.parametrize("fault", [lambda _: Event().wait(), lambda _: 1 / 0], ids=["hangs", "fails"])
-def test_a_study_ends_whatever_looking_at_the_machine_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[LoadMeter], None]
-) -> None:
+@pytest.mark.parametrize("fault", [lambda: Event().wait(), lambda: 1 / 0], ids=["hangs", "fails"])
+def test_a_study_ends_whatever_looking_at_the_machine_does(tmp_path: Path, fault: Callable[[], MachineLine]) -> None:
     looked = Event()
-    monkeypatch.setattr(machine_log, "SECONDS", 0.01)
-    monkeypatch.setattr(machine_log, "PATIENCE", 0.01)
-    monkeypatch.setattr(LoadMeter, "look", lambda meter: looked.set() or fault(meter))
-    with recording(tmp_path / "machine.jsonl", []):
+    with recording(tmp_path / "machine.jsonl", [], lambda: looked.set() or fault(), 0.01):
         assert looked.wait(60)
     assert read_machine(tmp_path / "machine.jsonl") == []
 

@@ -162,13 +162,13 @@ def test_attempts_come_back_from_the_journal_and_their_metrics_from_the_table(nu
     ]
 
 
-def test_reports_of_epochs_come_back(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, log = random.Random(2), EpochLog(tmp_path / "epochs.jsonl")
+def test_reports_of_epochs_come_back(number: int, tmp_path: Path) -> None:
+    draw = random.Random(2)
+    log = EpochLog(tmp_path / "epochs.jsonl", lambda: draw.choice(TIMES))
     reports = [
         EpochReport("t001", draw.choice(WHOLE), 0, reported(draw), *draw.choices(SIZES, k=2)) for _ in range(number)
     ]
     for report in reports:
-        monkeypatch.setattr("tuner.records.epochs.time.time", lambda: draw.choice(TIMES))
         log.add(report, 1)
     log.close()
     lines = read_epochs(tmp_path / "epochs.jsonl")

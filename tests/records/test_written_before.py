@@ -10,7 +10,6 @@ import pytest
 
 import tuner
 from tests.conftest import write_ratings
-from tuner.execution.in_process import InProcessExecutor
 from tuner.records.epochs import read_epochs
 from tuner.records.journal import read_attempts
 from tuner.records.study_record import read_study
@@ -58,10 +57,9 @@ def test_its_best_trial_is_repeated_by_the_command_of_then() -> None:
 def test_it_is_resumed_with_its_own_options_and_trains_what_was_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.study.study.make_executor", lambda _: InProcessExecutor())
     monkeypatch.chdir(tmp_path)
     before = (copied(tmp_path) / "attempts.jsonl").read_text()
-    result = tuner.run(resume="study")
+    result = tuner.run(resume="study", in_process=True)
     assert {row["name"]: (row["status"], row["attempts"]) for row in result.rows} == {
         "plain": ("completed", 1),
         "smooth": ("completed", 1),

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +45,9 @@ class EpochLine:
 class EpochLog:
     """Appends to ``epochs.jsonl``. It raises no error."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         """Writes nothing yet. The lines of an existing file are kept."""
-        self._path = path
+        self._path, self._clock = path, clock
         self._file: io.FileIO | None = None
         self._is_cut = False  # whether the last line is incomplete
 
@@ -57,7 +57,7 @@ class EpochLog:
             "trial_id": report.trial_id,
             "attempt": attempt,
             "epoch": report.epoch,
-            "at": round(time.time(), 3),
+            "at": round(self._clock(), 3),
             "metrics": in_json(recorded(report.metrics)),
             "order": order,
         }

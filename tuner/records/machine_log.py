@@ -6,7 +6,7 @@ With several machines it is the one that runs the study. Without the file, only 
 import json
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from tuner.trial import GB, Device
 SECONDS = 1.0  # between two lines, at first
 MOST_OF_TIME = 1000  # later a thousandth of the time that has passed: a day has 5,500 lines
 MOST_BYTES = 2**28
-PATIENCE = 5.0  # seconds to wait at the end for a line that is being written
+PATIENCE = 5  # intervals to wait at the end for a line that is being written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,26 +45,30 @@ class MachineLine:
 
 
 @contextmanager
-def recording(path: Path, devices: Sequence[Device]) -> Iterator[None]:
-    """Appends to the file while the block runs. It raises no error of its own, and ends even if the driver hangs."""
-    ended = threading.Event()
+def recording(
+    path: Path, devices: Sequence[Device], look: Callable[[], MachineLine] | None = None, seconds: float = SECONDS
+) -> Iterator[None]:
+    """Appends to the file while the block runs. It raises no error of its own, and ends even if the driver hangs.
+
+    ``look`` gives the machine's load, by default a ``LoadMeter`` does.
+    """
+    ended, began = threading.Event(), time.monotonic()
     labels = {device.uuid: device.label for device in devices if device.uuid}
-    thread = threading.Thread(target=_record, args=(path, labels, ended), daemon=True, name="machine log")
+
+    def record() -> None:
+        with suppress(Exception):  # such as a /proc that cannot be read
+            load = look or LoadMeter(labels).look
+            while not ended.wait(max(seconds, (time.monotonic() - began) / MOST_OF_TIME)):
+                with suppress(OSError), open(path, "ab", opener=not_following) as file:
+                    file.write(f"{json.dumps(to_line(load()))}\n".encode())
+
+    thread = threading.Thread(target=record, daemon=True, name="machine log")
     thread.start()
     try:
         yield
     finally:
         ended.set()
-        thread.join(PATIENCE)
-
-
-def _record(path: Path, labels: Mapping[str, str], ended: threading.Event) -> None:
-    began = time.monotonic()
-    with suppress(Exception):  # such as a /proc that cannot be read
-        meter = LoadMeter(labels)
-        while not ended.wait(max(SECONDS, (time.monotonic() - began) / MOST_OF_TIME)):
-            with suppress(OSError), open(path, "ab", opener=not_following) as file:
-                file.write(f"{json.dumps(to_line(meter.look()))}\n".encode())
+        thread.join(PATIENCE * seconds)
 
 
 class LoadMeter:

@@ -44,6 +44,7 @@ class StudyFolder:
     keep: Literal["all", "best", "none"]  # which of the folders of ended trials stay
     defaults: Mapping[str, Mapping[str, ConfigValue]]  # of the hyperparameters of each workload
     code: int | None = None  # the version of the code that trials run
+    clock: Callable[[], float]
 
     def __init__(self, path: Path, objectives: Mapping[str, Objective], *, new: bool = False) -> None:
         """Makes the folder with its parents and locks it until it is closed or the process ends.
@@ -105,7 +106,7 @@ class StudyFolder:
         self._in_best: dict[str, str] = {}  # whose weights ``best.pt`` has, by workload
         self._weights: dict[str, set[str]] = {}  # trials whose weights are kept or staged
         self._folders: dict[str, set[str]] = {}  # trials with a folder that may be removed
-        self._csv_due = 0.0
+        self.clock, self._csv_due = time.monotonic, 0.0
         self._suggests = False  # whether this process wrote the last suggestion
 
     def _tidy(self) -> None:
@@ -155,7 +156,7 @@ class StudyFolder:
             self._keep_weights(row.workload, self._contenders(row.workload, there) if lost else wanted)
             self._drop_checkpoint(row)
             self._drop_folders(row, candidates, wanted)
-            if time.monotonic() >= self._csv_due:
+            if self.clock() >= self._csv_due:
                 self._write_csv()
         return row
 
@@ -333,7 +334,7 @@ class StudyFolder:
 
     def _write_csv(self) -> None:
         safe_files.replace_file(self.path / RESULTS, to_csv(self.rows()).encode(errors="replace"))
-        self._csv_due = time.monotonic() + max(CSV_SECONDS, len(self._rows) / CSV_ROWS)
+        self._csv_due = self.clock() + max(CSV_SECONDS, len(self._rows) / CSV_ROWS)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
