@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from tuner.errors import InputError, one_line, option
 from tuner.objective import Objective
 from tuner.records.attempts import CONFIG
 from tuner.records.epochs import histories
-from tuner.records.optuna_space import frozen_trials, without_log
+from tuner.records.optuna_space import frozen_trials, quiet
 from tuner.records.read_studies import RESULTS_FOLDER, newest_study
 from tuner.records.row_queries import varying
 from tuner.reporting.texts import count_text
@@ -114,8 +113,7 @@ def _storage(url: str) -> Iterator[RDBStorage]:
 
     storage = None
     try:
-        with without_log(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        with quiet():
             storage = optuna.storages.RDBStorage(url)
             yield storage
     except (SQLAlchemyError, optuna.exceptions.OptunaError, ImportError, ValueError, RuntimeError) as error:

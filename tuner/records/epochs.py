@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pydantic import model_validator
@@ -53,19 +53,17 @@ class EpochLog:
 
     def add(self, report: EpochReport, attempt: int, order: int | None = None) -> None:
         """Writes the report of a trial's attempt at once; if that fails, it is lost."""
-        line = {
-            "trial_id": report.trial_id,
-            "attempt": attempt,
-            "epoch": report.epoch,
-            "at": round(self._clock(), 3),
-            "metrics": in_json(recorded(report.metrics)),
-            "order": order,
-        }
-        if report.memory_bytes is not None:
-            line["memory_bytes"] = report.memory_bytes
-        if report.host_peak_bytes is not None:
-            line["host_peak_bytes"] = report.host_peak_bytes
-        text = json.dumps(line).encode() + b"\n"
+        line = EpochLine(
+            trial_id=report.trial_id,
+            attempt=attempt,
+            epoch=report.epoch,
+            at=round(self._clock(), 3),
+            metrics=recorded(report.metrics),
+            memory_bytes=report.memory_bytes,
+            host_peak_bytes=report.host_peak_bytes,
+            order=order,
+        )
+        text = json.dumps({**asdict(line), "metrics": in_json(line.metrics)}).encode() + b"\n"
         with suppress(OSError):
             if self._file is None or not os.fstat(self._file.fileno()).st_nlink:  # a trial may have removed it
                 self.close()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from tuner.objective import Objective
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, JOURNAL_ONLY, Attempt
@@ -24,29 +25,42 @@ LOG_SPAN = 100
 MOST_EXACT = 2**53  # Optuna stores whole numbers as floats, which have gaps above this
 
 
+class Parameter(NamedTuple):
+    """A hyperparameter in Optuna."""
+
+    distribution: BaseDistribution
+    by_key: Mapping[str, ConfigValue]  # Optuna's category or number for each value that was tried, by the value's key
+
+    @classmethod
+    def of(cls, values: Sequence[ConfigValue], scale: Scale | None) -> Parameter:
+        """The hyperparameter that has had these values. Without a known scale, wide ranges are logarithmic."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+        if not all(map(is_finite, values)):
+            by_key = categories(values)
+            choices = sorted(by_key.values(), key=lambda choice: (type(choice).__name__, choice))
+            return cls(CategoricalDistribution(choices), by_key)
+        low, high = min(values), max(values)
+        log = low > 0 and (high >= LOG_SPAN * low if scale is None else scale == "log")
+        by_key = {value_key(value): value if abs(value) <= MOST_EXACT else float(value) for value in values}
+        if all(isinstance(value, int) for value in by_key.values()):
+            return cls(IntDistribution(int(low), int(high), log=log), by_key)
+        return cls(FloatDistribution(float(low), float(high), log=log), by_key)
+
+
 @contextmanager
-def without_log() -> Iterator[None]:
-    """Optuna logs nothing but errors in the block."""
+def quiet() -> Iterator[None]:
+    """Optuna logs nothing but errors and warns of nothing in the block."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         optuna.logging.set_verbosity(verbosity)
-
-
-def distributions(rows: Sequence[Attempt], scales: Mapping[str, Scale]) -> dict[str, BaseDistribution]:
-    """The distribution of each hyperparameter, estimated from all values that were tried.
-
-    Ranges without a known scale are logarithmic where they are wide.
-    """
-    tried: dict[str, list[ConfigValue]] = {}
-    for row in rows:
-        for name, value in row.config.items():
-            tried.setdefault(name, []).append(value)
-    return {name: _distribution(values, scales.get(name)) for name, values in tried.items()}
 
 
 def frozen_trials(
@@ -59,17 +73,13 @@ def frozen_trials(
     """Rows as Optuna's trials, numbered from 0, with the ``varied`` hyperparameters as parameters.
 
     The values are those of the objective and its ``others``. Intermediate values are those of ``curves``, by trial
-    id and epoch.
+    id and epoch. A parameter's distribution spans all values that were tried.
     """
-    domains = {name: domain for name, domain in distributions(rows, study.scales).items() if name in varied}
-    begun, places = _moment(study.started), dict[str, Mapping[str, object]]()
-    for name, domain in domains.items():
-        tried = [row.config[name] for row in rows if name in row.config]
-        places[name] = (
-            categories(tried) if hasattr(domain, "choices") else {value_key(one): _exact(one) for one in tried}
-        )
+    tried = {name: [row.config[name] for row in rows if name in row.config] for name in varied}
+    parameters = {name: Parameter.of(values, study.scales.get(name)) for name, values in tried.items() if values}
+    begun = _moment(study.started)
     return [
-        _trial(number, row, objective, curves.get(row.trial_id, {}), domains, begun, places)
+        _trial(number, row, objective, curves.get(row.trial_id, {}), parameters, begun)
         for number, row in enumerate(rows)
     ]
 
@@ -79,17 +89,15 @@ def _trial(
     row: Attempt,
     objective: Objective,
     curve: Mapping[int, EpochLine],
-    domains: Mapping[str, BaseDistribution],
+    parameters: Mapping[str, Parameter],
     begun: datetime,
-    places: Mapping[str, Mapping[str, object]],
 ) -> FrozenTrial:
-    """A row as Optuna's trial. One that never started has the time at which the study began.
-
-    ``places`` has Optuna's category or number for each value, by hyperparameter and by the value's key.
-    """
+    """A row as Optuna's trial. One that never started has the time at which the study began."""
     from optuna.trial import FrozenTrial, TrialState
 
-    params = {name: places[name][value_key(value)] for name, value in row.config.items() if name in domains}
+    params = {
+        name: parameters[name].by_key[value_key(value)] for name, value in row.config.items() if name in parameters
+    }
     values = {epoch: line.metrics.get(objective.metric) for epoch, line in curve.items()}
     objective_values = [value for one in objective.all if (value := row.metrics.get(one.metric)) is not None]
     whole = len(objective_values) == len(objective.all)
@@ -107,7 +115,7 @@ def _trial(
         datetime_start=ended if row.started_at is None else datetime.fromtimestamp(row.started_at),
         datetime_complete=ended,
         params=params,
-        distributions={name: domains[name] for name in params},
+        distributions={name: parameters[name].distribution for name in params},
         user_attrs=attributes,
         system_attrs={},
         intermediate_values={epoch: float(entry) for epoch, entry in values.items() if is_finite(entry)},
@@ -120,25 +128,6 @@ def _moment(text: str) -> datetime:
         return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z").astimezone().replace(tzinfo=None)
     except ValueError:
         return datetime.now()
-
-
-def _distribution(values: Sequence[ConfigValue], scale: Scale | None) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    numbers = [value for value in values if is_finite(value)]
-    if len(numbers) < len(values):
-        choices = categories(values).values()
-        return CategoricalDistribution(sorted(choices, key=lambda choice: (type(choice).__name__, choice)))
-    low, high = min(numbers), max(numbers)
-    log = low > 0 and (high >= LOG_SPAN * low if scale is None else scale == "log")
-    if all(isinstance(_exact(value), int) for value in numbers):
-        return IntDistribution(int(low), int(high), log=log)
-    return FloatDistribution(float(low), float(high), log=log)
-
-
-def _exact(value: ConfigValue) -> ConfigValue:
-    """A number that Optuna can store."""
-    return float(value) if isinstance(value, int) and abs(value) > MOST_EXACT else value
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:

@@ -172,7 +172,7 @@ def _made(parameter: str, name: str, cls: type[Made], options: Sequence[str], de
 def _value(parameter: str, option_text: str, value: str, annotation: str) -> object:
     """An option's value, of the first type of its annotation that can have it."""
     kinds = [kind.strip() for kind in annotation.split("|")]
-    for kind, convert in CONVERTERS.items():
+    for kind, (_, convert) in TYPES.items():
         if kind in kinds:
             try:
                 return convert(value)
@@ -180,31 +180,22 @@ def _value(parameter: str, option_text: str, value: str, annotation: str) -> obj
                 raise
             except (KeyError, ValueError):
                 continue
-    rules = [RULES[kind] for kind in kinds if kind in RULES]
-    if rules in ([], [RULES["None"]]):
+    rules = [TYPES[kind][0] for kind in kinds if kind in TYPES]
+    if rules in ([], ["none"]):
         rule = "only Python can give it"
         raise ParameterError(parameter, option_text, rule, "give the object of Optuna itself, which has it")
     raise ParameterError(parameter, option_text, f"must be {' or '.join(rules)}")
 
 
-# How a text becomes a value of each type that annotations name, the strictest first.
-CONVERTERS: Mapping[str, Callable[[str], object]] = {
-    "None": lambda text: {"none": None}[text.lower()],
-    "bool": lambda text: {"true": True, "false": False}[text.lower()],
-    "int": int,
-    "float": float,
-    "BaseSampler": lambda text: make_sampler(text),
-    "BasePruner": lambda text: make_pruner(text),
-    "str": str,
-}
-RULES = {
-    "None": "none",
-    "bool": "true or false",
-    "int": "a whole number",
-    "float": "a number",
-    "BaseSampler": f"one of {', '.join(SAMPLERS)}",
-    "BasePruner": f"one of {', '.join(PRUNERS)}",
-    "str": "a text",
+# By the types that annotations name, the strictest first: which texts are allowed, and how one becomes a value.
+TYPES: Mapping[str, tuple[str, Callable[[str], object]]] = {
+    "None": ("none", lambda text: {"none": None}[text.lower()]),
+    "bool": ("true or false", lambda text: {"true": True, "false": False}[text.lower()]),
+    "int": ("a whole number", int),
+    "float": ("a number", float),
+    "BaseSampler": (f"one of {', '.join(SAMPLERS)}", make_sampler),
+    "BasePruner": (f"one of {', '.join(PRUNERS)}", make_pruner),
+    "str": ("a text", str),
 }
 
 

@@ -6,9 +6,9 @@ from itertools import combinations
 
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
+from tuner.records.optuna_space import quiet
 from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures.chart import Chart, plain, thinned
-from tuner.reporting.figures.optuna_study import quiet
 from tuner.reporting.figures.style import colour, house_style
 from tuner.reporting.texts import count_text, number_text
 from tuner.trial import FRONT

@@ -7,8 +7,9 @@ from html import unescape
 from typing import TYPE_CHECKING
 
 from tuner.errors import one_line
+from tuner.records.optuna_space import quiet
 from tuner.reporting.figures.chart import Chart, padded_range, plain, usual_range
-from tuner.reporting.figures.optuna_study import Drawn, quiet
+from tuner.reporting.figures.optuna_study import Drawn
 from tuner.reporting.figures.style import SCALE, colour, house_style, series, shade
 from tuner.reporting.texts import count_text, number_text
 

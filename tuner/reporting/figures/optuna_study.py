@@ -6,16 +6,14 @@ Trials that failed or ran out of memory are not in it. With several seeds, each 
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tuner.objective import Objective
 from tuner.records.attempts import CONFIG, Attempt
 from tuner.records.epochs import EpochLine, histories
-from tuner.records.optuna_space import frozen_trials, is_finite, without_log
+from tuner.records.optuna_space import frozen_trials, is_finite, quiet
 from tuner.records.recorded_study import RecordedStudy
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
@@ -166,11 +164,3 @@ def _running(study: RecordedStudy, metric: str, curves: Mapping[str, Mapping[int
         )
         for trial_id, own in values.items()
     ]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Optuna logs nothing and warns of nothing in the block."""
-    with without_log(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
