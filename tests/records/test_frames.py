@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 
 from tests.support.attempts import attempt
-from tuner.records.attempts import Attempt
-from tuner.records.frames import attempts_of, frame_of
+from tuner.records.attempts import Attempt, attempts_of, frame_of
 
 ABSENT: Any = object()
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from tuner.errors import InputError, ParameterError, option, printable
 from tuner.objective import DIRECTIONS, DirectionWord, Objective
-from tuner.records.attempts import STUDY, Attempt
-from tuner.records.frames import attempts_of
+from tuner.records.attempts import STUDY, Attempt, attempts_of
 from tuner.records.read_studies import by_data, objective_in, read_together
 from tuner.records.recorded_study import RecordedStudy
 from tuner.records.seed_statistics import Average, Interval, averages

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import InputError, printable
 from tuner.objective import Objective
-from tuner.records.attempts import BLANK, STUDY, Attempt, Line
+from tuner.records.attempts import BLANK, STUDY, Attempt, Line, frame_of
 from tuner.records.attempts import columns as csv_columns
-from tuner.records.frames import frame_of
 from tuner.records.ranking import best_first, best_of
 from tuner.records.read_studies import by_data, name_in_study, objective_in, read_together
 from tuner.records.recorded_study import RecordedStudy

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from tuner.errors import InputError, printable
-from tuner.records.frames import frame_of
+from tuner.records.attempts import frame_of
 from tuner.records.recorded_study import RecordedStudy, open_study
 from tuner.records.row_queries import default_columns, head
 from tuner.reporting.figures.chart import check_plotly
