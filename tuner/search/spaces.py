@@ -27,6 +27,7 @@ from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, exa
 from tuner.trial import AUTO, Configuration, ConfigValue, Objects
 from tuner.values import Label, encode, has_objects, label, parse, plain, value_key
 
+NOTHING: Mapping[str, object] = {}
 CONDITION, STEP = "if", "step"
 MOST_STEPS = 10**15  # numbers of more digits are not apart
 # The words of other tools, in lower case, with our kind for each: a "range" is whole if its ends are, one with "<"
@@ -50,17 +51,27 @@ CALL = re.compile(r"((?:\w+\.)*(\w+))\s*\((.*)\)", re.DOTALL)
 BRACKETS = re.compile(r"(\w*)\[([-+.\deE]+(?::[-+.\deE]+)+)\]")
 
 
-def parse_space(given: object, schema: Schema, source: str) -> dict[str, Domain]:
+def parse_space(
+    given: object,
+    schema: Schema,
+    source: str,
+    defaults: Mapping[str, object] = NOTHING,
+    fixed: Mapping[str, object] = NOTHING,
+) -> dict[str, Domain]:
     """Turns a mapping such as the one at the top of this module into domains. ``source`` is its name in errors.
 
-    Keys stand behind those that their conditions name. Without a schema any key may have any value. Wrong keys,
-    words, ends, values and conditions raise one ``InputError`` with every fault.
+    Keys stand behind those that their conditions name. Without a schema any key may have any value; with one,
+    ``workload`` is no key of the space. ``defaults`` are of keys that are not in the space, and ``fixed`` replaces
+    values. Wrong keys, words, ends, values and conditions raise one ``InputError`` with every fault.
     """
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{source}: 'space' must be a mapping from hyperparameter to a value or a range")
-    entries = list(_entries(given))
-    problems = ambiguous([key for key, _ in entries])
-    forms, space = {key: _Form.of(value) for key, value in entries}, {}
+    parts = [list(_entries(part)) for part in (defaults, given, fixed)]
+    if schema is not None:
+        parts[:2] = [[pair for pair in part if pair[0] != "workload"] for part in parts[:2]]
+    entries = {key: value for part in parts for key, value in part}
+    problems = [fault for part in parts for fault in ambiguous([key for key, _ in part])] or ambiguous(list(entries))
+    forms, space = {key: _Form.of(value) for key, value in entries.items()}, {}
     for key, form in forms.items():
         wrong = _wrong(key, form, schema)
         problems += wrong
@@ -130,14 +141,6 @@ def listed_objects(listed: Iterable[Mapping[str, object] | Configuration], sourc
 def flat_keys(given: Mapping[str, object]) -> list[str]:
     """The keys of a space in the form of records, such as ``model.num_layers``."""
     return [key for key, _ in _entries(given)]
-
-
-def merged(source: str, *spaces: Mapping[str, object]) -> dict[str, object]:
-    """Spaces as one; of a key in several of them the last one counts. One that is twice in one is refused."""
-    for space in spaces:
-        if problems := ambiguous([key for key, _ in _entries(space)]):
-            raise InputError(f"{source}: " + "; ".join(dict.fromkeys(problems)))
-    return {key: value for space in spaces for key, value in _entries(space)}
 
 
 def kinds_of(given: object) -> set[str]:

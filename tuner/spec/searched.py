@@ -19,7 +19,7 @@ from tuner.search.configurations import GivenSpace, given_space, has_space, mode
 from tuner.search.drawing import MAX_REJECTED_DRAWS, Draws, check_number, grid, without_grid
 from tuner.search.optuna_names import FIFO, PBT, UP_FRONT, check_choice, make_pruner, make_sampler
 from tuner.search.searchers import RaySearcher, Searcher, is_of_tune
-from tuner.search.spaces import flat_keys, kinds_of, merged, parse_points, parse_space
+from tuner.search.spaces import flat_keys, kinds_of, parse_points, parse_space
 from tuner.spec.listed import choose, configurations_of, label_of, parse_override, to_configuration
 from tuner.spec.settings import Settings
 from tuner.spec.study_spec import Search, SearchedSpace, StudySpec
@@ -287,20 +287,15 @@ def _searched(settings: Settings, workload: Trainable, given: GivenSpace) -> Sea
     Where a workload's schema does not fill them in, configurations lack the keys whose conditions do not hold.
     """
     source, own = given.source, _fixed(settings)
-    if not isinstance(given.space, Mapping) or not given.space:
-        parse_space(given.space, workload.schema, source)
-    schema = workload.schema  # without one, all keys are the program's
-    defaults, space = (
-        {key: value for key, value in values.items() if schema is None or key != "workload"}
-        for values in (given.defaults, cast("Mapping[str, object]", given.space))
-    )
-    parsed = parse_space(merged(source, defaults, space, own), schema, source)
+    parsed = parse_space(given.space, workload.schema, source, given.defaults, own)
     if settings.points is not None and given.points is not None:
         raise InputError(f"{option('points')}: {source} has points, too: leave one of them out")
     listed = given.points if settings.points is None else settings.points
     points = [] if listed is None else parse_points(listed, parsed, source)
-    fixed = {} if schema is None else {**defaults, **own}
-    return SearchedSpace(workload, parsed, fixed, source, points, set(flat_keys(space)) - set(own))
+    fixed = {key: value for key, value in {**given.defaults, **own}.items() if key != "workload"}
+    named = set(flat_keys(cast("Mapping[str, object]", given.space))) - set(own)
+    # Without a schema all keys are the program's, and in its space.
+    return SearchedSpace(workload, parsed, {} if workload.schema is None else fixed, source, points, named)
 
 
 def _mode_file(workload: Trainable, mode: str) -> Path:
