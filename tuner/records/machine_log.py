@@ -59,8 +59,10 @@ def recording(
         with suppress(Exception):  # such as a /proc that cannot be read
             load = look or LoadMeter(labels).look
             while not ended.wait(max(seconds, (time.monotonic() - began) / MOST_OF_TIME)):
-                with suppress(OSError), open(path, "ab", opener=not_following) as file:
-                    file.write(f"{json.dumps(to_line(load()))}\n".encode())
+                with suppress(OSError):
+                    line = json.dumps(to_line(load()))
+                    with open(path, "ab", opener=not_following) as file:
+                        file.write(f"{line}\n".encode())
 
     thread = threading.Thread(target=record, daemon=True, name="machine log")
     thread.start()

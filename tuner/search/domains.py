@@ -74,10 +74,14 @@ class Domain:
         return all(keys.get(name, "") in map(value_key, allowed) for name, allowed in self.conditions.items())
 
     @cached_property
+    def _by_key(self) -> Mapping[str, ConfigValue]:
+        """Optuna's category for each value of a choice, by the value's key."""
+        return categories(self.values) if self.kind == "choice" else {}
+
+    @property
     def categories(self) -> tuple[ConfigValue, ...]:
         """Optuna's category for each value of a choice."""
-        by_key = categories(self.values)
-        return tuple(by_key[value_key(value)] for value in self.values)
+        return tuple(self._by_key[value_key(value)] for value in self.values)
 
     @property
     def _in_steps(self) -> bool:
@@ -89,11 +93,12 @@ class Domain:
         if self._in_steps:
             return self._place(value)
         value = self.objects.get(value_key(value), value)  # also of a label of an earlier version
-        return _same(value, self.values, self.categories) if self.kind == "choice" else value
+        return self._by_key.get(value_key(value), value)
 
     def of_category(self, category: ConfigValue) -> ConfigValue:
-        """The value with this form in Optuna."""
-        return _same(category, self.categories, self.values) if self.kind == "choice" else category
+        """The value of a choice with this category in Optuna."""
+        same = value_key(category)
+        return next((value for value in self.values if value_key(self.category(value)) == same), category)
 
     def suggested(self, trial: Trial, name: str, most: float = math.inf) -> ConfigValue:
         """A value that Optuna suggests. It knows no steps of logarithms, so these are rounded here.
@@ -140,12 +145,6 @@ class Domain:
         """The value after this many steps, as people write it: 0.3 and not 0.30000000000000004."""
         value = exact(self.ends[0]) + place * exact(self.step or 1)
         return int(value) if self.kind in WHOLE else float(value)
-
-
-def _same(value: ConfigValue, among: Sequence[ConfigValue], others: Sequence[ConfigValue]) -> ConfigValue:
-    """The counterpart of a value among others; the value itself if it has none."""
-    same = value_key(value)
-    return next((other for one, other in zip(among, others, strict=True) if value_key(one) == same), value)
 
 
 Space = Mapping[str, Domain]  # by key; a key stands behind those that its conditions name
