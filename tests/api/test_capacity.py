@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 import tuner
-from tests.cli.test_main import tune
+from tests.support.commands import said
 from tests.support.toy import Toy
 from tuner.api.capacity import Capacity, capacity, card_sizes, cheapest_change, to_record
 from tuner.cli.print_plan import capacity_text
@@ -164,10 +164,8 @@ def test_other_hardware_beside_it_is_refused(other: dict[str, Any]) -> None:
         tuner.plan(gpu="8", **other)
 
 
-def test_the_command_prints_a_line_for_each_card_and_json(tmp_path: Any) -> None:
-    run = tune("plan", "--gpu", "3,8.5", "--model-memory-gb", "1.5", "--json", cwd=tmp_path)
-    assert (run.returncode, run.stderr) == (0, "")
-    cards = json.loads(run.stdout)["cards"]
+def test_the_command_prints_a_line_for_each_card_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    cards = json.loads(said(capsys, "plan", "--gpu", "3,8.5", "--model-memory-gb", "1.5", "--json"))["cards"]
     assert [(card["card_gb"], card["workers"], card["fitting"]) for card in cards] == [(3, 0, 0), (8.5, 4, 2)]
 
 

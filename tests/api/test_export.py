@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from optuna.trial import TrialState
 
 from tests.study.test_study import Interrupted, study
+from tests.support.commands import refused
 from tests.support.generated_study import write_study
 from tuner import export
 from tuner.errors import InputError
@@ -173,13 +172,10 @@ def test_a_workload_whose_trials_have_not_ended_is_a_study_without_any(tmp_path:
     assert [sum(exported.trials.values()) for exported in export(tmp_path / "made", optuna=url)] == [2, 0]
 
 
-def test_what_is_no_study_is_refused_in_one_line(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tuner", "export", ".", "--optuna", "sqlite:///x.db"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=60,
-    )
-    assert (run.returncode, run.stderr) == (2, "error: export .: holds no study.json; give the folder of a study\n")
+def test_what_is_no_study_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = refused(capsys, "export", ".", "--optuna", "sqlite:///x.db")
+    assert line == "error: export .: holds no study.json; give the folder of a study"
     assert not (tmp_path / "x.db").exists()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tuner
+from tests.support.commands import said
 from tests.support.toy import Batched
 from tuner.api.optimize import to_record
 from tuner.cli.print_plan import optimization_text
@@ -272,29 +271,19 @@ def test_real_steps_on_the_cpu_take_about_what_is_predicted() -> None:
     assert chosen.measured_bytes == pytest.approx(chosen.need_bytes, rel=0.3)
 
 
-def test_the_command_prints_the_guides_row_or_json() -> None:
-    command = [sys.executable, "-m", "tuner", "optimize", "--footprint", ENCODER, "--gpu-memory", "40"]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    assert (run.returncode, run.stderr) == (0, "")
-    assert "- 01: batch 82, as 83 would take 34.315 GB, more than 34.000 GB" in run.stdout
-    run = subprocess.run([*command, "--json"], capture_output=True, text=True, cwd=Path(__file__).parents[2])
-    first = json.loads(run.stdout)["chosen"][0]
+def test_the_command_prints_the_guides_row_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["optimize", "--footprint", ENCODER, "--gpu-memory", "40"]
+    assert "- 01: batch 82, as 83 would take 34.315 GB, more than 34.000 GB" in said(capsys, *words)
+    first = json.loads(said(capsys, *words, "--json"))["chosen"][0]
     assert (first["batch_size"], first["accumulation"], first["predicted_gb"]) == (82, 3, 33.9338)
 
 
-def test_explanations_name_parameters_as_their_reader_writes_them() -> None:
+def test_explanations_name_parameters_as_their_reader_writes_them(capsys: pytest.CaptureFixture[str]) -> None:
     options = {"footprint": ENCODER, "gpu_memory": 80, "target_effective_batch": 100}
     assert "01: no accumulation, as a step of 128 is above the 100 wanted: max_batch_size=100 keeps to it" in (
         tuner.optimize(**options).explanations
     )
-    command = [sys.executable, "-m", "tuner", "optimize", "--footprint", ENCODER, "--gpu-memory", "80"]
-    run = subprocess.run(
-        [*command, "--target-effective-batch", "100", "--max-batch-size", "120", "--json"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    assert (
-        "01: batch 120, bounded by --max-batch-size; 68.000 GB could be taken"
-        in json.loads(run.stdout)["explanations"]
-    )
+    words = ["optimize", "--footprint", ENCODER, "--gpu-memory", "80"]
+    printed = said(capsys, *words, "--target-effective-batch", "100", "--max-batch-size", "120", "--json")
+    told = "01: batch 120, bounded by --max-batch-size; 68.000 GB could be taken"
+    assert told in json.loads(printed)["explanations"]

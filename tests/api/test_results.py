@@ -17,6 +17,7 @@ from rich.console import Console
 
 import tuner
 from tests.support.attempts import attempt
+from tests.support.commands import refused, said
 from tuner.api.results import Comparison, side_by_side
 from tuner.cli.print_results import print_results
 from tuner.errors import InputError
@@ -477,32 +478,29 @@ finally:
 """
 
 
-def tune_results(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """``tune results`` in a process that says at its end what of the heavy modules it has loaded."""
-    return subprocess.run(
-        [sys.executable, "-c", COMMAND, "results", *arguments], capture_output=True, text=True, cwd=cwd, timeout=60
-    )
-
-
-def test_the_command_prints_a_table_json_or_csv_and_loads_nothing_heavy(one: Path, tmp_path: Path) -> None:
-    shown = tune_results("one", "--sort", "-lr", "--where", "lr>=0.2", cwd=tmp_path)
+def test_the_command_prints_a_table_and_loads_nothing_heavy(one: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", COMMAND, "results", "one", "--sort", "-lr", "--where", "lr>=0.2"]
+    shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert (shown.returncode, shown.stderr) == (0, "set()\n")
     assert [line.split()[0] for line in shown.stdout.splitlines()[:3]] == ["name", "n3", "n2"]
-    records = json.loads(tune_results("one", "--json", "--columns", "study,name,lr", cwd=tmp_path).stdout)
-    assert records[0] == {"study": "one", "name": "n2", "config/lr": 0.2}
-    lines = tune_results("one", "--csv", "--columns", "name,error", cwd=tmp_path).stdout
+
+
+def test_the_command_prints_json_or_csv(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = json.loads(said(capsys, "results", str(one), "--json", "--columns", "study,name,lr"))
+    assert records[0] == {"study": str(one), "name": "n2", "config/lr": 0.2}
+    lines = said(capsys, "results", str(one), "--csv", "--columns", "name,error")
     assert lines == "name,error\nn2,\nn1,\nn3,E: no\n"
 
 
-def test_bad_input_is_one_line_and_exit_code_2(one: Path, tmp_path: Path) -> None:
-    for arguments, message in (
-        (
-            ["one", "--where", "lr"],
-            "error: --where lr: expected a name, one of = != < <= > >= ~ and a value, ",
-        ),
-        ([], "error: results/ holds no study: run one, or give the folder of a study"),
-    ):
-        run = tune_results(*arguments, cwd=tmp_path)
-        line, _ = run.stderr.splitlines()
-        assert (run.returncode, run.stdout) == (2, "")
-        assert line.startswith(message)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["one", "--where", "lr"], "--where lr: expected a name, one of = != < <= > >= ~ and a value, "),
+        ([], "results/ holds no study: run one, or give the folder of a study"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    one: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(one.parent)
+    assert refused(capsys, "results", *arguments).startswith(f"error: {message}")

@@ -344,10 +344,8 @@ def test_calibration_trains_measures_and_corrects(
     assert [path.name for path in tmp_path.iterdir()] == ["ml-small"]
 
 
-def test_calibration_without_data_ends_with_exit_code_2(tmp_path: Path) -> None:
-    run = tune("calibrate", "--data", "nowhere", cwd=tmp_path)
-    assert (run.returncode, run.stdout) == (2, "")
-    assert run.stderr.startswith("error: no folder 'nowhere'")
+def test_calibration_without_data_ends_with_exit_code_2(capfd: pytest.CaptureFixture[str]) -> None:
+    assert refused(capfd, "calibrate", "--data", "nowhere").startswith("error: no folder 'nowhere'")
 
 
 def test_help_has_the_common_options_and_the_commands_on_one_screen(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import refused, said
 from tuner.cli.print_plan import advice
 from tuner.decisions.plan import make_plan
 from tuner.reporting.plan_text import monitoring_text
@@ -20,15 +21,11 @@ from tuner.trial import GB, Device
 ROOT = Path(__file__).parents[2]
 
 
-def estimate(*arguments: str, script: str = "") -> subprocess.CompletedProcess[str]:
-    command = [script] if script else ["-m", "tuner", "estimate"]
-    return subprocess.run([sys.executable, *command, *arguments], capture_output=True, text=True, timeout=60)
-
-
 def test_a_toml_file_is_estimated_in_three_precisions_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_text("[model]\nmodel_embd = 384\nmodel_layer = 6\n[training]\nbatch_size = 24\nlr = 0.1\n")
-    run = estimate(str(path), script=str(ROOT / "scripts/estimate_memory.py"))
+    command = [sys.executable, str(ROOT / "scripts/estimate_memory.py"), str(path)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (run.returncode, run.stderr) == (0, "")
     assert [line.split()[0] for line in run.stdout.splitlines()[1:4]] == ["float32", "amp", "half"]
     assert "parameters 30.12 M" in run.stdout
@@ -37,17 +34,16 @@ def test_a_toml_file_is_estimated_in_three_precisions_with_advice(tmp_path: Path
     assert "nvidia-smi -l 1 --query-gpu=memory.used,memory.total,memory.free --format=csv" in run.stdout
 
 
-def test_options_alone_print_json_with_the_parts() -> None:
-    run = estimate("--model-embd", "64", "--model-layer", "2", "--batch-size", "2", "--json")
-    records = {record["name"]: record for record in json.loads(run.stdout)}
+def test_options_alone_print_json_with_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = said(capsys, "estimate", "--model-embd", "64", "--model-layer", "2", "--batch-size", "2", "--json")
+    records = {record["name"]: record for record in json.loads(printed)}
     assert list(records) == ["float32", "amp", "half"]
     assert records["half"]["logits_gb"] == pytest.approx(3 * 2 * 512 * 50_257 * 2 / 2**30, abs=1e-4)
 
 
-def test_a_missing_size_is_one_line_and_exit_code_2() -> None:
-    run = estimate("--model-embd", "64", "--batch-size", "2")
-    assert (run.returncode, run.stdout) == (2, "")
-    assert run.stderr == "error: model_layer is missing: give --model-layer, or a TOML file that has it\n"
+def test_a_missing_size_is_one_line_and_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    line = refused(capsys, "estimate", "--model-embd", "64", "--batch-size", "2")
+    assert line == "error: model_layer is missing: give --model-layer, or a TOML file that has it"
 
 
 def test_the_largest_batch_of_a_card_fits_and_one_more_does_not(gpu_16gb: Device) -> None:

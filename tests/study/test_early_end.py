@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 import tuner
 import tuner.optuna
+from tests.support.commands import said
 from tuner.decisions.events import Concluded, Reported
 
 OPTIONS: dict[str, Any] = {"metric": "loss", "direction": "minimize", "in_process": True, "report": False}
@@ -59,14 +58,14 @@ def test_a_study_ends_at_its_target_and_its_callbacks_hear_of_it(tmp_path: Path)
     assert [type(event) for event in heard if isinstance(event, (Reported, Concluded))][-1] is Concluded
 
 
-def test_a_command_that_fails_fast_exits_with_1(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text("import tuner\ndef train(config):\n    tuner.report(acc=1)\n")
+def test_a_command_that_fails_fast_exits_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "space.yaml").write_text("lr: {uniform: [0, 1]}\n")
-    words = "own:train --space space.yaml --num-samples 9 --metric loss --direction min --in-process --no-report"
-    command = [sys.executable, "-m", "tuner", *words.split()]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 1
-    assert "the study ends: no trial can succeed: tuner.report was given acc, but not 'loss'" in ended.stdout
+    monkeypatch.chdir(tmp_path)
+    words = f"{__name__}:train --space space.yaml --num-samples 9 --metric acc --direction min --in-process"
+    printed = said(capsys, *words.split(), "--no-report", code=1)
+    assert "the study ends: no trial can succeed: tuner.report was given loss, but not 'acc'" in printed
 
 
 def test_errors_of_several_options_come_together() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import tuner
+from tests.support.commands import said
 from tests.support.toy import Batched, Toy
 from tuner.errors import InputError
 from tuner.hyperparameters import Hyperparameter
@@ -216,12 +215,14 @@ def test_a_batch_that_the_ranks_cannot_share_is_refused(tmp_path: Path, options:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_plan_counts_trials_and_gives_the_memory_of_a_rank() -> None:
+def test_a_plan_counts_trials_and_gives_the_memory_of_a_rank(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # whichever Ray other tests share
     words = "--workload graphsage --data synthetic --device cpu --gpus-per-trial 2 --set batch_size=8000"
-    command = [sys.executable, "-m", "tuner", "plan", *words.split()]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"footprint +[0-9.]+ GB a rank", said)
-    assert re.search(r"cpu: 2 trials, up to 1 at once, .* 2 x 0\.", said)
+    printed = said(capsys, "plan", *words.split())
+    assert re.search(r"footprint +[0-9.]+ GB a rank", printed)
+    assert re.search(r"cpu: 2 trials, up to 1 at once, .* 2 x 0\.", printed)
 
 
 def test_a_rank_of_a_workload_is_estimated_with_its_part_of_the_batch() -> None:
