@@ -487,7 +487,7 @@ def test_the_command_prints_a_table_and_loads_nothing_heavy(one: Path, tmp_path:
 
 def test_the_command_prints_json_or_csv(one: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = json.loads(said(capsys, "results", str(one), "--json", "--columns", "study,name,lr"))
-    assert records[0] == {"study": str(one), "name": "n2", "config/lr": 0.2}
+    assert records[0] == {"study": "one", "name": "n2", "config/lr": 0.2}
     lines = said(capsys, "results", str(one), "--csv", "--columns", "name,error")
     assert lines == "name,error\nn2,\nn1,\nn3,E: no\n"
 

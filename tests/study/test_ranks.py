@@ -77,7 +77,7 @@ def falls(config: dict[str, Any]) -> None:
 
 
 @pytest.mark.ray
-def test_a_model_that_is_trained_by_two_ranks_has_the_metrics_of_one(tmp_path: Path) -> None:
+def test_a_model_that_is_trained_by_two_ranks_has_the_metrics_of_one(tmp_path: Path, shared_ray: None) -> None:
     space = {"lr": 0.1, "gpus_per_trial": {"grid_search": [1, 2]}}
     result = tuner.run(least_squares, space=space, output=tmp_path / "out", **OPTIONS)
     one, two = sorted(result.trials, key=lambda row: row.metrics["size"])
@@ -87,7 +87,7 @@ def test_a_model_that_is_trained_by_two_ranks_has_the_metrics_of_one(tmp_path: P
 
 
 @pytest.mark.ray
-def test_a_trial_is_retried_whichever_way_a_rank_falls(tmp_path: Path) -> None:
+def test_a_trial_is_retried_whichever_way_a_rank_falls(tmp_path: Path, shared_ray: None) -> None:
     space = {"how": {"grid_search": ["kill", "out of memory", "hang"]}, "folder": str(tmp_path)}
     result = tuner.run(falls, space=space, gpus_per_trial=2, trial_timeout="5s", output=tmp_path / "out", **OPTIONS)
     assert [(row.status, row.attempts) for row in result.trials] == [("completed", 2)] * 3
@@ -102,7 +102,7 @@ def test_a_trial_is_retried_whichever_way_a_rank_falls(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-def test_a_script_for_torchrun_runs_unchanged(tmp_path: Path) -> None:
+def test_a_script_for_torchrun_runs_unchanged(tmp_path: Path, shared_ray: None) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("LR", "float(__import__('sys').argv[1])"))
     result = tuner.run(
@@ -186,7 +186,9 @@ class Lines(Toy):
 
 
 @pytest.mark.ray
-def test_a_workload_of_two_ranks_has_the_metrics_of_one_even_if_a_rank_is_killed(tmp_path: Path) -> None:
+def test_a_workload_of_two_ranks_has_the_metrics_of_one_even_if_a_rank_is_killed(
+    tmp_path: Path, shared_ray: None
+) -> None:
     (tmp_path / "once").mkdir()
     space = {"gpus_per_trial": {"grid_search": [1, 2]}}
     given = {"space": space, "output": tmp_path / "out", "report": False, "device": "cpu", "checkpoint_seconds": 0}
