@@ -3,7 +3,6 @@
     sleep    12 trials of 3 s, two at a time: from the first trial's start to the last one's end (bar 1.12 times 18 s)
     trivial  200 trials that end at once, two at a time: from the first one's end (bar 0.02 s a trial)
     small    4 trials of 0.1 s that import no torch, in the study's process: from the command to its exit (bar 3 s)
-    optuna   16 trials of 0.1 s of an Optuna study, in the study's process, against study.optimize (bar 1.5 times)
     given    the driver's CPU time, bytes and memory for a trivial trial of a random search with memory given (bar
              3 ms and 2 KB)
     learned  the same with learned footprints (bar 5 ms)
@@ -37,7 +36,6 @@ import psutil
 import tuner
 from tuner.execution.executor import Executor, ExecutorEvent
 from tuner.machine.devices import DeviceChoice
-from tuner.optuna import optimize
 from tuner.records.journal import read_attempts
 from tuner.spec.settings import Settings
 from tuner.spec.specify import specify
@@ -108,23 +106,6 @@ def small() -> bool:
         subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
         took = time.perf_counter() - began
     return say("small", "s from the command to the exit, of which the trials wait 0.4", took, 3.0)
-
-
-def waiting_objective(trial: Any) -> float:
-    time.sleep(0.1)
-    return float(trial.suggest_float("x", -1, 1) ** 2 + trial.suggest_int("y", 0, 3))
-
-
-def suggestions() -> bool:
-    theirs, ours = (optuna.create_study(sampler=optuna.samplers.TPESampler(seed=0)) for _ in range(2))
-    began = time.perf_counter()
-    theirs.optimize(waiting_objective, n_trials=16)
-    between = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(Nowhere()):
-        optimize(ours, waiting_objective, 16, in_process=True, memory_gb=1, output=f"{folder}/study")
-    took, alone = time.perf_counter() - between, between - began
-    assert theirs.best_params == ours.best_params
-    return say("optuna", f"{took:.1f} s against {alone:.1f} s", took / alone, 1.5)
 
 
 class Nowhere(io.StringIO):
@@ -228,7 +209,7 @@ def driver(part: str, trials: list[int]) -> bool:
 
 
 def main() -> int:
-    parts = {"sleep": sleep, "trivial": trivial, "small": small, "optuna": suggestions}
+    parts = {"sleep": sleep, "trivial": trivial, "small": small}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     # Python 3.11's argparse refuses an empty list where there are choices.
     parser.add_argument("parts", nargs="*", metavar="PART", help="which; all without any")

@@ -24,7 +24,8 @@ import click
 
 from scripts.benchmarks.memory_models import Step, read_steps, run
 from tuner.machine.caps import capped, is_out_of_memory
-from tuner.machine.holders import held_here
+from tuner.machine.devices import cuda_devices, driver_version
+from tuner.machine.holders import gpu_handle, held_here
 from tuner.machine.safe_files import replace_file
 from tuner.trial import Device
 
@@ -88,14 +89,12 @@ def measure(step: Step) -> Measured:
     import torch
 
     without_cudnn_if_emulated()
-    with _Nvml() as nvml:
-        before = nvml.used_bytes()
-        torch.cuda.init()
-        torch.cuda.reset_peak_memory_stats()
-        run(step, "cuda")
-        torch.cuda.synchronize()
-        context = (nvml.own_bytes() or nvml.used_bytes() - before) - torch.cuda.memory_reserved()
-        driver = nvml.driver()
+    before = used_bytes()
+    torch.cuda.init()
+    torch.cuda.reset_peak_memory_stats()
+    run(step, "cuda")
+    torch.cuda.synchronize()
+    here = held_here(gpu_handle(cuda_devices()[0])) or used_bytes() - before
     major, minor = torch.cuda.get_device_capability()
     return Measured(
         name=step.name,
@@ -103,11 +102,11 @@ def measure(step: Step) -> Measured:
         sizes=" ".join(f"{key}={value}" for key, value in step.sizes.items()),
         gpu=torch.cuda.get_device_name(),
         capability=f"{major}.{minor}",
-        driver=driver,
+        driver=driver_version(),
         torch=torch.__version__,
         peak_allocated=torch.cuda.max_memory_allocated(),
         peak_reserved=torch.cuda.max_memory_reserved(),
-        context=context,
+        context=here - torch.cuda.memory_reserved(),
         card=card_kind(),
     )
 
@@ -128,33 +127,11 @@ def runs_out(step: Step, cap_bytes: int) -> bool:
     return False
 
 
-class _Nvml:
-    """What NVML says of the first visible GPU, without making a CUDA context in this process."""
+def used_bytes() -> int:
+    """What NVML says that all processes hold of the first visible GPU, without a CUDA context in this one."""
+    import pynvml
 
-    def __enter__(self) -> _Nvml:
-        import pynvml
-
-        pynvml.nvmlInit()
-        self._nvml = pynvml
-        # Torch counts the devices that CUDA_VISIBLE_DEVICES leaves, NVML all of them.
-        first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
-        by_name = pynvml.nvmlDeviceGetHandleByUUID
-        self._device = pynvml.nvmlDeviceGetHandleByIndex(int(first)) if first.isdigit() else by_name(first)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._nvml.nvmlShutdown()
-
-    def used_bytes(self) -> int:
-        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._device).used)
-
-    def own_bytes(self) -> int | None:
-        """Of this process; None where the driver does not list it."""
-        return held_here(self._device)
-
-    def driver(self) -> str:
-        version = self._nvml.nvmlSystemGetDriverVersion()
-        return version.decode() if isinstance(version, bytes) else str(version)
+    return int(pynvml.nvmlDeviceGetMemoryInfo(gpu_handle(cuda_devices()[0])).used)
 
 
 def record(step: Step) -> dict[str, Any]:
@@ -202,8 +179,7 @@ def no_gpu() -> str | None:
     if not torch.cuda.is_available():
         return f"no GPU: torch {torch.__version__} finds no CUDA device; run this on a machine that has one"
     try:
-        with _Nvml() as nvml:
-            nvml.used_bytes()
+        used_bytes()
     except Exception as error:  # the package is missing, or its own error types
         return f"the GPU's used memory cannot be read by NVML ({error}): install nvidia-ml-py"
     return None

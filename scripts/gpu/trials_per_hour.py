@@ -43,7 +43,7 @@ from scripts.gpu.models import MODELS, has_constant_shapes, train, values
 from tuner.errors import one_line
 from tuner.execution.cluster import RayConnection, local_ray
 from tuner.machine.caps import worker_environment
-from tuner.machine.devices import available_cores, cuda_devices, detect_devices
+from tuner.machine.devices import available_cores, cuda_devices, detect_devices, driver_version
 from tuner.records.epochs import read_epochs
 from tuner.records.files import EPOCHS
 from tuner.trial import GB
@@ -101,12 +101,8 @@ def card_of(device: str) -> tuple[str, str, bool]:
     """The name of the device, its driver, and whether it is a real GPU."""
     if device == "cpu":
         return platform.processor() or platform.machine(), "", False
-    import pynvml
-
-    pynvml.nvmlInit()
-    driver = str(pynvml.nvmlSystemGetDriverVersion())
     emulated = EMULATED in os.environ
-    return f"{'emulated ' * emulated}{cuda_devices()[0].name}", driver, not emulated
+    return f"{'emulated ' * emulated}{cuda_devices()[0].name}", driver_version(), not emulated
 
 
 def alone(cell: Cell, epochs: int, device: str, seeds: Sequence[int], seconds: float) -> list[Trial]:
