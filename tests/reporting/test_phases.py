@@ -18,9 +18,12 @@ class Screen(io.StringIO):
 
 
 class Closed(Screen):
-    """A terminal whose window was closed."""
+    """A terminal whose window was closed, and how often somebody tried to write there."""
+
+    tries = 0
 
     def write(self, text: str) -> int:
+        self.tries += 1
         raise OSError(5, "Input/output error")
 
 
@@ -76,7 +79,9 @@ def test_nothing_is_drawn_where_a_study_shows_its_trials(monkeypatch: pytest.Mon
 
 
 def test_a_terminal_that_is_closed_does_not_end_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    as_streams(monkeypatch, Closed())
+    terminal = Closed()
+    as_streams(monkeypatch, terminal)
     phases.begin("importing")
     phases.show("writing the report")
     phases.hide()
+    assert terminal.tries > 0, "nothing was shown"

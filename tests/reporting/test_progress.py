@@ -14,20 +14,25 @@ from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placem
 
 
 class Closed(io.StringIO):
-    """A terminal whose window was closed."""
+    """A terminal whose window was closed, and how often somebody tried to write there."""
+
+    tries = 0
 
     def write(self, text: str) -> int:
+        self.tries += 1
         raise OSError(errno.EIO, "Input/output error")
 
 
 def test_a_terminal_that_is_closed_does_not_keep_an_ending_study_from_waiting_for_checkpoints() -> None:
-    console = Console(file=Closed(), force_terminal=True)
+    closed, later = Closed(), Closed()
+    console = Console(file=closed, force_terminal=True)
     progress = StudyProgress(console, trials=2, requests=[], objectives=OBJECTIVES, budget_bytes=GB)
     progress.stopping(2, 10.0)
     console = Console(file=io.StringIO(), force_terminal=True)
     with StudyProgress(console, trials=2, requests=[], objectives=OBJECTIVES, budget_bytes=GB) as progress:
-        console.file = Closed()
+        console.file = later
         progress.stopping(2, 10.0)
+    assert closed.tries > 0 and later.tries > 0, "nothing was shown"
 
 
 CPU = Device("", "cpu", 0, "a CPU", GB, GB, cores=1)
