@@ -81,8 +81,8 @@ class Device:
     @property
     def label(self) -> str:
         """Its name in results: ``cuda:0`` or ``cpu``; on another node ``10.0.0.2/cuda:0``."""
-        own = gpu_label(self.index, self.instance) if self.kind == "cuda" else "cpu"
-        return f"{self.host}/{own}" if self.host else own
+        name = gpu_label(self.index, self.instance) if self.kind == "cuda" else "cpu"
+        return f"{self.host}/{name}" if self.host else name
 
     @property
     def free_cores(self) -> int:

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 
 from tuner.datasets.can import CanData, load_can
 from tuner.errors import InputError
-from tuner.execution.worker import to_bytes
+from tuner.execution.weights import to_bytes
 from tuner.records.seed_statistics import interval_of
 from tuner.search.configurations import configurations
 from tuner.training.loop import Fit, fit

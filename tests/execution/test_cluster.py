@@ -21,9 +21,8 @@ from tuner.decisions.events import DeviceLost
 from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.state import State
 from tuner.errors import DataError, InputError
-from tuner.execution import cluster_discovery as joining
-from tuner.execution.cluster import RayConnection
-from tuner.execution.cluster_discovery import find_address, join_cluster
+from tuner.execution import cluster as joining
+from tuner.execution.cluster import RayConnection, find_address, join_cluster
 from tuner.execution.executor import DevicesFound
 from tuner.execution.mapped_arrays import put, unpack
 from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, oom_kills

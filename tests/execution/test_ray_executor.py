@@ -23,9 +23,8 @@ from tests.support.toy import Toy
 from tests.support.worker_process import place
 from tuner.decisions.plan import Plan, make_plan
 from tuner.execution.pool import WorkerPool, make_pools
-from tuner.execution.ray_api import classify_loss, ran_out_of_ram
 from tuner.execution.ray_executor import RayExecutor
-from tuner.execution.worker_failures import RunningTrial, at_cap
+from tuner.execution.worker_failures import RunningTrial, at_cap, classify_loss, ran_out_of_ram
 from tuner.machine.devices import ram_device
 from tuner.machine.interrupts import Interrupt, orderly
 from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests.support.hungry import Hungry
 from tests.support.toy import Toy
 from tests.support.worker_process import place, run_capped, worker
-from tuner.execution.worker import TrialOptions, _TrialExecution, run_trial
+from tuner.execution.worker import TrialOptions, run_trial
 from tuner.machine.devices import ram_device
 from tuner.machine.peak import PeakMeter
 from tuner.search.configurations import complete
@@ -187,10 +187,19 @@ def test_a_data_loaders_process_that_the_kernel_killed_for_memory_is_out_of_memo
 def test_a_data_loaders_process_that_was_killed_beside_a_gpu_was_short_of_ram(
     gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.execution.worker.oom_kills", lambda: 4)
-    attempt = _TrialExecution(replace(place(Toy(), {}), device=gpu_16gb), kills=3)
-    attempt._fail(RuntimeError(GONE), 0, None)
-    assert (attempt.status, attempt.short_of, attempt.lost) == ("out_of_memory", "RAM", "worker")
+    counts = iter([3, 4])
+    monkeypatch.setattr("tuner.execution.worker.oom_kills", lambda: next(counts))
+
+    def failing(*_: Any) -> Tensor:
+        raise RuntimeError(GONE)
+
+    monkeypatch.setattr(Toy, "loss", failing)
+    monkeypatch.setattr("tuner.execution.worker.torch_device", lambda _: "cpu")
+    placement = replace(place(Toy(), complete({}, Toy.hyperparameters)), device=gpu_16gb)
+    meter, options = PeakMeter(ram_device(), lambda: None), TrialOptions(caps=False)
+    *_, outcome = run_trial(TrainingTask(Toy(), None), placement, meter, options)
+    assert isinstance(outcome, Outcome)
+    assert (outcome.status, outcome.short_of, outcome.lost) == ("out_of_memory", "RAM", "worker")
 
 
 def test_divergence_has_a_phase_and_leaves_the_worker_as_it_was() -> None:

@@ -107,16 +107,20 @@ def within_cores(trials: Sequence[int], devices: Sequence[Device], per_core: int
 
 def within_ram(trials: Sequence[int], devices: Sequence[Device], most: Mapping[str, int]) -> list[int]:
     """The trials of each device, limited by how many fit in their hosts' RAM; ``most`` is by node id."""
-    left = list(trials)
+    numbers = list(trials)
     of_host: dict[str, list[int]] = {}
     for index, device in enumerate(devices):
         of_host.setdefault(device.node_id, []).append(index)
     for node, number in most.items():
-        own = of_host[node]
-        shared = spread(min(number, sum(left[i] for i in own)), [left[i] for i in own], [left[i] for i in own])
-        for index, share in zip(own, shared, strict=True):
-            left[index] = share
-    return left
+        indexes = of_host[node]
+        shared = spread(
+            min(number, sum(numbers[i] for i in indexes)),
+            [numbers[i] for i in indexes],
+            [numbers[i] for i in indexes],
+        )
+        for index, share in zip(indexes, shared, strict=True):
+            numbers[index] = share
+    return numbers
 
 
 def spread(

@@ -138,8 +138,8 @@ class Ended:
 
     def __str__(self) -> str:
         peak = "" if self.result.peak_bytes is None else f", peak {self.result.peak_bytes / GB:.2f} GB"
-        said = f": {self.outcome.error}" if self.outcome and self.outcome.error else ""
-        return f"{self.trial.trial_id} ended attempt {self.trial.attempt}: {self.result.status}{peak}{said}"
+        error = f": {self.outcome.error}" if self.outcome and self.outcome.error else ""
+        return f"{self.trial.trial_id} ended attempt {self.trial.attempt}: {self.result.status}{peak}{error}"
 
 
 @dataclass(frozen=True, slots=True)

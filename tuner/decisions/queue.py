@@ -168,9 +168,9 @@ class Queue:
             if best and (seed, negated_seconds * per_second - group.most_share) > best[:2]:
                 continue  # none of them could go first
             for order in group.orders if seconds == math.inf else group.orders[:1]:
-                if found := order.first(room_bytes, ram_bytes, seconds):
-                    seed, _, _, turn, need, _, takes, share, _ = found
-                    rank = seed, -takes * per_second - share, -need, turn, found
+                if entry := order.first(room_bytes, ram_bytes, seconds):
+                    seed, _, _, turn, need, _, takes, share, _ = entry
+                    rank = seed, -takes * per_second - share, -need, turn, entry
                     if best is None or rank < best:
                         best = rank
         return (best[-1][4], best[-1][-1]) if best else None

@@ -177,8 +177,8 @@ def _with_more_memory(
         config = parts
     growth = max(policy.growth, LEARNED_GROWTH if request.estimate.is_learned else 0)
     more = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * growth)
-    left = policy.max_attempts - history.out_of_memory - (policy.on_oom == "accumulate")
-    need = min(more, whole_bytes) if left > 1 else whole_bytes
+    attempts_left = policy.max_attempts - history.out_of_memory - (policy.on_oom == "accumulate")
+    need = min(more, whole_bytes) if attempts_left > 1 else whole_bytes
     grown = replace(request, need_bytes=need, trial=replace(request.trial, config=config))
     return Retry(_next_request(grown, history), backoff(history.out_of_memory, policy, random))
 

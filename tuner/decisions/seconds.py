@@ -124,12 +124,14 @@ class TimeLeft:
         ends = [self._of_running(run, paces, now) for run in running]
         stride = max(1, math.ceil(len(waiting) / MANY))
         lengths = [self._of_trial(request.trial, request.estimate, paces) for request in waiting[::stride]] * stride
-        known = [seconds for seconds in (*ends, *lengths) if seconds is not None]
-        if len(known) < len(ends) + len(lengths) or not (known or self._whole):
+        lasting = [seconds for seconds in (*ends, *lengths) if seconds is not None]
+        if len(lasting) < len(ends) + len(lengths) or not (lasting or self._whole):
             return None
-        whole = [*known[len(ends) :], *(seconds for ended in self._whole.values() for seconds in ended)]
+        whole = [*lasting[len(ends) :], *(seconds for ended in self._whole.values() for seconds in ended)]
         unseen = max(0, self._trials - self._ended - len(running) - len(waiting))
-        return _until_the_last(known[: len(ends)], known[len(ends) :] + [fmean(whole or known)] * unseen, self._most)
+        return _until_the_last(
+            lasting[: len(ends)], lasting[len(ends) :] + [fmean(whole or lasting)] * unseen, self._most
+        )
 
     def _paces(self, running: Sequence[_Run]) -> dict[str, Pace]:
         """By workload: its ended trials, and its running ones so far."""

@@ -77,9 +77,9 @@ class State:
     @property
     def left(self) -> list[Request]:
         """The trials that wait, are delayed or have paused, in the order of their ids."""
-        left = [*self.waiting.values(), *(retry.request for retry in self.delayed.values())]
-        left += [self.requests[ended.trial.trial_id] for ended in self.paused]
-        return sorted(left, key=lambda request: request.trial.trial_id)
+        requests = [*self.waiting.values(), *(retry.request for retry in self.delayed.values())]
+        requests += [self.requests[ended.trial.trial_id] for ended in self.paused]
+        return sorted(requests, key=lambda request: request.trial.trial_id)
 
     @property
     def first_delayed(self) -> Delayed | None:

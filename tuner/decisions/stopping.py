@@ -68,17 +68,17 @@ class StudyStopping:
     def _improving(self, ended: Ended) -> None:
         objective, target = self._objectives[ended.trial.workload], self._limits.target
         values = [ended.metrics.get(one.metric) for one in objective.all]
-        known = [value for value in values if value is not None and math.isfinite(value)]
+        finite = [value for value in values if value is not None and math.isfinite(value)]
         front = self._fronts.setdefault(ended.trial.workload, [])
         self._since += any(self._fronts.values())
-        if ended.result.status != "completed" or len(known) < len(values):
+        if ended.result.status != "completed" or len(finite) < len(values):
             return
-        losses = tuple(one.loss(value) for one, value in zip(objective.all, known, strict=True))
+        losses = tuple(one.loss(value) for one, value in zip(objective.all, finite, strict=True))
         if not any(_covers(best, losses) for best in front):
             front[:] = [best for best in front if not _covers(losses, best)] + [losses]
             self._since = 0
-        if target is not None and not objective.better(target, known[0]):
-            self._why = f"{objective.metric} is {known[0]:.6g}, and the target was {target:g}"
+        if target is not None and not objective.better(target, finite[0]):
+            self._why = f"{objective.metric} is {finite[0]:.6g}, and the target was {target:g}"
 
 
 def _covers(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

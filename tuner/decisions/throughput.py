@@ -116,7 +116,7 @@ class WorkerCount:
             return ""
         gain = self._gain(both, here, before)
         more = f"{abs(gain):.0%} {'less' if gain < 0 else 'more'}"
-        said = f"{here.workers} trials at once do {more} than {before.workers}"
+        comparison = f"{here.workers} trials at once do {more} than {before.workers}"
         if here.workers > before.workers and gain >= GAIN:
             self._try(self._more())
         elif here.workers < before.workers and gain > -GAIN:
@@ -126,7 +126,7 @@ class WorkerCount:
             self._try(self._fewer())  # where one more is a loss, one less may be a gain
         else:
             self._settle(before.workers)
-        return said
+        return comparison
 
     def _try(self, workers: int) -> None:
         if workers == self.workers:
@@ -197,6 +197,6 @@ class ConcurrencyTuner:
         if report.again:
             return
         before = count.workers
-        said = count.reports(report.trial_id, report.seconds, report.core_share, event.at)
-        if said or count.workers != before:
-            self._pending[device] = Allowed(device, count.workers, said)
+        comparison = count.reports(report.trial_id, report.seconds, report.core_share, event.at)
+        if comparison or count.workers != before:
+            self._pending[device] = Allowed(device, count.workers, comparison)

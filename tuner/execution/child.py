@@ -25,7 +25,8 @@ from typing import Any, BinaryIO, cast
 
 from tuner.execution.mapped_arrays import pack, unpack
 from tuner.execution.nodes import oom_kills
-from tuner.execution.worker import WORKER, TrialOptions, WeightsLost, WorkerEvent, run_trial, torch_device
+from tuner.execution.weights import WeightsLost
+from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent, run_trial, torch_device
 from tuner.execution.worker_failures import at_cap, lost_outcome
 from tuner.machine.caps import thread_variables, worker_environment
 from tuner.machine.devices import pin
@@ -34,7 +35,7 @@ from tuner.machine.logs import open_log, output_in
 from tuner.machine.peak import PeakMeter
 from tuner.machine.processes import end_tree, exit_text, own_process, time_made
 from tuner.training.program import deliver, warm_up_program
-from tuner.trial import Began, Device, EpochReport, Outcome, Placement
+from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Status
 from tuner.workloads.pickling import received
 from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
@@ -200,12 +201,10 @@ class Child:
         assert run is not None
         placement, report = run.placement, run.report
         killed = number == signal.SIGKILL and oom_kills() > run.kills
-        return lost_outcome(
-            placement,
-            report,
-            run.started,
-            "out_of_memory" if killed or at_cap(placement, report) else "failed",
-            "the kernel killed it, as the machine ran out of memory" if killed else error,
+        status: Status = "out_of_memory" if killed or at_cap(placement, report) else "failed"
+        text = "the kernel killed it, as the machine ran out of memory" if killed else error
+        return replace(
+            lost_outcome(placement, report, run.started, status, text),
             lost="worker" if number else "",
             peak_bytes=report.memory_bytes if report else None,
             host_peak_bytes=report.host_peak_bytes if report else None,
@@ -276,8 +275,8 @@ def run_in(child: Child, placement: Placement, log: Path | None) -> Iterator[Wor
             return
 
 
-def _more(size: int | None, own: int) -> int | None:
-    return None if size is None else size + own
+def _more(size: int | None, own_bytes: int) -> int | None:
+    return None if size is None else size + own_bytes
 
 
 class Worker:

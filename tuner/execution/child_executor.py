@@ -4,13 +4,14 @@ import time
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from tuner.decisions.plan import Plan
 from tuner.execution.child import Child
-from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent
+from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent, ExecutorOptions
 from tuner.execution.mapped_arrays import pack
-from tuner.execution.worker import WORKER, weights_of
+from tuner.execution.weights import weights_of
+from tuner.execution.worker import WORKER
 from tuner.machine.logs import shorten
 from tuner.trial import Began, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
@@ -19,7 +20,7 @@ from tuner.workloads.task import Tasks
 class ChildExecutor(Executor):
     """Runs placed trials in one warm process at a time. A trial that hangs or crashes harms no other."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[ExecutorOptions]) -> None:
         """See ``Executor``."""
         super().__init__(**options)
         self._queue: deque[Placement] = deque()

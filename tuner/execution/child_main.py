@@ -258,9 +258,9 @@ def _in_thread(name: str, work: Callable[..., None], *arguments: object) -> None
 
 def _give_up(connection: Pipe, error: Exception) -> NoReturn:
     """Ends the process, which cannot run any trial."""
-    said = f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")
+    text = f"{type(error).__name__}: {one_line(error)}".removesuffix(": ")
     with suppress(OSError):
-        connection.send_bytes(dumps(ProcessEnd(1, spent=True, error=said)))
+        connection.send_bytes(dumps(ProcessEnd(1, spent=True, error=text)))
     _fail()
 
 

@@ -1,26 +1,32 @@
-"""A study's connection to Ray, and a local Ray that starts in the background while the study is planned."""
+"""A study's connection to Ray: to a cluster, or to a local Ray that starts in the background while it is planned."""
 
 import atexit
 import ctypes
 import logging
 import os
+import re
 import secrets
 import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import ExecutionError, InputError, TunerError, one_line
+from tuner.errors import ExecutionError, InputError, ParameterError, TunerError, one_line
 from tuner.machine.caps import environment
 from tuner.machine.interrupts import SIGNALS, take_back
 from tuner.machine.logs import LOG_BYTES
 from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
-from tuner.machine.processes import end_tree, time_made
+from tuner.machine.processes import end_tree, port_answers, time_made
 from tuner.trial import MB, Device
+
+PORT_SECONDS = 3
+ANSWER_SECONDS = 10
+CLUSTER_SECONDS = 60  # to join it
+CURRENT_CLUSTER = "ray_current_cluster"  # Ray's file with the address
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
 ROTATION = {"RAY_ROTATION_MAX_BYTES": str(LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}  # of each process's output
@@ -30,6 +36,8 @@ OWN_STOP_SECONDS = 1.0  # for our own Ray to end by itself; a study that is brok
 INTERRUPTED = 130  # the exit code
 AUTH_MODE, AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 SERVICES = ("start_api_server", "start_log_monitor", "start_monitor")
+ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours in Ray's messages
+NO_REASON = "no reason was given"
 TEMPORARY = "ray"  # Ray opens its folder to everybody, so it lies in a private one
 # The longest path that Ray makes in there, as process ids have at most seven digits.
 LONGEST_SOCKET = f"/{TEMPORARY}/session_2026-01-31_23-59-59_999999_4194304/sockets/plasma_store"
@@ -283,3 +291,105 @@ def _keeping_signals(started: StartedRay) -> Callable[..., object]:
         return worker
 
     return made
+
+
+def join_cluster(address: str) -> RayConnection:
+    """Connects this process to the cluster at "HOST:PORT" or "auto", and waits for that.
+
+    Raises:
+        InputError: no Ray answers there, it rejects this process, or the process is connected to another one.
+        ExecutionError: joining takes too long.
+    """
+    connection = RayConnection(_joined(find_address(address)))
+    try:
+        connection.wait(PORT_SECONDS + ANSWER_SECONDS + CLUSTER_SECONDS)
+    except KeyboardInterrupt:  # the caller cannot stop it
+        connection.stop()
+        raise
+    return connection
+
+
+def ray_folder() -> Path:
+    """The folder of Ray's sessions on this machine."""
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
+
+
+def find_address(address: str) -> str:
+    """The "HOST:PORT" of an address; "auto" is looked up where Ray's tools look."""
+    if address == "auto":
+        address, file = os.environ.get("RAY_ADDRESS", ""), ray_folder() / CURRENT_CLUSTER
+        with suppress(OSError):
+            address = address or file.read_text().strip()
+        if not address:
+            missing = f"RAY_ADDRESS is not set, and there is no {file}"
+            raise ParameterError("address", "auto", missing, "is Ray started here?")
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise ParameterError("address", address, "not of the form HOST:PORT, such as 10.0.0.1:6379")
+    return address
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[bool]:
+    quiet()
+    import ray
+
+    if ray.is_initialized():
+        connected = ray.get_runtime_context().gcs_address
+        if address.rpartition(":")[2] != connected.rpartition(":")[2]:
+            raise ParameterError("address", address, f"this process is connected to the Ray at {connected} already")
+        yield False
+        return
+    with authentication(_check(address)):
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+            raise ParameterError("address", address, "cannot join", one_line(error)) from error
+        yield True
+        ray.shutdown()
+
+
+def _check(address: str) -> str:
+    """The authentication mode of the Ray at an address: "token" or "disabled"."""
+    if not port_answers(address, PORT_SECONDS):
+        raise ParameterError("address", address, "nothing listens there", "is it the address of a running Ray head?")
+    refusal = _refusal(address, "disabled")
+    if not refusal:
+        return "disabled"
+    if "AuthenticationError" not in refusal:
+        raise ParameterError("address", address, "Ray refuses", refusal)
+    if _refusal(address, "token"):
+        raise ParameterError(
+            "address",
+            address,
+            "Ray asks for a token, and there is none here or a wrong one",
+            "copy the head's ~/.ray/auth_token to this user's",
+        )
+    return "token"
+
+
+def _refusal(address: str, mode: str) -> str:
+    """Why the Ray at an address rejects this process; empty if it does not.
+
+    A separate process asks, as it can be killed; ``ray.init`` would hang for minutes.
+    """
+    command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
+    variables = {**os.environ, AUTH_MODE: mode}
+    try:
+        answer = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        wrong = f"what listens there does not answer like a Ray head within {ANSWER_SECONDS} s"
+        raise ParameterError("address", address, wrong) from error
+    return last_line(answer.stderr) if answer.returncode else ""
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a text that are not empty, without colours."""
+    return [line.strip() for line in ANSI.sub("", text).splitlines() if line.strip()] or [NO_REASON]
+
+
+def last_line(text: str) -> str:
+    """The last line of a text: in a traceback, the one that names the error."""
+    return lines_of(text)[-1]

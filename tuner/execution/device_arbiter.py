@@ -152,8 +152,8 @@ class DeviceArbiter:
         if self._ram is not None and need <= self._room(device):  # it is the RAM that it waits for
             need, device = request.host_bytes, self._ram
         alone = self._left(device, all_of_studies=True)  # for this study, if the others had ended
-        own = self._holder.lease.reserved_bytes(device_key(device))
-        by_studies = self._without_cores or (bool(self._others) and need <= alone - own)
+        promised = self._holder.lease.reserved_bytes(device_key(device))
+        by_studies = self._without_cores or (bool(self._others) and need <= alone - promised)
         if by_studies and not self._holder.lease.shares:
             since = self._holder.lease.waits_since or now
             key = device_key(device)
@@ -196,8 +196,8 @@ class DeviceArbiter:
     def _room(self, device: Device) -> int:
         """What this study may still promise; nothing while a study without a running trial has waited longer."""
         key, now = device_key(device), self._clock()
-        own = self._holder.lease.waits_since or math.inf
-        if any(lease.waits(key, now) and lease.waits_since < own for lease in self._others):
+        since = self._holder.lease.waits_since or math.inf
+        if any(lease.waits(key, now) and lease.waits_since < since for lease in self._others):
             return 0
         reserved = sum(lease.reserved_bytes(key) for lease in (self._holder.lease, *self._others))
         return max(0, self._left(device) - reserved)
@@ -226,9 +226,9 @@ class DeviceArbiter:
         theirs = [share for lease in self._others for share in lease.shares if share.device == key]
         if not theirs:
             return None
-        own = self._holder.lease.shares
-        free = rams[0].cores - sum(share.threads for share in (*own, *theirs))
-        return max(0 if own else 1, free // self._threads)
+        ours = self._holder.lease.shares
+        free = rams[0].cores - sum(share.threads for share in (*ours, *theirs))
+        return max(0 if ours else 1, free // self._threads)
 
     def _memory(self, device: Device) -> Memory:
         """The device's memory, from a recent reading."""
@@ -267,11 +267,11 @@ class DeviceArbiter:
 
     def _strangers_text(self, device: Device) -> str:
         memory, ours = self._memory(device), set[int]().union(*self._trees())
-        found = [holder for holder in holders(device, ours, NAMED) if (holder.held_bytes or 0) >= NAMED_BYTES]
+        largest = [holder for holder in holders(device, ours, NAMED) if (holder.held_bytes or 0) >= NAMED_BYTES]
         free = f"{memory.free_bytes / GB:.2f} of {memory.total_bytes / GB:.2f} GB are free"
-        if not found or memory.held_bytes is None:
+        if not largest or memory.held_bytes is None:
             return f"{free}; who holds the rest cannot be seen from here"
-        return f"{free}; held are {', '.join(map(str, found))}"
+        return f"{free}; held are {', '.join(map(str, largest))}"
 
 
 def _ram_beside(devices: Sequence[Device]) -> Device | None:

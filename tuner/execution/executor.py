@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypedDict, Unpack
 
 from tuner.decisions.events import DeviceLost
 from tuner.decisions.plan import Plan
@@ -46,6 +46,15 @@ def in_fresh_processes(choice: FreshProcesses, plan: Plan, tasks: Tasks) -> bool
     return choice == "on" or (choice == "auto" and forked)
 
 
+class ExecutorOptions(TypedDict, total=False):
+    """The options of every executor."""
+
+    caps: bool  # see ``TrialOptions``
+    checkpoint_seconds: float  # see ``TrialOptions``
+    expandable_segments: bool  # set the CUDA allocator's option of that name in processes for trials
+    fresh_processes: FreshProcesses  # see ``in_fresh_processes``
+
+
 class Executor(ABC):
     """Runs placed trials: in Ray's workers, or in this process."""
 
@@ -53,25 +62,11 @@ class Executor(ABC):
     _options = TrialOptions()
     _stop_requests = StopRequests(None)
 
-    def __init__(
-        self,
-        *,
-        caps: bool = True,
-        checkpoint_seconds: float = 60.0,
-        expandable_segments: bool = False,
-        fresh_processes: FreshProcesses = "auto",
-    ) -> None:
-        """Starts nothing yet.
-
-        Args:
-            caps: see ``TrialOptions``.
-            checkpoint_seconds: see ``TrialOptions``.
-            expandable_segments: set the CUDA allocator's option of that name in processes for trials.
-            fresh_processes: see ``in_fresh_processes``.
-        """
-        self._fresh = fresh_processes
-        self._options = TrialOptions(caps=caps, checkpoint_seconds=checkpoint_seconds)
-        self._allocator = allocator_environment(expandable_segments)
+    def __init__(self, **options: Unpack[ExecutorOptions]) -> None:
+        """Starts nothing yet."""
+        self._fresh: FreshProcesses = options.get("fresh_processes", "auto")
+        self._allocator = allocator_environment(options.get("expandable_segments", False))
+        self._options = TrialOptions(options.get("caps", True), None, options.get("checkpoint_seconds", 60.0))
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """The devices on which it can run trials; joins the cluster if there is one.

@@ -5,12 +5,13 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from tuner.decisions.plan import Plan
 from tuner.errors import ParameterError
-from tuner.execution.executor import Executor, ExecutorEvent
-from tuner.execution.worker import WorkerEvent, run_trial, weights_of
+from tuner.execution.executor import Executor, ExecutorEvent, ExecutorOptions
+from tuner.execution.weights import weights_of
+from tuner.execution.worker import WorkerEvent, run_trial
 from tuner.machine.devices import DeviceChoice, torch_index
 from tuner.machine.first_use import load_early
 from tuner.machine.peak import PeakMeter
@@ -27,9 +28,10 @@ class InProcessExecutor(Executor):
     By default there is no cap, since it would be one of this whole process.
     """
 
-    def __init__(self, *, caps: bool = False, **options: Any) -> None:
+    def __init__(self, **options: Unpack[ExecutorOptions]) -> None:
         """See ``Executor``."""
-        super().__init__(caps=caps, **options)
+        options.setdefault("caps", False)
+        super().__init__(**options)
         self._queue: deque[Iterator[WorkerEvent]] = deque()
         self._state: ProcessState | None = None  # of the running trial, if it has begun
 
@@ -38,10 +40,10 @@ class InProcessExecutor(Executor):
 
         Raises ``InputError`` if there is no such device.
         """
-        found = super().devices(choice)
-        if found[0].kind == "cpu":
-            return found
-        if not (first := tuple(device for device in found if torch_index(device) == 0)):
+        devices = super().devices(choice)
+        if devices[0].kind == "cpu":
+            return devices
+        if not (first := tuple(device for device in devices if torch_index(device) == 0)):
             rule = "torch counts GPUs otherwise than NVML: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name one by its UUID"
             raise ParameterError("device", choice, rule)
         return first

@@ -269,8 +269,8 @@ class StudyLoop:
         who = self.arbiter.short(outcome.placement.device, outcome.short_of)
         if not who and unclear:
             return outcome
-        said = joined(outcome.error, who, "the attempt does not count")
-        return replace(outcome, lost="memory", error=said)
+        error = joined(outcome.error, who, "the attempt does not count")
+        return replace(outcome, lost="memory", error=error)
 
     def _log_waiting(self, held: tuple[Request, Device] | None, bounds: Bounds) -> None:
         """Says why trials wait: for the study's own trials, or for ``held`` on its device for other programs."""
@@ -282,11 +282,11 @@ class StudyLoop:
             return
         request, device = held
         rooms = {"memory": bounds.rooms.get(device), "RAM": bounds.ram_bytes}
-        left = {name: "all" if room is None else f"{room / GB:.2f} GB" for name, room in rooms.items()}
+        room_texts = {name: "all" if room is None else f"{room / GB:.2f} GB" for name, room in rooms.items()}
         LOG.debug(
             "%s waits for other programs: it needs %.2f GB of %s and %.2f GB of RAM; they leave %s, and cores for %s",
             *(request.trial.trial_id, request.need_bytes / GB, device.label, request.host_bytes / GB),
-            *(left, "all" if bounds.most is None else bounds.most),
+            *(room_texts, "all" if bounds.most is None else bounds.most),
         )
 
     def _placements(self) -> list[Placement]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.errors import DataError, option
-from tuner.execution.ray_api import ObjectRef
+from tuner.execution.nodes import ObjectRef
 from tuner.workloads.pickling import place_of, received, with_main_module
 
 ALIGNMENT = 64  # of arrays in a packed file
@@ -66,13 +66,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             flat = obj.contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
             return _tensor, (pickle.PickleBuffer(flat), obj.dtype, tuple(obj.shape))
         named = isinstance(obj, functools._lru_cache_wrapper) and place_of(obj) is None  # pickled as a name by itself
-        found: Any = (_cached, (obj.__wrapped__, obj.cache_parameters())) if named else super().reducer_override(obj)
+        reduced: Any = (
+            (_cached, (obj.__wrapped__, obj.cache_parameters())) if named else super().reducer_override(obj)
+        )
         name = getattr(obj, "__qualname__", "")
-        if isinstance(found, tuple) and vars(sys.modules["__main__"]).get(name) is obj:
+        if isinstance(reduced, tuple) and vars(sys.modules["__main__"]).get(name) is obj:
             self.sent[name] = obj
-        if isinstance(obj, type) and isinstance(found, tuple) and len(found) > 2:
-            found[2][0]["__qualname__"] = name  # which would be the name alone
-        return found
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:
+            reduced[2][0]["__qualname__"] = name  # which would be the name alone
+        return reduced
 
 
 def _cached(function: Any, parameters: dict[str, Any]) -> Any:

@@ -1,20 +1,27 @@
-"""The nodes of a cluster: their devices, whether they are alive, and their kernels' OOM kills."""
+"""The nodes of a cluster: their devices, whether they are alive, and their kernels' OOM kills.
+
+The parts of Ray that tuner uses have their types here, as Ray has none.
+"""
+
+from __future__ import annotations
 
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NewType, Protocol, TypedDict, TypeVar
 
 from tuner.errors import InputError, ParameterError
-from tuner.execution.cluster_discovery import PORT_SECONDS, port_answers
-from tuner.execution.ray_api import Node, ObjectRef, Remote, last_line
+from tuner.execution.cluster import PORT_SECONDS, last_line
 from tuner.machine.devices import DeviceChoice, detect_with_idle_cores
-from tuner.machine.processes import signal_text
+from tuner.machine.processes import port_answers, signal_text
 from tuner.trial import Device
 
+T_co = TypeVar("T_co", covariant=True)
+ObjectRef = NewType("ObjectRef", object)
 VMSTAT = Path("/proc/vmstat")
 PROBE_SECONDS = 60
 LOOK_SECONDS = 2  # between two checks of the nodes
@@ -23,6 +30,41 @@ HEAD_SECONDS = 20
 LOG_BYTES = 2**16  # the length of a log's end that is searched
 FAULTS = {"Segmentation fault": "SIGSEGV", "Bus error": "SIGBUS", "Aborted": "SIGABRT"}  # faulthandler's words
 CRASH = re.compile(rf"\*\*\* (SIG[A-Z]+) received at|Fatal Python error: ({'|'.join(FAULTS)})".encode())
+
+
+class Remote(Protocol[T_co]):
+    """A remote function, an actor's method or its class; ``T_co`` is what a call returns at once."""
+
+    def options(self, **options: object) -> Remote[T_co]:
+        """The same with other options of Ray's."""
+
+    def remote(self, *arguments: object) -> T_co:
+        """Calls it."""
+
+
+class WorkerHandle(Protocol):
+    """A Ray actor of ``tuner.execution.child.Worker``."""
+
+    run: Remote[Iterator[ObjectRef]]
+    answer: Remote[ObjectRef]
+    ping: Remote[ObjectRef]
+
+
+class PlacementGroup(Protocol):
+    """A reservation of resources on a node."""
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Whether the resources are reserved within this time."""
+
+
+class Node(TypedDict):
+    """An entry of ``ray.nodes()``."""
+
+    NodeID: str
+    Alive: bool
+    NodeManagerAddress: str
+    NodeManagerHostname: str
+    Resources: dict[str, float]
 
 
 def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
@@ -34,7 +76,7 @@ def cluster_devices(choice: DeviceChoice) -> tuple[Device, ...]:
         InputError: a node does not answer, or there is no such device.
     """
     nodes = usable_nodes()
-    devices = [device for answer, asked in ask(nodes, nodes, choice).items() for device in answered(answer, *asked)]
+    devices = [device for answer, node in ask(nodes, nodes, choice).items() for device in answered(answer, *node)]
     gpus = [device for device in devices if device.kind == "cuda"]
     if choice == "cuda" and not gpus:
         raise ParameterError("device", choice, f"none of the cluster's {len(nodes)} nodes has a GPU that Ray may use")
@@ -54,9 +96,9 @@ def ask(nodes: Sequence[Node], usable: Sequence[Node], choice: DeviceChoice) -> 
     """Asks nodes for their devices: by the answer to come, each with its name among all that are ``usable``."""
     hosts = _hosts(usable)
     return {
-        on_node(detect, node["NodeID"]).remote(own): (node, hosts[node["NodeID"]])
+        on_node(detect, node["NodeID"]).remote(node_choice): (node, hosts[node["NodeID"]])
         for node in nodes
-        if node["NodeID"] in hosts and (own := _choice_of(node, choice))
+        if node["NodeID"] in hosts and (node_choice := _choice_of(node, choice))
     }
 
 
@@ -107,8 +149,8 @@ def crash_signal(logs: Path, pid: int) -> str:
     for log in (*logs.glob(f"python-core-worker-*_{pid}.log"), *logs.glob(f"worker-*-{pid}.err")):
         with suppress(OSError), log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - LOG_BYTES))
-            if found := CRASH.findall(file.read()):
-                name, words = (group.decode() for group in found[-1])
+            if crashes := CRASH.findall(file.read()):
+                name, words = (group.decode() for group in crashes[-1])
                 return name or FAULTS[words]
     return ""
 
@@ -134,8 +176,8 @@ def limited_by_ray(devices: Sequence[Device], node: Node) -> list[Device]:
         total = device.total_bytes if gpus else min(device.total_bytes, int(resources.get("memory", 0)))
         free = min(device.free_bytes, total)
         ram = min(device.ram_bytes, int(resources.get("memory", device.ram_bytes)))
-        own = replace(device, node_id=node["NodeID"], cores=cores, ram_bytes=ram)
-        limited.append(replace(own, total_bytes=total, free_bytes=free))
+        usable = replace(device, node_id=node["NodeID"], cores=cores, ram_bytes=ram)
+        limited.append(replace(usable, total_bytes=total, free_bytes=free))
     return limited
 
 
@@ -148,15 +190,15 @@ def on_one_machine(nodes: Sequence[Node], node_ids: Collection[str]) -> bool:
 class NodeWatch:
     """Detects nodes that die or join. ``own_node`` is the id of the node to which this process is connected."""
 
-    def __init__(self, known: Iterable[str]) -> None:
-        """``known`` are the ids of nodes that the study was planned for: others have joined since."""
+    def __init__(self, planned: Iterable[str]) -> None:
+        """``planned`` are the ids of nodes that the study was planned for: others have joined since."""
         import ray
 
         self._ray = ray
         self.own_node: str = ray.get_runtime_context().get_node_id()
         self._head = ray.get_runtime_context().gcs_address
         self._looked = self._answered = time.monotonic()
-        self._alive = {self.own_node, *filter(None, known)}
+        self._alive = {self.own_node, *filter(None, planned)}
         self.joined: list[Node] = []  # those that have joined since; whoever uses them takes them out
         self._died: dict[str, str] = {}
 

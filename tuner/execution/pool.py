@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from tuner.decisions.plan import Plan
 from tuner.errors import ExecutionError
-from tuner.execution.ray_api import RAY_STEP, PlacementGroup, WorkerHandle
+from tuner.execution.nodes import PlacementGroup, WorkerHandle
 from tuner.trial import Device, Placement
 
 READY_SECONDS = 60
+RAY_STEP = 10_000  # Ray counts resources in units of 1 / RAY_STEP
 NODE_LABEL = "ray.io/node-id"
 
 MakeWorker = Callable[[Device, Mapping[str, object]], WorkerHandle]  # from a device and options for the actor

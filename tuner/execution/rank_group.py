@@ -72,27 +72,27 @@ class RankGroup:
         first = self.outcomes[0]
         fallen = [rank for rank in self.said if self.outcomes[rank].status not in WELL]
         chosen = 0 if first.status in WELL and 0 in self.said else min(fallen, key=self._order, default=0)
-        found = self.outcomes[chosen]
+        explaining = self.outcomes[chosen]
         peaks = tuple(self.outcomes[rank].peak_bytes for rank in sorted(self.outcomes))
-        in_ram = [
-            outcome.host_peak_bytes for outcome in self.outcomes.values() if outcome.host_peak_bytes is not None
-        ]
-        unnamed = (*WELL, "stalled")
+        in_ram = [one.host_peak_bytes for one in self.outcomes.values() if one.host_peak_bytes is not None]
+        error = explaining.error
+        if explaining.status not in (*WELL, "stalled"):
+            error = f"rank {chosen}: {error}{self._gone(explaining)}"
         merged = replace(
-            found,
+            explaining,
             placement=self.placement,
             peak_bytes=max(filter(None, peaks), default=None),
             rank_peaks=peaks,
             host_peak_bytes=max(in_ram, default=None),
             epochs=first.epochs,
-            error=f"rank {chosen}: {found.error}{self._gone(found)}" if found.status not in unnamed else found.error,
+            error=error,
         )
         return merged, self._content
 
-    def _gone(self, found: Outcome) -> str:
+    def _gone(self, outcome: Outcome) -> str:
         """What explains an error of a rank that has missed another one."""
         gone = [rank for rank in sorted(self.said) if self.outcomes[rank].status == "completed"]
-        return f"; rank {gone[0]} had already ended" if gone and _missed(found) else ""
+        return f"; rank {gone[0]} had already ended" if gone and _missed(outcome) else ""
 
     def _order(self, rank: int) -> tuple[int, int]:
         """The lower, the more it explains: a lost node, a lack of memory, a killed process, an error of its own."""

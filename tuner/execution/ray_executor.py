@@ -8,23 +8,41 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar, Unpack
 
 from tuner.decisions.events import DeviceLost
 from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.child import Worker as Worker
-from tuner.execution.cluster import RayConnection, StartedRay, local_ray
-from tuner.execution.cluster_discovery import join_cluster
-from tuner.execution.executor import START_SECONDS, DevicesFound, Executor, ExecutorEvent, Happening, Weights
+from tuner.execution.cluster import RayConnection, StartedRay, join_cluster, last_line, local_ray
+from tuner.execution.executor import (
+    START_SECONDS,
+    DevicesFound,
+    Executor,
+    ExecutorEvent,
+    ExecutorOptions,
+    Happening,
+    Weights,
+)
 from tuner.execution.mapped_arrays import put
-from tuner.execution.nodes import NodeWatch, answered, ask, cluster_devices, on_node, on_one_machine, usable_nodes
+from tuner.execution.nodes import (
+    Node,
+    NodeWatch,
+    ObjectRef,
+    Remote,
+    WorkerHandle,
+    answered,
+    ask,
+    cluster_devices,
+    on_node,
+    on_one_machine,
+    usable_nodes,
+)
 from tuner.execution.pool import READY_SECONDS, WorkerPool, make_pools, reserve
 from tuner.execution.rank_group import RankGroup, meeting_at
-from tuner.execution.ray_api import Node, ObjectRef, Remote, WorkerHandle, last_line, raised_in_worker
-from tuner.execution.worker import weights_of
-from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes
+from tuner.execution.weights import weights_of
+from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes, raised_in_worker
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice
 from tuner.machine.logs import shorten
@@ -50,7 +68,7 @@ class RayExecutor(Executor):
     starting: ClassVar[str] = "starting Ray"
     worker_class: ClassVar[type[Worker]] = Worker
 
-    def __init__(self, *, address: str | None = None, **options: Any) -> None:
+    def __init__(self, *, address: str | None = None, **options: Unpack[ExecutorOptions]) -> None:
         """Starts nothing yet.
 
         Args:
@@ -117,9 +135,9 @@ class RayExecutor(Executor):
     def extend(self, plan: Plan) -> None:
         """Reserves the plan's devices, and sends data to nodes of further machines."""
         nodes: list[Node] = self._ray.nodes()
-        own, memory = self._watch.own_node, {n["NodeID"]: int(n["Resources"].get("memory", 0)) for n in nodes}
-        where = {device: device.node_id or own for device in plan.devices}
-        one_machine = on_one_machine(nodes, {own, *where.values()})
+        own_node, memory = self._watch.own_node, {n["NodeID"]: int(n["Resources"].get("memory", 0)) for n in nodes}
+        where = {device: device.node_id or own_node for device in plan.devices}
+        one_machine = on_one_machine(nodes, {own_node, *where.values()})
         if not self._pools or not one_machine:  # those that have pools are served
             codes = [task.workload.code for task in self._tasks.values() if not is_built_in(task.workload)]
             with sent_by_value([] if one_machine else codes):
@@ -214,8 +232,10 @@ class RayExecutor(Executor):
             return
         if self._pools:
             # A local Ray ends with everything in it, and a head that is gone cannot be called.
-            reachable, own = not self._has_own_ray and self._watch.head_answers, self._watch.own_node
-            end_processes([run for run in self._running.values() if reachable or run.pool.node_id == own], own)
+            reachable, own_node = not self._has_own_ray and self._watch.head_answers, self._watch.own_node
+            end_processes(
+                [run for run in self._running.values() if reachable or run.pool.node_id == own_node], own_node
+            )
             for pool in self._pools.values() if reachable else ():
                 pool.close()
             if self._has_asked:
@@ -237,16 +257,16 @@ class RayExecutor(Executor):
         return {**worker_environment(device), **self._allocator}
 
     def _make(self, device: Device, options: Mapping[str, object]) -> WorkerHandle:
-        own = {} if self._has_own_ray else {"runtime_env": {"env_vars": self._environment(device)}}
+        variables = {} if self._has_own_ray else {"runtime_env": {"env_vars": self._environment(device)}}
         tasks, threads, trial_options = self._shared
-        return self._actor.options(**options, **own).remote(tasks, device, threads, trial_options)
+        return self._actor.options(**options, **variables).remote(tasks, device, threads, trial_options)
 
     def _meeting(self, placement: Placement) -> Placement:
         """The placement of several ranks with an address of rank 0's machine: the loopback if all are there."""
-        first, own = self._nodes[placement.device], self._watch.own_node
+        first, own_node = self._nodes[placement.device], self._watch.own_node
         alone = all(self._nodes[place.device] == first for place in placement.others)
         address, port = LOOPBACK if alone else self._addresses[first], 0
-        if first == own:
+        if first == own_node:
             port = free_port(address)
         else:
             with suppress(self._ray.exceptions.RayError):  # the node has died, as will be noticed

@@ -95,9 +95,9 @@ def expected_seconds(requests: Sequence[Request], plan: Plan, trials: int) -> fl
 
     None if the duration of any trial is unknown.
     """
-    known = {request.trial.trial_id: request.seconds for request in requests}
-    if not requests or None in known.values():
+    seconds_of = {request.trial.trial_id: request.seconds for request in requests}
+    if not requests or None in seconds_of.values():
         return None
     some = requests[:: -(-len(requests) // MOST)]
-    took = simulate(some, plan, lambda request: known[request.trial.trial_id] or 0.0).seconds
+    took = simulate(some, plan, lambda request: seconds_of[request.trial.trial_id] or 0.0).seconds
     return took * max(trials, len(requests)) / len(some)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import gc
-import io
 import re
 import time
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import ExecutionError, MissingMetric, TunerError, joined, one_line
+from tuner.errors import MissingMetric, TunerError, joined, one_line
 from tuner.execution.nodes import oom_kills
 from tuner.execution.stop_requests import StopRequests
+from tuner.execution.weights import WeightsLost, to_bytes
 from tuner.machine.caps import (
-    MMAP_THRESHOLD_BYTES,
     LackOfMemory,
     capped,
     is_out_of_memory,
@@ -30,22 +29,7 @@ from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.machine.processes import MORE_SHARED, SHARED
 from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phase_of
 from tuner.training.process_state import put_back
-from tuner.trial import (
-    GB,
-    MB,
-    Began,
-    Device,
-    EpochReport,
-    Lost,
-    Outcome,
-    Phase,
-    Placement,
-    Question,
-    ShortOf,
-    Status,
-    Trial,
-)
-from tuner.values import encode
+from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome, Placement, Question, Status
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure, traceback_of
 from tuner.workloads.program import Program
@@ -54,13 +38,6 @@ from tuner.workloads.task import TrainingTask
 if TYPE_CHECKING:
     from tuner.training.checkpoints import Checkpoint
     from tuner.training.program_checkpoints import ProgramCheckpoints
-
-
-@dataclass(frozen=True)
-class WeightsLost:
-    """Replaces the weights of a completed trial that could not be written as a file."""
-
-    reason: str
 
 
 WorkerEvent = Began | EpochReport | Question | Outcome | bytes | WeightsLost
@@ -115,90 +92,53 @@ def run_trial(
     trial computes, but not while events are sent.
     """
     started = time.perf_counter()
-    attempt = _TrialExecution(placement)
+    execution = _TrialExecution(placement, meter, options)
     with put_back():
-        yield from attempt.train(task, meter, options)
-    peak, left = attempt.measure(meter)
-    host_peak = meter.host_peak_bytes()
-    meter.stop()
-    if attempt.wanted_bytes:
-        peak = max(peak or 0, meter.context_bytes + attempt.wanted_bytes)
-    yield Outcome(
-        trial=placement.trial,
-        status=attempt.status,
-        placement=placement,
-        metrics=attempt.metrics,
-        epochs=attempt.epochs,
-        seconds=attempt.earlier_seconds + time.perf_counter() - started,
-        peak_bytes=peak,
-        error=joined(attempt.error, remark),
-        traceback=attempt.traceback,
-        phase=attempt.phase,
-        lost=attempt.lost,
-        # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
-        reusable=attempt.status in ("completed", "diverged", "pruned", "paused")
-        and left is not None
-        and left <= LEFT_BYTES,
-        host_peak_bytes=host_peak,
-        short_of=attempt.short_of,
-        hopeless=attempt.hopeless,
-    )
-    if attempt.status == "completed":
-        yield WeightsLost(attempt.unkept) if attempt.unkept else attempt.weights
+        yield from execution.train(task)
+    outcome = execution.measured(remark)
+    yield replace(outcome, seconds=execution.earlier_seconds + time.perf_counter() - started)
+    if outcome.status == "completed":
+        yield execution.weights
 
 
-def weights_of(event: WorkerEvent | None) -> bytes:
-    """The weights that follow a completed trial's outcome; raises ``ExecutionError`` if none came."""
-    if isinstance(event, bytes):
-        return event
-    raise ExecutionError(event.reason if isinstance(event, WeightsLost) else "the worker ended before it sent them")
-
-
-@dataclass
 class _TrialExecution:
-    """The result of a trial in plain values, without its tensors and exceptions."""
+    """A trial that runs, with its outcome in plain values, without its tensors and exceptions."""
 
-    placement: Placement
-    status: Status = "completed"
-    phase: Phase = ""
-    lost: Lost = ""
-    epochs: int = 0
-    earlier_seconds: float = 0.0  # of the training before the checkpoint with which it went on
-    metrics: dict[str, float] = field(default_factory=dict)
-    weights: bytes = b""
-    unkept: str = ""  # why there are no weights
-    error: str = ""
-    traceback: str = ""
-    short_of: ShortOf = ""
-    kills: int = 0  # ``oom_kills`` before it
-    hopeless: bool = False
-    wanted_bytes: int = 0  # what it held as an allocation failed, and what that asked for; 0 if unknown
+    def __init__(self, placement: Placement, meter: PeakMeter, options: TrialOptions) -> None:
+        """Not begun."""
+        self._placement, self._meter, self._options = placement, meter, options
+        self.outcome = Outcome(placement.trial, "completed", placement)
+        self.earlier_seconds = 0.0  # of the training before the checkpoint with which it went on
+        self.weights: bytes | WeightsLost = b""
+        self._kills = 0  # ``oom_kills`` before it
+        self._wanted_bytes = 0  # what it held as an allocation failed, and what that asked for; 0 if unknown
 
-    def train(self, task: TrainingTask, meter: PeakMeter, options: TrialOptions) -> Iterator[EpochReport | Question]:
+    def train(self, task: TrainingTask) -> Iterator[EpochReport | Question]:
         """Trains under the cap, yields the reports and records how it ended."""
         checkpoint: Checkpoint | ProgramCheckpoints | None = None
         notes: list[str] = []
+        meter = self._meter
         try:
-            self.kills = oom_kills()
+            self._kills = oom_kills()
             meter.start()
-            training, checkpoint = _training(task, self.placement, options, notes)
-            if self.placement.others or self.placement.rank:
+            training, checkpoint = _training(task, self._placement, self._options, notes)
+            if self._placement.others or self._placement.rank:
                 meter.start()  # what its ranks exchange by is no part of the trial
             began, busy = time.perf_counter(), time.process_time()
             while True:
-                with _cap(self.placement, meter, options):
+                with self._capped():
                     event = next(training)
                 if isinstance(event, Question):
                     yield event
                     continue
                 if not isinstance(event, EpochReport):
                     break
-                self.epochs = event.epoch
+                self._record(epochs=event.epoch)
                 if event.again:
                     yield event
                     continue
                 seconds, share = time.perf_counter() - began, event.core_share
-                if share is None and self.placement.device.kind == "cuda":  # including spinning for the GPU
+                if share is None and self._placement.device.kind == "cuda":  # including spinning for the GPU
                     share = (time.process_time() - busy) / seconds
                 yield replace(
                     event,
@@ -209,69 +149,114 @@ class _TrialExecution:
                 )
                 began, busy = time.perf_counter(), time.process_time()
             training.close()  # frees everything but the weights
-            self.metrics = event.metrics
+            self._record(metrics=event.metrics)
             if event.weights or event.files:
                 self._keep(event, program=isinstance(task.workload, Program))
-            else:
-                self.unkept = event.unkept
+            elif event.unkept:
+                self.weights = WeightsLost(event.unkept)
         except Exception as error:
-            share_bytes = self.placement.limit_bytes - meter.context_bytes
-            self._fail(error, share_bytes, _lack_of_memory(error, self.placement, meter, options))
+            self.fail(error)
         if checkpoint:
             self.earlier_seconds, notes = checkpoint.earlier_seconds, [*notes, *checkpoint.faults]
-        self.error = joined(self.error, *notes)
+        self._record(error=joined(self.outcome.error, *notes))
 
-    def _keep(self, fit: Fit, *, program: bool) -> None:
-        """Writes the weights as a file. Without them a trial that has its metrics is completed as well."""
-        try:
-            self.weights = to_bytes(self.placement.trial, fit, program=program)
-        except Exception as error:
-            self.unkept = _one_line(error)
-
-    def measure(self, meter: PeakMeter) -> tuple[int | None, int | None]:
-        """The trial's peak and the memory that it has not freed, in bytes; None if the device does not answer.
+    def measured(self, remark: str) -> Outcome:
+        """The outcome with the trial's peak, and whether another trial may run in the process, and with a remark.
 
         The peak is read before the garbage collection, which must wait until the attempt's frames and exceptions are
         gone, as they reference the trial's tensors.
         """
-        peak = None
+        meter, peak, reusable, fault = self._meter, None, False, ""
         try:
             peak = meter.peak_bytes()
             gc.collect()
-            return peak, meter.left_bytes() - (len(self.weights) if self.placement.device.kind == "cpu" else 0)
+            in_ram = self.weights if self._placement.device.kind == "cpu" else b""
+            kept_bytes = meter.left_bytes() - (len(in_ram) if isinstance(in_ram, bytes) else 0)
+            # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
+            ended_well = self.outcome.status in ("completed", "diverged", "pruned", "paused")
+            reusable = ended_well and kept_bytes <= LEFT_BYTES
         except Exception as error:  # a failed kernel has broken the CUDA context
-            self.error = self.error or f"the worker cannot be used again: {_one_line(error)}"
-            return peak, None
+            fault = f"the worker cannot be used again: {_one_line(error)}"
+        host_peak = meter.host_peak_bytes()
+        meter.stop()
+        if self._wanted_bytes:
+            peak = max(peak or 0, meter.context_bytes + self._wanted_bytes)
+        self._record(peak_bytes=peak, host_peak_bytes=host_peak, reusable=reusable)
+        return replace(self.outcome, error=joined(self.outcome.error or fault, remark))
 
-    def _fail(self, error: Exception, share_bytes: int, lack: LackOfMemory | None) -> None:
-        """Records an exception of the trial, which may take ``share_bytes`` beside its context."""
+    def fail(self, error: Exception) -> None:
+        """Records an exception of the trial."""
         if isinstance(error, Stopped):
-            self.status = "interrupted"
+            self._record(status="interrupted")
             return
         if isinstance(error, Pruned):
-            self.status = "paused" if isinstance(error, Paused) else "pruned"
-            self.metrics = error.metrics
+            self._record(status="paused" if isinstance(error, Paused) else "pruned", metrics=error.metrics)
             return
-        self.status, self.hopeless = classify(error), isinstance(error, MissingMetric)
-        loader_killed = lost_loader(error) and oom_kills() > self.kills
+        status, lack, short_of, lost = classify(error), self._lack_of_memory(error), "", ""
+        loader_killed = lost_loader(error) and oom_kills() > self._kills
         if loader_killed:  # as for a killed worker, others may have held the memory
-            self.status, self.lost = "out_of_memory", "worker"
-        no_ram = self.status == "out_of_memory" and (loader_killed or is_short_of_ram(error))
-        if no_ram and self.placement.device.kind == "cuda":
-            self.short_of = "RAM"
-        if lack and lack.within(share_bytes):
-            self.lost = "memory"
-        elif lack and not self.short_of and lack.in_use_bytes is not None:
-            self.wanted_bytes = lack.in_use_bytes + (lack.requested_bytes or 0)
+            status, lost = "out_of_memory", "worker"
+        no_ram = status == "out_of_memory" and (loader_killed or is_short_of_ram(error))
+        if no_ram and self._placement.device.kind == "cuda":
+            short_of = "RAM"
+        if lack and lack.within(self._cap_bytes):
+            lost = "memory"
+        elif lack and not short_of and lack.in_use_bytes is not None:
+            self._wanted_bytes = lack.in_use_bytes + (lack.requested_bytes or 0)
         elif isinstance(error, ShareTooSmall):  # its worker takes more than was expected, and it no less
-            self.wanted_bytes = self.placement.estimate.reserved_bytes
-        self.phase = phase_of(error) or ("evaluation" if self.metrics else "start")
+            self._wanted_bytes = self._placement.estimate.reserved_bytes
         # The place where memory ran out is irrelevant.
-        own = method_failure(error) if self.status == "failed" else str(lack or "")
-        own = LOADER_KILLED if loader_killed else own or _one_line(error)
+        text = method_failure(error) if status == "failed" else str(lack or "")
+        text = LOADER_KILLED if loader_killed else text or _one_line(error)
         hint = f"; {SHARED} may be full: {MORE_SHARED}" if lacks_shared_memory(error) else ""
-        self.error, self.traceback = own + hint, traceback_of(error)
-        self.metrics, self.weights = error.metrics if isinstance(error, Diverged) else {}, b""
+        self._record(
+            status=status,
+            lost=lost,
+            short_of=short_of,
+            hopeless=isinstance(error, MissingMetric),
+            phase=phase_of(error) or ("evaluation" if self.outcome.metrics else "start"),
+            error=text + hint,
+            traceback=traceback_of(error),
+            metrics=error.metrics if isinstance(error, Diverged) else {},
+        )
+        self.weights = b""
+
+    def _record(self, **changes: object) -> None:
+        self.outcome = replace(self.outcome, **changes)  # type: ignore[arg-type]
+
+    def _keep(self, fit: Fit, *, program: bool) -> None:
+        """Writes the weights as a file. Without them a trial that has its metrics is completed as well."""
+        try:
+            self.weights = to_bytes(self._placement.trial, fit, program=program)
+        except Exception as error:
+            self.weights = WeightsLost(_one_line(error))
+
+    @property
+    def _cap_bytes(self) -> int:
+        """The trial's share less the worker's context."""
+        return self._placement.limit_bytes - self._meter.context_bytes
+
+    def _capped(self) -> AbstractContextManager[None]:
+        if not self._options.caps:
+            return nullcontext()
+        if self._cap_bytes <= 0:
+            had, taken = f"{self._placement.limit_bytes / GB:.3f} GB", f"{self._meter.context_bytes / GB:.3f} GB"
+            where = self._placement.device.label
+            raise ShareTooSmall(f"the trial has {had}, and a worker on {where} takes {taken} before the first tensor")
+        return capped(self._placement.device, self._cap_bytes, self._meter.base_bytes)
+
+    def _lack_of_memory(self, error: Exception) -> LackOfMemory | None:
+        """The sizes in the error of a trial that ran out of memory, if it has any.
+
+        CUDA says what its cap is and what is in use. On the CPU both are known here: beyond the worker's base, and
+        while the exception's frames still hold what the trial allocated.
+        """
+        lack = lack_of_memory(error) if is_out_of_memory(error) else None
+        if lack is None or self._placement.device.kind == "cuda" or not self._options.caps:
+            return lack
+        held = data_bytes()
+        in_use = None if held is None else max(0, held - self._meter.base_bytes)
+        return replace(lack, allowed_bytes=self._cap_bytes, in_use_bytes=in_use)
 
 
 def _training(
@@ -342,55 +327,6 @@ def classify(error: Exception) -> Status:
     return "diverged" if isinstance(error, Diverged) else "failed"
 
 
-def _cap(placement: Placement, meter: PeakMeter, options: TrialOptions) -> AbstractContextManager[None]:
-    """Caps the trial at its share less the worker's context."""
-    if not options.caps:
-        return nullcontext()
-    cap = placement.limit_bytes - meter.context_bytes
-    if cap <= 0:
-        raise ShareTooSmall(
-            f"the trial has {placement.limit_bytes / GB:.3f} GB, and a worker on {placement.device.label} takes "
-            f"{meter.context_bytes / GB:.3f} GB before the first tensor"
-        )
-    return capped(placement.device, cap, meter.base_bytes)
-
-
-def _lack_of_memory(
-    error: Exception, placement: Placement, meter: PeakMeter, options: TrialOptions
-) -> LackOfMemory | None:
-    """The sizes in the error of a trial that ran out of memory, if it has any.
-
-    CUDA says what its cap is and what is in use. On the CPU both are known here: beyond the worker's base, and while
-    the exception's frames still hold what the trial allocated.
-    """
-    lack = lack_of_memory(error) if is_out_of_memory(error) else None
-    if lack is None or placement.device.kind == "cuda" or not options.caps:
-        return lack
-    held = data_bytes()
-    in_use = None if held is None else max(0, held - meter.base_bytes)
-    return replace(lack, allowed_bytes=placement.limit_bytes - meter.context_bytes, in_use_bytes=in_use)
-
-
 def _one_line(error: Exception) -> str:
     text = ENFORCE.sub("", one_line(error)).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def to_bytes(trial: Trial, result: Fit, *, program: bool = False) -> bytes:
-    """The content of ``best.pt``: plain values and tensors, which ``torch.load(weights_only=True)`` can read."""
-    import torch
-
-    content = {
-        "workload": trial.workload,
-        "name": trial.name,
-        "config": {key: encode(value) for key, value in trial.config.items()},
-        "seed": trial.seed,
-        "metrics": result.metrics,
-        "weights": result.weights,
-        **({"program": True, "files": result.files} if program else {}),
-    }
-    # A buffer that is mapped separately. On the heap it would keep the trial's freed memory from being returned.
-    buffer = io.BytesIO(bytes(MMAP_THRESHOLD_BYTES))
-    torch.save(content, buffer)
-    buffer.truncate()
-    return buffer.getvalue()

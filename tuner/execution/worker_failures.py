@@ -1,28 +1,24 @@
 """Finds out from Ray, the worker's node and its kernel why a trial lost its worker, and what becomes of it."""
 
+import re
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
-from tuner.execution.nodes import NodeWatch, on_node, oom_kills, post_mortem
+from tuner.execution.cluster import ANSI, lines_of
+from tuner.execution.nodes import NodeWatch, ObjectRef, WorkerHandle, on_node, oom_kills, post_mortem
 from tuner.execution.pool import WorkerPool
-from tuner.execution.ray_api import (
-    ObjectRef,
-    WorkerHandle,
-    classify_loss,
-    killed_by_monitor,
-    monitored_peak,
-    pid_of,
-    plain_text,
-    raised_in_worker,
-    ran_out_of_ram,
-)
-from tuner.machine.caps import near_cap
-from tuner.machine.processes import ProcessExit, end_tree
-from tuner.trial import Began, EpochReport, Lost, Outcome, Placement, ShortOf, Status
+from tuner.machine.caps import OUT_OF_MEMORY, OUT_OF_RAM, near_cap
+from tuner.machine.processes import ProcessExit, end_tree, exit_text
+from tuner.trial import GB, Began, Device, EpochReport, Lost, Outcome, Placement, ShortOf, Status
 
+# Part of the memory monitor's error, which has its own class, but may also be quoted in other errors.
+MONITOR = "due to the node running low on memory"
+EXCEPTION = re.compile(r"[\w.]+(Error|Exception|Interrupt|Exit)\b")
+MEMORY_ERRORS = ("MemoryError", "torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
+PID = re.compile(r"^\s*pid: (\d+)", re.MULTILINE)
+EXIT_CODE = re.compile(r"\bexit code (\d+)")
 # Ray needs 15 s to notice that a node is dead, and only says "unavailable" until then.
 INVESTIGATION_SECONDS = 60
 KILLS_SECONDS = 30
@@ -67,17 +63,13 @@ class RunningTrial:
         on_gpu = self.placement.device.kind == "cuda"
         if status == "failed" and self.report is None and not (self.fresh or self.alone):
             lost = lost or "worker"  # an earlier trial may have broken it: once more in a new one
-        known = [peak_bytes, self.report.host_peak_bytes if self.report else None]
-        return lost_outcome(
-            self.placement,
-            self.report,
-            self.started,
-            status,
-            error,
+        peaks = [peak_bytes, self.report.host_peak_bytes if self.report else None]
+        return replace(
+            lost_outcome(self.placement, self.report, self.started, status, error),
             traceback=text,
             lost=lost,
             peak_bytes=None if on_gpu else peak_bytes,
-            host_peak_bytes=max(filter(None, known), default=None) if on_gpu else None,
+            host_peak_bytes=max(filter(None, peaks), default=None) if on_gpu else None,
             short_of=short_of,
         )
 
@@ -193,22 +185,24 @@ class WorkerFailures:
         """Whether the node's kernel has killed a process that no case explains yet; notes how the worker ended."""
         node, pid = case.run.pool.node_id, pid_of(case.error)
         try:
-            found = post_mortem(pid) if reference is None else self._ray.get(reference, timeout=KILLS_SECONDS)
+            verdict = post_mortem(pid) if reference is None else self._ray.get(reference, timeout=KILLS_SECONDS)
         except self._ray.exceptions.RayError:
             return False
-        count, case.how = found
+        count, case.how = verdict
         began, watched = case.run.began, case.run.exit
-        if began and began.pid == pid and watched and (said := watched.text()):  # else it is of the worker's child
-            case.how = f"its process {said}"
+        if (
+            began and began.pid == pid and watched and (exit_text := watched.text())
+        ):  # else it is of the worker's child
+            case.how = f"its process {exit_text}"
         before = self._kills.setdefault(node, count)
         self._kills[node] = min(count, before + 1)
         return count > before
 
 
 def lost_outcome(
-    placement: Placement, report: EpochReport | None, started: float, status: Status, error: str, **known: Any
+    placement: Placement, report: EpochReport | None, started: float, status: Status, error: str
 ) -> Outcome:
-    """The outcome of a trial whose process cannot report any more, after its last report; ``known`` are more fields.
+    """The outcome of a trial whose process cannot report any more, after its last report.
 
     ``started`` is by the monotonic clock.
     """
@@ -221,7 +215,6 @@ def lost_outcome(
         error=error,
         phase="training" if report else "start",
         reusable=False,
-        **known,
     )
 
 
@@ -229,3 +222,82 @@ def at_cap(placement: Placement, report: EpochReport | None) -> bool:
     """Whether a trial's last reported peak in RAM was almost its whole share."""
     peak = report.memory_bytes if report else None
     return placement.device.kind == "cpu" and near_cap(peak, placement.limit_bytes)
+
+
+def plain_text(error: Exception) -> str:
+    """An error's text without colours."""
+    return ANSI.sub("", str(error))
+
+
+def exception_line(text: str) -> str:
+    """The last line that begins with an exception's name, as torch's errors have several lines; or the last line."""
+    lines = lines_of(text)
+    return next((line for line in reversed(lines) if EXCEPTION.match(line)), lines[-1])
+
+
+def killed_by_monitor(error: Exception) -> bool:
+    """Whether Ray's memory monitor has killed the worker."""
+    import ray
+
+    return isinstance(error, ray.exceptions.OutOfMemoryError) or MONITOR in str(error)
+
+
+def raised_in_worker(error: Exception) -> bool:
+    """Whether an exception was raised in the worker or its construction, so that it did not just die."""
+    import ray
+
+    if isinstance(error, ray.exceptions.RayActorError):
+        return bool(error.actor_init_failed)
+    raised = (ray.exceptions.RayTaskError, ray.exceptions.RuntimeEnvSetupError)
+    return isinstance(error, raised) or not isinstance(error, ray.exceptions.RayError)
+
+
+def pid_of(error: Exception) -> int | None:
+    """The process id of the actor that died; None if the error does not say."""
+    match = PID.search(plain_text(error))
+    return int(match[1]) if match else None
+
+
+def monitored_peak(error: Exception, worker: WorkerHandle) -> int | None:
+    """The bytes that the worker had according to Ray's memory monitor; None if the error does not say."""
+    actor_id = worker._actor_id.hex()  # type: ignore[attr-defined]
+    used = re.search(rf"Actor\({actor_id}\).*?actual memory used=([\d.]+)GB", plain_text(error))
+    return int(float(used[1]) * GB) if used else None
+
+
+def ran_out_of_ram(device: Device, error: Exception) -> bool:
+    """Whether a worker on a GPU that ended out of memory was short of its host's RAM.
+
+    Unless its own exception names the GPU's memory, it was killed for lack of RAM.
+    """
+    last = exception_line(plain_text(error))
+    of_gpu = raised_in_worker(error) and not (last.startswith("MemoryError") or any(s in last for s in OUT_OF_RAM))
+    return device.kind == "cuda" and not of_gpu
+
+
+def classify_loss(
+    error: Exception, *, kernel_killed: bool, at_cap: bool = False, how: str = ""
+) -> tuple[Status, Lost, str]:
+    """The status of a trial whose worker ended with this error, what was lost, and the reason in one line.
+
+    ``kernel_killed`` says whether the node's kernel has killed a process because memory ran out, ``at_cap`` whether
+    the trial last reported a peak at its cap, and ``how`` how the worker ended, if that is known.
+    """
+    import ray
+
+    text = plain_text(error)
+    first = lines_of(text)[0]
+    if killed_by_monitor(error):
+        used = first.rpartition("low on memory. ")[2]
+        return "out_of_memory", "worker", f"the worker was killed by Ray's memory monitor: {used}"
+    if raised_in_worker(error):
+        last = exception_line(text)
+        memory = last.startswith(MEMORY_ERRORS) or any(sign in last for sign in OUT_OF_MEMORY)
+        return "out_of_memory" if memory else "failed", "", f"the worker was lost: {last}"
+    if code := EXIT_CODE.search(text):
+        how = how or f"its process {exit_text(int(code[1]))}"
+    if kernel_killed:
+        return "out_of_memory", "worker", "the worker was lost: the kernel killed it, as memory ran out"
+    if at_cap and isinstance(error, ray.exceptions.ActorDiedError):  # libraries crash where an allocation fails
+        return "out_of_memory", "worker", f"the worker was lost at its trial's share of memory: {how or first}"
+    return "failed", "worker", f"the worker was lost: {how or first}"

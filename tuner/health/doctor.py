@@ -16,8 +16,7 @@ import psutil
 import pynvml
 
 from tuner.errors import one_line
-from tuner.execution.cluster import session_bases
-from tuner.execution.cluster_discovery import ray_folder
+from tuner.execution.cluster import ray_folder, session_bases
 from tuner.machine.devices import NvmlDevice, available_cores, cuda_devices, nvml_gpu, ram_bytes
 from tuner.machine.holders import compute_processes, holder
 from tuner.machine.processes import LITTLE_BYTES, MORE_SHARED, SHARED

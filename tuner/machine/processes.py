@@ -182,3 +182,13 @@ def free_port(address: str = LOOPBACK) -> int:
     """A free port at this machine's address."""
     with socket.create_server((address, 0)) as free:
         return int(free.getsockname()[1])
+
+
+def port_answers(address: str, timeout_seconds: float) -> bool:
+    """Whether anything listens at "HOST:PORT"."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_seconds).close()
+    except OSError:
+        return False
+    return True

@@ -13,7 +13,7 @@ from tuner.execution.executor import Executor
 from tuner.execution.loop import EndedEarly, StudyLoop
 from tuner.execution.stall_detector import StallDetector
 from tuner.execution.stop_requests import StopRequests
-from tuner.execution.unfinished import weights_so_far
+from tuner.execution.weights import weights_so_far
 from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
 from tuner.records.files import CHECKPOINTS, MACHINE
@@ -121,8 +121,8 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, context: RunCont
                 context.interrupt.check()
                 with context.interrupt.at_once():  # Ray takes seconds to start
                     context.executor.open(study.tasks, study.plan, folder.checkpoints)
-                own = own_bytes(settings, study.devices)
-                loop.take(Opened(study.plan, tuple(steering.feedback.begin(ready, own))))
+                own_process_bytes = own_bytes(settings, study.devices)
+                loop.take(Opened(study.plan, tuple(steering.feedback.begin(ready, own_process_bytes))))
                 name, alone = str(folder.path.absolute()), settings.in_process
                 with closing(DeviceArbiter(name, study.plan, takes_rest=alone)) as loop.arbiter:
                     loop.run()

@@ -3,11 +3,10 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from tuner.decisions.plan import Plan
 from tuner.errors import InputError, option
-from tuner.execution.executor import Executor, in_fresh_processes
+from tuner.execution.executor import Executor, ExecutorOptions, in_fresh_processes
 from tuner.spec.settings import Settings
 from tuner.trial import Device
 from tuner.workloads.task import Tasks
@@ -58,9 +57,9 @@ def for_plan(executor: Executor, plan: Plan, settings: Settings) -> Executor:
 
 def _check_hidden() -> None:
     """Raises ``InputError`` if Ray's workers, which search the current folder first, would not find this package."""
-    if (own := Path("tuner.py")).is_file():
+    if (file := Path("tuner.py")).is_file():
         remedy = f"rename it, or give {option('max_workers', 1)}"
-        raise InputError(f"{own.absolute()} hides the package tuner from Ray's workers: {remedy}")
+        raise InputError(f"{file.absolute()} hides the package tuner from Ray's workers: {remedy}")
 
 
 def processes_line(plan: Plan, tasks: Tasks, settings: Settings) -> str:
@@ -71,7 +70,7 @@ def processes_line(plan: Plan, tasks: Tasks, settings: Settings) -> str:
     return f"{'processes':<10} {where}: settings that a trial changes are put back, modules and classes are not"
 
 
-def _options(settings: Settings) -> dict[str, Any]:
+def _options(settings: Settings) -> ExecutorOptions:
     return {
         "expandable_segments": settings.expandable_segments,
         "caps": settings.caps,

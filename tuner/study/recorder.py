@@ -100,8 +100,8 @@ class Recorder(Listener):
         """What Optuna's trial answers; raises what it raises. Hears which files a script's trial has written."""
         if isinstance(question.content, Wrote):
             request = self._unfinished.get(question.trial_id)
-            if request and (said := self._written.shared(request.trial.name, question.content)):
-                self.noted(said)
+            if request and (warning := self._written.shared(request.trial.name, question.content)):
+                self.noted(warning)
             return None
         return self.objectives.answer(question) if self.objectives else None
 
@@ -157,9 +157,9 @@ class Recorder(Listener):
     def _compare(self, trial: Trial, report: EpochReport) -> None:
         """Keeps what a trial reported at its best, also in earlier sessions: its weights are of that epoch."""
         objective = self.progress.objectives[trial.workload]
-        known = self._bests.get(trial.trial_id) or self.folder.reported(trial.trial_id)[0]
+        best = self._bests.get(trial.trial_id) or self.folder.reported(trial.trial_id)[0]
         value = report.metrics.get(objective.metric)
-        if value is not None and objective.better(value, than=known.get(objective.metric, objective.worst)):
+        if value is not None and objective.better(value, than=best.get(objective.metric, objective.worst)):
             self._bests[trial.trial_id] = {**report.metrics, "best_epoch": report.epoch}
 
     def _follows(self, trial: Trial, retry: Retried | None) -> None:
@@ -187,8 +187,8 @@ class Recorder(Listener):
             done = count_text(report.epochs or outcome.epochs, "epoch")
             done = f"{outcome.epochs} of {done}" if report.epochs else done
             by_itself = self.scheduler in (FIFO, PBT)  # which ends none, so an objective of Optuna's did
-            said = f"{'the objective pruned it' if by_itself else f'{self.scheduler} ended it'} after {done}"
-            outcome = replace(outcome, error=joined(said, outcome.error))
+            reason = f"{'the objective pruned it' if by_itself else f'{self.scheduler} ended it'} after {done}"
+            outcome = replace(outcome, error=joined(reason, outcome.error))
         return self.objectives.described(outcome) if self.objectives else outcome
 
     def _next(self) -> int:

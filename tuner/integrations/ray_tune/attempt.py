@@ -41,8 +41,8 @@ class CappedAttempt:
         from tuner.training.rehearsal import warm_up
 
         kind = resources.budget.kind
-        found = detect_devices(kind)[0]
-        self._device = replace(found, free_bytes=found.total_bytes)  # what others hold is looked at as it is needed
+        device = detect_devices(kind)[0]
+        self._device = replace(device, free_bytes=device.total_bytes)  # what others hold is looked at as it is needed
         pin(self._device)  # Ray gives its number by NVML, and CUDA may count GPUs that differ otherwise
 
         def load() -> None:
@@ -129,12 +129,12 @@ class CappedAttempt:
     def figures(self) -> dict[str, float]:
         """Figures for the trial's results, named as the columns of ``results.csv``."""
         request, peak = self._resources.request, self._meter.peak_bytes()
-        found = {
+        columns = {
             "attempts": request.trial.attempt,
             "gpu_fraction": round(self._resources.fraction, 4),
             "estimated_memory_gb": round(request.estimate.total_bytes / GB, 3),
         }
-        return found if peak is None else found | {"peak_memory_gb": round(peak / GB, 3)}
+        return columns if peak is None else columns | {"peak_memory_gb": round(peak / GB, 3)}
 
     def _capped(self) -> AbstractContextManager[None]:
         if self._cap_bytes is None:

@@ -14,7 +14,8 @@ from ray.tune.execution.placement_groups import resource_dict_to_pg_factory
 
 from tuner.decisions.plan import need_bytes
 from tuner.errors import InputError
-from tuner.execution.ray_api import RAY_STEP, Node
+from tuner.execution.nodes import Node
+from tuner.execution.pool import RAY_STEP
 from tuner.integrations.ray_tune.trainable_spec import TrainableSpec
 from tuner.trial import Request, Trial
 

@@ -46,15 +46,15 @@ class TrainableSpec:
         if not callable(self.estimate):
             return given_estimate(self.estimate)
         try:
-            found = self.estimate(config)
+            estimate = self.estimate(config)
         except Exception as error:
             reason = one_line(error)
             raise InputError(f"estimate: failed on {config}: {type(error).__name__}: {reason}") from error
-        if not isinstance(found, MemoryEstimate):
-            return given_estimate(found, f" for {config}")
+        if not isinstance(estimate, MemoryEstimate):
+            return given_estimate(estimate, f" for {config}")
         if self.smallest.kind == "cuda":
-            return found
-        return with_headroom(replace(found, context_bytes=found.context_bytes + TUNE_BYTES))
+            return estimate
+        return with_headroom(replace(estimate, context_bytes=estimate.context_bytes + TUNE_BYTES))
 
     def refusal(self, estimate: MemoryEstimate) -> str:
         """Why a trial of this size fits on no device; empty if it fits."""

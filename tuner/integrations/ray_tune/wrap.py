@@ -69,11 +69,11 @@ def _class_of(trainable: object) -> type:
         )
     name = getattr(trainable, "__name__", type(trainable).__name__)
     try:
-        found: type = wrap_function(trainable)
+        trainable_class: type = wrap_function(trainable)
     except (ValueError, TypeError) as error:
         raise InputError(f"trainable {name}: must take one argument, the configuration") from error
-    found.__name__ = name
-    return found
+    trainable_class.__name__ = name
+    return trainable_class
 
 
 def _devices(choice: DeviceChoice) -> Sequence[Device]:

@@ -55,20 +55,20 @@ class MLflow(Tracker):
     def open(self, name: str, study_id: str, folder: Path) -> None:
         """Finds or creates the experiment."""
         self._study, self._study_id = name, study_id
-        found = self._client.get_experiment_by_name(name)
-        self._experiment = found.experiment_id if found else self._client.create_experiment(name)
+        experiment = self._client.get_experiment_by_name(name)
+        self._experiment = experiment.experiment_id if experiment else self._client.create_experiment(name)
 
     def begin(self, trial: Trial) -> None:
         """Continues the trial's run, or creates it."""
         key = f"{self._study_id}-{trial.trial_id}"
-        found = self._client.search_runs([self._experiment], f"tags.`{KEY}` = '{key}'")
-        if found:
-            self._client.update_run(found[0].info.run_id, "RUNNING")
+        runs = self._client.search_runs([self._experiment], f"tags.`{KEY}` = '{key}'")
+        if runs:
+            self._client.update_run(runs[0].info.run_id, "RUNNING")
         else:
             tags = {KEY: key, "tuner.study": self._study, "tuner.trial_id": trial.trial_id}
             title = f"{trial.trial_id} {trial.name}"
-            found = [self._client.create_run(self._experiment, run_name=title, tags=tags)]
-        self._runs[trial.trial_id] = found[0].info.run_id
+            runs = [self._client.create_run(self._experiment, run_name=title, tags=tags)]
+        self._runs[trial.trial_id] = runs[0].info.run_id
 
     def log(self, trial_id: str, epoch: int, figures: Figures) -> None:
         """Adds an epoch's figures; the epoch is MLflow's step."""
@@ -79,8 +79,8 @@ class MLflow(Tracker):
         from mlflow.entities import Param, RunTag
 
         run_id = self._runs.pop(row.trial_id)
-        known, config = self._client.get_run(run_id).data.params, config_of(row)
-        params = [Param(_plain(key), str(value)) for key, value in config.items() if _plain(key) not in known]
+        params_before, config = self._client.get_run(run_id).data.params, config_of(row)
+        params = [Param(_plain(key), str(value)) for key, value in config.items() if _plain(key) not in params_before]
         tags = [RunTag(f"tuner.{key}", value) for key, value in row_texts(row).items()]
         self._client.log_batch(run_id, _metrics(row_figures(row), row.attempts), params, tags)
         failed = "KILLED" if row.status == "interrupted" else "FAILED"
