@@ -6,17 +6,16 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tuner.decisions.events import Concluded, Event, Opened, Retried
+from tuner.decisions.events import Opened
 from tuner.errors import TunerError, spelled
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Executor
 from tuner.execution.loop import EndedEarly, StudyLoop
 from tuner.execution.stall_detector import StallDetector
 from tuner.execution.stop_requests import StopRequests
-from tuner.execution.weights import weights_so_far
 from tuner.integrations.trackers.adapter import Trackers
 from tuner.machine.interrupts import Immediate, TimeLimitReached
-from tuner.records.files import CHECKPOINTS, MACHINE
+from tuner.records.files import MACHINE
 from tuner.records.machine_log import recording
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import StudyRecord
@@ -77,23 +76,7 @@ def _run(study: Study, steering: Steering, folder: StudyFolder, context: RunCont
         phase=context.executor.starting,
         rows=folder.rows,
     )
-
-    def keep_pauses(event: Event) -> None:
-        if isinstance(event, (Retried, Concluded)) and (kept := source.kept(engine.state)) is not None:
-            folder.keep_pauses(kept)
-
-    recorder = Recorder(
-        folder,
-        len(study.trials),
-        ready,
-        progress,
-        context.trackers,
-        settings.scheduler_name,
-        source.objectives,
-        [*(settings.callbacks or ()), keep_pauses],
-        lambda trial: weights_so_far(study.tasks[trial.workload], trial, folder.path / CHECKPOINTS),
-        steering.order,
-    )
+    recorder = Recorder(study, steering, ready, folder, progress, context.trackers)
     source.open(folder.path, engine.state)
     stalls = StallDetector(settings.trial_timeout_seconds)
     loop = StudyLoop(

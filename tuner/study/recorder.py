@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from tuner.decisions.events import Allowed, Concluded, Dropped, Event, Planned, Reported, Retried, Started
@@ -12,69 +12,86 @@ from tuner.decisions.state import State
 from tuner.errors import joined
 from tuner.execution.executor import Weights
 from tuner.execution.loop import Listener
+from tuner.execution.weights import weights_so_far
 from tuner.integrations.trackers.adapter import Trackers
 from tuner.records.attempts import Attempt, Times
 from tuner.records.epochs import EpochLog
-from tuner.records.files import EPOCHS
+from tuner.records.files import CHECKPOINTS, EPOCHS
 from tuner.records.study_folder import StudyFolder
 from tuner.records.study_record import Suggestion
 from tuner.reporting.progress import StudyProgress
 from tuner.reporting.texts import count_text
 from tuner.search.optuna_names import FIFO, PBT
-from tuner.study.sources import Objectives
+from tuner.study.prepare import Steering, Study
 from tuner.trial import Configuration, EpochReport, MemoryEstimate, Outcome, Placement, Question, Request, Trial
 from tuner.values import label
 from tuner.workloads.written_files import WrittenFiles, Wrote
 
 
-@dataclass(eq=False)
+@dataclass
+class _Running:
+    """A running attempt, as far as it is known."""
+
+    placement: Placement
+    at: float  # when it was placed, in seconds since 1970
+    began: float  # the same; monotonic seconds
+    report: EpochReport | None = None  # the last one
+    best: Mapping[str, float] = field(default_factory=dict)  # the metrics of its best report
+    stopped: Outcome | None = None  # how it was interrupted
+    ended: float | None = None  # and when; monotonic seconds
+
+    @property
+    def seconds(self) -> float:
+        """How long it has run, or did until it was stopped."""
+        return (time.monotonic() if self.ended is None else self.ended) - self.began
+
+
 class Recorder(Listener):
     """Records the events of the loop. In the end every trial has a row."""
 
-    folder: StudyFolder
-    known: int  # configurations; a search may add to them
-    requests: Sequence[Request]  # the trials that are left of these
-    progress: StudyProgress
-    trackers: Trackers
-    scheduler: str = FIFO
-    objectives: Objectives | None = None  # those of a user's own Optuna study
-    callbacks: Sequence[Callable[[Event], object]] = ()  # are called with every event
-    weights: Callable[[Trial], bytes] = lambda _: b""  # of a trial that has not completed
-    order: int = 0  # the last one on disk, of all that has happened in the study
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        study: Study,
+        steering: Steering,
+        requests: Sequence[Request],
+        folder: StudyFolder,
+        progress: StudyProgress,
+        trackers: Trackers,
+    ) -> None:
+        """Begins with what a study has tried before; ``requests`` are the trials that are left of what is known."""
+        self._study, self._source, self._folder = study, steering.source, folder
+        self._progress, self._trackers = progress, trackers
+        self._objectives = steering.source.objectives
+        self._scheduler = study.settings.scheduler_name
+        self._known = len(study.trials)  # configurations; a search may add to them
+        self._order = steering.order  # the last one on disk, of all that has happened in the study
         self._written = WrittenFiles()
-        self._unfinished = {request.trial.trial_id: request for request in self.requests}
-        self._placements: dict[str, tuple[Placement, float, float]] = {}
-        self._reports: dict[str, EpochReport] = {}
-        self._bests: dict[str, dict[str, float]] = {}  # the metrics of the best report of each running trial
-        self._stopped: dict[str, tuple[Outcome, float]] = {}  # and when; monotonic seconds
+        self._unfinished = {request.trial.trial_id: request for request in requests}
+        self._running: dict[str, _Running] = {}
         self._ends: dict[str, tuple[Attempt, Outcome]] = {}  # of the attempts that have just ended
-        self._epochs = EpochLog(self.folder.path / EPOCHS)
+        self._epochs = EpochLog(folder.path / EPOCHS)
 
     def append(self, outcome: Outcome, weights: Weights) -> None:
         """Records an attempt that has ended. One that was interrupted has its row when it is known why."""
         trial_id = outcome.trial.trial_id
         if outcome.status == "interrupted":
-            self._stopped[trial_id] = outcome, time.monotonic()
+            self._running[trial_id].stopped, self._running[trial_id].ended = outcome, time.monotonic()
             return
         outcome = self._described(outcome)
         request = self._unfinished.pop(trial_id)
         estimate = outcome.placement.estimate if outcome.placement else request.estimate
-        weights = weights if outcome.status == "completed" else partial(self.weights, outcome.trial)
+        weights = weights if outcome.status == "completed" else self._weights_so_far(outcome.trial)
         row = self._record(outcome, estimate, weights)
         if outcome.status == "paused":  # it is decided later what follows
-            self.progress.paused(outcome, request)
+            self._progress.paused(outcome, request)
         else:
             self._ends[trial_id] = row, outcome
-        self._placements.pop(trial_id, None)
-        self._reports.pop(trial_id, None)
-        self._bests.pop(trial_id, None)
+        self._running.pop(trial_id, None)
 
     def hear(self, state: State, event: Event) -> None:
         """Records and shows an event."""
-        if self.objectives:
-            self.objectives.hear(state, event)
+        if self._objectives:
+            self._objectives.hear(state, event)
         if isinstance(event, Planned):
             self._planned(event)
         elif isinstance(event, Started):
@@ -93,8 +110,10 @@ class Recorder(Listener):
             self._follows(event.outcome.trial, None)
         elif isinstance(event, Allowed) and event.said:
             self.noted(f"{event.device.label}: {event.said}")
-        for callback in self.callbacks:
+        for callback in self._study.settings.callbacks or ():
             callback(event)
+        if isinstance(event, (Retried, Concluded)) and (pauses := self._source.kept(state)) is not None:
+            self._folder.keep_pauses(pauses)
 
     def answer(self, question: Question) -> object:
         """What Optuna's trial answers; raises what it raises. Hears which files a script's trial has written."""
@@ -103,72 +122,72 @@ class Recorder(Listener):
             if request and (warning := self._written.shared(request.trial.name, question.content)):
                 self.noted(warning)
             return None
-        return self.objectives.answer(question) if self.objectives else None
+        return self._objectives.answer(question) if self._objectives else None
 
     def noted(self, text: str) -> None:
         """Shows a line to the user."""
-        self.progress.note(text)
+        self._progress.note(text)
 
     def tick(self) -> None:
         """Time has passed."""
-        self.progress.tick()
+        self._progress.tick()
 
     def stopping(self, trials: int, seconds: float, fault: str = "") -> None:
         """The study ends: trials have some seconds to write checkpoints, or cannot be asked because of ``fault``."""
-        self.progress.stopping(trials, seconds, fault)
+        self._progress.stopping(trials, seconds, fault)
 
     def close(self, cause: str) -> None:
         """Records every unfinished trial as ``interrupted``, and closes the folder."""
         try:
             for request in self._unfinished.values():
                 outcome = self._unfinished_outcome(request, cause)
-                weights = partial(self.weights, outcome.trial)
-                self.trackers.ended(self._record(outcome, request.estimate, weights))
+                weights = self._weights_so_far(outcome.trial)
+                self._trackers.ended(self._record(outcome, request.estimate, weights))
             self._unfinished.clear()
         finally:
             self._epochs.close()
-            self.folder.close()
-            self._say(self.trackers.close())
+            self._folder.close()
+            self._say(self._trackers.close())
 
     def _planned(self, event: Planned) -> None:
         """Writes down what a search has suggested, before it runs, and after what it was told before."""
-        suggestion = Suggestion(number=self.known + 1, order=self._next(), refused=event.refused)
+        suggestion = Suggestion(number=self._known + 1, order=self._next(), refused=event.refused)
         for request in event.requests:
             self._unfinished[request.trial.trial_id] = request
-            self.known += 1
+            self._known += 1
             configuration = Configuration(request.trial.name, request.trial.config)
             suggestion = replace(suggestion, configuration=configuration)
-        self.folder.suggested(suggestion)
+        self._folder.suggested(suggestion)
 
     def _started(self, placement: Placement) -> None:
-        self._placements[placement.trial.trial_id] = placement, time.time(), time.monotonic()
-        self.progress.started(placement)
-        self.trackers.started(placement)
+        self._running[placement.trial.trial_id] = _Running(placement, time.time(), time.monotonic())
+        self._progress.started(placement)
+        self._trackers.started(placement)
 
     def _reported(self, report: EpochReport) -> None:
-        trial = self._placements[report.trial_id][0].trial
-        self._reports[report.trial_id] = report
-        self._compare(trial, report)
+        attempt = self._running[report.trial_id]
+        trial, attempt.report = attempt.placement.trial, report
+        self._compare(attempt, report)
         self._epochs.add(report, trial.attempt, self._next())
-        self.progress.reported(report)
-        self.trackers.reported(report)
-        self._say(self.trackers.faults())
+        self._progress.reported(report)
+        self._trackers.reported(report)
+        self._say(self._trackers.faults())
 
-    def _compare(self, trial: Trial, report: EpochReport) -> None:
+    def _compare(self, attempt: _Running, report: EpochReport) -> None:
         """Keeps what a trial reported at its best, also in earlier sessions: its weights are of that epoch."""
-        objective = self.progress.objectives[trial.workload]
-        best = self._bests.get(trial.trial_id) or self.folder.reported(trial.trial_id)[0]
+        objective = self._progress.objectives[attempt.placement.trial.workload]
+        best = attempt.best or self._folder.reported(report.trial_id)[0]
         value = report.metrics.get(objective.metric)
         if value is not None and objective.better(value, than=best.get(objective.metric, objective.worst)):
-            self._bests[trial.trial_id] = {**report.metrics, "best_epoch": report.epoch}
+            attempt.best = {**report.metrics, "best_epoch": report.epoch}
 
     def _follows(self, trial: Trial, retry: Retried | None) -> None:
         """It is known what follows an attempt: a retry, or nothing. One that was interrupted has no row yet."""
         if trial.trial_id in self._ends:
             row, outcome = self._ends.pop(trial.trial_id)
-            self.progress.finished(outcome, retry)
+            self._progress.finished(outcome, retry)
             if not retry:
-                self.trackers.ended(row)
+                self._trackers.ended(row)
 
     def _takes_over(self, event: Retried) -> None:
         """Says which member of a population takes over which one's checkpoint, and the values that it changes."""
@@ -182,50 +201,47 @@ class Recorder(Listener):
 
     def _described(self, outcome: Outcome) -> Outcome:
         """The outcome with the reason why it was pruned, and with the parameters that an objective has asked for."""
-        report = self._reports.get(outcome.trial.trial_id)
+        attempt = self._running.get(outcome.trial.trial_id)
+        report = attempt.report if attempt else None
         if outcome.status == "pruned" and report:
             done = count_text(report.epochs or outcome.epochs, "epoch")
             done = f"{outcome.epochs} of {done}" if report.epochs else done
-            by_itself = self.scheduler in (FIFO, PBT)  # which ends none, so an objective of Optuna's did
-            reason = f"{'the objective pruned it' if by_itself else f'{self.scheduler} ended it'} after {done}"
+            by_itself = self._scheduler in (FIFO, PBT)  # which ends none, so an objective of Optuna's did
+            reason = f"{'the objective pruned it' if by_itself else f'{self._scheduler} ended it'} after {done}"
             outcome = replace(outcome, error=joined(reason, outcome.error))
-        return self.objectives.described(outcome) if self.objectives else outcome
+        return self._objectives.described(outcome) if self._objectives else outcome
 
     def _next(self) -> int:
-        self.order += 1
-        return self.order
+        self._order += 1
+        return self._order
 
     def _record(self, outcome: Outcome, estimate: MemoryEstimate, weights: Weights) -> Attempt:
         times = self._times(outcome.trial.trial_id)
-        return self.folder.record(outcome, estimate, weights, times, self._next())
+        return self._folder.record(outcome, estimate, weights, times, self._next())
 
     def _say(self, faults: Sequence[str]) -> None:
         for fault in faults:
-            self.progress.note(fault)
+            self._progress.note(fault)
 
     def _times(self, trial_id: str) -> Times | None:
         """When the running attempt was placed, and now; never earlier, even if the system's clock is changed."""
-        if trial_id not in self._placements:
-            return None
-        _, at, began = self._placements[trial_id]
-        return at, at + self._ended(trial_id) - began
+        attempt = self._running.get(trial_id)
+        return (attempt.at, attempt.at + attempt.seconds) if attempt else None
 
-    def _ended(self, trial_id: str) -> float:
-        """When the running attempt was stopped, or now; monotonic seconds."""
-        return self._stopped[trial_id][1] if trial_id in self._stopped else time.monotonic()
+    def _weights_so_far(self, trial: Trial) -> Weights:
+        """Fetches the weights of a trial that has not completed."""
+        return partial(weights_so_far, self._study.tasks[trial.workload], trial, self._folder.path / CHECKPOINTS)
 
     def _unfinished_outcome(self, request: Request, cause: str) -> Outcome:
-        trial_id = request.trial.trial_id
-        if trial_id not in self._placements:
-            metrics, epochs = self.folder.reported(trial_id)
+        attempt = self._running.get(request.trial.trial_id)
+        metrics, epochs = self._folder.reported(request.trial.trial_id)
+        if attempt is None:
             return Outcome(request.trial, "interrupted", None, metrics, epochs, error=f"{cause} before it started")
-        placement, _, began = self._placements[trial_id]
-        report = self._reports.get(trial_id, EpochReport(trial_id, 0, 0))
-        stopped, _ = self._stopped.get(trial_id, (Outcome(placement.trial, "interrupted", placement), 0.0))
+        stopped = attempt.stopped or Outcome(attempt.placement.trial, "interrupted", attempt.placement)
         return replace(
             stopped,
-            metrics=self._bests.get(trial_id) or self.folder.reported(trial_id)[0] or report.metrics,
-            epochs=report.epoch,
-            seconds=max(stopped.seconds, self._ended(trial_id) - began),
+            metrics=attempt.best or metrics or (attempt.report.metrics if attempt.report else {}),
+            epochs=attempt.report.epoch if attempt.report else 0,
+            seconds=max(stopped.seconds, attempt.seconds),
             error=joined(f"{cause} while it ran", stopped.error),
         )
