@@ -226,7 +226,7 @@ class MemoryEstimate:
 
     @property
     def least_bytes(self) -> int:
-        """The total with which the step just runs, where the allocator has to give back what it caches."""
+        """The total with which a step just runs, when the allocator has to free its cache."""
         return self.total_bytes - self.cached_bytes
 
     def parts(self) -> dict[str, int]:

@@ -31,10 +31,10 @@ def plan(devices: Sequence[Device], *sizes: float, packing: Packing = "per-trial
     return make_plan(devices, needs, packing=packing, **{"buffer_bytes": 2 * GB, **options})  # type: ignore[arg-type]
 
 
-def packer(devices: Sequence[Device], *sizes: float, packing: Packing = "per-trial") -> Packer:
-    found = Packer(plan(devices, *sizes, packing=packing))
-    found.enqueue(requests(*sizes))
-    return found
+def make_packer(devices: Sequence[Device], *sizes: float, packing: Packing = "per-trial") -> Packer:
+    packer = Packer(plan(devices, *sizes, packing=packing))
+    packer.enqueue(requests(*sizes))
+    return packer
 
 
 def placed(packer: Packer) -> list[Placement]:
@@ -42,9 +42,9 @@ def placed(packer: Packer) -> list[Placement]:
 
 
 def test_uniform_workers_are_the_budget_divided_by_the_footprint(gpu_16gb: Device) -> None:
-    found = plan([gpu_16gb], *[1.5] * 100, packing="uniform")
-    assert (found.workers, found.guaranteed, found.fits, found.bound) == (9, 9, (9,), "memory")
-    assert placed(packer([gpu_16gb], *[1.5] * 20, packing="uniform"))[0].fraction == 1 / 9
+    uniform = plan([gpu_16gb], *[1.5] * 100, packing="uniform")
+    assert (uniform.workers, uniform.guaranteed, uniform.fits, uniform.bound) == (9, 9, (9,), "memory")
+    assert placed(make_packer([gpu_16gb], *[1.5] * 20, packing="uniform"))[0].fraction == 1 / 9
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ def test_uniform_workers_are_the_budget_divided_by_the_footprint(gpu_16gb: Devic
 def test_what_bounds_the_workers_is_told(gpu_16gb: Device, options: dict[str, int], workers: int, bound: str) -> None:
     device = replace(gpu_16gb, cores=options.pop("cores", 16))
     sizes = [1.5] * options.pop("trials", 100)
-    found = plan([device], *sizes, packing="uniform", **options)
-    assert (found.workers, found.bound) == (workers, bound)
+    uniform = plan([device], *sizes, packing="uniform", **options)
+    assert (uniform.workers, uniform.bound) == (workers, bound)
 
 
 def test_a_gpu_has_slots_for_more_trials_than_cores_but_not_from_the_start(gpu_16gb: Device) -> None:
     device = replace(gpu_16gb, cores=2)
-    found = plan([device], *[0.5] * 100, adaptive=True)
-    assert (found.expected, found.at_first, found.slots) == ((2,), (2,), (2 * MOST_PER_CORE,))
-    packer = Packer(found)
+    adaptive = plan([device], *[0.5] * 100, adaptive=True)
+    assert (adaptive.expected, adaptive.at_first, adaptive.slots) == ((2,), (2,), (2 * MOST_PER_CORE,))
+    packer = Packer(adaptive)
     packer.enqueue(requests(*[0.5] * 100))
     assert len(placed(packer)) == 2
     packer.allow(device, 5)
@@ -101,9 +101,9 @@ def test_room_for_more_is_beside_the_workers_that_are_planned(gpu_16gb: Device) 
 
 def test_the_only_worker_is_on_the_device_that_holds_the_largest_trial(gpu_16gb: Device) -> None:
     large = replace(gpu_16gb, index=1, total_bytes=80 * GB, free_bytes=80 * GB)
-    found = plan([gpu_16gb, large], 70, 1, max_workers=1)
-    assert found.expected == found.slots == (0, 1)
-    assert found.limits().device_bytes == 78 * GB
+    single = plan([gpu_16gb, large], 70, 1, max_workers=1)
+    assert single.expected == single.slots == (0, 1)
+    assert single.limits().device_bytes == 78 * GB
 
 
 def test_cores_are_divided_between_the_workers(gpu_16gb: Device) -> None:
@@ -123,82 +123,84 @@ def test_a_footprint_larger_than_the_device_is_refused_with_both_numbers(gpu_16g
 
 
 def test_each_trial_has_its_own_share_largest_first_and_small_ones_fill_what_is_left(gpu_16gb: Device) -> None:
-    found = packer([gpu_16gb], 1, 9, 6, 4, 0.5)
-    first = placed(found)
+    packer = make_packer([gpu_16gb], 1, 9, 6, 4, 0.5)
+    first = placed(packer)
     assert [(placement.trial.name, placement.limit_bytes / GB) for placement in first] == [
         ("t2", 9),
         ("t4", 4),
         ("t1", 1),
     ]
     assert [placement.fraction for placement in first] == [9 / 14, 4 / 14, 1 / 14]
-    assert placed(found) == []
-    found.release(first[0])
-    assert [placement.trial.name for placement in placed(found)] == ["t3", "t5"]
+    assert placed(packer) == []
+    packer.release(first[0])
+    assert [placement.trial.name for placement in placed(packer)] == ["t3", "t5"]
 
 
 def test_uniform_packing_gives_each_what_the_largest_needs(gpu_16gb: Device) -> None:
-    assert [placement.limit_bytes / GB for placement in placed(packer([gpu_16gb], 1, 7, 3, packing="uniform"))] == [
+    assert [
+        placement.limit_bytes / GB for placement in placed(make_packer([gpu_16gb], 1, 7, 3, packing="uniform"))
+    ] == [
         7,
         7,
     ]
 
 
 def test_trials_that_need_the_same_start_in_their_order(gpu_16gb: Device) -> None:
-    assert [placement.trial.name for placement in placed(packer([gpu_16gb], *[4.0] * 5))] == ["t1", "t2", "t3"]
+    assert [placement.trial.name for placement in placed(make_packer([gpu_16gb], *[4.0] * 5))] == ["t1", "t2", "t3"]
 
 
 def test_a_trial_that_needs_more_than_any_device_has_waits_for_a_whole_one(gpu_16gb: Device) -> None:
-    found = packer([gpu_16gb], 2)
-    (small,) = placed(found)
-    found.enqueue([request(9, 20)])
-    assert placed(found) == []
-    found.release(small)
-    assert [placement.limit_bytes for placement in placed(found)] == [14 * GB]
+    packer = make_packer([gpu_16gb], 2)
+    (small,) = placed(packer)
+    packer.enqueue([request(9, 20)])
+    assert placed(packer) == []
+    packer.release(small)
+    assert [placement.limit_bytes for placement in placed(packer)] == [14 * GB]
 
 
 def test_corrected_needs_count_for_trials_that_wait(gpu_16gb: Device) -> None:
-    found = packer([gpu_16gb], 8, 8, 8)
-    assert len(placed(found)) == 1
-    found.enqueue([replace(request, need_bytes=3 * GB) for request in requests(8, 8, 8)])
-    assert [placement.limit_bytes for placement in placed(found)] == [3 * GB], "one more than planned"
+    packer = make_packer([gpu_16gb], 8, 8, 8)
+    assert len(placed(packer)) == 1
+    packer.enqueue([replace(request, need_bytes=3 * GB) for request in requests(8, 8, 8)])
+    assert [placement.limit_bytes for placement in placed(packer)] == [3 * GB], "one more than planned"
 
 
 def test_nothing_is_placed_on_a_device_that_is_lost(gpu_16gb: Device) -> None:
     other = replace(gpu_16gb, index=1, total_bytes=10 * GB)
-    found = packer([gpu_16gb, other], 9, 9, 9, 1)
-    assert [placement.trial.name for placement in placed(found)] == ["t1", "t4"]
-    found.remove(gpu_16gb)
-    assert [(placement.device.index, placement.limit_bytes) for placement in placed(found)] == []
-    found.remove(other)
-    found.enqueue(requests(1))
-    assert placed(found) == []
+    packer = make_packer([gpu_16gb, other], 9, 9, 9, 1)
+    assert [placement.trial.name for placement in placed(packer)] == ["t1", "t4"]
+    packer.remove(gpu_16gb)
+    assert [(placement.device.index, placement.limit_bytes) for placement in placed(packer)] == []
+    packer.remove(other)
+    packer.enqueue(requests(1))
+    assert placed(packer) == []
 
 
 def test_what_others_take_meanwhile_holds_trials_back_until_they_leave(gpu_16gb: Device) -> None:
-    found = packer([gpu_16gb], 6, 4, 4)
-    found.limit({gpu_16gb: 5 * GB})
-    assert [placement.trial.name for placement in placed(found)] == ["t2"]
-    held = found.held_back()
+    packer = make_packer([gpu_16gb], 6, 4, 4)
+    packer.limit({gpu_16gb: 5 * GB})
+    assert [placement.trial.name for placement in placed(packer)] == ["t2"]
+    held = packer.held_back()
     assert held is not None and (held[0].trial.name, held[1]) == ("t1", gpu_16gb)
-    found.limit({})
-    assert [placement.trial.name for placement in placed(found)] == ["t1", "t3"]
-    assert found.held_back() is None
+    packer.limit({})
+    assert [placement.trial.name for placement in placed(packer)] == ["t1", "t3"]
+    assert packer.held_back() is None
 
 
 def test_a_trial_that_is_dropped_is_not_placed_any_more(gpu_16gb: Device) -> None:
-    found = packer([gpu_16gb], 6, 4)
-    found.drop("00001")
-    assert [placement.trial.name for placement in placed(found)] == ["t2"]
+    packer = make_packer([gpu_16gb], 6, 4)
+    packer.drop("00001")
+    assert [placement.trial.name for placement in placed(packer)] == ["t2"]
 
 
 def test_devices_that_join_are_used_at_once_also_by_what_was_larger_than_all_before(gpu_16gb: Device) -> None:
-    found = packer([gpu_16gb], 9, 9, 9)
-    first = placed(found)
+    packer = make_packer([gpu_16gb], 9, 9, 9)
+    first = placed(packer)
     larger = replace(gpu_16gb, node_id="b", total_bytes=32 * GB, free_bytes=32 * GB)
-    found.extend(plan([larger], 9, 9))
-    assert [placement.device for placement in placed(found)] == [larger, larger]
-    found.release(first[0])
-    assert found.room_bytes == 14 * GB
+    packer.extend(plan([larger], 9, 9))
+    assert [placement.device for placement in placed(packer)] == [larger, larger]
+    packer.release(first[0])
+    assert packer.room_bytes == 14 * GB
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -206,15 +208,15 @@ def test_a_simulated_study_runs_every_trial_once_and_never_beyond_a_budget(gpu_1
     draw = random.Random(seed)
     devices = [replace(gpu_16gb, index=i, total_bytes=gb * GB, free_bytes=gb * GB) for i, gb in enumerate((16, 24))]
     sizes = [draw.uniform(0.5, 13) for _ in range(60)]
-    found = plan(devices, *sizes)
-    schedule = simulate(requests(*sizes), found, lambda request: request.need_bytes / GB)
+    shared = plan(devices, *sizes)
+    schedule = simulate(requests(*sizes), shared, lambda request: request.need_bytes / GB)
     assert sorted(p.trial.trial_id for p, _, _ in schedule.placements) == [r.trial.trial_id for r in requests(*sizes)]
-    for device, budget in zip(devices, found.budgets, strict=True):
+    for device, budget in zip(devices, shared.budgets, strict=True):
         here = [entry for entry in schedule.placements if entry[0].device == device]
         for _, now, _ in here:
             assert sum(p.limit_bytes for p, start, end in here if start <= now < end) <= budget
-        assert schedule.most_at_once(device) <= found.slots[device.index]
-    assert schedule.seconds >= shortest_possible(requests(*sizes), found, lambda request: request.need_bytes / GB)
+        assert schedule.most_at_once(device) <= shared.slots[device.index]
+    assert schedule.seconds >= shortest_possible(requests(*sizes), shared, lambda request: request.need_bytes / GB)
 
 
 def test_a_schedule_is_as_long_as_its_trials_one_after_another(gpu_16gb: Device) -> None:

@@ -19,11 +19,11 @@ def request(name: str, gb: float, seconds: float | None, seed: int = 0) -> Reque
 def order(queue: Queue, *requests: Request, room_gb: float = 99) -> list[str]:
     for request in requests:
         queue.add(request, request.need_bytes)
-    found = []
+    names = []
     while fitting := queue.first(room_gb * GB, 0):
-        found.append(fitting[1].trial.name)
+        names.append(fitting[1].trial.name)
         queue.pop(fitting[1].trial.trial_id)
-    return found
+    return names
 
 
 MIXED = request("a", 1, 5), request("b", 2, 1), request("c", 2, 3), request("d", 1, 9)
@@ -72,11 +72,11 @@ def test_what_fits_is_found_as_if_all_trials_were_gone_through() -> None:
     while waiting:
         room, ram = draw.uniform(1, 64) * GB, draw.uniform(1, 40) * GB
         fitting = [each for each in waiting.values() if each.need_bytes <= room and each.host_bytes <= ram]
-        found = queue.first(room, ram)
-        assert (found is None) == (not fitting)
-        if found:
-            assert found[1] in fitting and found[1].trial.seed == min(each.trial.seed for each in fitting)
-        dropped = found[1].trial.trial_id if found else draw.choice(list(waiting))
+        first = queue.first(room, ram)
+        assert (first is None) == (not fitting)
+        if first:
+            assert first[1] in fitting and first[1].trial.seed == min(each.trial.seed for each in fitting)
+        dropped = first[1].trial.trial_id if first else draw.choice(list(waiting))
         queue.pop(dropped)
         del waiting[dropped]
 

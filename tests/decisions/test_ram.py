@@ -48,8 +48,8 @@ def started(packer: Packer) -> list[str]:
 @pytest.mark.parametrize("packing", ["uniform", "per-trial"])
 def test_ram_for_three_bounds_the_workers_where_the_card_has_room_for_all(packing: str) -> None:
     listed = requests(*[(1.5, 3)] * 8)
-    found = plan([gpu()], listed, packing)
-    assert (found.workers, found.guaranteed, found.bound) == (3, 3, "RAM")
+    shared = plan([gpu()], listed, packing)
+    assert (shared.workers, shared.guaranteed, shared.bound) == (3, 3, "RAM")
     assert plan([replace(gpu(), ram_bytes=0)], listed, packing).bound == "number of trials", "it is not known"
     assert plan([gpu()], listed, packing, max_workers=2).bound == "max_workers"
 
@@ -70,8 +70,8 @@ def test_a_large_buffer_of_the_gpus_is_none_of_the_ram() -> None:
 
 def test_the_gpus_of_a_host_share_its_ram() -> None:
     devices = [gpu(0, "a"), gpu(1, "a"), gpu(0, "b", ram_gb=5)]
-    found = plan(devices, requests(*[(1, 2.5)] * 20))
-    assert (found.expected, found.bound) == ((2, 2, 1), "RAM")
+    shared = plan(devices, requests(*[(1, 2.5)] * 20))
+    assert (shared.expected, shared.bound) == ((2, 2, 1), "RAM")
 
 
 def test_a_trial_starts_only_where_memory_and_ram_hold_and_both_are_released() -> None:
@@ -129,10 +129,10 @@ def test_a_simulated_study_runs_every_trial_and_no_host_is_given_away_twice(seed
         gpu(i, node, ram_gb=ram, gb=gb) for node, ram in (("a", 14), ("b", 30)) for i, gb in enumerate((16, 40))
     ]
     listed = requests(*[(draw.uniform(0.5, 13), draw.choice([0.5, 1, 4, draw.uniform(1, 11)])) for _ in range(60)])
-    found = plan(devices, listed)
-    schedule = simulate(listed, found, lambda request: request.need_bytes / GB)
+    shared = plan(devices, listed)
+    schedule = simulate(listed, shared, lambda request: request.need_bytes / GB)
     assert len(schedule.placements) == 60
-    for node, budget in found.ram_budgets.items():
+    for node, budget in shared.ram_budgets.items():
         here = [entry for entry in schedule.placements if entry[0].device.node_id == node]
         for _, now, _ in here:
             assert sum(p.host_bytes for p, start, end in here if start <= now < end) <= budget

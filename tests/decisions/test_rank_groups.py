@@ -34,16 +34,16 @@ def gpus(device: Device, *nodes: str, gb: int = 10) -> list[Device]:
     return [replace(each, index=i, uuid=f"u{i}", node_id=node) for i, node in enumerate(nodes)]
 
 
-def packer(devices: Sequence[Device], *sizes: Size, waiting: Sequence[Request] = ()) -> Packer:
+def make_packer(devices: Sequence[Device], *sizes: Size, waiting: Sequence[Request] = ()) -> Packer:
     needs = [int(gb * GB) for gb, ranks in sizes for _ in range(ranks)]
-    found = Packer(make_plan(devices, needs, packing="per-trial", buffer_bytes=0, with_ranks=True))
-    found.enqueue(waiting or requests(*sizes))
-    return found
+    packer = Packer(make_plan(devices, needs, packing="per-trial", buffer_bytes=0, with_ranks=True))
+    packer.enqueue(waiting or requests(*sizes))
+    return packer
 
 
 def test_ranks_get_distinct_gpus_of_one_node(gpu_16gb: Device) -> None:
     devices = gpus(gpu_16gb, "a", "b", "b")
-    [place] = start_all(packer(devices, (4, 2)))
+    [place] = start_all(make_packer(devices, (4, 2)))
     assert [(rank.rank, rank.device) for rank in place.all] == [(0, devices[1]), (1, devices[2])]
     assert place.label == "cuda:1+cuda:2"
 
@@ -51,89 +51,89 @@ def test_ranks_get_distinct_gpus_of_one_node(gpu_16gb: Device) -> None:
 def test_ranks_on_the_cpu_divide_its_ram() -> None:
     device = Device("", "cpu", 0, "CPU", 8 * GB, 8 * GB, cores=4)
     assert most_per_rank([device], [8 * GB], Shape(4, 1)) == 2 * GB
-    found = packer([device], (2, 3), (3, 2))
-    [place] = start_all(found)  # 2 GB and a core are left
+    packer = make_packer([device], (2, 3), (3, 2))
+    [place] = start_all(packer)  # 2 GB and a core are left
     assert ([rank.device for rank in place.all], place.label) == ([device] * 3, "cpu")
-    found.release(place)
-    assert [len(place.all) for place in start_all(found)] == [2]
+    packer.release(place)
+    assert [len(place.all) for place in start_all(packer)] == [2]
 
 
 def test_small_trials_start_beside_ranks(gpu_16gb: Device) -> None:
-    placed = start_all(packer(gpus(gpu_16gb, "", ""), (6, 2), (3, 1), (3, 1)))
+    placed = start_all(make_packer(gpus(gpu_16gb, "", ""), (6, 2), (3, 1), (3, 1)))
     assert [len(place.all) for place in placed] == [2, 1, 1]
     assert [place.device.index for place in placed[1:]] == [0, 1]
 
 
 def test_waiting_ranks_are_not_starved_by_trials_that_leave_them_no_room(gpu_16gb: Device) -> None:
     big, *small = requests((8, 2), *[(3, 1)] * 12, (2, 1))
-    found = packer(gpus(gpu_16gb, "", ""), (8, 2), *[(3, 1)] * 12, (2, 1), waiting=small[:4])
-    first = start_all(found)
+    packer = make_packer(gpus(gpu_16gb, "", ""), (8, 2), *[(3, 1)] * 12, (2, 1), waiting=small[:4])
+    first = start_all(packer)
     assert len(first) == 4
-    found.enqueue([big, *small[4:]])
-    beside = start_all(found)
+    packer.enqueue([big, *small[4:]])
+    beside = start_all(packer)
     assert [place.limit_bytes for place in beside] == [2 * GB]  # 3 GB fit as well, but leave less than 8
     for place in first:
-        found.release(place)
-    assert start_all(found)[0].trial == big.trial
+        packer.release(place)
+    assert start_all(packer)[0].trial == big.trial
 
 
 def test_a_trial_that_ends_before_ranks_could_start_passes_them(gpu_16gb: Device) -> None:
     sizes = [(6.0, 1), (8.0, 2), (3.0, 1), (3.0, 1)]
     first, big, short, long = requests(*sizes, seconds=[60, 100, 50, 70])
-    found = packer(gpus(gpu_16gb, "", ""), *sizes, waiting=[first])
-    start_all(found)
-    found.enqueue([big, long, short])
-    assert [place.trial for place in start_all(found)] == [short.trial]
+    packer = make_packer(gpus(gpu_16gb, "", ""), *sizes, waiting=[first])
+    start_all(packer)
+    packer.enqueue([big, long, short])
+    assert [place.trial for place in start_all(packer)] == [short.trial]
 
 
 def test_room_is_kept_for_several_trials_of_several_ranks_at_once(gpu_16gb: Device) -> None:
     sizes = [*[(6.0, 1)] * 4, (8.0, 2), (8.0, 2), (6.0, 1)]
     waiting = requests(*sizes)
-    found = packer(gpus(gpu_16gb, *[""] * 4), *sizes, waiting=waiting[:4])
-    running = start_all(found)
-    found.enqueue(waiting[4:])
+    packer = make_packer(gpus(gpu_16gb, *[""] * 4), *sizes, waiting=waiting[:4])
+    running = start_all(packer)
+    packer.enqueue(waiting[4:])
     for place in running:
-        found.release(place)
-    assert [len(place.all) for place in start_all(found)] == [2, 2]
+        packer.release(place)
+    assert [len(place.all) for place in start_all(packer)] == [2, 2]
 
 
 def test_room_is_free_again_when_the_only_trial_that_waits_for_it_is_dropped(gpu_16gb: Device) -> None:
     sizes = [(6.0, 1), (8.0, 2), (9.0, 1)]
     waiting = requests(*sizes)
-    found = packer(gpus(gpu_16gb, "", ""), *sizes, waiting=waiting[:1])
-    (first,) = start_all(found)
-    found.enqueue(waiting[1:2])
-    assert start_all(found) == []
-    found.drop("t1")
-    found.release(first)
-    found.enqueue(waiting[2:])
-    assert [place.trial for place in start_all(found)] == [waiting[2].trial]
+    packer = make_packer(gpus(gpu_16gb, "", ""), *sizes, waiting=waiting[:1])
+    (first,) = start_all(packer)
+    packer.enqueue(waiting[1:2])
+    assert start_all(packer) == []
+    packer.drop("t1")
+    packer.release(first)
+    packer.enqueue(waiting[2:])
+    assert [place.trial for place in start_all(packer)] == [waiting[2].trial]
 
 
 def test_what_runs_longer_than_ranks_wait_gives_its_room_to_others(gpu_16gb: Device) -> None:
     sizes = [(5.0, 1), (8.0, 1), (5.0, 2), (5.0, 1)]
     long, short, big, small = requests(*sizes, seconds=[2000, 1000, 100, 3000])
-    found = packer(gpus(gpu_16gb, "", ""), *sizes, waiting=[short, long])
-    running = {place.trial.trial_id: place for place in start_all(found)}
-    found.enqueue([big])
-    assert start_all(found) == []
-    found.release(running["t0"])
-    found.enqueue([small])
-    assert [place.trial for place in start_all(found)] == [small.trial]
+    packer = make_packer(gpus(gpu_16gb, "", ""), *sizes, waiting=[short, long])
+    running = {place.trial.trial_id: place for place in start_all(packer)}
+    packer.enqueue([big])
+    assert start_all(packer) == []
+    packer.release(running["t0"])
+    packer.enqueue([small])
+    assert [place.trial for place in start_all(packer)] == [small.trial]
 
 
 def test_ranks_start_on_the_first_devices_that_are_free_though_room_is_kept_on_others(gpu_16gb: Device) -> None:
     sizes = [*[(8.0, 1)] * 3, (8.0, 2)]
     *small, big = requests(*sizes)
-    found = packer(gpus(gpu_16gb, "", "", ""), *sizes, waiting=small)
-    running = start_all(found)
-    found.enqueue([big])
-    assert start_all(found) == []
-    kept = {account.index for account in found.groups.kept_for("t3")}
+    packer = make_packer(gpus(gpu_16gb, "", "", ""), *sizes, waiting=small)
+    running = start_all(packer)
+    packer.enqueue([big])
+    assert start_all(packer) == []
+    kept = {account.index for account in packer.groups.kept_for("t3")}
     for place in running:
         if place.device.index == min(kept) or place.device.index not in kept:
-            found.release(place)
-    assert [place.trial for place in start_all(found)] == [big.trial]
+            packer.release(place)
+    assert [place.trial for place in start_all(packer)] == [big.trial]
 
 
 def test_no_room_is_kept_where_ranks_lack_ram(gpu_16gb: Device) -> None:
@@ -143,53 +143,53 @@ def test_no_room_is_kept_where_ranks_lack_ram(gpu_16gb: Device) -> None:
         for device in gpus(gpu_16gb, "a", "a", "b", "b")
     ]
     *small, big = requests(*[(6, 1)] * 4, (8, 2))
-    found = packer(devices, *[(6, 1)] * 4, (8, 2), waiting=small)
-    start_all(found)
-    found.enqueue([replace(big, host_bytes=20 * GB)])
-    assert start_all(found) == []
-    assert {account.device.node_id for account in found.groups.kept_for("t4")} == {"b"}
+    packer = make_packer(devices, *[(6, 1)] * 4, (8, 2), waiting=small)
+    start_all(packer)
+    packer.enqueue([replace(big, host_bytes=20 * GB)])
+    assert start_all(packer) == []
+    assert {account.device.node_id for account in packer.groups.kept_for("t4")} == {"b"}
 
 
 def test_two_trials_of_several_ranks_do_not_block_each_other(gpu_16gb: Device) -> None:
-    found = packer(gpus(gpu_16gb, "", "", "", ""), *[(6, 4)] * 3, (4, 2))
+    packer = make_packer(gpus(gpu_16gb, "", "", "", ""), *[(6, 4)] * 3, (4, 2))
     order = []
-    while placed := start_all(found):
+    while placed := start_all(packer):
         order += [place.trial.trial_id for place in placed]
         for place in placed:
-            found.release(place)
+            packer.release(place)
     assert sorted(order) == ["t0", "t1", "t2", "t3"]
 
 
 def test_ranks_without_a_place_after_the_loss_of_a_gpu_are_told_apart(gpu_16gb: Device) -> None:
     devices = gpus(gpu_16gb, "a", "a", "b")
-    found = packer(devices, (4, 2), (4, 1))
-    found.remove(devices[0])
-    stuck = found.groups.without_place()
+    packer = make_packer(devices, (4, 2), (4, 1))
+    packer.remove(devices[0])
+    stuck = packer.groups.without_place()
     assert stuck is not None
     assert stuck.trial.trial_id == "t0"
-    found.drop("t0")
-    assert found.groups.without_place() is None
-    assert [place.device for place in start_all(found)] == [devices[1]]
+    packer.drop("t0")
+    assert packer.groups.without_place() is None
+    assert [place.device for place in start_all(packer)] == [devices[1]]
 
 
 def test_room_stays_kept_as_needs_are_corrected(gpu_16gb: Device) -> None:
     big, *small = requests((6, 2), *[(4, 1)] * 30)
-    found = packer(gpus(gpu_16gb, "", ""), (6, 2), *[(4, 1)] * 30, waiting=small[:4])
-    running = start_all(found)
-    found.enqueue([big, *small[4:]])
+    packer = make_packer(gpus(gpu_16gb, "", ""), (6, 2), *[(4, 1)] * 30, waiting=small[:4])
+    running = start_all(packer)
+    packer.enqueue([big, *small[4:]])
     for _ in range(4):
-        found.release(running.pop(0))
-        found.enqueue([big])  # as estimates are corrected
-        running += start_all(found)
+        packer.release(running.pop(0))
+        packer.enqueue([big])  # as estimates are corrected
+        running += start_all(packer)
     assert running[-1].trial == big.trial
 
 
 def test_a_suggestion_of_more_ranks_than_there_are_workers_has_no_place() -> None:
     device = Device("", "cpu", 0, "CPU", 8 * GB, 8 * GB, cores=2)
-    found = packer([device], (1, 2))
-    found.enqueue(later := requests((1, 2), (1, 4))[1:])
-    assert found.groups.without_place() is not None
-    assert found.groups.without_place().trial == later[0].trial  # type: ignore[union-attr]
+    packer = make_packer([device], (1, 2))
+    packer.enqueue(later := requests((1, 2), (1, 4))[1:])
+    assert packer.groups.without_place() is not None
+    assert packer.groups.without_place().trial == later[0].trial  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("cards", [8, 64])

@@ -40,8 +40,8 @@ def replayed(*rows: Attempt) -> State:
 
 @pytest.mark.parametrize("between", ["interrupted", "out_of_memory", "stalled"])
 def test_a_pause_does_not_overwrite_the_completion_that_follows(between: str) -> None:
-    own = {"parent_checkpoint": "t1@1"}
-    state = replayed(row("paused", 1, epochs=2), row(between, 2, **own), row("completed", 3, epochs=4, **own))
+    parent = {"parent_checkpoint": "t1@1"}
+    state = replayed(row("paused", 1, epochs=2), row(between, 2, **parent), row("completed", 3, epochs=4, **parent))
     assert state.ended["t1"].result.status == "completed"
 
 
@@ -53,8 +53,8 @@ def test_nothing_changes_what_is_completed(later: str) -> None:
 
 
 def test_a_member_that_failed_after_another_attempt_does_not_run_again() -> None:
-    own = {"parent_checkpoint": "t1@1"}
-    state = replayed(row("paused", 1, epochs=2), row("interrupted", 2, **own), row("failed", 3, **own))
+    parent = {"parent_checkpoint": "t1@1"}
+    state = replayed(row("paused", 1, epochs=2), row("interrupted", 2, **parent), row("failed", 3, **parent))
     assert state.ended["t1"].result.status == "failed"
 
 

@@ -47,8 +47,8 @@ def failures(*errors: str) -> list[tuple[Status, float | None, str]]:
 def test_a_study_ends_if_its_first_trials_fail_alike(
     ends: list[tuple[Status, float | None, str]], expected: str
 ) -> None:
-    said = why(EndLimits(fail_fast=3), ends)
-    assert said.startswith(expected) and bool(said) == bool(expected)
+    reason = why(EndLimits(fail_fast=3), ends)
+    assert reason.startswith(expected) and bool(reason) == bool(expected)
     assert why(EndLimits(fail_fast=0), ends) == ""
 
 

@@ -36,23 +36,28 @@ def study(
     """
     random = Random(1)
     waiting = [(f"t{number}", 1.0 + number % 4) for number in range(trials)]
-    left: dict[str, list[float]] = {}  # by trial: epochs, work left of this one, work of each, when it began
+    epochs_of: dict[str, list[float]] = {}  # by trial: epochs, work left of this one, work of each, when it began
     now, seen = 0.0, list[int]()
-    while waiting or left:
-        while waiting and len(left) < count.workers:
+    while waiting or epochs_of:
+        while waiting and len(epochs_of) < count.workers:
             name, work = waiting.pop(0)
-            left[name] = [epochs, first * work, work, now]
+            epochs_of[name] = [epochs, first * work, work, now]
             count.trains(name, now)
-        speed = curve(len(left)) / len(left)
-        name = min(left, key=lambda trial: left[trial][1])
-        spent = left[name][1]
+        speed = curve(len(epochs_of)) / len(epochs_of)
+        name = min(epochs_of, key=lambda trial: epochs_of[trial][1])
+        spent = epochs_of[name][1]
         now += spent / speed
-        for state in left.values():
+        for state in epochs_of.values():
             state[1] -= spent
-        count.reports(name, now - left[name][3], share, now)
-        left[name] = [left[name][0] - 1, left[name][2] * random.gauss(1, noise), left[name][2], now]
-        if not left[name][0]:
-            del left[name]
+        count.reports(name, now - epochs_of[name][3], share, now)
+        epochs_of[name] = [
+            epochs_of[name][0] - 1,
+            epochs_of[name][2] * random.gauss(1, noise),
+            epochs_of[name][2],
+            now,
+        ]
+        if not epochs_of[name][0]:
+            del epochs_of[name]
             count.ends(name, now)
         seen.append(count.workers)
     return seen
@@ -77,12 +82,12 @@ def test_a_first_epoch_that_takes_longer_is_no_reason_for_ever_more_workers() ->
 def test_what_an_earlier_attempt_of_a_trial_took_is_not_compared() -> None:
     count = WorkerCount(1, 2, cores=4)
     count.trains("a", 0.0)
-    said = [count.reports("a", 1.0, 0.5, now) for now in (1.0, 2.0, 3.0)]
+    comparisons = [count.reports("a", 1.0, 0.5, now) for now in (1.0, 2.0, 3.0)]
     count.trains("b", 3.0)
     count.ends("a", 3.0)
     count.trains("a", 4.0)  # in smaller parts, as it ran out of memory
-    said += [count.reports("a", 9.0, 0.5, now) for now in (13.0, 22.0, 31.0)]
-    assert not any(said)
+    comparisons += [count.reports("a", 9.0, 0.5, now) for now in (13.0, 22.0, 31.0)]
+    assert not any(comparisons)
     assert count.workers == 1
 
 
@@ -123,10 +128,10 @@ def test_without_a_measured_share_there_is_no_more_than_the_first_number() -> No
 def test_what_is_learned_is_told() -> None:
     count = WorkerCount(1, 2, cores=4)
     count.trains("a", 0.0)
-    said = [count.reports("a", 1.0, 0.5, now) for now in (1.0, 2.0, 3.0)]
+    comparisons = [count.reports("a", 1.0, 0.5, now) for now in (1.0, 2.0, 3.0)]
     count.trains("b", 3.0)
-    said += [count.reports("a", 1.25, 0.5, now) for now in (4.25, 5.5)]
-    assert said == ["", "", "", "", "2 trials at once do 60% more than 1"]
+    comparisons += [count.reports("a", 1.25, 0.5, now) for now in (4.25, 5.5)]
+    assert comparisons == ["", "", "", "", "2 trials at once do 60% more than 1"]
 
 
 def test_the_number_is_looked_at_again_once_all_trials_are_others() -> None:

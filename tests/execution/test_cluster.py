@@ -123,8 +123,8 @@ def test_on_another_node_a_trial_is_ended_and_a_crash_is_told(
 def test_the_autoscaler_is_asked_for_what_waits_and_no_longer_when_nothing_does(
     joined: RayExecutor, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", lambda *, bundles: asked.append(bundles))
+    bundles_of: list[Any] = []
+    monkeypatch.setattr("ray.autoscaler.sdk.request_resources", lambda *, bundles: bundles_of.append(bundles))
     monkeypatch.setattr("tuner.execution.ray_executor.DEMAND_SECONDS", 0.0)
     estimate = MemoryEstimate("given", context_bytes=GB)
     pair = Request(Trial("t1", "toy", "t1", {RANKS: 2}, 0), estimate, GB)
@@ -133,7 +133,7 @@ def test_the_autoscaler_is_asked_for_what_waits_and_no_longer_when_nothing_does(
     joined.demand(state, 1)
     joined.demand(State(plan=plan))
     joined.demand(State(plan=plan))
-    assert asked == [[{"CPU": 1.0}, {"CPU": 1.0}], [{"CPU": 1.0}], []]
+    assert bundles_of == [[{"CPU": 1.0}, {"CPU": 1.0}], [{"CPU": 1.0}], []]
 
 
 @pytest.mark.long

@@ -94,48 +94,48 @@ def test_what_the_studys_own_trials_have_taken_counts_once(machine: Machine) -> 
 
 
 def test_what_another_study_has_promised_is_not_promised_again(machine: Machine) -> None:
-    own, other = machine.study(), machine.study("other")
+    ours, other = machine.study(), machine.study("other")
     promise(other, machine, 4, 4, 4)
-    assert room(own, machine) == pytest.approx(4.0, abs=0.1)
+    assert room(ours, machine) == pytest.approx(4.0, abs=0.1)
     promise(other, machine, 4)
-    assert room(own, machine) == pytest.approx(12.0, abs=0.1)
+    assert room(ours, machine) == pytest.approx(12.0, abs=0.1)
 
 
 def test_a_study_without_a_running_trial_goes_first(machine: Machine) -> None:
-    own, other = machine.study(), machine.study("other")
-    promise(own, machine, 4, 4)
+    ours, other = machine.study(), machine.study("other")
+    promise(ours, machine, 4, 4)
     with other.placing(machine.running.get(other, ())):
         other.wait(held(machine.device, 12), placed=False)
-    assert room(own, machine) == 0
+    assert room(ours, machine) == 0
     promise(other, machine, 8)
-    assert room(own, machine) == 0  # all is promised
-    promise(own, machine, 4)
-    assert room(own, machine) == pytest.approx(4.0, abs=0.1)
+    assert room(ours, machine) == 0  # all is promised
+    promise(ours, machine, 4)
+    assert room(ours, machine) == pytest.approx(4.0, abs=0.1)
 
 
 def test_cores_that_another_study_uses_are_left_to_it_but_one_trial_may_always_run(
     machine: Machine, gpu_16gb: Device
 ) -> None:
     machine.device = replace(gpu_16gb, kind="cpu", uuid="", cores=2)
-    own, other = machine.study(), machine.study("other")
+    ours, other = machine.study(), machine.study("other")
     promise(other, machine, 1, 1)
-    with own.placing(machine.running.get(own, ())) as bounds:
+    with ours.placing(machine.running.get(ours, ())) as bounds:
         assert bounds.most == 1
-    promise(own, machine, 1)
-    with own.placing(machine.running.get(own, ())) as bounds:
+    promise(ours, machine, 1)
+    with ours.placing(machine.running.get(ours, ())) as bounds:
         assert bounds.most == 0
 
 
 def test_who_holds_the_memory_is_said_once_after_a_moment(machine: Machine) -> None:
     share = machine.study()
     machine.free_gb = 6.0
-    said = []
+    texts = []
     for _ in range(4):
         with share.placing(machine.running.get(share, ())):
-            said.append(share.wait(held(machine.device, 8), placed=False).text)
+            texts.append(share.wait(held(machine.device, 8), placed=False).text)
         machine.now += 4
-    assert [bool(text) for text in said] == [False, False, True, False]
-    assert said[2] == (
+    assert [bool(text) for text in texts] == [False, False, True, False]
+    assert texts[2] == (
         "large waits: it needs 8.00 GB of cuda:0, and 6.00 of 16.00 GB are free; "
         "held are 10.00 GB by hog (process 77 of ann)"
     )
@@ -159,24 +159,24 @@ def test_a_trial_is_not_given_up_that_fits_as_soon_as_the_studys_own_trials_end(
 
 
 def test_a_study_that_waits_and_is_stopped_keeps_no_other_from_its_trials(machine: Machine) -> None:
-    own, other = machine.study(), machine.study("other")
-    promise(own, machine, 8)
+    ours, other = machine.study(), machine.study("other")
+    promise(ours, machine, 8)
     with other.placing(machine.running.get(other, ())):
         other.wait(held(machine.device, 12), placed=False)
-    assert room(own, machine) == 0
+    assert room(ours, machine) == 0
     machine.now += WAITING_SECONDS
-    assert room(own, machine) == pytest.approx(8.0, abs=0.1)
+    assert room(ours, machine) == pytest.approx(8.0, abs=0.1)
 
 
 def test_a_trial_waits_for_another_study_as_long_as_that_takes(machine: Machine) -> None:
-    own, other = machine.study(), machine.study("results/other")
+    ours, other = machine.study(), machine.study("results/other")
     promise(other, machine, 12)
     for _ in range(3):
-        with own.placing(machine.running.get(own, ())):
-            wait = own.wait(held(machine.device, 8), placed=False)
+        with ours.placing(machine.running.get(ours, ())):
+            wait = ours.wait(held(machine.device, 8), placed=False)
         assert not wait.given_up
         machine.now += GIVEN_UP_SECONDS
-    assert room(own, machine) < 8
+    assert room(ours, machine) < 8
 
 
 def test_where_processes_cannot_be_told_apart_what_is_promised_counts_as_taken_by_us(machine: Machine) -> None:
@@ -197,8 +197,8 @@ def test_a_trial_that_asks_for_a_whole_device_gets_what_is_left_of_it(machine: M
     machine.free_gb = 12.0
     room(share, machine)
     request, device = held(machine.device, 16)
-    left = share.remains((request, device))
-    assert left is not None and left.need_bytes / GB == pytest.approx(12.0, abs=0.4)
+    rest = share.remains((request, device))
+    assert rest is not None and rest.need_bytes / GB == pytest.approx(12.0, abs=0.4)
     assert share.remains(held(machine.device, 14)) is None, "it needs that"
     large = replace(request, estimate=MemoryEstimate("given", context_bytes=14 * GB))
     assert share.remains((large, device)) is None, "it cannot run with less"
@@ -211,8 +211,8 @@ def test_a_learned_footprint_is_a_guess_for_which_what_is_left_is_enough(machine
     machine.free_gb = 6.0
     room(share, machine)
     request, device = held(machine.device, 8)
-    left = share.remains((replace(request, estimate=MemoryEstimate("learned", activation_bytes=8 * GB)), device))
-    assert left is not None and left.need_bytes / GB == pytest.approx(6.0, abs=0.4)
+    rest = share.remains((replace(request, estimate=MemoryEstimate("learned", activation_bytes=8 * GB)), device))
+    assert rest is not None and rest.need_bytes / GB == pytest.approx(6.0, abs=0.4)
 
 
 def test_a_trial_waits_for_no_ram_of_which_its_need_is_a_guess(machine: Machine, gpu_16gb: Device) -> None:
@@ -221,9 +221,9 @@ def test_a_trial_waits_for_no_ram_of_which_its_need_is_a_guess(machine: Machine,
     machine.free_gb = 8.0
     room(share, machine)
     request = replace(held(machine.device, 2)[0], host_bytes=12 * GB)
-    left = share.remains((request, machine.device))
-    assert left is not None and left.need_bytes == 2 * GB
-    assert left.host_bytes / GB == pytest.approx(8 - 0.8, abs=0.4)
+    rest = share.remains((request, machine.device))
+    assert rest is not None and rest.need_bytes == 2 * GB
+    assert rest.host_bytes / GB == pytest.approx(8 - 0.8, abs=0.4)
     measured = replace(request, estimate=MemoryEstimate("given", host_measured=True))
     assert share.remains((measured, machine.device)) is None
     promise(share, machine, 1)
@@ -231,14 +231,14 @@ def test_a_trial_waits_for_no_ram_of_which_its_need_is_a_guess(machine: Machine,
 
 
 def test_of_two_studies_that_wait_the_one_that_has_waited_longer_goes_first(machine: Machine) -> None:
-    own, other, third = machine.study(), machine.study("other"), machine.study("third")
+    ours, other, third = machine.study(), machine.study("other"), machine.study("third")
     promise(third, machine, 12)
-    for study in (other, own):
+    for study in (other, ours):
         with study.placing(()):
             study.wait(held(machine.device, 8), placed=False)
         machine.now += 1
     promise(third, machine)
-    assert room(own, machine) == 0
+    assert room(ours, machine) == 0
     assert room(other, machine) == pytest.approx(16.0, abs=0.1)
 
 
@@ -257,12 +257,12 @@ def test_a_study_that_waits_for_one_device_leaves_the_others_alone(machine: Mach
 
 
 def test_what_another_study_holds_beyond_its_promises_is_no_reason_to_give_up(machine: Machine) -> None:
-    own, other = machine.study(), machine.study("other")
+    ours, other = machine.study(), machine.study("other")
     promise(other, machine, 4)
     machine.free_gb, machine.theirs_gb = 10.0, 6.0
     for _ in range(3):
-        with own.placing(()):
-            wait = own.wait(held(machine.device, 15), placed=False)
+        with ours.placing(()):
+            wait = ours.wait(held(machine.device, 15), placed=False)
         assert not wait.given_up
         machine.now += GIVEN_UP_SECONDS
 
@@ -271,24 +271,24 @@ def test_the_ram_beside_a_card_is_promised_once_and_what_strangers_leave_of_it_i
     machine: Machine, gpu_16gb: Device
 ) -> None:
     machine.device = replace(gpu_16gb, uuid="GPU-1", ram_bytes=16 * GB, free_ram_bytes=16 * GB)
-    own, other = machine.study(), machine.study("other")
+    ours, other = machine.study(), machine.study("other")
     promise(other, machine)
-    with own.placing(machine.running.get(own, ())) as bounds:
+    with ours.placing(machine.running.get(ours, ())) as bounds:
         assert bounds.ram_bytes is not None, "the other one has a lease"
     with other.placing(machine.running.get(other, ())):
-        other.promise([replace(placement, host_bytes=6 * GB) for placement in running(machine.device, 1, 1)])
-    with own.placing(machine.running.get(own, ())) as bounds:
+        other.reserve([replace(placement, host_bytes=6 * GB) for placement in running(machine.device, 1, 1)])
+    with ours.placing(machine.running.get(ours, ())) as bounds:
         assert bounds.ram_bytes / GB == pytest.approx(16 - 12 - 0.8, abs=0.4), "a twentieth is left free"
         assert bounds.rooms[machine.device] / GB == pytest.approx(14, abs=0.4)
     request = replace(held(machine.device, 1)[0], host_bytes=8 * GB)
-    with own.placing(machine.running.get(own, ())):
-        own.wait((request, machine.device), placed=False)
+    with ours.placing(machine.running.get(ours, ())):
+        ours.wait((request, machine.device), placed=False)
         machine.now += 6
-        assert own.wait((request, machine.device), placed=False).text == (
+        assert ours.wait((request, machine.device), placed=False).text == (
             "large waits: it needs 8.00 GB of RAM, which other studies use: 12.00 GB by other"
         )
     machine.free_gb = 6.0
-    assert "held are 10.00 GB by hog" in own.short(machine.device, "RAM")
+    assert "held are 10.00 GB by hog" in ours.short(machine.device, "RAM")
 
 
 def test_a_learned_footprint_in_this_process_does_not_wait_for_other_studies(machine: Machine) -> None:
@@ -299,19 +299,19 @@ def test_a_learned_footprint_in_this_process_does_not_wait_for_other_studies(mac
     for share in (waits, takes):
         promise(share, machine)
     assert waits.remains((learned, device)) is None
-    left = takes.remains((learned, device))
-    assert left and left.need_bytes / GB == pytest.approx(6, abs=0.4)
+    rest = takes.remains((learned, device))
+    assert rest and rest.need_bytes / GB == pytest.approx(6, abs=0.4)
     assert takes.remains((request, device)) is None, "it has an estimate"
 
 
 def test_a_share_is_not_called_a_need_and_studies_that_hold_nothing_are_not_listed(machine: Machine) -> None:
-    own, idle, other = machine.study(), machine.study("idle"), machine.study("other")
+    ours, idle, other = machine.study(), machine.study("idle"), machine.study("other")
     promise(idle, machine)
     promise(other, machine, 10)
     request, device = held(machine.device, 8)
     learned = replace(request, estimate=MemoryEstimate("learned", activation_bytes=8 * GB))
-    with own.placing(machine.running.get(own, ())):
-        own.wait((learned, device), placed=False)
+    with ours.placing(machine.running.get(ours, ())):
+        ours.wait((learned, device), placed=False)
         machine.now += 6
-        said = own.wait((learned, device), placed=False).text
-    assert said == "large waits: its share is 8.00 GB of cuda:0, which other studies use: 10.00 GB by other"
+        text = ours.wait((learned, device), placed=False).text
+    assert text == "large waits: its share is 8.00 GB of cuda:0, which other studies use: 10.00 GB by other"

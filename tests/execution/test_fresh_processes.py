@@ -177,9 +177,9 @@ def leaves_a_process(config: dict[str, Any]) -> None:
 
 def test_what_a_trial_has_started_ends_with_it(tmp_path: Path) -> None:
     with closing(opened(ChildExecutor(), leaves_a_process, tmp_path)) as executor:
-        left = int(trial(executor, leaves_a_process, 1).metrics["other"])
+        pid = int(trial(executor, leaves_a_process, 1).metrics["other"])
         trial(executor, leaves_a_process, 2)
-        assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 class SetsHandlers:

@@ -309,7 +309,7 @@ def test_where_there_is_room_and_nobody_waits_another_is_suggested(gpu_16gb: Dev
 
 
 def test_a_trial_that_is_not_worth_its_epochs_is_asked_to_end(gpu_16gb: Device) -> None:
-    asked: list[str] = []
+    pruned: list[str] = []
 
     class Disliking(Asked):
         def decide(self, state: State, now: float) -> Decision | None:
@@ -328,12 +328,12 @@ def test_a_trial_that_is_not_worth_its_epochs_is_asked_to_end(gpu_16gb: Device) 
             return super().poll(timeout_seconds)
 
         def prune(self, trial_id: str) -> None:
-            asked.append(trial_id)
+            pruned.append(trial_id)
 
     requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("given"), GB) for n in "ab"]
     plan = make_plan([gpu_16gb], [GB, GB], packing="per-trial", buffer_bytes=2 * GB)
     run_trials(requests, plan, Slow(needs({"a": 1, "b": 1})), policies=[Disliking()])
-    assert asked == ["b"]
+    assert pruned == ["b"]
 
 
 def test_a_study_whose_workers_the_signal_has_ended_waits_for_none(gpu_16gb: Device) -> None:

@@ -85,5 +85,5 @@ def test_ranks_share_a_free_port(group: RankGroup) -> None:
 def test_a_rank_that_returned_early_is_not_the_trials_outcome_but_explains_rank_0s(group: RankGroup) -> None:
     end(group, 1, "completed")
     end(group, 0, "failed", "gloo: connection reset")
-    found, _ = group.outcome()
-    assert (found.status, found.error) == ("failed", "rank 0: gloo: connection reset; rank 1 had already ended")
+    outcome, _ = group.outcome()
+    assert (outcome.status, outcome.error) == ("failed", "rank 0: gloo: connection reset; rank 1 had already ended")

@@ -104,8 +104,8 @@ def test_a_lost_workers_signal_is_told(opened: Opened, kernel_tells: bool, monke
     victim.send_signal(signal.SIGBUS)
     outcome = until(opened.executor, Outcome)
     assert (outcome.status, outcome.lost) == ("failed", "worker")
-    said = r"the worker was lost: its process was killed by SIGBUS: /dev/shm may be full \(.* GB free\)"
-    assert re.fullmatch(said, outcome.error)
+    error = r"the worker was lost: its process was killed by SIGBUS: /dev/shm may be full \(.* GB free\)"
+    assert re.fullmatch(error, outcome.error)
 
 
 @pytest.mark.ray
@@ -145,14 +145,14 @@ def test_nothing_of_a_local_ray_listens_beyond_the_loopback_address(opened: Open
     executor.submit(placements(plan, 1)[0])
     until(executor, Outcome)
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    found = [
+    addresses = [
         connection
         for process in processes
         for connection in process.net_connections("inet")
         if connection.status == "LISTEN"
     ]
-    assert len(found) > 3
-    assert {connection.laddr.ip.removeprefix("::ffff:") for connection in found} == {"127.0.0.1"}
+    assert len(addresses) > 3
+    assert {connection.laddr.ip.removeprefix("::ffff:") for connection in addresses} == {"127.0.0.1"}
     commands = " ".join(part for process in processes for part in process.cmdline())
     assert "raylet" in commands
     assert not re.search(r"dashboard\.py|log_monitor\.py|monitor\.py", commands), "services that nobody uses"

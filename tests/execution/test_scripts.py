@@ -232,8 +232,8 @@ def test_what_a_command_leaves_behind_is_ended_with_it(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text(text.replace("> pid", f"> {tmp_path}/pid"))
     ended, _ = outcome_of_words(tmp_path, ["bash", str(tmp_path / "run.sh")])
     assert ended.status == "completed"
-    left = [process.info for process in psutil.process_iter(["pid", "status"])]
-    assert (int((tmp_path / "pid").read_text()), "sleeping") not in {(one["pid"], one["status"]) for one in left}
+    processes = [process.info for process in psutil.process_iter(["pid", "status"])]
+    assert (int((tmp_path / "pid").read_text()), "sleeping") not in {(one["pid"], one["status"]) for one in processes}
 
 
 def test_a_program_that_does_not_exist_is_refused(tmp_path: Path) -> None:
@@ -374,8 +374,8 @@ def test_the_files_that_a_script_writes_into_the_current_folder_are_known(
 
 def test_two_trials_that_write_the_same_file_are_told_once() -> None:
     files = WrittenFiles()
-    said = [files.shared(trial, Wrote((path,))) for trial, path in [("a", "x"), ("b", "y"), ("a", "x")]]
-    assert said == ["", "", ""]
+    warnings = [files.shared(trial, Wrote((path,))) for trial, path in [("a", "x"), ("b", "y"), ("a", "x")]]
+    assert warnings == ["", "", ""]
     assert spelled(files.shared("c", Wrote(("x",)))).startswith(
         "a and c both wrote x: to give each trial its own folder"
     )

@@ -25,12 +25,12 @@ class Clock:
 
 def after(stalls: StallDetector, clock: Clock, seconds: float) -> tuple[dict[str, str], list[str]]:
     """What is found in this time, in which it is looked at every second."""
-    found: tuple[dict[str, str], list[str]] = ({}, [])
+    seen: tuple[dict[str, str], list[str]] = ({}, [])
     for _ in range(int(seconds)):
         clock.now += 1
         stalled, notices = stalls.look()
-        found = found[0] | stalled, [*found[1], *(spelled(notice, in_python) for notice in notices)]
-    return found
+        seen = seen[0] | stalled, [*seen[1], *(spelled(notice, in_python) for notice in notices)]
+    return seen
 
 
 def test_a_trial_that_says_nothing_for_the_timeout_is_found_with_what_it_had_reached() -> None:
@@ -71,11 +71,11 @@ def test_without_a_timeout_there_is_one_notice_for_each_silence() -> None:
     clock = Clock()
     stalls = StallDetector(None, clock)
     stalls.begins(TRIAL)
-    said = "t003 gat has reported nothing for 10 min; trial_timeout='30m' would end such trials"
+    notice = "t003 gat has reported nothing for 10 min; trial_timeout='30m' would end such trials"
     assert after(stalls, clock, NOTICE_SECONDS) == ({}, [])
-    assert after(stalls, clock, 3 * NOTICE_SECONDS) == ({}, [said])
+    assert after(stalls, clock, 3 * NOTICE_SECONDS) == ({}, [notice])
     stalls.hears("t003", 1)
-    assert after(stalls, clock, 3 * NOTICE_SECONDS) == ({}, [said])
+    assert after(stalls, clock, 3 * NOTICE_SECONDS) == ({}, [notice])
 
 
 def test_with_a_shorter_timeout_there_is_no_notice_and_with_a_longer_one_it_says_when() -> None:
@@ -83,11 +83,11 @@ def test_with_a_shorter_timeout_there_is_no_notice_and_with_a_longer_one_it_says
     short, long = StallDetector(NOTICE_SECONDS, clock), StallDetector(2 * NOTICE_SECONDS, clock)
     for stalls in (short, long):
         stalls.begins(TRIAL)
-    said = "t003 gat has reported nothing for 10 min; it is ended after 20 min"
+    notice = "t003 gat has reported nothing for 10 min; it is ended after 20 min"
     assert after(short, clock, NOTICE_SECONDS + 1) == ({"t003": "no report for 10 min since it began"}, [])
     long.look()
     long.hears("t003", 1)
-    assert after(long, clock, NOTICE_SECONDS + 1) == ({}, [said])
+    assert after(long, clock, NOTICE_SECONDS + 1) == ({}, [notice])
 
 
 class Hanging(Pretender):

@@ -44,21 +44,21 @@ def given() -> Any:
     return import_module("tests.support.lightning_training")
 
 
-def events(function: Callable[..., Any], folder: Path | None = None, **asked: Any) -> list[Any]:
+def events(function: Callable[..., Any], folder: Path | None = None, **options: Any) -> list[Any]:
     store = ProgramCheckpoints(folder, TRIAL)
-    return list(run_program(Function(function), TRIAL, None, LOSS, store, **asked))
+    return list(run_program(Function(function), TRIAL, None, LOSS, store, **options))
 
 
-def reports(said: list[Any]) -> list[EpochReport]:
-    return [event for event in said if isinstance(event, EpochReport) and not event.again][1:]
+def reports(events: list[Any]) -> list[EpochReport]:
+    return [event for event in events if isinstance(event, EpochReport) and not event.again][1:]
 
 
 def test_every_validation_is_reported_with_the_metrics_of_its_epoch(tmp_path: Path) -> None:
-    said = events(given().train, tmp_path)
-    assert [told.epoch for told in reports(said)] == [1, 2, 3]
-    assert all(set(told.metrics) == {"val_loss", "train_loss"} for told in reports(said))
-    assert reports(said)[0].metrics["train_loss"] > reports(said)[0].metrics["val_loss"]  # not of the epoch before
-    assert isinstance(said[-1], Fit) and list(said[-1].files) == [given().FILE]
+    heard = events(given().train, tmp_path)
+    assert [told.epoch for told in reports(heard)] == [1, 2, 3]
+    assert all(set(told.metrics) == {"val_loss", "train_loss"} for told in reports(heard))
+    assert reports(heard)[0].metrics["train_loss"] > reports(heard)[0].metrics["val_loss"]  # not of the epoch before
+    assert isinstance(heard[-1], Fit) and list(heard[-1].files) == [given().FILE]
 
 
 def test_a_retry_goes_on_at_the_last_checkpoint_and_ends_as_if_it_had_not_been_interrupted(tmp_path: Path) -> None:
@@ -97,14 +97,14 @@ def test_a_trial_that_is_to_end_ends_fit(asked: str, ending: type[Exception]) ->
     ],
 )
 def test_no_epoch_is_reported_twice(options: dict[str, Any], epochs: list[int]) -> None:
-    said = events(lambda config: given().trained(config["lr"], given().ReportCallback(), epochs=2, **options))
-    assert [told.epoch for told in reports(said)] == epochs
+    heard = events(lambda config: given().trained(config["lr"], given().ReportCallback(), epochs=2, **options))
+    assert [told.epoch for told in reports(heard)] == epochs
 
 
 def test_metrics_are_chosen_and_renamed() -> None:
     chosen = given().ReportCallback({"val_loss": "train_loss"}, checkpoint=False)
-    said = events(lambda config: given().trained(config["lr"], chosen, epochs=1))
-    assert list(reports(said)[0].metrics) == ["val_loss"]
+    heard = events(lambda config: given().trained(config["lr"], chosen, epochs=1))
+    assert list(reports(heard)[0].metrics) == ["val_loss"]
     with pytest.raises(WorkloadError, match=r"val_loss, train_loss was logged, but not 'val_acc', which its metrics"):
         events(lambda config: given().trained(config["lr"], given().ReportCallback(["val_acc"])))
 
@@ -164,8 +164,8 @@ def test_pytorch_lightning_does_as_well(monkeypatch: pytest.MonkeyPatch) -> None
     )()
     module.layer, module.lr, module.steps = nn.Linear(4, 1), 0.1, 0
     trainer = other.Trainer(max_epochs=2, callbacks=[made[0]()], **given().QUIET)
-    said = events(lambda config: trainer.fit(module, given().batches(), given().batches()))
-    assert [told.epoch for told in reports(said)] == [1, 2]
+    heard = events(lambda config: trainer.fit(module, given().batches(), given().batches()))
+    assert [told.epoch for told in reports(heard)] == [1, 2]
 
 
 def test_without_lightning_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

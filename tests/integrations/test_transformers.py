@@ -50,19 +50,21 @@ def trainer_of(folder: Path, callback: Any, data: Any = None, **arguments: Any) 
         TrainingArguments(str(folder), report_to=[], disable_tqdm=True, use_cpu=True, learning_rate=0.01, **chosen),
         train_dataset=texts(32),  # 4 steps in an epoch
         eval_dataset=texts(16) if data is None else data,
-        compute_metrics=lambda said: {"accuracy": (said.predictions.argmax(1) == said.label_ids).mean()},
+        compute_metrics=lambda evaluated: {
+            "accuracy": (evaluated.predictions.argmax(1) == evaluated.label_ids).mean()
+        },
         callbacks=[callback],
     )
 
 
-def events(function: Callable[[], Any], folder: Path | None = None, **asked: Any) -> list[Any]:
+def events(function: Callable[[], Any], folder: Path | None = None, **options: Any) -> list[Any]:
     store = ProgramCheckpoints(folder, TRIAL)
     program = Function(lambda config: function())
-    return list(run_program(program, TRIAL, None, ACCURACY, store, **asked))
+    return list(run_program(program, TRIAL, None, ACCURACY, store, **options))
 
 
-def reports(said: list[Any]) -> list[EpochReport]:
-    return [event for event in said if isinstance(event, EpochReport) and not event.again][1:]
+def reports(events: list[Any]) -> list[EpochReport]:
+    return [event for event in events if isinstance(event, EpochReport) and not event.again][1:]
 
 
 @pytest.fixture
@@ -72,11 +74,11 @@ def kept(tmp_path: Path) -> Path:
 
 
 def test_every_evaluation_is_reported_with_the_checkpoint_of_its_epoch(tmp_path: Path, kept: Path) -> None:
-    said = events(lambda: trainer_of(tmp_path, report_callback()).train(), kept)
-    assert [told.epoch for told in reports(said)] == [1, 2, 3]
-    assert all(set(told.metrics) == {"eval_loss", "eval_accuracy"} for told in reports(said))
-    best = int(said[-1].metrics["best_epoch"])
-    state = bytes(said[-1].files["trainer_state.json"].tolist())
+    heard = events(lambda: trainer_of(tmp_path, report_callback()).train(), kept)
+    assert [told.epoch for told in reports(heard)] == [1, 2, 3]
+    assert all(set(told.metrics) == {"eval_loss", "eval_accuracy"} for told in reports(heard))
+    best = int(heard[-1].metrics["best_epoch"])
+    state = bytes(heard[-1].files["trainer_state.json"].tolist())
     assert f'"global_step": {4 * best},'.encode() in state
 
 
@@ -108,15 +110,15 @@ def test_a_pruned_trial_ends_train(tmp_path: Path, kept: Path, save: str) -> Non
 
 def test_evaluations_within_epochs_are_counted_and_that_of_the_untrained_model_is_none(tmp_path: Path) -> None:
     often = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "no", "eval_on_start": True}
-    said = events(lambda: trainer_of(tmp_path, report_callback(), **often).train())
-    assert [told.epoch for told in reports(said)] == [1, 2, 3, 4]
+    heard = events(lambda: trainer_of(tmp_path, report_callback(), **often).train())
+    assert [told.epoch for told in reports(heard)] == [1, 2, 3, 4]
 
 
 def test_evaluations_of_several_data_sets_are_one_report(tmp_path: Path) -> None:
     data = {"near": texts(16), "far": texts(8)}
     callback = report_callback({"eval_accuracy": "eval_far_accuracy", "near": "eval_near_accuracy"})
-    said = events(lambda: trainer_of(tmp_path, callback, data, save_strategy="no", num_train_epochs=2).train())
-    assert [set(told.metrics) for told in reports(said)] == [{"eval_accuracy", "near"}] * 2
+    heard = events(lambda: trainer_of(tmp_path, callback, data, save_strategy="no", num_train_epochs=2).train())
+    assert [set(told.metrics) for told in reports(heard)] == [{"eval_accuracy", "near"}] * 2
 
 
 @pytest.mark.parametrize(("within", "reported"), [("no", 1), ("epoch", 2)])
@@ -130,8 +132,8 @@ def test_an_evaluation_after_the_training_is_reported_if_there_was_none_in_it(
         trainer.train()
         trainer.evaluate()
 
-    said = events(train)
-    assert len(reports(said)) == reported and isinstance(said[-1], Fit)
+    heard = events(train)
+    assert len(reports(heard)) == reported and isinstance(heard[-1], Fit)
 
 
 def test_outside_of_a_trial_metrics_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,5 +152,5 @@ def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_an_epoch_that_max_steps_cuts_off_counts_as_one(tmp_path: Path) -> None:
     cut = {"max_steps": 9, "save_strategy": "no", "eval_strategy": "epoch"}
-    said = events(lambda: trainer_of(tmp_path, report_callback({"eval_accuracy": "eval_loss"}), **cut).train())
-    assert [told.epoch for told in reports(said)] == [1, 2, 3]
+    heard = events(lambda: trainer_of(tmp_path, report_callback({"eval_accuracy": "eval_loss"}), **cut).train())
+    assert [told.epoch for told in reports(heard)] == [1, 2, 3]

@@ -51,11 +51,11 @@ class Books:
         """What a process knows of the search's suggestions."""
         if steering.source.searcher is None:
             return
-        found = {one.trial.trial_id: one.trial.config for one in steering.source.estimates.requests}
-        changed = [name for name, config in self.configs.items() if found.get(name, config) != config]
+        configs = {one.trial.trial_id: one.trial.config for one in steering.source.estimates.requests}
+        changed = [name for name, config in self.configs.items() if configs.get(name, config) != config]
         assert not changed, "a suggestion is another one after a resume"
-        self._suggested = found
-        texts = [json.dumps(config, sort_keys=True) for config in found.values()]
+        self._suggested = configs
+        texts = [json.dumps(config, sort_keys=True) for config in configs.values()]
         assert not self.once or len({*texts}) == len(texts), "a configuration is suggested twice"
 
     def check(self, state: State, event: Event) -> None:
@@ -99,9 +99,9 @@ class Books:
         """A member goes on from the epoch that it had, wherever the checkpoint is from."""
         before, after = event.ended, event.request.trial
         if before.result.status == "paused":
-            own, source = self._pauses[before.trial.pause], self._pauses[after.parent]
+            pause, source = self._pauses[before.trial.pause], self._pauses[after.parent]
             assert after.begun == before.epochs, "a member goes on from another epoch"
-            assert source <= own, "a member takes over a worse one"
+            assert source <= pause, "a member takes over a worse one"
         else:
             same = (after.parent, after.begun, after.until) == (
                 *(before.trial.parent, before.trial.begun, before.trial.until),

@@ -120,11 +120,11 @@ class Rules:
         assert state.plan
         budget = state.plan.ram_budgets.get(device.node_id, math.inf)
         here = [run.placement for run in state.running.values() if run.placement.device.node_id == device.node_id]
-        left = budget - sum(placement.host_bytes for placement in here)
+        free = budget - sum(placement.host_bytes for placement in here)
         bound = state.bounds.ram_bytes if state.bounds else None
         if bound is None or device.node_id or budget == math.inf:
-            return left
-        return min(left, bound - sum(place.host_bytes for place in self.since if not place.device.node_id))
+            return free
+        return min(free, bound - sum(place.host_bytes for place in self.since if not place.device.node_id))
 
     def _nothing_waits_for_nothing(self, state: State) -> None:
         """No trial waits while a device has room and a slot for it, unless others hold more than is free."""
@@ -189,8 +189,8 @@ class Rules:
         growth = max(self.world.policy.growth, 2.0 if event.request.estimate.is_learned else 0.0)
         wanted = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * growth)
         policy, largest = self.world.policy, self.before.limits.device_bytes
-        left = policy.max_attempts - self._times(event, "out_of_memory") - (policy.on_oom == "accumulate")
-        right = min(wanted, largest) if left > 1 else largest
+        attempts_left = policy.max_attempts - self._times(event, "out_of_memory") - (policy.on_oom == "accumulate")
+        right = min(wanted, largest) if attempts_left > 1 else largest
         assert event.request.need_bytes == right, "a retry has the wrong memory"
         least = min(self.world.policy.backoff_max_seconds, self.world.policy.backoff_seconds) / 2
         assert event.delay_seconds >= least, "a retry does not wait"

@@ -36,8 +36,8 @@ def wrapped(patch: Patch, owner: Any, name: str, around: Callable[..., Any]) -> 
 
 def retry_factor(patch: Patch) -> None:
     def more(original: Any, *given: Any, **named: Any) -> Any:
-        found = original(*given, **named)
-        return found and replace(found, request=replace(found.request, need_bytes=found.request.need_bytes - 1))
+        again = original(*given, **named)
+        return again and replace(again, request=replace(again.request, need_bytes=again.request.need_bytes - 1))
 
     wrapped(patch, retry, "next_attempt", more)
 
@@ -102,9 +102,9 @@ def ram_that_is_not_counted(patch: Patch) -> None:
 
 def a_retry_that_a_crash_forgets(patch: Patch) -> None:
     def again(original: Any, self: Retrying, now_state: state.State, ended: Any, *, was_last: bool) -> Any:
-        found = original(self, now_state, ended, was_last=was_last)
+        decision = original(self, now_state, ended, was_last=was_last)
         request = now_state.requests[ended.trial.trial_id]
-        return replace(found, request=request) if hasattr(found, "request") else found
+        return replace(decision, request=request) if hasattr(decision, "request") else decision
 
     wrapped(patch, Retrying, "after_earlier", again)
 

@@ -159,7 +159,7 @@ class Pretended(Executor):
         self.lives[placement.trial.trial_id] = self._life(placement)
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
-        found: list[ExecutorEvent] = []
+        events: list[ExecutorEvent] = []
         for _ in range(1 if self.world.alone else self.draw.choice([1, 1, 3])):
             if not self.lives:
                 break
@@ -167,8 +167,8 @@ class Pretended(Executor):
             happening = next(self.lives[trial_id])
             if isinstance(happening, Outcome):
                 del self.lives[trial_id]
-            found.append((happening, trial_id.encode))
-        return found
+            events.append((happening, trial_id.encode))
+        return events
 
     def _life(self, placement: Placement) -> Iterator[Happening]:
         world, trial = self.world, placement.trial

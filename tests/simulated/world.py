@@ -128,7 +128,7 @@ class World:
         trial, draw = placement.trial, Random(f"{self.seed}/{placement.trial.trial_id}/{placement.trial.attempt}")
         needs = self.needs[trial.trial_id] // int(trial.config.get("accumulation", 1))
         peak = min(needs, placement.limit_bytes)
-        found: list[tuple[float, Happening]] = [(now, Began(trial.trial_id, 1, 0.0))]
+        timed: list[tuple[float, Happening]] = [(now, Began(trial.trial_id, 1, 0.0))]
         epochs, fate = self.epochs[trial.trial_id], draw.random()
         status, lost = next(((status, lost) for chance, status, lost in FATES if fate < chance), ("completed", ""))
         if needs > placement.limit_bytes:
@@ -137,16 +137,16 @@ class World:
         for epoch in range(last + 1):
             now += draw.choice([0.5, 1.0, 7.0])
             metrics = {} if epoch == 0 else {"loss": self.losses[trial.trial_id] + 1 / epoch}
-            now = max(found[-1][0], now + draw.choice([0.0, 0.0, 3.0]))  # late: others' reports may overtake it
-            found.append((now, EpochReport(trial.trial_id, epoch, epochs, metrics, peak if epoch else peak // 2)))
+            now = max(timed[-1][0], now + draw.choice([0.0, 0.0, 3.0]))  # late: others' reports may overtake it
+            timed.append((now, EpochReport(trial.trial_id, epoch, epochs, metrics, peak if epoch else peak // 2)))
         if status != "stalled":
             metrics = metrics if status == "completed" else {}
             phase: Phase = "training" if status == "out_of_memory" else ""
             outcome = Outcome(
                 trial, status, placement, metrics, last, now, peak, phase=phase, lost=lost, error=status
             )
-            found.append((now + 0.25, outcome))
-        return found
+            timed.append((now + 0.25, outcome))
+        return timed
 
 
 def _device(index: int, draw: Random) -> Device:
@@ -186,11 +186,11 @@ class Machines(SimulatedExecutor):
         if not self.due or self.due[0][0] > self.now + max(timeout_seconds, 0.01):
             self.now += max(timeout_seconds, 0.01)
             return []
-        found: list[Happening] = []
+        happenings: list[Happening] = []
         self.now = max(self.now, self.due[0][0])
         while self.due and self.due[0][0] <= self.now:
-            found += self._happens(heapq.heappop(self.due)[2])
-        return [(happening, bytes) for happening in found]
+            happenings += self._happens(heapq.heappop(self.due)[2])
+        return [(happening, bytes) for happening in happenings]
 
     def _happens(self, happening: Happening) -> Iterator[Happening]:
         if isinstance(happening, DevicesFound):

@@ -90,7 +90,7 @@ class Account:
         self.slots += 1
 
     def room_at(self, need: int, slots: int) -> float | None:
-        """When so many bytes and slots are expected to be free: -inf if they are, inf if unknown, None if never."""
+        """When this much memory and this many slots are expected: -inf if now, inf if unknown, None if never."""
         when, free, free_slots = -math.inf, self.free, self.slots
         for end, size in sorted(self.running.values()):
             if free >= need and free_slots >= slots:
@@ -99,7 +99,7 @@ class Account:
         return when if free >= need and free_slots >= slots else None
 
     def keep(self, trial: Trial, need: int, until: float) -> None:
-        """Keeps room for ranks of a trial, of so many bytes each."""
+        """Keeps room for ranks of a trial, each of which needs ``need`` bytes."""
         number, later = (
             self.ranks_of(trial),
             {rank: size for rank, (end, size) in self.running.items() if end > until},

@@ -143,7 +143,7 @@ def spread(
 
 
 def most_per_rank(devices: Sequence[Device], budgets: Sequence[int], shape: Shape) -> int:
-    """The most memory that each rank of a trial can have, in bytes; 0 if there is no place for so many.
+    """The most memory that each rank of a trial can have, in bytes; 0 if there is no place for all.
 
     A rank has a GPU of its own. On the CPU those of a node have equal parts of its RAM.
     """

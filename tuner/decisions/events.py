@@ -1,6 +1,6 @@
 """What happens in a study. A study's state is what its events add up to: ``state.apply`` is the sum.
 
-Some events come from outside: what executors report, and what other programs leave of the devices. The others are
+Some events come from outside: what executors report, and the capacity that other programs do not use. The others are
 decisions of a policy (``policies.py``). On disk are ``Reported``, ``Ended`` and what is ``Planned``, in one order.
 Times are seconds of the study's clock, which never goes back.
 """
@@ -44,7 +44,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The devices are divided by a plan, and trials may start. ``requests`` wait, those to learn from first."""
+    """A plan divides the devices, and trials may start. ``requests`` wait, the first ones to learn from."""
 
     plan: Plan
     requests: tuple[Request, ...]
@@ -71,13 +71,13 @@ class DeviceLost:
     reason: str
 
     def __str__(self) -> str:
-        """What the user is told."""
+        """The text for the user."""
         return f"{self.device.label} is lost: {self.reason}"
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What other programs and other studies leave of the devices, so that it may be placed now."""
+    """The capacity that other programs and other studies do not use, so that trials may be placed there now."""
 
     rooms: Mapping[Device, int]  # the bytes of each device; a device that is missing has no bound
     most: int | None = None  # the number of trials; None for no bound
@@ -86,7 +86,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class CapacityObserved:
-    """What other programs leave of the devices. While it is None, nothing may start."""
+    """The capacity that other programs do not use. While it is None, nothing may start."""
 
     bounds: Bounds | None
 
@@ -132,7 +132,7 @@ class Ended:
     result: AttemptResult
     metrics: Mapping[str, float | None]
     at: float = 0.0
-    estimated_bytes: int = 0  # the total that was expected of it; with less, its peak says nothing of other trials
+    estimated_bytes: int = 0  # its estimated total; a peak with a smaller share says nothing about other trials
     outcome: Outcome | None = None  # all that is known of it; None if it was read from the journal
     epochs: int = 0  # how many were done
 
@@ -144,7 +144,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """Another attempt follows after ``due``, or earlier if nothing else runs and it need not wait ``always``."""
+    """Another attempt follows at ``due``; earlier if nothing else runs, unless it ``always`` waits."""
 
     ended: Ended
     request: Request
@@ -205,7 +205,7 @@ class Corrected:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A device may run so many trials at once."""
+    """A device may run this number of trials at once."""
 
     device: Device
     workers: int

@@ -77,7 +77,7 @@ class Packer:
             self.remove(event.device)
 
     def decide(self, state: State, now: float) -> Decision | None:
-        """The next start, while it is known what others leave of the devices."""
+        """The next start, while the free capacity of the devices is known."""
         if state.bounds is None or state.stopping:
             return None
         self._now = now

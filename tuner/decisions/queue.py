@@ -101,7 +101,7 @@ class Queue:
 
     If memory may keep a worker idle, large and long trials start first: by the share of a device or of a host's RAM
     that a trial takes, plus its seconds as a share of the time that the devices need for all that waits. So the
-    largest start first while much waits, and then the longest, with which the study would otherwise end alone. If
+    largest start first while much waits, and then the longest, which would otherwise run alone at the end. If
     memory is no limit, the longest starts first, and of equally long ones the largest. A trial of unknown duration
     counts as the longest. Lower seeds go first, so that a study that ends early has results of every configuration.
     """
@@ -114,7 +114,7 @@ class Queue:
         total: Amounts = (1, 0),
         slots: float = math.inf,
     ) -> None:
-        """An empty queue for devices with so much memory and RAM in ``total``, and so many slots.
+        """An empty queue for devices that together have ``total`` memory and RAM, and this number of slots.
 
         ``largest`` has the memory of the largest device and the RAM of the largest host. RAM is 0 if it is unknown.
         """
@@ -154,7 +154,7 @@ class Queue:
     def first(self, room_bytes: float, ram_bytes: float, seconds: float = math.inf) -> tuple[int, Request] | None:
         """Need and request of the next trial for a device with this free memory and RAM; None if none fits.
 
-        It is expected to take at most so many ``seconds``.
+        It is expected to take at most ``seconds``.
         """
         work = max(work / capacity for work, capacity in zip(self._work, self._capacity, strict=True))
         per_second = 1000 / work if self._memory_binds and work else 1.0

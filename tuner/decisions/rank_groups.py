@@ -35,7 +35,7 @@ class RankGroups:
         return [request for _, _, request, *_ in self._order]
 
     def add(self, request: Request, need: int) -> None:
-        """Adds one, each of whose ranks will be given so many bytes; one that waits gets another need.
+        """Adds one, each of whose ranks needs ``need`` bytes; one that waits gets another need.
 
         Room that is kept for it stays kept if it can.
         """
@@ -58,7 +58,7 @@ class RankGroups:
             self._keep_no_more(trial_id)
 
     def next(self, most: float) -> tuple[Request, int, list[Account]] | None:
-        """The next of at most so many ranks for which there is room, its need, and the device of each rank.
+        """The next that fits and has at most ``most`` ranks, its need, and the device of each rank.
 
         Room is kept for those that have none.
         """
@@ -102,7 +102,7 @@ class RankGroups:
         return next((request for *_, request, need, _ in self._order if not need), None) if self.look else None
 
     def kept_for(self, trial_id: str) -> list[Account]:
-        """The devices of which room is kept for a trial."""
+        """The devices that keep room for a trial."""
         return [one for one in self._accounts if one.reservation and one.reservation.trial_id == trial_id]
 
     def _remove(self, trial_id: str) -> bool:

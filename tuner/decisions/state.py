@@ -54,12 +54,12 @@ class State:
     waiting: HashTrieMap[str, Request] = NOTHING
     delayed: HashTrieMap[str, Delayed] = NOTHING
     running: HashTrieMap[str, Running] = NOTHING
-    undecided: HashTrieMap[str, Ended] = NOTHING  # attempts of which nobody has decided what follows
-    reported: HashTrieMap[str, int] = NOTHING  # the furthest epoch of which each trial has reported metrics
+    undecided: HashTrieMap[str, Ended] = NOTHING  # ended attempts, until it is decided what follows
+    reported: HashTrieMap[str, int] = NOTHING  # the last epoch with metrics of each trial
     ended: HashTrieMap[str, Ended] = NOTHING  # the last attempt of each trial that has ended for good
     stories: HashTrieMap[str, str] = NOTHING  # the last ``STORY`` events that moved each trial
     plan: Plan | None = None  # how the devices are divided; None before trials may start
-    bounds: Bounds | None = None  # what others leave of them; None while nothing may start
+    bounds: Bounds | None = None  # their free capacity; None while nothing may start
     lost: frozenset[Device] = frozenset()
     stopping: bool = False
     number: int = 0  # of events so far
@@ -71,7 +71,7 @@ class State:
 
     @property
     def paused(self) -> list[Ended]:
-        """The members of a population that have paused, and of which is not decided how they go on."""
+        """The members of a population that have paused, until it is decided how they continue."""
         return [ended for ended in self.undecided.values() if ended.result.status == "paused"]
 
     @property
@@ -130,7 +130,7 @@ def _with(state: State, **changes: Any) -> State:
 def _moved(
     state: State, event: Event, kept: Mapping[str, Any], requests: Sequence[Request] = (), **changes: Any
 ) -> State:
-    """Moves trials by ``MOVES``. ``kept`` is what their new place has of each, by id, and ``requests`` are theirs."""
+    """Moves trials by ``MOVES``. ``kept`` has the new value of each by id, and ``requests`` are theirs."""
     sources, target = MOVES[kind := type(event)]
     if kind is Ended and state.plan is None:
         sources = UNSTARTED

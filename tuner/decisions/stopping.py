@@ -16,8 +16,8 @@ NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")  # which may differ between erro
 class EndLimits:
     """When a study has seen enough."""
 
-    fail_fast: int = 0  # ends it after so many first trials that fail alike; 0 never does
-    patience: int | None = None  # after so many trials without a better one
+    fail_fast: int = 0  # ends it if this number of first trials fail alike; 0 never does
+    patience: int | None = None  # after this number of trials without a better one
     target: float | None = None  # once a trial has this value or a better one
 
 

@@ -46,7 +46,7 @@ SEARCH_PATH = "PYTHONPATH"
 
 @dataclass(frozen=True)
 class ProcessEnd:
-    """A trial's process has ended, with an exit code as of ``subprocess``.
+    """A trial's process has ended, with an exit code as ``subprocess`` has them.
 
     ``spent`` says that no further trial is taken, and ``error`` why none could be begun.
     """
@@ -153,7 +153,7 @@ class Child:
             self._send(self._trial, (trial_id, answer))
 
     def receive(self, timeout_seconds: float | None = None) -> WorkerEvent | None:
-        """The trial's next event; None if there is none in this time. The ``Outcome`` comes whatever happens."""
+        """The trial's next event; None if there is none within this time. Every trial has an ``Outcome``."""
         assert self._trial is not None and self._run is not None
         ready, run = wait((self._trial, self._connection), timeout_seconds), self._run
         if not ready:
@@ -237,12 +237,12 @@ class Child:
         self._process.wait()
 
     def close(self) -> None:
-        """Ends the process for good."""
+        """Ends the process. It is not started again."""
         self.end()
         self._tasks.close()
 
     def kill(self) -> None:
-        """Kills the process at once, with all its descendants; for good."""
+        """Kills the process at once, with all its descendants. It is not started again."""
         self._kill()
         self.close()
 

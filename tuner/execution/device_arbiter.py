@@ -27,7 +27,7 @@ READING_SECONDS = 0.5  # between two readings of the devices' memory, at least
 READING_SHARE = 0.05  # the largest share of the time that may be spent on readings
 SAID_AFTER_SECONDS = 5.0  # a trial that has just ended may still be freeing its memory
 GIVEN_UP_SECONDS = 1800.0
-# Strangers' memory varies a little all the time, and so do figures of processes.
+# The memory of other processes varies a little all the time, and so do their figures.
 SLACK_BYTES, SLACK = 256 * MB, 0.02
 LEARNED_PARTS = 8  # a learned footprint is a guess, so an eighth of it is enough to start with
 NOT_WAITING: Mapping[str, Any] = {"waits_for": "", "waits_since": 0.0, "looked": 0.0}
@@ -74,15 +74,15 @@ class DeviceArbiter:
         self._readings: dict[Device, Memory] = {}
         self._read_again = 0.0  # when to read them anew; monotonic seconds
         self._held_since: float | None = None
-        self._strangers_since: float | None = None
+        self._other_processes_since: float | None = None
         self._said = False
         self._without_cores = False  # whether all cores are used, also by other studies
 
     @contextmanager
     def placing(self, running: Collection[Placement]) -> Iterator[Bounds]:
-        """What may be placed beside the running trials. Other studies promise nothing until the end of the block.
+        """What may be placed beside the running trials. Other studies reserve nothing until the end of the block.
 
-        Call ``promise`` within the block.
+        Call ``reserve`` within the block.
         """
         if not self._devices:
             yield Bounds({})
@@ -91,11 +91,11 @@ class DeviceArbiter:
             if [lease.pid for lease in others] != [lease.pid for lease in self._others]:
                 self._readings = {}
             self._others = others
-            self.promise(running)
+            self.reserve(running)
             yield self._bounds()
 
-    def promise(self, running: Collection[Placement]) -> None:
-        """Records the promises to these trials."""
+    def reserve(self, running: Collection[Placement]) -> None:
+        """Records what these trials have reserved."""
         given = []
         for placement in running:
             trial_id, device, threads = placement.trial.trial_id, placement.device, placement.threads
@@ -143,7 +143,7 @@ class DeviceArbiter:
         """
         now = self._clock()
         if placed or held is None or held[1] not in self._devices:
-            self._held_since = self._strangers_since = None
+            self._held_since = self._other_processes_since = None
             self._said = False
             self._holder.lease = replace(self._holder.lease, **NOT_WAITING)
             return Wait()
@@ -152,8 +152,8 @@ class DeviceArbiter:
         if self._ram is not None and need <= self._room(device):  # it is the RAM that it waits for
             need, device = request.host_bytes, self._ram
         alone = self._left(device, all_of_studies=True)  # for this study, if the others had ended
-        promised = self._holder.lease.reserved_bytes(device_key(device))
-        by_studies = self._without_cores or (bool(self._others) and need <= alone - promised)
+        reserved = self._holder.lease.reserved_bytes(device_key(device))
+        by_studies = self._without_cores or (bool(self._others) and need <= alone - reserved)
         if by_studies and not self._holder.lease.shares:
             since = self._holder.lease.waits_since or now
             key = device_key(device)
@@ -161,8 +161,8 @@ class DeviceArbiter:
         self._held_since = self._held_since or now
         told_apart = self._memory(device).held_bytes is not None
         never = told_apart and not by_studies and need > alone
-        self._strangers_since = self._strangers_since or now if never else None
-        if self._strangers_since is not None and now - self._strangers_since >= GIVEN_UP_SECONDS:
+        self._other_processes_since = self._other_processes_since or now if never else None
+        if self._other_processes_since is not None and now - self._other_processes_since >= GIVEN_UP_SECONDS:
             whose = self._whose(request, need, device, by_studies=False)
             return Wait(given_up=f"no memory in {GIVEN_UP_SECONDS / 60:.0f} minutes: {whose}")
         if self._said or now - self._held_since < SAID_AFTER_SECONDS:
@@ -177,7 +177,7 @@ class DeviceArbiter:
             return ""
         self._readings = {}
         missing = self._budgets[looked_at] - self._left(looked_at, all_of_studies=True)
-        return self._strangers_text(looked_at) if missing > 0 else ""
+        return self._other_processes_text(looked_at) if missing > 0 else ""
 
     def close(self) -> None:
         """Ends the lease."""
@@ -194,7 +194,7 @@ class DeviceArbiter:
         return Bounds(rooms, most, None if self._ram is None else self._room(self._ram))
 
     def _room(self, device: Device) -> int:
-        """What this study may still promise; nothing while a study without a running trial has waited longer."""
+        """What this study may still reserve; nothing while a study without a running trial has waited longer."""
         key, now = device_key(device), self._clock()
         since = self._holder.lease.waits_since or math.inf
         if any(lease.waits(key, now) and lease.waits_since < since for lease in self._others):
@@ -203,10 +203,10 @@ class DeviceArbiter:
         return max(0, self._left(device) - reserved)
 
     def _left(self, device: Device, *, all_of_studies: bool = False) -> int:
-        """What all studies together may use of a device.
+        """The memory of a device that all studies together may use.
 
-        Memory that another study holds beyond its promises, such as contexts of idle workers, is not available before
-        that study ends. ``all_of_studies`` counts it as available.
+        Memory that another study holds beyond its reservations, such as contexts of idle workers, is not available
+        before that study ends. ``all_of_studies`` counts it as available.
         """
         memory, key = self._memory(device), device_key(device)
         reserved = [lease.reserved_bytes(key) for lease in (self._holder.lease, *self._others)]
@@ -258,14 +258,14 @@ class DeviceArbiter:
         which = "its share is" if request.estimate.is_learned else "it needs"
         needs = f"{which} {need / GB:.2f} GB of {'RAM' if device == self._ram else device.label}"
         if not by_studies:
-            return f"{needs}, and {self._strangers_text(device)}"
+            return f"{needs}, and {self._other_processes_text(device)}"
         reserved = [(lease.reserved_bytes(key), lease.name) for lease in self._others]
         theirs = [f"{size / GB:.2f} GB by {name}" for size, name in reserved if size >= NAMED_BYTES]
         if not theirs:
             return f"{needs}, which other studies still hold or wait for"
         return f"{needs}, which other studies use: {', '.join(theirs)}"
 
-    def _strangers_text(self, device: Device) -> str:
+    def _other_processes_text(self, device: Device) -> str:
         memory, ours = self._memory(device), set[int]().union(*self._trees())
         largest = [holder for holder in holders(device, ours, NAMED) if (holder.held_bytes or 0) >= NAMED_BYTES]
         free = f"{memory.free_bytes / GB:.2f} of {memory.total_bytes / GB:.2f} GB are free"

@@ -102,7 +102,7 @@ class Executor(ABC):
         """Prepares the devices of a plan that have joined the cluster; raises if they cannot be used."""
 
     def demand(self, state: State, most: int | None = None) -> None:  # noqa: B027
-        """Tells a cluster's autoscaler what trials need that run and wait, for at most so many ranks."""
+        """Tells a cluster's autoscaler what running and waiting trials need, at most for ``most`` ranks."""
 
     @abstractmethod
     def submit(self, placement: Placement) -> None:

@@ -71,7 +71,7 @@ class Listener:
 class StudyLoop:
     """Runs a study's trials, as many at a time as fit, until each has ended for good.
 
-    ``arbiter`` says what others leave of the devices; by default nobody else uses them. ``stalls`` says which trials
+    ``arbiter`` knows what others use of the devices; by default that is nothing. ``stalls`` says which trials
     have reported nothing for too long; by default none is ended for that.
     """
 
@@ -153,7 +153,7 @@ class StudyLoop:
             if self.engine.state.number == seen and held and (request := self.arbiter.remains(held)):
                 self.take(Started(request, self.packer.placement(request, held[1])))
             placed = self.engine.state.number > seen
-            self.arbiter.promise(self._placements())
+            self.arbiter.reserve(self._placements())
             wait = self.arbiter.wait(held, placed=placed)
         self.take(CapacityObserved(None))
         if self.changed and self.engine.state.waiting:

@@ -11,7 +11,7 @@ from tuner.trial import Outcome, Placement
 # have missed another one.
 FAILED_SECONDS = 3.0
 DONE_SECONDS = 10.0  # after rank 0 has completed the trial, for the others to end, too
-ENDED_SECONDS = 1.0  # after it was pruned or interrupted, of which the others have not heard
+ENDED_SECONDS = 1.0  # after it was pruned or interrupted, which the others do not know
 EXCHANGE = ("gloo", "NCCL", "ProcessGroup")  # in errors of a rank that has missed another one
 WELL = ("completed", "pruned", "paused", "interrupted")
 

@@ -366,7 +366,7 @@ class RayExecutor(Executor):
                 self._pools[device].close()
 
     def _end_groups(self) -> None:
-        """Ends the ranks whose trial has ended, and reports a trial of which all have ended."""
+        """Ends the ranks whose trial has ended, and reports a trial when all its ranks have ended."""
         for trial_id, group in list(self._groups.items()):
             for stream, run in list(self._running.items()) if group.is_late else ():
                 if run.placement.trial.trial_id == trial_id:

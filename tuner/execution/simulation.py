@@ -17,7 +17,7 @@ from tuner.execution.executor import Executor, ExecutorEvent
 from tuner.execution.loop import Listener, StudyLoop
 from tuner.trial import Device, Outcome, Placement, Request
 
-MOST = 500  # of a study with more trials, so many are simulated, spread over all of them
+MOST = 500  # the most trials to simulate; of a larger study, these are spread over all of them
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def simulate(requests: Sequence[Request], plan: Plan, seconds: Callable[[Request
 
 
 def expected_seconds(requests: Sequence[Request], plan: Plan, trials: int) -> float | None:
-    """The duration of a study of so many trials like these, if its workers do not slow each other.
+    """The duration of a study of ``trials`` trials like these, if its workers do not slow each other.
 
     None if the duration of any trial is unknown.
     """

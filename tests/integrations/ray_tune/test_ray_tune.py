@@ -82,10 +82,10 @@ def test_shares_are_rounded_down_so_that_the_last_one_fits() -> None:
 
 def test_a_share_that_grows_is_still_found_in_tunes_dictionaries() -> None:
     first, second = a_share(), a_share()
-    known = {first: "first", second: "second"}
+    names = {first: "first", second: "second"}
     assert first != second
     first.grow(Request(Trial("", "", "", {}, 0, attempt=2), first.request.estimate, 2 * GB))
-    assert (known[first], known[second]) == ("first", "second")
+    assert (names[first], names[second]) == ("first", "second")
     assert (first.bundles, second.bundles) == ([{"CPU": 1.0, "memory": 2 * GB}], [{"CPU": 1.0, "memory": GB}])
     assert (first.fraction, second.fraction) == (0.5, 0.25)
 
@@ -166,8 +166,8 @@ def spec(device: Device, estimate: Any) -> TrainableSpec:
 
 
 def test_tunes_resources_stay_but_for_memory_and_gpus(gpu_16gb: Device) -> None:
-    asked = tune.PlacementGroupFactory([{"CPU": 3, "GPU": 0.5, "memory": 7, "licence": 1}])
-    share = trial_resources(spec(gpu_16gb, lambda config: config["gb"]), {"gb": 3.5}, asked)
+    requested = tune.PlacementGroupFactory([{"CPU": 3, "GPU": 0.5, "memory": 7, "licence": 1}])
+    share = trial_resources(spec(gpu_16gb, lambda config: config["gb"]), {"gb": 3.5}, requested)
     assert share.bundles == [{"CPU": 3.0, "GPU": 0.25, "licence": 1.0}]
     assert trial_resources(spec(gpu_16gb, 7), {}, None).bundles == [{"CPU": 1.0, "GPU": 0.5}]
     assert trial_resources(spec(gpu_16gb, 7), {}, {"cpu": 2}).bundles == [{"CPU": 2.0, "GPU": 0.5}]
@@ -176,8 +176,8 @@ def test_tunes_resources_stay_but_for_memory_and_gpus(gpu_16gb: Device) -> None:
 
 
 def test_an_estimate_of_ours_counts_with_its_margin(gpu_16gb: Device) -> None:
-    found = MemoryEstimate("traced", activation_bytes=4 * GB, context_bytes=GB, margin=0.5)
-    assert trial_resources(spec(gpu_16gb, lambda _: found), {}, None).request.need_bytes == 7 * GB
+    estimate = MemoryEstimate("traced", activation_bytes=4 * GB, context_bytes=GB, margin=0.5)
+    assert trial_resources(spec(gpu_16gb, lambda _: estimate), {}, None).request.need_bytes == 7 * GB
 
 
 def test_what_fits_no_device_asks_for_none_of_it(gpu_16gb: Device) -> None:

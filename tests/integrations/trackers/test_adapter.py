@@ -112,8 +112,8 @@ def test_a_tracker_that_fails_costs_one_line(
     stand.fault = "raises"
     result = study(tmp_path / "out", {"name": "a"}, {"name": "b"})
     assert result.exit_code == 0
-    said = [line[len("12:31:05 ") :] for line in capsys.readouterr().out.splitlines() if "stand" in line]
-    assert said == ["stand: the server is gone; it gets nothing more, the study continues"]
+    lines = [line[len("12:31:05 ") :] for line in capsys.readouterr().out.splitlines() if "stand" in line]
+    assert lines == ["stand: the server is gone; it gets nothing more, the study continues"]
 
 
 def test_a_tracker_that_hangs_is_not_waited_for_for_ever(

@@ -37,9 +37,9 @@ def runs(uri: str) -> dict[str, MlflowRun]:
     """The runs of the only study, by trial id; a trial with two is an error."""
     client = client_of(uri)
     experiment = client.get_experiment_by_name("out")
-    found = client.search_runs([experiment.experiment_id])
-    by_id = {run.data.tags["tuner.trial_id"]: run for run in found}
-    assert len(by_id) == len(found)
+    tracked = client.search_runs([experiment.experiment_id])
+    by_id = {run.data.tags["tuner.trial_id"]: run for run in tracked}
+    assert len(by_id) == len(tracked)
     return by_id
 
 
@@ -52,13 +52,13 @@ def steps(uri: str, run: MlflowRun, metric: str) -> dict[int, float]:
 
 def test_a_store_holds_the_figures_of_the_csv_and_of_every_epoch(tmp_path: Path, uri: str) -> None:
     study(tmp_path / "out", *LISTED, {"name": "bad", "fault": 2}, mlflow=uri)
-    found = runs(uri)
+    tracked = runs(uri)
     with (tmp_path / "out" / "results.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [found[row["trial_id"]].info.status for row in rows] == ["FINISHED", "FINISHED", "FAILED"]
+    assert [tracked[row["trial_id"]].info.status for row in rows] == ["FINISHED", "FINISHED", "FAILED"]
     texts = ("workload", "name", "status", "device", "error")
     for row in rows:
-        run = found[row["trial_id"]]
+        run = tracked[row["trial_id"]]
         numbers = {key: value for key, value in row.items() if key not in (*texts, "trial_id", "seed")}
         config = {key.removeprefix("config/"): numbers.pop(key) for key in list(numbers) if key.startswith("config/")}
         told = {key: value for key, value in run.data.metrics.items() if "/" not in key}
@@ -67,9 +67,9 @@ def test_a_store_holds_the_figures_of_the_csv_and_of_every_epoch(tmp_path: Path,
         assert {key: run.data.tags.get(f"tuner.{key}", "") for key in texts} == {key: row[key] for key in texts}
     lines = {line.epoch: line for line in read_epochs(tmp_path / "out" / "epochs.jsonl") if line.trial_id == "t001"}
     for metric in ("val_loss", "train_loss"):
-        assert steps(uri, found["t001"], f"epoch/{metric}") == {n: lines[n].metrics[metric] for n in (1, 2, 3)}
-    assert steps(uri, found["t001"], "memory/taken_gb") == {n: lines[n].memory_bytes / GB for n in (1, 2, 3)}
-    assert steps(uri, found["t001"], "memory/share_gb") == {1: 0.1, 2: 0.1, 3: 0.1}
+        assert steps(uri, tracked["t001"], f"epoch/{metric}") == {n: lines[n].metrics[metric] for n in (1, 2, 3)}
+    assert steps(uri, tracked["t001"], "memory/taken_gb") == {n: lines[n].memory_bytes / GB for n in (1, 2, 3)}
+    assert steps(uri, tracked["t001"], "memory/share_gb") == {1: 0.1, 2: 0.1, 3: 0.1}
 
 
 def test_a_study_that_is_gone_on_with_has_every_trial_and_epoch_once(tmp_path: Path, uri: str) -> None:

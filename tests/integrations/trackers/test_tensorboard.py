@@ -19,9 +19,9 @@ LISTED = ({"name": "a"}, {"name": "b c", "lr": 0.01})
 def read(folder: Path, trial_id: str) -> Any:
     """A trial's run, by TensorBoard's own reader."""
     (run,) = (folder / "tensorboard").glob(f"{trial_id}-*")
-    found = EventAccumulator(str(run))
-    found.Reload()
-    return found
+    accumulator = EventAccumulator(str(run))
+    accumulator.Reload()
+    return accumulator
 
 
 def curve(run: Any, tag: str) -> dict[int, float]:
@@ -48,9 +48,13 @@ def test_event_files_hold_the_figures_of_the_csv_and_of_every_epoch(tmp_path: Pa
         run = read(tmp_path / "out", row["trial_id"])
         for name in ("val_loss", "test_loss", "best_epoch", "duration_s", "peak_memory_gb", "gpu_fraction"):
             assert curve(run, name) == {3: single(row[name])}
-        own = {line.epoch: line for line in lines if line.trial_id == row["trial_id"] and line.metrics}
-        assert curve(run, "epoch/val_loss") == {step: single(own[step].metrics["val_loss"]) for step in (1, 2, 3)}
-        assert curve(run, "memory/taken_gb") == {step: single(own[step].memory_bytes / GB) for step in (1, 2, 3)}
+        own_lines = {line.epoch: line for line in lines if line.trial_id == row["trial_id"] and line.metrics}
+        assert curve(run, "epoch/val_loss") == {
+            step: single(own_lines[step].metrics["val_loss"]) for step in (1, 2, 3)
+        }
+        assert curve(run, "memory/taken_gb") == {
+            step: single(own_lines[step].memory_bytes / GB) for step in (1, 2, 3)
+        }
         assert list(curve(run, "memory/share_gb").values()) == [single(0.1)] * 3
 
 

@@ -108,7 +108,7 @@ class CappedAttempt:
             room = bounds.rooms.get(self._device)
             whole = request.need_bytes >= self._resources.budget.budget_bytes  # of what was free before Ray started
             if room is None or room >= placement.limit_bytes or (whole and share.has_alone(self._device)):
-                share.promise([placement])
+                share.reserve([placement])
                 return True
             wait = share.wait((request, self._device), placed=False)
         if wait.text:
