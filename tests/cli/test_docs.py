@@ -166,6 +166,7 @@ def study_of(line: str) -> None:
             shutil.copytree("results/20261121-100207-study", word)
 
 
+@pytest.mark.long
 @pages
 def test_commands_do_what_the_page_says(path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The quick ones; of those that begin a study, the plan."""

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import tests.emulated_cuda.tune_cards as tune_cards
 from tests.emulated_cuda.cards import on_cards
 from tests.emulated_cuda.studies import Study, run
 
 pytestmark = pytest.mark.emulated
+TUNE_CARDS = Path(__file__).with_name("tune_cards.py")  # not imported: it loads Ray Tune
 
 
 def printed(folder: Path, *command: str, **cards: Any) -> str:
@@ -28,7 +28,7 @@ def printed(folder: Path, *command: str, **cards: Any) -> str:
 def test_rays_trials_keep_to_their_card_and_their_share_and_run_again_with_more(tmp_path: Path) -> None:
     # CUDA would count the A100 first and NVML, as Ray does, the T4.
     cards = {"names": ["T4", "A100"], "sizes": [4000, 6000], "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
-    (last,) = printed(tmp_path, tune_cards.__file__, str(tmp_path), **cards).splitlines()[-1:]
+    (last,) = printed(tmp_path, str(TUNE_CARDS), str(tmp_path), **cards).splitlines()[-1:]
     fits, grows = json.loads(last).values()
     assert [fits["attempts"], grows["attempts"]] == [1, 2]
     assert grows["gpu_fraction"] > 1.49 * fits["gpu_fraction"]

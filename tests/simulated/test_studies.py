@@ -31,16 +31,16 @@ def run_all(seeds: Iterable[int]) -> set[type]:
     return seen
 
 
-def test_a_thousand_studies_keep_every_rule() -> None:
+def test_hundreds_of_studies_keep_every_rule() -> None:
     if "TUNER_SEED" in os.environ:
         run_all([int(os.environ["TUNER_SEED"])])
     else:
-        assert run_all(range(1000)) == SEEN, "the world has become too tame"
+        assert run_all(range(500)) == SEEN, "the world has become too tame"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "first", [1000, *(pytest.param(first, marks=pytest.mark.slow) for first in range(2000, 20_000, 1000))]
+    "first", [500, *(pytest.param(first, marks=pytest.mark.slow) for first in range(1500, 20_000, 1000))]
 )
 def test_twenty_thousand_studies_keep_every_rule(first: int) -> None:
     run_all(range(first, first + 1000))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.execution.child_executor import ChildExecutor
 from tuner.search.configurations import configurations
@@ -15,6 +17,7 @@ from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.task import Selection
 
 
+@pytest.mark.long
 def test_a_graphsage_that_runs_out_of_memory_under_its_cap_is_trained_again_with_more(tmp_path: Path) -> None:
     """Beside the 0.41 GB of a process with PyG, its step takes 0.27 GB."""
     data = synthetic_ratings(2000, 1000, 10_000)

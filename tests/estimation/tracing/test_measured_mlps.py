@@ -85,7 +85,9 @@ def constants(count: int) -> list[float]:
 
 
 @pytest.mark.skipif(not TABLE.exists(), reason=f"{TABLE} does not exist")
-@pytest.mark.parametrize("count", [40, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "count", [16, pytest.param(40, marks=pytest.mark.long), pytest.param(300, marks=pytest.mark.slow)]
+)
 def test_a_constant_from_one_half_leaves_the_other_within_4_mib(count: int) -> None:
     found = constants(count)
     constant = median(found[::2])
