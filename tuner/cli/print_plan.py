@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import joined
 from tuner.records.seed_statistics import some_names
-from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.plan_text import DEVICES, WATCH_GPU, WATCH_MEMORY, more_devices, plan_text
-from tuner.reporting.texts import count_text, gb_of_ranks, gb_span, gb_text, labelled, rough
+from tuner.reporting.texts import TextColumn, count_text, gb_of_ranks, gb_span, gb_text, labelled, rough, table_lines
 from tuner.sizing.choices import USERS_BOUND
 from tuner.sizing.target import imagined_gpu
 from tuner.sizing.transformers.formula import TransformerConfig, parameter_count

@@ -10,7 +10,6 @@ from tuner.api.results import Comparison, again
 from tuner.records.attempts import Attempt
 from tuner.records.row_queries import head
 from tuner.records.seed_statistics import has_seeds
-from tuner.reporting.columns import table_lines
 from tuner.reporting.console import line_width
 from tuner.reporting.result_tables import (
     ELSEWHERE,
@@ -22,6 +21,7 @@ from tuner.reporting.result_tables import (
     rows_left_out,
     trial_lines,
 )
+from tuner.reporting.texts import table_lines
 from tuner.trial import title
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from tuner.decisions.capacity import ram_buffer_bytes
 from tuner.decisions.plan import HOST_MARGIN, host_need_bytes, is_tight, low_bytes, need_bytes
 from tuner.errors import joined, option, printable
-from tuner.reporting.columns import TextColumn, table_lines
-from tuner.reporting.texts import count_text, gb_span, gb_text, labelled, rough
+from tuner.reporting.texts import TextColumn, count_text, gb_span, gb_text, labelled, rough, table_lines
 from tuner.trial import GB, MemoryEstimate, Request, title
 
 if TYPE_CHECKING:

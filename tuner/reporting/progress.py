@@ -21,9 +21,8 @@ from tuner.hyperparameters import shrunk
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.ranking import best_of, stands
-from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
-from tuner.reporting.texts import MOST_OF_ERROR, count_text, gb_of_ranks, metric_text, rough
+from tuner.reporting.texts import MOST_OF_ERROR, TextColumn, count_text, gb_of_ranks, metric_text, rough, table_lines
 from tuner.trial import ACCUMULATION, EVALUATION_PARTS, GB, EpochReport, Outcome, Placement, Request, Trial, title
 
 if TYPE_CHECKING:

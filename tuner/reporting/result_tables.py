@@ -13,9 +13,17 @@ from tuner.objective import Objective
 from tuner.records.attempts import BLANK, CONFIG, Attempt, columns, is_blank
 from tuner.records.row_queries import default_columns, head, is_metric, metric_columns, varying
 from tuner.records.seed_statistics import Interval, averages, some_names, summary
-from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.console import print_text
-from tuner.reporting.texts import MOST_OF_ERROR, count_text, decimals_apart, metric_text, value_text, with_error
+from tuner.reporting.texts import (
+    MOST_OF_ERROR,
+    TextColumn,
+    count_text,
+    decimals_apart,
+    metric_text,
+    table_lines,
+    value_text,
+    with_error,
+)
 from tuner.trial import FRONT, title
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from tests.support.attempts import attempt
 from tuner.objective import Objective
-from tuner.reporting.columns import TextColumn, table_lines
 from tuner.reporting.plan_text import estimates_text
 from tuner.reporting.result_tables import average_columns, print_trials
+from tuner.reporting.texts import TextColumn, table_lines
 from tuner.trial import GB, MemoryEstimate
 
 WIDTHS = [60, 80, 120]
