@@ -14,16 +14,9 @@ from tuner.errors import InputError, printable
 from tuner.records.attempts import frame_of
 from tuner.records.recorded_study import RecordedStudy, open_study
 from tuner.records.row_queries import default_columns, head
+from tuner.reporting.figures import optuna_figures
 from tuner.reporting.figures.chart import check_plotly
 from tuner.reporting.figures.machine import estimate_against_peak, machine_load
-from tuner.reporting.figures.optuna_figures import (
-    distribution,
-    history,
-    learning_curves,
-    parallel_coordinates,
-    slices,
-    what_matters,
-)
 from tuner.reporting.figures.optuna_study import Drawn, drawn
 from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.result_tables import best_value_text
@@ -83,31 +76,31 @@ class StudyFrame(pd.DataFrame):
         Raises:
             InputError: the study's folder cannot be read, or there is nothing to draw; as of every plot.
         """
-        return learning_curves(self._drawn()).titled()
+        return optuna_figures.learning_curves(self._drawn()).titled()
 
     def plot_parallel(self) -> Figure:
         """Parallel coordinates: a line for each trial through its hyperparameters to its metric."""
-        return parallel_coordinates(self._drawn()).titled()
+        return optuna_figures.parallel_coordinates(self._drawn()).titled()
 
     def plot_metric(self) -> Figure:
         """The metric against each hyperparameter that varies."""
-        return slices(self._drawn()).titled()
+        return optuna_figures.slices(self._drawn()).titled()
 
     def plot_importance(self) -> Figure:
         """How much each hyperparameter matters, by Optuna's PED-ANOVA; needs ten completed trials."""
-        return what_matters(self._drawn())[0].titled()
+        return optuna_figures.what_matters(self._drawn())[0].titled()
 
     def plot_contour(self) -> Figure:
         """The metric over the two most important hyperparameters."""
-        return what_matters(self._drawn())[-1].titled()
+        return optuna_figures.what_matters(self._drawn())[-1].titled()
 
     def plot_history(self) -> Figure:
         """Each trial's metric in the order in which trials ended, and the best so far."""
-        return history({"": self._drawn()}).titled()
+        return optuna_figures.history({"": self._drawn()}).titled()
 
     def plot_distribution(self) -> Figure:
         """The share of completed trials up to each value of the metric."""
-        return distribution({"": self._drawn()}).titled()
+        return optuna_figures.distribution({"": self._drawn()}).titled()
 
     def plot_machine(self) -> Figure:
         """The load of the study's machine over time: CPU, RAM and GPUs."""

@@ -12,7 +12,7 @@ from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.recorded_study import RecordedStudy
-from tuner.reporting.figures import optuna_figures, optuna_study
+from tuner.reporting.figures import optuna_study
 from tuner.reporting.figures.chart import Chart
 from tuner.reporting.figures.optuna_figures import (
     distribution,
@@ -130,7 +130,7 @@ def test_importance_that_cannot_be_judged_says_why(rows: list[Attempt], why: str
 def test_what_optuna_raises_is_told_in_place_of_the_importance(
     study: RecordedStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optuna_figures, "_evaluator", lambda: 1 / 0)
+    monkeypatch.setattr("optuna.importance.PedAnovaImportanceEvaluator", lambda **_: 1 / 0)
     (chart,) = what_matters(drawn(study, "toy"))
     assert "Optuna could not compute it: ZeroDivisionError" in chart.caption
 

@@ -51,6 +51,25 @@ def thinned(items: Sequence[Item], most: int = MOST_POINTS) -> list[Item]:
     return list(items[::-1][::step][::-1])
 
 
+def of_trials(ids: Sequence[str], names: Names, hover: str) -> dict[str, object]:
+    """What points need: their trials' names, ``hover`` below these, and the ids, by which a click finds a row."""
+    return {
+        "text": [names[trial_id] for trial_id in ids],
+        "customdata": [[trial_id] for trial_id in ids],
+        "hovertemplate": f"%{{text}}<br>{hover}<extra></extra>",
+    }
+
+
+def some_drawn(drawn: int, whole: int, which: str = "evenly spaced by rank") -> str:
+    """A sentence on how many trials are drawn; empty if all are."""
+    return f" {drawn:,} of {whole:,} trials are drawn, {which}." if drawn < whole else ""
+
+
+def time_unit(seconds: float) -> tuple[str, int]:
+    """The unit of an axis of so much time, and its seconds."""
+    return ("s", 1) if seconds < 300 else ("min", 60) if seconds < 3 * 3600 else ("h", 3600)
+
+
 def plain(text: str) -> str:
     """A user's text with HTML escaped, as plotly interprets some tags."""
     return escape(text, quote=False)

@@ -8,7 +8,7 @@ from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.optuna_space import quiet
 from tuner.records.recorded_study import RecordedStudy
-from tuner.reporting.figures.chart import Chart, plain, thinned
+from tuner.reporting.figures.chart import Chart, of_trials, plain, some_drawn, thinned
 from tuner.reporting.figures.style import colour, house_style
 from tuner.reporting.texts import count_text, number_text
 from tuner.trial import FRONT
@@ -25,23 +25,21 @@ def fronts(study: RecordedStudy, workload: str) -> Chart:
     title, objective, rows = "Fronts", study.objectives[workload], _ranked(study, workload)
     if not rows:
         return Chart(title, "No trial has completed with all metrics yet.")
+    names = {trial_id: plain(name) for trial_id, name in study.trial_names.items()}
     pairs = list(combinations(objective.all, 2))[:MOST_PAIRS]
     wide = min(2, len(pairs))
     plot = make_subplots(-(-len(pairs) // wide), wide)
     for place, (across, up) in enumerate(pairs):
         where = {"row": place // wide + 1, "col": place % wide + 1}
         for first in (False, True):
-            own = [row for row in rows if (row.metrics[FRONT] == 1) is first]
-            shown = own if first else thinned(own)
-            shown.sort(key=lambda row: row.loss(across))
+            ranked = [row for row in rows if (row.metrics[FRONT] == 1) is first]
+            shown = sorted(ranked if first else thinned(ranked), key=lambda row: row.loss(across))
             plot.add_scatter(
                 **where,
                 mode="lines+markers" if first and len(objective.all) == 2 else "markers",
                 x=[row.number(across.metric) for row in shown],
                 y=[row.number(up.metric) for row in shown],
-                text=[plain(study.trial_names[row.trial_id]) for row in shown],
-                customdata=[[row.trial_id] for row in shown],
-                hovertemplate="%{text}<br>%{x}, %{y}<extra></extra>",
+                **of_trials([row.trial_id for row in shown], names, "%{x}, %{y}"),
                 marker={"size": 9 if first else 6, "color": colour("completed" if first else "muted")},
                 line={"shape": "hv", "width": 1.5},
                 opacity=1 if first else 0.5,
@@ -72,8 +70,9 @@ def hypervolume(study: RecordedStudy, workload: str) -> Chart:
     at = ", ".join(f"{one.metric} {number_text(value)}" for one, value in zip(objective.all, reference, strict=True))
     plot.update_traces(mode="lines", line={"shape": "hv", "color": colour("ink"), "width": 2.2})
     plot.update_xaxes(title="completed trials in the order in which they ended", showgrid=False)
-    text = f"What the trials so far dominate, up to {at}."
-    text += f" {len(ordered):,} of {len(rows):,} trials count, evenly spaced." if len(ordered) < len(rows) else ""
+    text = (
+        f"What the trials so far dominate, up to {at}.{some_drawn(len(ordered), len(rows), 'evenly spaced in time')}"
+    )
     return Chart(title, text, house_style(plot, HEIGHT))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tuner.records.attempts import Attempt
 from tuner.records.machine_log import SECONDS, MachineLine
 from tuner.records.recorded_study import RecordedStudy
-from tuner.reporting.figures.chart import Chart, Names, plain, thinned
+from tuner.reporting.figures.chart import Chart, Names, of_trials, plain, some_drawn, thinned, time_unit
 from tuner.reporting.figures.style import colour, new_plot, series
 from tuner.reporting.result_tables import estimate_accuracy, measured_rows
 from tuner.reporting.texts import number_text
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 MOST = 600  # the maximum number of points of a line
 GAP_SECONDS = 30.0  # and ten times the usual distance of two lines: the study did not run in between
-UNITS = (("s", 1), ("min", 60), ("h", 3600))
 
 
 def machine_load(study: RecordedStudy) -> Chart:
@@ -35,8 +34,7 @@ def machine_load(study: RecordedStudy) -> Chart:
     text = " ".join(_finding(name, lines) for name in ["CPU", *gpus])
     lines = thinned(lines, MOST)
     began = lines[0].at
-    length = lines[-1].at - began
-    unit, seconds = next(unit for unit in reversed(UNITS) if length >= 3 * unit[1] or unit[1] == 1)
+    unit, seconds = time_unit(lines[-1].at - began)
     times = [round((line.at - began) / seconds, 4) for line in lines]
     plot = new_plot(380, showlegend=True, margin={"l": 56, "r": 14, "t": 36, "b": 42}, dragmode=False)
     plot.update_layout(
@@ -90,11 +88,11 @@ def _of(line: MachineLine, name: str) -> tuple[float | None, float] | None:
 def _finding(name: str, lines: Sequence[MachineLine]) -> str:
     """The mean load, each line counting for the time since the line before, and the most memory in use."""
     passed = [SECONDS, *(max(SECONDS, line.at - before.at) for before, line in pairwise(lines))]
-    known = [(*found, seconds) for line, seconds in zip(lines, passed, strict=True) if (found := _of(line, name))]
-    loads = [(load, seconds) for load, _, seconds in known if load is not None]
-    busy = f"busy {statistics.fmean(*zip(*loads, strict=True)):.0%} of the time on average, " if loads else ""
+    loads = [(*load, seconds) for line, seconds in zip(lines, passed, strict=True) if (load := _of(line, name))]
+    shares = [(share, seconds) for share, _, seconds in loads if share is not None]
+    busy = f"busy {statistics.fmean(*zip(*shares, strict=True)):.0%} of the time on average, " if shares else ""
     memory = "RAM" if name == "CPU" else "memory"
-    most = max(used for _, used, _ in known)
+    most = max(used for _, used, _ in loads)
     return f"{name}: {busy}at most {number_text(most)} GB of {memory} in use."
 
 
@@ -115,14 +113,13 @@ def estimate_against_peak(study: RecordedStudy) -> Chart:
     if not rows:
         return Chart(title, "No completed trial has an estimate and a measured peak yet, so none can be judged.")
     text = estimate_accuracy(study.rows, first_shares).removeprefix("estimates: ")
-    text = f"Estimates were {text}. Triangles, above the diagonal, took more than was estimated."
     points = thinned(rows)
-    if len(points) < len(rows):
-        text += f" {len(points):,} of {len(rows):,} trials are drawn, evenly spaced by rank."
-    return Chart(title, text, _draw(points, study.trial_names))
+    text = f"Estimates were {text}. Triangles, above the diagonal, took more than was estimated."
+    return Chart(title, text + some_drawn(len(points), len(rows)), _draw(points, study.trial_names))
 
 
-def _draw(rows: Sequence[Attempt], names: Names) -> Plot:
+def _draw(rows: Sequence[Attempt], trial_names: Names) -> Plot:
+    names = {row.trial_id: plain(trial_names[row.trial_id]) for row in rows}
     estimated, peaks = ([row.number(f"{what}_memory_gb") for row in rows] for what in ("estimated", "peak"))
     least, most = min(*estimated, *peaks), 1.06 * max(*estimated, *peaks)
     low = 0.94 * least if least > most / 3 else 0.0
@@ -136,9 +133,7 @@ def _draw(rows: Sequence[Attempt], names: Names) -> Plot:
         mode="markers",
         x=estimated,
         y=peaks,
-        text=[plain(names[row.trial_id]) for row in rows],
-        customdata=[[row.trial_id] for row in rows],
-        hovertemplate="%{text}<br>estimated %{x} GB, peak %{y} GB<extra></extra>",
+        **of_trials([row.trial_id for row in rows], names, "estimated %{x} GB, peak %{y} GB"),
         marker={
             "size": 6 if len(rows) > MANY else 9,
             "opacity": 0.8,

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from tuner.errors import one_line
 from tuner.records.optuna_space import quiet
-from tuner.reporting.figures.chart import Chart, padded_range, plain, usual_range
+from tuner.reporting.figures.chart import Chart, of_trials, padded_range, plain, usual_range
 from tuner.reporting.figures.optuna_study import Drawn
-from tuner.reporting.figures.style import SCALE, colour, house_style, series, shade
+from tuner.reporting.figures.style import SCALE, colour, house_style, ranked, series, shade
 from tuner.reporting.texts import count_text, number_text
 
 if TYPE_CHECKING:
-    from optuna.importance import BaseImportanceEvaluator
     from optuna.trial import FrozenTrial
     from plotly.graph_objects import Scatter
 
@@ -29,29 +28,29 @@ def history(studies: Mapping[str, Drawn]) -> Chart:
     from optuna.visualization import plot_optimization_history
 
     title, several = "Optimisation history", len(studies) > 1
-    known = {name: found for name, found in studies.items() if found.completed}
-    if not any(several or len(found.completed) > 1 for found in known.values()):
+    shown = {name: drawn for name, drawn in studies.items() if drawn.completed}
+    if not any(several or len(drawn.completed) > 1 for drawn in shown.values()):
         return Chart(title, "Fewer than two trials have completed, so there is no history.")
-    first = next(iter(known.values()))
+    first = next(iter(shown.values()))
     with quiet():
-        plot = plot_optimization_history([found.study for found in known.values()], target_name=first.metric)
+        plot = plot_optimization_history([drawn.study for drawn in shown.values()], target_name=first.metric)
     plot.data = [trace for trace in plot.data if trace.x]  # without those of infeasible trials
-    for number, (name, found) in enumerate(known.items()):
+    for number, (name, drawn) in enumerate(shown.items()):
         points, line = plot.data[2 * number : 2 * number + 2]
         points.update(**series(number), name=plain(name) if several else "completed", marker_opacity=0.6)
-        trials = found.trials()
-        places = [found.ended[trial.user_attrs["trial_id"]] for trial in trials]
-        _name_points(points, [trials[number] for number in points.x], found.names)
+        trials = drawn.trials()
+        places = [drawn.ended[trial.user_attrs["trial_id"]] for trial in trials]
+        _name_points(points, [trials[number] for number in points.x], drawn.names)
         line.update(**series(number, shape="hv"), name=f"best so far{f' of {plain(name)}' if several else ''}")
         for trace in (points, line):
             trace.x = [places[number] for number in trace.x]
         line.update({} if several else {"line_color": colour("ink")})
-    limits = [found.value_range() for found in known.values()]
+    limits = [drawn.value_range() for drawn in shown.values()]
     span = [min(low for low, _ in limits), max(high for _, high in limits)]
     plot.update_xaxes(title="trials in the order in which they ended", rangemode="tozero", showgrid=False)
     plot.update_yaxes(title=first.metric, range=span)
-    text = " ".join(_when_best(f"{name}: " if several else "", found) for name, found in known.items())
-    text += "".join(found.left_out for found in known.values())
+    text = " ".join(_when_best(f"{name}: " if several else "", drawn) for name, drawn in shown.items())
+    text += "".join(drawn.left_out for drawn in shown.values())
     return Chart(title, text, house_style(plot, 320, showlegend=True))
 
 
@@ -60,82 +59,83 @@ def distribution(studies: Mapping[str, Drawn]) -> Chart:
     from optuna.visualization import plot_edf
 
     several = len(studies) > 1
-    known = {name: found for name, found in studies.items() if len(found.completed) > 1}
-    if not known:
+    shown = {name: drawn for name, drawn in studies.items() if len(drawn.completed) > 1}
+    if not shown:
         return Chart("Distribution", "Fewer than two trials have completed, so there is no distribution.")
-    first = next(iter(known.values()))
+    first = next(iter(shown.values()))
     with quiet():
-        plot = plot_edf([found.study for found in known.values()], target_name=first.metric)
-    for number, (name, trace) in enumerate(zip(known, plot.data, strict=True)):
+        plot = plot_edf([drawn.study for drawn in shown.values()], target_name=first.metric)
+    for number, (name, trace) in enumerate(zip(shown, plot.data, strict=True)):
         extra = plain(name) if several else ""
         trace.update(**series(number), name=plain(name))
         trace.hovertemplate = f"%{{y:.0%}} are at %{{x}} or lower<extra>{extra}</extra>"
     plot.update_yaxes(title="share of completed trials", tickformat=".0%", range=[0, 1.02])
-    text = " ".join(_half(f"{name}: " if several else "", found) for name, found in known.items())
-    text += "".join(found.left_out for found in known.values())
+    text = " ".join(_half(f"{name}: " if several else "", drawn) for name, drawn in shown.items())
+    text += "".join(drawn.left_out for drawn in shown.values())
     return Chart(f"Distribution of {first.objective.metric}", text, house_style(plot, 320, showlegend=several))
 
 
-def parallel_coordinates(found: Drawn) -> Chart:
+def parallel_coordinates(drawn: Drawn) -> Chart:
     """A line for each trial through its hyperparameters and its metric."""
     from optuna.visualization import plot_parallel_coordinate
 
-    title = f"Hyperparameters and {found.objective.metric}"
-    if why := found.what_is_missing():
+    title = f"Hyperparameters and {drawn.objective.metric}"
+    if why := drawn.what_is_missing():
         return Chart(title, why)
     with quiet():
-        plot = plot_parallel_coordinate(found.shown, params=list(found.keys), target_name=found.metric)
+        plot = plot_parallel_coordinate(drawn.shown, params=list(drawn.keys), target_name=drawn.metric)
     plot.data = plot.data[:-1]  # without the scale of colours
-    least = found.objective.direction == "minimize"
-    for trial, line in zip(found.lines(), plot.data, strict=True):
+    least = drawn.objective.direction == "minimize"
+    for trial, line in zip(drawn.lines(), plot.data, strict=True):
         place = line.y[0] if least else 1 - line.y[0]  # from 0, the best, to 1
         about = [[trial.user_attrs["trial_id"], *text] for text in line.customdata]
-        name = found.names[trial.user_attrs["trial_id"]]
+        name = drawn.names[trial.user_attrs["trial_id"]]
         line.update(line_color=shade(place), opacity=0.8, customdata=about, text=[name] * len(about))
         line.hovertemplate = "%{text}<br>%{customdata[1]} %{customdata[2]}<extra></extra>"
     plot.update_annotations(font={"size": 11, "color": colour("ink")}, bgcolor=colour("surface"), opacity=0.88)
     plot.update_shapes(line_color=colour("muted"))
     plot.update_xaxes(side="top", tickfont_color=colour("ink"))
-    text = f"{_of_all(found)}, each a line. A stronger colour means a better {found.objective.metric}.{found.about}"
+    text = f"{_of_all(drawn)}, each a line. A stronger colour means a better {drawn.objective.metric}.{drawn.about}"
     plot = house_style(plot, 380, margin={"l": 56, "r": 30, "t": 34, "b": 12})
-    return Chart(title, text, plot, minimum_width=110 * (len(found.keys) + 1))
+    return Chart(title, text, plot, minimum_width=110 * (len(drawn.keys) + 1))
 
 
-def slices(found: Drawn) -> Chart:
+def slices(drawn: Drawn) -> Chart:
     """The metric against each hyperparameter."""
     from optuna.visualization import plot_slice
 
-    title = f"{found.objective.metric} against each hyperparameter"
-    if why := found.what_is_missing():
+    title = f"{drawn.objective.metric} against each hyperparameter"
+    if why := drawn.what_is_missing():
         return Chart(title, why)
     with quiet():
-        plot = plot_slice(found.study, params=list(found.keys), target_name=found.metric)
-    trials = found.trials()
+        plot = plot_slice(drawn.study, params=list(drawn.keys), target_name=drawn.metric)
+    trials = drawn.trials()
     for points in plot.data:
-        _name_points(points, [trials[number] for number in points.marker.color], found.names)
+        _name_points(points, [trials[number] for number in points.marker.color], drawn.names)
         points.marker.update(colorscale=SCALE, showscale=False, line_color=colour("surface"), size=8, opacity=0.85)
-    plot.update_yaxes(range=found.value_range())
-    text = f"A point for each completed trial; a stronger colour means a later one.{found.about}{found.left_out}"
+    plot.update_yaxes(range=drawn.value_range())
+    text = f"A point for each completed trial; a stronger colour means a later one.{drawn.about}{drawn.left_out}"
     plot = house_style(plot, 300, width=None)
-    return Chart(title, text, plot, minimum_width=150 * len(found.keys))
+    return Chart(title, text, plot, minimum_width=150 * len(drawn.keys))
 
 
-def what_matters(found: Drawn) -> list[Chart]:
+def what_matters(drawn: Drawn) -> list[Chart]:
     """The importance of hyperparameters, and a contour of the two most important ones.
 
     Where importance is not known there is no contour, and the one chart says why.
     """
-    from optuna.importance import get_param_importances
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
     from plotly.graph_objects import Bar, Figure
 
-    title, count = "Importance of hyperparameters", len(found.completed)
-    if why := _not_judged(found):
-        return [Chart(title, f"Importance is not known: {why}")]
-    try:
-        with quiet():
-            shares = get_param_importances(found.study, evaluator=_evaluator(), params=list(found.keys))
-    except Exception as error:  # of numbers that Optuna cannot take; the rest of a report does not depend on it
-        why = f"Optuna could not compute it: {type(error).__name__}: {one_line(error, 200)}"
+    title, count = "Importance of hyperparameters", len(drawn.completed)
+    if not (why := _not_judged(drawn)):
+        try:
+            with quiet():
+                evaluator = PedAnovaImportanceEvaluator(target_quantile=BEST_SHARE)
+                shares = get_param_importances(drawn.study, evaluator=evaluator, params=list(drawn.keys))
+        except Exception as error:  # of numbers that Optuna cannot take; the rest of a report does not depend on it
+            why = f"Optuna could not compute it: {type(error).__name__}: {one_line(error, 200)}"
+    if why:
         return [Chart(title, f"Importance is not known: {why}")]
     names, values = list(reversed(shares)), list(reversed(shares.values()))  # the most important one is drawn above
     texts = [f"{share:.2f}" if share >= 0.01 else "<0.01" for share in values]
@@ -147,115 +147,101 @@ def what_matters(found: Drawn) -> list[Chart]:
     first, second, *_ = shares
     text = f"How much each tells the best third of {count} completed trials from all, by Optuna's PED-ANOVA: "
     text += f"{unescape(first)} {shares[first]:.0%}, {unescape(second)} {shares[second]:.0%}."
-    text += " With so few trials it is a hint only." * (count < FEW) + found.left_out
+    text += " With so few trials it is a hint only." * (count < FEW) + drawn.left_out
     chart = Chart(title, text, house_style(plot, max(320, 70 + 30 * len(shares)), bargap=0.5))
-    return [chart, _contour(found, first, second)]
+    return [chart, _contour(drawn, first, second)]
 
 
-def learning_curves(found: Drawn) -> Chart:
+def learning_curves(drawn: Drawn) -> Chart:
     """The metric of completed, pruned and running trials after each epoch."""
     from optuna.visualization import plot_intermediate_values
 
-    title, trials = "Learning curves", found.shown.get_trials(deepcopy=False)
+    title, trials = "Learning curves", drawn.shown.get_trials(deepcopy=False)
     if not any(trial.intermediate_values for trial in trials):
-        return Chart(title, f"No epoch with a {found.objective.metric} was recorded, so there are no curves.")
+        return Chart(title, f"No epoch with a {drawn.objective.metric} was recorded, so there are no curves.")
     with quiet():
-        plot = plot_intermediate_values(found.shown)
-    ranks = {row.trial_id: rank for rank, row in enumerate(found.completed[:NAMED])}
+        plot = plot_intermediate_values(drawn.shown)
+    ranks = {row.trial_id: rank for rank, row in enumerate(drawn.completed[:NAMED])}
     for line in plot.data:
         trial_id = trials[int(line.name.removeprefix("Trial"))].user_attrs["trial_id"]
-        rank = ranks.get(trial_id)
-        look = {"color": colour("muted"), "width": 1.1}
-        if rank is not None:
-            look = {"color": shade(rank / NAMED), "width": 2.4}
-        line.update(name=found.names.get(trial_id, plain(trial_id)), line=look, marker_size=6, legendrank=rank)
-        line.update(
-            showlegend=rank is not None, opacity=0.42 if rank is None else 1, customdata=[[trial_id]] * len(line.x)
-        )
+        line.update(name=drawn.names.get(trial_id, plain(trial_id)), marker_size=6)
+        line.update(**ranked(ranks.get(trial_id), NAMED), customdata=[[trial_id]] * len(line.x))
         line.hovertemplate = "%{fullData.name}<br>epoch %{x}: %{y}<extra></extra>"
     values = [value for trial in trials for value in trial.intermediate_values.values()]
     plot.update_xaxes(title="epoch", tickformat="d", showgrid=False)
-    plot.update_yaxes(title=found.metric, range=padded_range(values, found.objective))
-    text = f"{found.objective.metric} after each epoch. {_of_all(found)}.{_best_curve(found)}"
+    plot.update_yaxes(title=drawn.metric, range=padded_range(values, drawn.objective))
+    text = f"{drawn.objective.metric} after each epoch. {_of_all(drawn)}.{_best_curve(drawn)}"
     return Chart(title, text, house_style(plot, 380, showlegend=True))
 
 
 def _name_points(points: Scatter, trials: Sequence[FrozenTrial], names: Mapping[str, str]) -> None:
     """Gives points the ids and the names of their trials; a click on one in the page shows its row."""
-    ids = [trial.user_attrs["trial_id"] for trial in trials]
-    points.update(customdata=[[trial_id] for trial_id in ids], text=[names[trial_id] for trial_id in ids])
-    points.hovertemplate = "%{text}<br>%{x}: %{y}<extra></extra>"
+    points.update(**of_trials([trial.user_attrs["trial_id"] for trial in trials], names, "%{x}: %{y}"))
 
 
-def _of_all(found: Drawn) -> str:
+def _of_all(drawn: Drawn) -> str:
     """How many of the trials have a line."""
-    whole, shown = len(found.ended), found.shown.get_trials(deepcopy=False)
+    whole, shown = len(drawn.ended), drawn.shown.get_trials(deepcopy=False)
     ended = sum(trial.state.is_finished() for trial in shown)
     if ended == whole:
         return count_text(whole, "trial")
     return f"{ended} of {count_text(whole, 'trial')}, the ten best and others evenly spaced by rank"
 
 
-def _when_best(who: str, found: Drawn) -> str:
+def _when_best(who: str, drawn: Drawn) -> str:
     """How soon the best value came."""
-    best = found.completed[0]
-    pruned = len(found.ended) - len(found.completed)
-    text = f"{who}the best {found.objective.metric}, {number_text(best.number(found.objective.metric))}, came from "
-    text += f"trial {found.ended[best.trial_id]} of {len(found.ended):,}"
+    best = drawn.completed[0]
+    pruned = len(drawn.ended) - len(drawn.completed)
+    text = f"{who}the best {drawn.objective.metric}, {number_text(best.number(drawn.objective.metric))}, came from "
+    text += f"trial {drawn.ended[best.trial_id]} of {len(drawn.ended):,}"
     text += f"; {count_text(pruned, 'pruned trial')} not drawn." if pruned else "."
     return text if who else text[0].upper() + text[1:]
 
 
-def _half(who: str, found: Drawn) -> str:
-    middle = found.completed[(len(found.completed) - 1) // 2].number(found.objective.metric)
-    better = "or lower" if found.objective.direction == "minimize" else "or higher"
-    return f"{who}{len(found.completed):,} completed trials; half have {number_text(middle)} {better}."
+def _half(who: str, drawn: Drawn) -> str:
+    middle = drawn.completed[(len(drawn.completed) - 1) // 2].number(drawn.objective.metric)
+    better = "or lower" if drawn.objective.direction == "minimize" else "or higher"
+    return f"{who}{len(drawn.completed):,} completed trials; half have {number_text(middle)} {better}."
 
 
-def _not_judged(found: Drawn) -> str:
+def _not_judged(drawn: Drawn) -> str:
     """Why the importance of hyperparameters cannot be judged; empty if it can."""
-    count, metric = len(found.completed), found.objective.metric
-    if len(found.keys) < 2:
+    count, metric = len(drawn.completed), drawn.objective.metric
+    if len(drawn.keys) < 2:
         return "fewer than two hyperparameters vary in the completed trials"
     if count < LEAST:
         return f"{count_text(count, 'completed trial')} are too few to judge, at least {LEAST} are needed"
-    same = len({row.number(metric) for row in found.completed}) == 1
+    same = len({row.number(metric) for row in drawn.completed}) == 1
     return f"all completed trials have the same {metric}" if same else ""
 
 
-def _evaluator() -> BaseImportanceEvaluator:
-    from optuna.importance import PedAnovaImportanceEvaluator
-
-    return PedAnovaImportanceEvaluator(target_quantile=BEST_SHARE)
-
-
-def _contour(found: Drawn, first: str, second: str) -> Chart:
+def _contour(drawn: Drawn, first: str, second: str) -> Chart:
     from optuna.visualization import plot_contour
 
     names = sorted((first, second))
-    title = f"{found.objective.metric} over {' and '.join(map(unescape, names))}"
-    points = [trial for trial in found.lines() if {*names} <= {*trial.params}]
+    title = f"{drawn.objective.metric} over {' and '.join(map(unescape, names))}"
+    points = [trial for trial in drawn.lines() if {*names} <= {*trial.params}]
     if any(len({str(trial.params[name]) for trial in points}) < 2 for name in names):
         return Chart(title, "Too few trials have different values of both, so there is no contour.")
     with quiet():
-        plot = plot_contour(found.shown, params=names, target_name=found.metric)
-    low, high = usual_range([row.number(found.objective.metric) for row in found.completed], found.objective)
+        plot = plot_contour(drawn.shown, params=names, target_name=drawn.metric)
+    low, high = usual_range([row.number(drawn.objective.metric) for row in drawn.completed], drawn.objective)
     area, dots, *_ = plot.data
     area.update(colorscale=SCALE, zmin=low, zmax=high, colorbar={"thickness": 12, "outlinewidth": 0})
-    area.update(colorbar_title={"text": found.metric, "side": "right"})
+    area.update(colorbar_title={"text": drawn.metric, "side": "right"})
     dots.marker.update(color=colour("ink"), size=6, line={"width": 1, "color": colour("surface")})
-    _name_points(dots, points, found.names)
-    text = f"{_of_all(found)}, which are the points. A stronger colour means a better {found.objective.metric}."
+    _name_points(dots, points, drawn.names)
+    text = f"{_of_all(drawn)}, which are the points. A stronger colour means a better {drawn.objective.metric}."
     return Chart(title, text, house_style(plot, 320))
 
 
-def _best_curve(found: Drawn) -> str:
+def _best_curve(drawn: Drawn) -> str:
     """When the best trial was best."""
-    best = found.completed[0] if found.completed else None
-    own = [trial for trial in found.lines() if best and trial.user_attrs["trial_id"] == best.trial_id]
-    if not best or not own or not own[0].intermediate_values:
+    best = drawn.completed[0].trial_id if drawn.completed else None
+    curve = next((trial for trial in drawn.lines() if trial.user_attrs["trial_id"] == best), None)
+    if not curve or not curve.intermediate_values:
         return ""
-    points = own[0].intermediate_values
-    epoch, last = min(points, key=lambda number: found.objective.loss(points[number])), max(points)
+    points = curve.intermediate_values
+    epoch, last = min(points, key=lambda number: drawn.objective.loss(points[number])), max(points)
     text = f" The best was best at {number_text(points[epoch])} after epoch {epoch} of {last}"
     return text + ("; it was still improving at its end." if epoch == last > 1 else ".")

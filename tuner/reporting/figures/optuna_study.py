@@ -17,7 +17,7 @@ from tuner.records.optuna_space import frozen_trials, is_finite, quiet
 from tuner.records.recorded_study import RecordedStudy
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
-from tuner.reporting.figures.chart import MOST_POINTS, padded_range, plain, thinned
+from tuner.reporting.figures.chart import MOST_POINTS, padded_range, plain, some_drawn, thinned
 from tuner.trial import ConfigValue
 
 if TYPE_CHECKING:
@@ -56,15 +56,13 @@ class Drawn:
 
     def trials(self) -> list[FrozenTrial]:
         """The trials of ``study``, by their numbers."""
-        found: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
-        return found
+        trials: list[FrozenTrial] = self.study.get_trials(deepcopy=False)
+        return trials
 
     @property
     def left_out(self) -> str:
-        """A sentence that says which trials are points; empty if all are."""
-        points = len(self.trials())
-        which = f"{points:,} of {len(self.ended):,} trials are drawn: the best ones and others evenly spaced by rank"
-        return f" {which}." if points < len(self.ended) else ""
+        """A sentence on how many trials are points; empty if all are."""
+        return some_drawn(len(self.trials()), len(self.ended), "the best ones and others evenly spaced by rank")
 
     def lines(self) -> list[FrozenTrial]:
         """The completed trials of ``shown``."""
@@ -114,12 +112,12 @@ def drawn(study: RecordedStudy, workload: str) -> Drawn:
 
 def _improving(ordered: Sequence[Attempt], objective: Objective) -> list[Attempt]:
     """The completed trials that were better than all before them."""
-    found, least = list[Attempt](), math.inf
+    better, least = list[Attempt](), math.inf
     for row in ordered:
         if row.status == "completed" and row.loss(objective) < least:
-            found.append(row)
+            better.append(row)
             least = row.loss(objective)
-    return found
+    return better
 
 
 def subset(ranked: Sequence[Attempt], most: int, best: int = 10) -> list[Attempt]:

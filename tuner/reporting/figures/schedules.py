@@ -2,7 +2,7 @@
 
 from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures.chart import Chart, plain
-from tuner.reporting.figures.style import colour, house_style, shade
+from tuner.reporting.figures.style import house_style, ranked
 from tuner.reporting.texts import count_text
 from tuner.values import in_table, value_key
 
@@ -33,21 +33,16 @@ def schedules(study: RecordedStudy) -> Chart | None:
         epochs = [epoch for ends_of in zip([0, *ends[:-1]], ends, strict=True) for epoch in ends_of] if ends else []
         for number, key in enumerate(shown, 1):
             values = [in_table(row.config.get(key)) for row in rows for _ in range(2)]
-            named = place < NAMED
-            look = (
-                {"color": shade(place / NAMED), "width": 2.4} if named else {"color": colour("muted"), "width": 1.1}
-            )
+            look = ranked(place if place < NAMED else None, NAMED)
             plot.add_scatter(
                 row=number,
                 col=1,
                 mode="lines",
                 x=epochs,
                 y=values,
-                line=look,
-                opacity=1 if named else 0.42,
+                **{**look, "showlegend": look["showlegend"] and number == 1},
                 name=plain(study.trial_names[best.trial_id]),
                 legendgroup=best.trial_id,
-                showlegend=named and number == 1,
                 customdata=[[best.trial_id]] * len(epochs),
                 hovertemplate="%{fullData.name}<br>epoch %{x}: %{y}<extra></extra>",
             )

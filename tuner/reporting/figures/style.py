@@ -71,6 +71,13 @@ def series(number: int, **line: object) -> dict[str, object]:
     return {"line": {"width": 2.2, "color": colour(name), "dash": dash, **line}, "marker": {"color": colour(name)}}
 
 
+def ranked(rank: int | None, of: int) -> dict[str, object]:
+    """The look of a trial's line: one of the best has a strong colour, and is in the legend; None is for others."""
+    if rank is None:
+        return {"line": {"color": colour("muted"), "width": 1.1}, "opacity": 0.42, "showlegend": False}
+    return {"line": {"color": shade(rank / of), "width": 2.4}, "opacity": 1, "showlegend": True, "legendrank": rank}
+
+
 def new_plot(height: int, **layout: object) -> Plot:
     """An empty plot of this height in CSS pixels; ``layout`` is added to the common layout."""
     from plotly.graph_objects import Figure

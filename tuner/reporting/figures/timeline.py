@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 
 from tuner.records.attempts import Attempt
 from tuner.records.recorded_study import RecordedStudy
-from tuner.reporting.figures.chart import MOST_POINTS, Chart, Names, plain, thinned
+from tuner.reporting.figures.chart import MOST_POINTS, Chart, Names, plain, thinned, time_unit
 from tuner.reporting.figures.style import PALE, colour, new_plot
 from tuner.reporting.texts import count_text, duration, number_text
 from tuner.trial import GB, Status
@@ -41,17 +41,14 @@ class Bar:
 
 def to_bars(attempts: Sequence[Attempt]) -> list[Bar]:
     """The attempts with known times and devices; times are in seconds since the first. All lanes are 0."""
-    known = [
-        (row, row.device, row.started_at, row.ended_at)
-        for row in attempts
-        if row.device and row.started_at is not None and row.ended_at is not None and row.ended_at >= row.started_at
-    ]
-    zero = min((started for _, _, started, _ in known), default=0.0)
-    times = [(round(started - zero, 3), round(ended - zero, 3)) for _, _, started, ended in known]
-    return [
-        Bar(row.trial_id, device, row.attempts, row.status, *both, row.limit_gb or 0.0, row.peak_memory_gb)
-        for (row, device, _, _), both in zip(known, times, strict=True)
-    ]
+    zero = min((row.started_at for row in attempts if row.device and row.started_at is not None), default=0.0)
+    bars = []
+    for row in attempts:
+        if row.device and row.started_at is not None and row.ended_at is not None and row.ended_at >= row.started_at:
+            start, end = round(row.started_at - zero, 3), round(row.ended_at - zero, 3)
+            memory = row.limit_gb or 0.0, row.peak_memory_gb
+            bars.append(Bar(row.trial_id, row.device, row.attempts, row.status, start, end, *memory))
+    return bars
 
 
 def in_lanes(bars: Sequence[Bar]) -> list[Bar]:
@@ -111,15 +108,14 @@ def memory_over_time(bars: Sequence[Bar]) -> list[tuple[float, float, float]]:
 
 def used_share(bars: Sequence[Bar]) -> float | None:
     """The peaks' share of the reserved GB-seconds, over the attempts with a known peak."""
-    known = [bar for bar in bars if bar.used_gb is not None and bar.reserved_gb]
-    reserved = sum(bar.reserved_gb * (bar.end - bar.start) for bar in known)
-    return sum((bar.used_gb or 0.0) * (bar.end - bar.start) for bar in known) / reserved if reserved else None
+    measured = [bar for bar in bars if bar.used_gb is not None and bar.reserved_gb]
+    reserved = sum(bar.reserved_gb * (bar.end - bar.start) for bar in measured)
+    return sum((bar.used_gb or 0.0) * (bar.end - bar.start) for bar in measured) / reserved if reserved else None
 
 
 DEVICES = 8  # the maximum number of devices that are drawn
 Pauses = Sequence[tuple[float, float]]  # the time and length of each, in seconds
 Step = tuple[float, float, float]  # as of ``memory_over_time``
-Unit = tuple[str, int]  # the unit's name and its seconds
 
 
 def timeline(study: RecordedStudy) -> Chart:
@@ -130,26 +126,31 @@ def timeline(study: RecordedStudy) -> Chart:
         placed = any(row.device for row in study.attempts)
         why = "an earlier version ran it and did not record times" if placed else "no attempt has ended yet"
         return Chart(title, f"There is no timeline: {why}.")
-    known = {device.label: (device.name, budget / GB) for device, budget in study.devices()}
+    devices = {device.label: (device.name, budget / GB) for device, budget in study.devices()}
     labels = sorted({bar.device for bar in bars})
     lanes = {label: in_lanes([bar for bar in bars if bar.device == label]) for label in labels[:DEVICES]}
-    budgets = {label: known.get(label, ("", 0.0))[1] for label in lanes}
-    heads = [label + (f" ({known[label][0]})" if label in known and known[label][0] else "") for label in lanes]
-    texts = [_finding(own, budgets[label], pauses) for label, own in lanes.items()]
-    lines = [f"{head}: {text}" for head, text in zip(heads, texts, strict=True)]
+    names, budgets = zip(*(devices.get(label, ("", 0.0)) for label in lanes), strict=True)
+    heads = [f"{label} ({name})" if name else label for label, name in zip(lanes, names, strict=True)]
+    parts = zip(heads, lanes.values(), budgets, strict=True)
+    lines = [f"{head}: {_finding(bars, budget, pauses)}" for head, bars, budget in parts]
     if len(labels) > DEVICES:
         lines.append(f"{count_text(len(labels) - DEVICES, 'more device')} are not drawn.")
     most = MOST_POINTS // len(lanes)
-    if any(len(own) > most for own in lanes.values()):
+    if any(len(bars) > most for bars in lanes.values()):
         lines.append(f"Of a device at most {most:,} attempts and steps of memory are drawn, evenly spaced in time.")
     lines.append("The solid part of a bar is the share of its reserved memory that it used.")
-    end = max(bar.end for bar in bars)
-    unit = ("s", 1) if end < 300 else ("min", 60) if end < 3 * 3600 else ("h", 3600)
-    heights = [340 + min(_lanes(own), 16) * (26 if _lanes(own) <= 8 else 16) for own in lanes.values()]
-    plot, names = _rows(heights, heads), study.trial_names
-    for number, (label, own) in enumerate(lanes.items()):
-        _draw(plot, 2 * number + 1, own, budgets[label], pauses, unit, names, most)
+    unit = time_unit(max(bar.end for bar in bars))
+    heights = [340 + min(_lanes(bars), 16) * (26 if _lanes(bars) <= 8 else 16) for bars in lanes.values()]
+    plot = _rows(heights, heads)
+    for number, (bars, budget) in enumerate(zip(lanes.values(), budgets, strict=True)):
+        drawing = Drawing(plot, 2 * number + 1, unit, study.trial_names)
+        drawing.draw(bars, pauses, most)
+        drawing.draw_memory(thinned(memory_over_time(bars), most), budget)
     plot.update_xaxes(title=f"time since the first trial was placed, {unit[0]}", row=2 * len(lanes))
+    named = set[str]()
+    for trace in plot.data:  # of several devices, the first has a name in the legend
+        trace.showlegend = trace.showlegend is not False and trace.name not in named
+        named |= {trace.name} if trace.showlegend else set()
     return Chart(title, "\n".join(lines), plot)
 
 
@@ -172,95 +173,93 @@ def _rows(heights: Sequence[int], heads: Sequence[str]) -> Plot:
     )
 
 
-def _draw(
-    plot: Plot, row: int, bars: Sequence[Bar], budget_gb: float, pauses: Pauses, unit: Unit, names: Names, most: int
-) -> None:
-    """Draws ``most`` attempts of a device on their lanes, in this row, and the memory in the row below."""
-    lanes, (_, seconds) = _lanes(bars), unit
-    plot.update_yaxes(title="trials", range=[lanes - 0.4, -0.6], showgrid=False, showticklabels=False, row=row)
-    plot.update_yaxes(title="GB", rangemode="tozero", nticks=5, row=row + 1)
-    plot.update_xaxes(rangemode="tozero").update_yaxes(fixedrange=True)
-    for status in get_args(Status):
-        if own := [bar for bar in thinned(bars, most) if bar.status == status]:
-            _add_bars(plot, row, status, own, 0.84 if lanes <= 24 else 1.0, unit, names)
-    _add_memory(plot, row + 1, thinned(memory_over_time(bars), most), budget_gb, seconds)
-    line = {"color": colour("muted"), "dash": "dot", "width": 1.5}
-    for at, length in [(at / seconds, length) for at, length in pauses]:
-        for part in (row, row + 1):
-            plot.add_vline(x=at, line=line, row=part, col=1)
-        text = f"paused {duration(length)}"
-        plot.add_annotation(x=at, y=0, yref="y domain", yanchor="top", text=text, row=row, col=1)
+@dataclass(frozen=True)
+class Drawing:
+    """The two plots of a device: its attempts in a row, and their memory in the row below."""
+
+    plot: Plot
+    row: int  # from 1
+    unit: tuple[str, int]  # of time, and its seconds
+    names: Names  # of trials, by trial id
+
+    def draw(self, bars: Sequence[Bar], pauses: Pauses, most: int) -> None:
+        """Draws ``most`` attempts on their lanes, and where pauses were left out."""
+        lanes, plot = _lanes(bars), self.plot
+        axis = {"title": "trials", "range": [lanes - 0.4, -0.6], "showgrid": False, "showticklabels": False}
+        plot.update_yaxes(**axis, row=self.row)
+        plot.update_yaxes(title="GB", rangemode="tozero", nticks=5, row=self.row + 1)
+        plot.update_xaxes(rangemode="tozero").update_yaxes(fixedrange=True)
+        shown = thinned(bars, most)
+        for status in get_args(Status):
+            if ended_so := [bar for bar in shown if bar.status == status]:
+                self._add_bars(status, ended_so, 0.84 if lanes <= 24 else 1.0)
+        line = {"color": colour("muted"), "dash": "dot", "width": 1.5}
+        for seconds, length in pauses:
+            at = seconds / self.unit[1]
+            for row in (self.row, self.row + 1):
+                plot.add_vline(x=at, line=line, row=row, col=1)
+            text = f"paused {duration(length)}"
+            plot.add_annotation(x=at, y=0, yref="y domain", yanchor="top", text=text, row=self.row, col=1)
+
+    def _add_bars(self, status: str, bars: Sequence[Bar], height: float) -> None:
+        """Adds a pale bar for each attempt, and in it a solid one as high as the used share of its memory."""
+        (word, seconds), full = self.unit, colour(status)
+        shares = [min(1.0, (bar.used_gb or 0.0) / bar.reserved_gb) if bar.reserved_gb else 0.0 for bar in bars]
+        common = {
+            "row": self.row,
+            "col": 1,
+            "orientation": "h",
+            "x": [round((bar.end - bar.start) / seconds, 4) for bar in bars],
+            "base": [round(bar.start / seconds, 4) for bar in bars],
+            "legendgroup": status,
+            "name": status.replace("_", " "),
+        }
+        self.plot.add_bar(
+            **common,
+            y=[bar.lane for bar in bars],
+            width=height,
+            text=[plain(self.names[bar.trial_id]) for bar in bars],
+            customdata=[[bar.trial_id, bar.attempt, round(bar.end / seconds, 2), _memory(bar)] for bar in bars],
+            textposition="none",
+            hovertemplate=f"%{{text}}, attempt %{{customdata[1]}}: {status}<br>%{{base:.2f}} to "
+            f"%{{customdata[2]:.2f}} {word}<br>reserved %{{customdata[3]}}<extra></extra>",
+            marker={"color": full + PALE, "line": {"color": full, "width": 1 if len(bars) <= 300 else 0}},
+            showlegend=False,
+        )
+        self.plot.add_bar(
+            **common,
+            y=[round(bar.lane + height * (1 - share) / 2, 4) for bar, share in zip(bars, shares, strict=True)],
+            width=[round(height * share, 4) for share in shares],
+            hoverinfo="skip",
+            marker={"color": full, "line": {"width": 0}},
+        )
+
+    def draw_memory(self, steps: Sequence[Step], budget_gb: float) -> None:
+        """Adds the memory that attempts reserved and used over time, and the device's memory for trials."""
+        place, accent = {"row": self.row + 1, "col": 1}, colour("accent")
+        times = [round(at / self.unit[1], 4) for at, _, _ in steps]
+        common = {"mode": "lines", "hovertemplate": "%{y:.2f} GB<extra>%{fullData.name}</extra>", **place}
+        filled = {**common, "x": times, "fill": "tozeroy", "line": {"shape": "hv", "width": 1, "color": accent}}
+        self.plot.add_scatter(**filled, y=[step[1] for step in steps], name="reserved", fillcolor=accent + PALE)
+        self.plot.add_scatter(**filled, y=[step[2] for step in steps], name="used (peaks)", fillcolor=accent)
+        if budget_gb and budget_gb < 4 * max(step[1] for step in steps):
+            ends, budget, line = [times[0], times[-1]], [round(budget_gb, 4)] * 2, {"dash": "dash", "width": 1.5}
+            self.plot.add_scatter(
+                **common, x=ends, y=budget, name="for trials", line={**line, "color": colour("ink")}
+            )
+        elif budget_gb:  # it would flatten everything else
+            text = f"{number_text(budget_gb)} GB for trials, far above this scale"
+            corner = {"x": 1, "xanchor": "right", "xref": "x domain", "y": 1, "yanchor": "bottom", "yref": "y domain"}
+            self.plot.add_annotation(text=text, **corner, **place)
 
 
 def _lanes(bars: Sequence[Bar]) -> int:
     return 1 + max(bar.lane for bar in bars)
 
 
-def _add_bars(
-    plot: Plot, row: int, status: str, bars: Sequence[Bar], height: float, unit: Unit, names: Names
-) -> None:
-    """Adds a pale bar for each attempt, and in it a solid one with the height of the used share of its memory."""
-    (word, seconds), full, name = unit, colour(status), status.replace("_", " ")
-    shares = [min(1.0, (bar.used_gb or 0.0) / bar.reserved_gb) if bar.reserved_gb else 0.0 for bar in bars]
-    common = {
-        "row": row,
-        "col": 1,
-        "orientation": "h",
-        "x": [round((bar.end - bar.start) / seconds, 4) for bar in bars],
-        "base": [round(bar.start / seconds, 4) for bar in bars],
-        "legendgroup": status,
-        "name": name,
-    }
-    plot.add_bar(
-        **common,
-        y=[bar.lane for bar in bars],
-        width=height,
-        text=[plain(names[bar.trial_id]) for bar in bars],
-        customdata=[[bar.trial_id, bar.attempt, round(bar.end / seconds, 2), _memory(bar)] for bar in bars],
-        textposition="none",
-        hovertemplate=f"%{{text}}, attempt %{{customdata[1]}}: {status}<br>%{{base:.2f}} to %{{customdata[2]:.2f}} "
-        f"{word}<br>reserved %{{customdata[3]}}<extra></extra>",
-        marker={"color": full + PALE, "line": {"color": full, "width": 1 if len(bars) <= 300 else 0}},
-        showlegend=False,
-    )
-    plot.add_bar(
-        **common,
-        y=[round(bar.lane + height * (1 - share) / 2, 4) for bar, share in zip(bars, shares, strict=True)],
-        width=[round(height * share, 4) for share in shares],
-        hoverinfo="skip",
-        showlegend=not _named(plot, name),
-        marker={"color": full, "line": {"width": 0}},
-    )
-
-
-def _named(plot: Plot, name: str) -> bool:
-    """Whether the legend has this name already, of another device."""
-    return any(trace.name == name and trace.showlegend is not False for trace in plot.data)
-
-
 def _memory(bar: Bar) -> str:
     used = "peak not known" if bar.used_gb is None else f"used {number_text(bar.used_gb)} GB"
     return f"{number_text(bar.reserved_gb)} GB, {used}"
-
-
-def _add_memory(plot: Plot, row: int, steps: Sequence[Step], budget_gb: float, seconds: int) -> None:
-    """Adds the memory that running attempts reserved and used over time, and the device's memory for trials."""
-    times, accent = [round(at / seconds, 4) for at, _, _ in steps], colour("accent")
-    common = {"mode": "lines", "hovertemplate": "%{y:.2f} GB<extra>%{fullData.name}</extra>", "row": row, "col": 1}
-    common["showlegend"] = not _named(plot, "reserved")
-    filled = {**common, "x": times, "fill": "tozeroy"}
-    line = {"shape": "hv", "width": 1, "color": accent}
-    plot.add_scatter(**filled, y=[step[1] for step in steps], name="reserved", fillcolor=accent + PALE, line=line)
-    plot.add_scatter(**filled, y=[step[2] for step in steps], name="used (peaks)", fillcolor=accent, line=line)
-    if budget_gb and budget_gb < 4 * max(step[1] for step in steps):
-        ends, budget = [times[0], times[-1]], [round(budget_gb, 4)] * 2
-        plot.add_scatter(
-            **common, x=ends, y=budget, name="for trials", line={"dash": "dash", "width": 1.5, "color": colour("ink")}
-        )
-    elif budget_gb:  # it would flatten everything else
-        text = f"{number_text(budget_gb)} GB for trials, far above this scale"
-        place = {"xref": "x domain", "yref": "y domain", "row": row, "col": 1}
-        plot.add_annotation(x=1, xanchor="right", y=1, yanchor="bottom", text=text, **place)
 
 
 def _finding(bars: Sequence[Bar], budget_gb: float, pauses: Pauses) -> str:

@@ -15,16 +15,9 @@ from tuner.records.recorded_study import RecordedStudy
 from tuner.records.row_queries import metric_columns
 from tuner.records.seed_statistics import averages, has_seeds, some_names, summary
 from tuner.records.study_record import OPTUNA_CALL
+from tuner.reporting.figures import optuna_figures
 from tuner.reporting.figures.fronts import fronts, hypervolume
 from tuner.reporting.figures.machine import estimate_against_peak, machine_load
-from tuner.reporting.figures.optuna_figures import (
-    distribution,
-    history,
-    learning_curves,
-    parallel_coordinates,
-    slices,
-    what_matters,
-)
 from tuner.reporting.figures.optuna_study import drawn, subset
 from tuner.reporting.figures.schedules import schedules
 from tuner.reporting.figures.timeline import timeline, to_bars, without_pauses
@@ -36,8 +29,6 @@ from tuner.trial import GB, Status, title
 
 # The maximum numbers of reasons for failures, devices, and running or tight trials that are listed.
 REASONS, DEVICES, RUNNING = 8, 8, 12
-
-
 Again = Callable[[Attempt], str]
 
 
@@ -60,27 +51,32 @@ def main_html(study: RecordedStudy, again: Again = lambda _: "") -> str:
 
 
 def _head(study: RecordedStudy) -> str:
-    known = [("Trials", _counts(study)), *_times(study)]
-    for device, budget in study.devices()[:DEVICES]:
-        known.append((device.label, f"{device.name}, {number_text(budget / GB)} GB for trials"))
-    if study.record.plan.workers:
-        known.append(("At once", f"{study.record.plan.workers}, bounded by {study.record.plan.bound}"))
-    if tight := study.record.plan.tight:
+    record = study.record
+    pairs = [("Trials", _counts(study)), *_times(study)]
+    pairs += [
+        (device.label, f"{device.name}, {number_text(budget / GB)} GB for trials")
+        for device, budget in study.devices()[:DEVICES]
+    ]
+    if record.plan.workers:
+        pairs.append(("At once", f"{record.plan.workers}, bounded by {record.plan.bound}"))
+    if tight := record.plan.tight:
         why = "each has a whole device, and runs as the allocator gives back what it caches"
-        known.append(("Tight", f"{some_names(tight, RUNNING)}: {why}"))
-    compared_by = dict.fromkeys(
+        pairs.append(("Tight", f"{some_names(tight, RUNNING)}: {why}"))
+    compared_by = [
         f"{one.metric}, {one.direction}d" for objective in study.objectives.values() for one in objective.all
-    )
-    known += [("Compared by", "; ".join(compared_by))] if compared_by else []
-    if study.record.data:
-        known.append(("Data", study.record.data))
+    ]
+    pairs += [("Compared by", "; ".join(dict.fromkeys(compared_by))), ("Data", record.data or "")]
+    shares = [(status, count / study.total) for status, count in _by_status(study)]
+    spans = "".join(f'<span class="{status}" style="width:{100 * share:.3f}%"></span>' for status, share in shares)
     return (
-        f'<header><p class="kicker">tuner study</p><h1>{escape(study.name)}</h1>{_bar(study)}'
-        f"{facts(known)}{_running(study)}{''.join(f'<p>Note: {escape(note)}</p>' for note in study.notes)}</header>"
+        f'<header><p class="kicker">tuner study</p><h1>{escape(study.name)}</h1>'
+        f'<div class="bar" aria-hidden="true">{spans}</div>{facts((key, text) for key, text in pairs if text)}'
+        f"{_running(study)}{''.join(f'<p>Note: {escape(note)}</p>' for note in study.notes)}</header>"
     )
 
 
 def _counts(study: RecordedStudy) -> str:
+    """How many trials ended in which way."""
     parts = [f"{count} {status.replace('_', ' ')}" for status, count in _by_status(study)]
     if waiting := study.total - len(study.rows):
         parts.append(f"{waiting} not ended yet")
@@ -95,87 +91,78 @@ def _by_status(study: RecordedStudy) -> list[tuple[str, int]]:
 
 
 def _times(study: RecordedStudy) -> list[tuple[str, str]]:
-    found = []
+    pairs = []
     with suppress(ValueError):
         started = datetime.fromisoformat(study.record.started)
-        found.append(("Started", f"{started.day} {started:%B %Y, %H:%M}"))
+        pairs.append(("Started", f"{started.day} {started:%B %Y, %H:%M}"))
     if bars := without_pauses(to_bars(study.attempts))[0]:
         took = max(bar.end for bar in bars)
-        found.append(("Took" if len(study.rows) == study.total else "So far", duration(took)))
+        pairs.append(("Took" if len(study.rows) == study.total else "So far", duration(took)))
     trained = sum(row.own_seconds for row in study.attempts)
-    return [*found, ("Training", f"{duration(trained)} over all attempts")]
-
-
-def _bar(study: RecordedStudy) -> str:
-    """The shares of trials by status, as a bar."""
-    shares = [(status, count / study.total) for status, count in _by_status(study)]
-    spans = "".join(f'<span class="{status}" style="width:{100 * share:.3f}%"></span>' for status, share in shares)
-    return f'<div class="bar" aria-hidden="true">{spans}</div>'
+    return [*pairs, ("Training", f"{duration(trained)} over all attempts")]
 
 
 def _running(study: RecordedStudy) -> str:
-    names = study.trial_names
     ended = {row.trial_id for row in study.rows if row.status != "interrupted"}
-    lines = [
-        (names.get(trial_id, trial_id), line.epoch)
+    names = [
+        f"{study.trial_names.get(trial_id, trial_id)} (after epoch {line.epoch})"
         for trial_id, line in study.running.items()
         if trial_id not in ended
     ]
-    if not lines or len(study.rows) >= study.total:
+    if not names or len(study.rows) >= study.total:
         return ""
-    shown = some_names([f"{name} (after epoch {epoch})" for name, epoch in lines], RUNNING)
-    return f'<p class="running">Running at the last report: {escape(shown)}.</p>'
+    return f'<p class="running">Running at the last report: {escape(some_names(names, RUNNING))}.</p>'
 
 
 def _best(study: RecordedStudy, workload: str, again: Again) -> str:
     """A workload's best trial; with several seeds its best configuration, then its best single trial."""
     rows, objective = study.of_workload(workload), study.objectives[workload]
-    metric = objective.metric
     several = has_seeds(rows)
-    heading = f"Best {'configuration' if several else 'trial'}{f' by {metric}' if objective.others else ''}"
+    heading = f"Best {'configuration' if several else 'trial'}{f' by {objective.metric}' if objective.others else ''}"
     heading += f" of {workload}" if len(study.objectives) > 1 else ""
     best = study.best(workload)
     if best is None:
         why = "No trial has completed yet." if len(study.rows) < study.total else "No trial completed."
-        content = f'<p class="none">{why}</p>'
+        return section(heading, _id(study, "best", workload), f'<p class="none">{why}</p>')
+    metrics = [(key, number_text(best.value(key))) for key in metric_columns([best], objective)]
+    metrics += [("status", best.status)] * (best.status != "completed")
+    if several and best.status == "completed":
+        name = title(workload, best.name, several=False, seed=best.seed)
+        values = ", ".join(f"{key} {value}" for key, value in metrics)
+        content = _best_configuration(rows, objective)
+        content += f'<p class="single">Best single trial: <strong>{escape(name)}</strong>, {escape(values)}</p>'
     else:
-        metrics = [(key, number_text(best.value(key))) for key in metric_columns([best], objective)]
-        metrics += [("status", best.status)] * (best.status != "completed")
-        if several and best.status == "completed":
-            name = title(workload, best.name, several=False, seed=best.seed)
-            values = ", ".join(f"{key} {value}" for key, value in metrics)
-            content = _best_configuration(rows, objective)
-            content += f'<p class="single">Best single trial: <strong>{escape(name)}</strong>, {escape(values)}</p>'
-        else:
-            content = _card(best.name, metrics, [best])
-            caution = study.record.cautions.get(workload, "")
-            content += _findings(standing(rows, objective, _more_seeds(study), caution))
-        content += command("Again", again(best))
-    return section(heading, f"best-{list(study.objectives).index(workload)}", content)
+        caution = study.record.cautions.get(workload, "")
+        content = _card(best.name, metrics, [best])
+        content += _findings(standing(rows, objective, _more_seeds(study), caution))
+    return section(heading, _id(study, "best", workload), content + command("Again", again(best)))
+
+
+def _id(study: RecordedStudy, what: str, workload: str) -> str:
+    """The id of a section about a workload."""
+    return f"{what}-{list(study.objectives).index(workload)}"
 
 
 def _more_seeds(study: RecordedStudy) -> str:
     """How to train with more seeds; empty where a search suggests configurations, and trains each with one only."""
-    record = study.record
-    search = record.used.get("search")
-    if record.command == OPTUNA_CALL or search not in (None, "grid", "random"):
+    if study.record.command == OPTUNA_CALL or study.record.used.get("search") not in (None, "grid", "random"):
         return ""
     return "Resume the study with three seeds to train each configuration with two more."
 
 
 def _best_configuration(rows: Sequence[Attempt], objective: Objective) -> str:
     """The best configuration according to ``averages``, and how the others compare."""
-    found = averages(rows, objective)
-    best = next(average for average in found if average.verdict == "best")
-    own = [row for row in rows if row.name == best.name]
+    means_of_all = averages(rows, objective)
+    best = next(average for average in means_of_all if average.verdict == "best")
+    seeds = [row for row in rows if row.name == best.name]
     means = [
-        (f"mean {key}", interval_text(intervals(own, key)[best.name]))
-        for key in metric_columns(own, Objective(objective.metric))
+        (f"mean {key}", interval_text(intervals(seeds, key)[best.name]))
+        for key in metric_columns(seeds, Objective(objective.metric))
     ]
     about = f"Means of {len(best.values)} of {best.seeds} seeds"
     about += ", with their 95 % intervals." if len(best.values) > 1 else "."
-    lines = [about, *(f"{line}." for line in summary(found).splitlines())]
-    return _card(best.name, means, own) + _findings(lines)
+    lines = [about, *(f"{line}." for line in summary(means_of_all).splitlines())]
+    return _card(best.name, means, seeds) + _findings(lines)
 
 
 def _findings(lines: Iterable[str]) -> str:
@@ -198,7 +185,7 @@ def _configurations(study: RecordedStudy, workload: str) -> str:
     if not has_seeds(rows):
         return ""
     heading = "Configurations" if len(study.objectives) == 1 else f"Configurations of {workload}"
-    name = f"configurations-{list(study.objectives).index(workload)}"
+    name = _id(study, "configurations", workload)
     table, fewer = configurations_table(rows, study.objectives[workload], f"{name}-table", heading)
     return section(heading, name, _findings(filter(None, [fewer])) + table)
 
@@ -219,19 +206,15 @@ def _trials(study: RecordedStudy) -> str:
     fewer = (
         f"{len(listed):,} of {len(study.rows):,} trials are listed: the best ones and others evenly spaced by rank."
     )
-    said = _findings([f"{fewer} results.csv has all."] if len(listed) < len(study.rows) else [])
-    table = trials_table(listed, study.objectives)
-    return section("All trials", "all", controls + said + table + _reasons(study.rows))
+    left_out = _findings([f"{fewer} results.csv has all."] if len(listed) < len(study.rows) else [])
+    wrong = [row for row in study.rows if row.error and row.status != "pruned"]
+    pruned = [row for row in study.rows if row.error and row.status == "pruned"]
+    reasons = _reasons("What went wrong", wrong) + _reasons("Stopped early", pruned)
+    return section("All trials", "all", controls + left_out + trials_table(listed, study.objectives) + reasons)
 
 
-def _reasons(rows: Sequence[Attempt]) -> str:
-    """The reasons why trials did not complete, with their counts; pruned ones apart, as nothing went wrong there."""
-    pruned = [row for row in rows if row.error and row.status == "pruned"]
-    wrong = [row for row in rows if row.error and row.status != "pruned"]
-    return _reason_list("What went wrong", wrong) + _reason_list("Stopped early", pruned)
-
-
-def _reason_list(heading: str, rows: Sequence[Attempt]) -> str:
+def _reasons(heading: str, rows: Sequence[Attempt]) -> str:
+    """The reasons why these trials did not complete, with their counts; empty without trials."""
     reasons = Counter((row.status, row.error) for row in rows)
     if not reasons:
         return ""
@@ -244,16 +227,15 @@ def _reason_list(heading: str, rows: Sequence[Attempt]) -> str:
 
 
 def _comparison(study: RecordedStudy, workload: str) -> str:
-    found = drawn(study, workload)
+    trials, fronts_of = drawn(study, workload), []
     heading = f"Comparison: {workload}" if len(study.objectives) > 1 else "Comparison"
-    name = f"compared-{list(study.objectives).index(workload)}"
-    course = pair([history({study.name: found}), distribution({study.name: found})])
     if study.objectives[workload].others:
-        course = figure(fronts(study, workload)) + figure(hypervolume(study, workload)) + course
-    each_key = figure(slices(found)) + figure(parallel_coordinates(found))
-    course += figure(learning_curves(found))
-    course += figure(drawn_schedules) if (drawn_schedules := schedules(study)) else ""
-    return section(heading, name, pair(what_matters(found)) + each_key + course)
+        fronts_of = [fronts(study, workload), hypervolume(study, workload)]
+    over_time = [optuna_figures.history({study.name: trials}), optuna_figures.distribution({study.name: trials})]
+    charts = [optuna_figures.slices(trials), optuna_figures.parallel_coordinates(trials), *fronts_of]
+    curves = [optuna_figures.learning_curves(trials), *filter(None, [schedules(study)])]
+    content = pair(optuna_figures.what_matters(trials)) + "".join(map(figure, charts)) + pair(over_time)
+    return section(heading, _id(study, "compared", workload), content + "".join(map(figure, curves)))
 
 
 def _snapshots(study: RecordedStudy) -> str:
@@ -269,10 +251,13 @@ def _snapshots(study: RecordedStudy) -> str:
 
 def _foot(study: RecordedStudy) -> str:
     record = study.record
-    known = [("Code", f"git {record.revision}")] if record.revision else [("Code", "no git revision was recorded")]
-    known += record.versions.items()
+    code = f"git {record.revision}" if record.revision else "no git revision was recorded"
     changed = "<p>+ after the revision: files were changed since that commit.</p>" if "+" in record.revision else ""
-    what = section("How it was run", "run", command("Command", record.command) + facts(known, kind="run") + changed)
+    what = section(
+        "How it was run",
+        "run",
+        command("Command", record.command) + facts([("Code", code), *record.versions.items()], kind="run") + changed,
+    )
     return f"{what}<footer><p>Made by tuner from attempts.jsonl, epochs.jsonl and machine.jsonl.</p></footer>"
 
 
@@ -291,9 +276,10 @@ def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, cau
         caution: why the workload's data may not tell the best trial.
     """
     metric = objective.metric
+    cautions = [f"Caution: {caution}."] if caution else []
     done = [row for row in rows if row.status == "completed" and math.isfinite(row.number(metric))]
     if len(done) < 2 or objective.others:
-        return [f"Caution: {caution}."] if caution and len(done) > 1 else []
+        return cautions if len(done) > 1 else []
     losses = [row.loss(objective) for row in done]
     lead, spread = losses[1] - losses[0], statistics.median(losses) - losses[0]
     within = NEAR * spread
@@ -301,14 +287,11 @@ def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, cau
     lines = [_lead(done[1].name, lead, spread if len(done) >= FEW else 0.0, near, within)]
     lines.append(f"Each configuration was trained once, so part of this lead may be chance. {more_seeds}".rstrip())
     if len(done) >= MANY:
-        text = f"As the best of {len(done)} by {metric}, it was probably lucky with it"
-        test = done[0].value(name := metric.replace("val_", "test_", 1)) if metric.startswith("val_") else None
-        lines.append(
-            f"{text}; its {name}, by which nothing was chosen, is {number_text(test)}."
-            if test is not None
-            else f"{text}."
-        )
-    return lines + ([f"Caution: {caution}."] if caution else [])
+        name = metric.replace("val_", "test_", 1)
+        test = done[0].value(name) if metric.startswith("val_") else None
+        unbiased = "" if test is None else f"; its {name}, by which nothing was chosen, is {number_text(test)}"
+        lines.append(f"As the best of {len(done)} by {metric}, it was probably lucky with it{unbiased}.")
+    return lines + cautions
 
 
 def _lead(second: str, lead: float, spread: float, near: int, within: float) -> str:
