@@ -19,16 +19,7 @@ from tuner.records.attempts import CONFIG, write_rows
 from tuner.records.checking import in_json
 from tuner.reporting import phases
 from tuner.reporting.console import make_console
-from tuner.spec.commands import (
-    CalibrateOptions,
-    EstimateOptions,
-    ExportOptions,
-    OptimizeOptions,
-    PlanOptions,
-    ReportOptions,
-    ResultsOptions,
-    TrainOptions,
-)
+from tuner.spec import commands
 from tuner.spec.options import Options
 from tuner.spec.settings import Settings
 from tuner.spec.spelling import in_terminal
@@ -119,8 +110,8 @@ def script(settings: Settings, path: str, arguments: tuple[str, ...]) -> int:
     return run.run_given(settings.changed(workload=script_of([path, *arguments]).spec)).exit_code
 
 
-@command(EstimateOptions, "as_json", "as_csv")
-def estimate(options: EstimateOptions, as_json: bool, as_csv: bool) -> None:
+@command(commands.EstimateOptions, "as_json", "as_csv")
+def estimate(options: commands.EstimateOptions, as_json: bool, as_csv: bool) -> None:
     """Say what training will take, without training.
 
     Of a workload's configurations; or, with MODEL.toml or options such as --model-embd, of a GPT-style transformer on
@@ -145,8 +136,8 @@ def estimate(options: EstimateOptions, as_json: bool, as_csv: bool) -> None:
             _say(transformer_text(config, estimates))
 
 
-@command(PlanOptions, "as_json")
-def plan(options: PlanOptions, as_json: bool) -> None:
+@command(commands.PlanOptions, "as_json")
+def plan(options: commands.PlanOptions, as_json: bool) -> None:
     """Show how a study would be packed, without running it.
 
     It also says how long the study would take. The devices are this machine's, GPUs that need not be there (--gpus),
@@ -162,8 +153,8 @@ def plan(options: PlanOptions, as_json: bool) -> None:
         _print(plan.to_record(planned) if as_json else spelled(forecast_text(planned), in_terminal))
 
 
-@command(OptimizeOptions, "as_json")
-def optimize(options: OptimizeOptions, as_json: bool) -> None:
+@command(commands.OptimizeOptions, "as_json")
+def optimize(options: commands.OptimizeOptions, as_json: bool) -> None:
     """Find the largest batch that fits a device.
 
     It can also be written into configuration files.
@@ -176,8 +167,8 @@ def optimize(options: OptimizeOptions, as_json: bool) -> None:
     _print(optimize.to_record(sized, in_terminal) if as_json else spelled(text, in_terminal))
 
 
-@command(CalibrateOptions)
-def calibrate(options: CalibrateOptions) -> int:
+@command(commands.CalibrateOptions)
+def calibrate(options: commands.CalibrateOptions) -> int:
     """Measure what configurations take, to correct later estimates.
 
     Each is trained for two epochs, and what it took is kept. The command prints the peak and the estimate of each,
@@ -190,8 +181,8 @@ def calibrate(options: CalibrateOptions) -> int:
     return 0 if (table.status == "completed").all() else 1
 
 
-@command(TrainOptions)
-def train(options: TrainOptions) -> None:
+@command(commands.TrainOptions)
+def train(options: commands.TrainOptions) -> None:
     """Train one configuration of a study again.
 
     It can be trained longer, on all the data, or to the same digits, as a study of this trial alone. The memory that
@@ -202,8 +193,8 @@ def train(options: TrainOptions) -> None:
     train_again(options, in_terminal)
 
 
-@command(ResultsOptions, "as_json", "as_csv")
-def results(options: ResultsOptions, as_json: bool, as_csv: bool) -> None:
+@command(commands.ResultsOptions, "as_json", "as_csv")
+def results(options: commands.ResultsOptions, as_json: bool, as_csv: bool) -> None:
     """Show and compare the results of studies, also while they run.
 
     Each DIR is the folder of a study or holds such folders; without one, it is the study under results/ that was
@@ -221,8 +212,8 @@ def results(options: ResultsOptions, as_json: bool, as_csv: bool) -> None:
         print_results(make_console(), shown, options.top)
 
 
-@command(ReportOptions)
-def report(options: ReportOptions) -> None:
+@command(commands.ReportOptions)
+def report(options: commands.ReportOptions) -> None:
     """Write a study as one HTML page: table, plots and memory.
 
     DIR is the study's folder; by default the newest one under results/.
@@ -234,8 +225,8 @@ def report(options: ReportOptions) -> None:
     _say(f"report: {file}")
 
 
-@command(ExportOptions)
-def export(options: ExportOptions) -> None:
+@command(commands.ExportOptions)
+def export(options: commands.ExportOptions) -> None:
     """Export a study to an Optuna database.
 
     optuna-dashboard and other programs can read the Optuna study that is written. DIR is the study's folder; by

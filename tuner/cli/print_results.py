@@ -2,102 +2,97 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tuner.api.results import Comparison, again
+from tuner.errors import joined
 from tuner.records.attempts import Attempt
 from tuner.records.row_queries import head
 from tuner.records.seed_statistics import has_seeds
+from tuner.reporting import result_tables
 from tuner.reporting.console import line_width
-from tuner.reporting.result_tables import (
-    ELSEWHERE,
-    MOST_ROWS,
-    best_value_text,
-    print_averages,
-    print_lines,
-    row_columns,
-    rows_left_out,
-    trial_lines,
-)
-from tuner.reporting.texts import table_lines
+from tuner.reporting.texts import count_text, counted, table_lines
 from tuner.trial import title
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def print_results(console: Console, found: Comparison, top: int | None = None) -> None:
+def print_results(console: Console, compared: Comparison, top: int | None = None) -> None:
     """Prints what is shown; on a terminal or with COLUMNS within that width, elsewhere in lines of any length.
 
     Of more than ``MOST_ROWS`` rows it prints the first, unless the user has asked for the ``top`` ones.
     """
     width = line_width(console)
-    for workload, objective in found.objectives.items():
-        listed = [row for row in found.shown if row.workload == workload]
-        rows = listed[: top or MOST_ROWS]
+    for workload, objective in compared.objectives.items():
+        listed = [row for row in compared.shown if row.workload == workload]
+        rows = listed[: top or result_tables.MOST_ROWS]
         if not rows:
             continue
-        if len(found.objectives) > 1:
+        if len(compared.objectives) > 1:
             console.print(workload, style="bold", markup=False)
-        of_workload = [row for row in found.rows if row.workload == workload]
-        if found.chosen:
-            heads = {column: head(column, found.columns) for column in found.chosen}
-            lines = table_lines(row_columns(rows, heads, ()), width)
+        of_workload = [row for row in compared.rows if row.workload == workload]
+        if compared.chosen:
+            heads = {column: head(column, compared.columns) for column in compared.chosen}
+            lines = table_lines(result_tables.row_columns(rows, heads, ()), width)
         else:
-            elsewhere = f"--columns, {ELSEWHERE}"
-            lines = trial_lines(rows, of_workload, found.columns, objective, width, elsewhere=elsewhere)
-        print_lines(console, lines)
-        if top is None and (fewer := rows_left_out(listed, "--top or --csv")):
+            elsewhere = f"--columns, {result_tables.ELSEWHERE}"
+            lines = result_tables.trial_lines(
+                rows, of_workload, compared.columns, objective, width, elsewhere=elsewhere
+            )
+        result_tables.print_lines(console, lines)
+        if top is None and (fewer := result_tables.rows_left_out(listed, "--top or --csv")):
             console.out(fewer, highlight=False)
-        for group in found.to_average(workload) if objective.metric else []:
+        for group in compared.to_average(workload) if objective.metric else []:
             if len({row.name for row in group}) < len(group):
-                print_averages(console, group, objective)
-    if not found.shown:
-        console.out(f"no trial of {len(found.rows)} meets what --where asks for", highlight=False)
-    console.out("\n".join([*study_lines(found), *best_lines(found)]), highlight=False)
+                result_tables.print_averages(console, group, objective)
+    if not compared.shown:
+        console.out(f"no trial of {len(compared.rows)} meets what --where asks for", highlight=False)
+    console.out("\n".join([*study_lines(compared), *best_lines(compared)]), highlight=False)
 
 
-def study_lines(found: Comparison) -> list[str]:
+def study_lines(compared: Comparison) -> list[str]:
     """For each study its folder, how many trials ended in which way, and the best value of each workload."""
-    several = len(found.studies) > 1
-    size = max(map(len, found.studies))
+    several = len(compared.studies) > 1
+    size = max(map(len, compared.studies))
     lines = []
-    for label, study in found.studies.items():
-        rows = [row for row in found.rows if row.study == label]
-        counts = ", ".join(f"{count} {status}" for status, count in Counter(row.status for row in rows).items())
+    for label, study in compared.studies.items():
+        rows = [row for row in compared.rows if row.study == label]
+        counts = counted(row.status for row in rows)
         planned = len(study.record.configurations or rows) * study.record.seeds
-        of_all = f"{len(rows)} of {planned}" if planned > len(rows) else f"{len(rows)}"
-        trials = f"{of_all} trial{'s' * (max(planned, len(rows)) != 1)}"
-        texts = [_best(found, rows, workload) for workload in found.objectives] if several else []
-        best = "".join(f"; {text}" for text in texts if text)
+        of_all = f"{len(rows):,} of " if planned > len(rows) else ""
+        trials = f"{of_all}{count_text(max(planned, len(rows)), 'trial')}: {counts or 'none has ended'}"
+        bests = [_best(compared, rows, workload) for workload in compared.objectives] if several else []
         name = f"{label:<{size}}  " if several else ""
-        lines.append(f"{name}{study.path}: {trials}: {counts or 'none has ended'}{best}")
+        lines.append(joined(f"{name}{study.path}: {trials}", *bests))
     return lines
 
 
-def best_lines(found: Comparison) -> list[str]:
+def best_lines(compared: Comparison) -> list[str]:
     """Of each workload the best of the trials that meet the conditions, and how to have it again."""
     lines = []
-    for workload, objective in found.objectives.items():
-        if row := found.best(found.matching, workload):
-            which, name = _called(found, row)
-            whose = f" of {row.study}" if len(found.studies) > 1 else ""
-            value = best_value_text(row, found.rows, objective)
-            lines.append(f"{which}: {name}{whose}, {value}. {again(found, row)}")
+    for workload, objective in compared.objectives.items():
+        if row := compared.best(compared.matching, workload):
+            which, name = _called(compared, row)
+            whose = f" of {row.study}" if len(compared.studies) > 1 else ""
+            value = result_tables.best_value_text(row, compared.rows, objective)
+            lines.append(f"{which}: {name}{whose}, {value}. {again(compared, row)}")
     return lines
 
 
-def _best(found: Comparison, rows: Sequence[Attempt], workload: str) -> str:
+def _best(compared: Comparison, rows: Sequence[Attempt], workload: str) -> str:
     """The best of a study's rows; empty where none has reported the metric."""
-    if (row := found.best(rows, workload)) is None:
+    if (row := compared.best(rows, workload)) is None:
         return ""
-    return f"{' '.join(_called(found, row))}, {best_value_text(row, rows, found.objectives[workload])}"
+    value = result_tables.best_value_text(row, rows, compared.objectives[workload])
+    return f"{' '.join(_called(compared, row))}, {value}"
 
 
-def _called(found: Comparison, row: Attempt) -> tuple[str, str]:
+def _called(compared: Comparison, row: Attempt) -> tuple[str, str]:
     """What a best row is, and the name of its trial, with the seed if its study has several."""
-    several = has_seeds([own for own in found.rows if (own.study, own.workload) == (row.study, row.workload)])
-    name = title(row.workload, row.name, several=len(found.objectives) > 1, seed=row.seed if several else None)
+    several = has_seeds(
+        [other for other in compared.rows if (other.study, other.workload) == (row.study, row.workload)]
+    )
+    name = title(row.workload, row.name, several=len(compared.objectives) > 1, seed=row.seed if several else None)
     return "best single trial" if several else "best", name

@@ -20,7 +20,7 @@ from tuner.reporting.figures.machine import estimate_against_peak, machine_load
 from tuner.reporting.figures.optuna_study import Drawn, drawn
 from tuner.reporting.figures.timeline import timeline
 from tuner.reporting.result_tables import best_value_text
-from tuner.reporting.texts import count_text
+from tuner.reporting.texts import count_text, counted
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -129,13 +129,12 @@ class StudyFrame(pd.DataFrame):
 
     def _of_trials(self, study: RecordedStudy) -> str:
         """The table, and below it how many trials ended in which way, the best one, and the study's folder."""
-        (workload,), known, ids = study.objectives, list(self.columns), set(self["trial_id"])
+        (workload,), columns, ids = study.objectives, list(self.columns), set(self["trial_id"])
         objective, rows = study.objectives[workload], study.of_workload(workload, ids)
-        shown = [column for column in default_columns(rows, known, objective) if column in known]
-        table = pd.DataFrame(self)[shown].rename(columns={column: head(column, known) for column in shown})
+        shown = [column for column in default_columns(rows, columns, objective) if column in columns]
+        table = pd.DataFrame(self)[shown].rename(columns={column: head(column, columns) for column in shown})
         html = table.to_html(max_rows=SHOWN_ROWS, show_dimensions=False, index=False, na_rep="")
-        counts = ", ".join(f"{count} {word}" for word, count in self["status"].value_counts(sort=False).items())
-        text = f"{count_text(len(self), 'trial')}: {counts}"
+        text = f"{count_text(len(self), 'trial')}: {counted(self['status'])}"
         if best := study.best(workload, ids):
             text += f" · best: {best.name}, {best_value_text(best, rows, objective)}"
         text += f" · {self.attrs[FOLDER]}"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tuner.errors import printable
+from tuner.errors import joined, printable
 from tuner.objective import Objective
 from tuner.records.attempts import BLANK, CONFIG, Attempt, columns, is_blank
 from tuner.records.row_queries import default_columns, head, is_metric, metric_columns, varying
@@ -18,6 +17,7 @@ from tuner.reporting.texts import (
     MOST_OF_ERROR,
     TextColumn,
     count_text,
+    counted,
     decimals_apart,
     metric_text,
     table_lines,
@@ -38,9 +38,9 @@ ELSEWHERE = "a wider terminal or results.csv"  # what shows the columns that are
 
 def best_text(best: Attempt, rows: Sequence[Attempt], objective: Objective) -> str:
     """The best row's value, and those of its hyperparameters that vary between the rows."""
-    known = {key: best.value(key, BLANK) for key in varying(rows)}
+    config = {key: best.value(key, BLANK) for key in varying(rows)}
     values = [
-        f"{key.removeprefix(CONFIG)}={value_text(key, value)}" for key, value in known.items() if not is_blank(value)
+        f"{key.removeprefix(CONFIG)}={value_text(key, value)}" for key, value in config.items() if not is_blank(value)
     ]
     return f"{best_value_text(best, rows, objective)}{' with ' * bool(values)}{', '.join(values)}"
 
@@ -64,9 +64,9 @@ def print_trials(
 
 def rows_left_out(rows: Sequence[Attempt], elsewhere: str) -> str:
     """Says how many rows a terminal does not show, and how they ended; empty if it shows all."""
-    counts = Counter(row.status for row in rows[MOST_ROWS:])
-    listed = ", ".join(f"{count:,} {status}" for status, count in counts.items())
-    return f"left out: {count_text(counts.total(), 'more trial')} ({listed}), shown by {elsewhere}" if counts else ""
+    statuses = [row.status for row in rows[MOST_ROWS:]]
+    more = count_text(len(statuses), "more trial")
+    return f"left out: {more} ({counted(statuses)}), shown by {elsewhere}" if statuses else ""
 
 
 def trial_lines(
@@ -123,9 +123,9 @@ def print_averages(
 ) -> None:
     """Prints a workload's configurations over their seeds, and which do not differ significantly from the best."""
     shown, fewer = average_columns(rows, objective, hyperparameters, headline)
-    print_lines(console, [*table_lines(shown, console.width), *filter(None, [fewer])])
-    if finding := summary(averages(rows, objective)):
-        print_text(console, finding)
+    print_lines(console, table_lines(shown, console.width))
+    if below := joined(fewer, summary(averages(rows, objective)), by="\n"):
+        print_text(console, below)
 
 
 def average_columns(
@@ -139,9 +139,9 @@ def average_columns(
 
     They have means with 95 % intervals, the verdict, and hyperparameters.
     """
-    metric, found = objective.metric, averages(rows, objective)
-    listed = found[:most]
-    fewer = f"left out: the {count_text(len(found) - most, 'configuration')} after these"
+    metric, means = objective.metric, averages(rows, objective)
+    listed = means[:most]
+    fewer = f"left out: the {count_text(len(means) - most, 'configuration')} after these"
     first = {row.name: row for row in reversed(rows)}
     tried = {key: key.removeprefix(CONFIG) for key in hyperparameters}
     names = metric_columns(rows, Objective(metric), headline)
@@ -158,7 +158,7 @@ def average_columns(
         TextColumn("verdict", [average.verdict for average in listed], left=True),
         *row_columns([first[average.name] for average in listed], tried, ()),
     ]
-    return shown, fewer if len(found) > most else ""
+    return shown, fewer if len(means) > most else ""
 
 
 def intervals(rows: Sequence[Attempt], metric: str) -> Mapping[str, Interval | None]:
@@ -176,27 +176,29 @@ def measured_rows(rows: Sequence[Attempt], first_shares: Sequence[int]) -> list[
 
     A share of ``PlanRecord.first_shares`` is no estimate.
     """
-    known = [row for row in rows if row.status == "completed" and row.peak_bytes]
-    return [row for row in known if row.estimated_bytes not in first_shares]
+    measured = [row for row in rows if row.status == "completed" and row.peak_bytes]
+    return [row for row in measured if row.estimated_bytes not in first_shares]
 
 
 def estimate_accuracy(rows: Sequence[Attempt], first_shares: Sequence[int]) -> str:
     """Summarises the errors of estimates and names trials that exceeded their shares; empty without any."""
-    measured = [(row, row.peak_bytes or 0) for row in measured_rows(rows, first_shares)]
+    measured = measured_rows(rows, first_shares)
     if not measured:
         return ""
-    errors = [row.estimated_bytes / peak - 1 for row, peak in measured]
+    errors = [row.estimated_bytes / (row.peak_bytes or 1) - 1 for row in measured]
     worst = max(range(len(errors)), key=lambda i: abs(errors[i]))
-    median = statistics.median(abs(error) for error in errors)
-    under = sum(error < 0 for error in errors)
-    several = len({row.workload for row in rows}) > 1
-    seeds = len({row.seed for row in rows}) > 1
-    names = [title(row.workload, row.name, several=several, seed=row.seed if seeds else None) for row, _ in measured]
-    over = [name for name, (row, peak) in zip(names, measured, strict=True) if peak > (row.limit_bytes or math.inf)]
+    median = statistics.median(map(abs, errors))
+    several, seeds = len({row.workload for row in rows}) > 1, len({row.seed for row in rows}) > 1
+    names = [title(row.workload, row.name, several=several, seed=row.seed if seeds else None) for row in measured]
+    over = [
+        name
+        for name, row in zip(names, measured, strict=True)
+        if (row.peak_bytes or 0) > (row.limit_bytes or math.inf)
+    ]
     beyond = f"; these took more than was reserved for them: {some_names(over)}" if over else ""
     return (
         f"estimates: off by {median:.1%} at the median, {errors[worst]:+.1%} at worst ({names[worst]}), "
-        f"{under} of {len(errors)} under the peak{beyond}"
+        f"{sum(error < 0 for error in errors)} of {len(errors)} under the peak{beyond}"
     )
 
 
@@ -204,15 +206,12 @@ def figures_lines(
     here: Mapping[str, float | None], study: Mapping[str, float | None], seeds: tuple[int, int]
 ) -> list[str]:
     """The metrics of a trial that was trained again, and those in the study. Heads name the seeds if these differ."""
-    differ = len(set(seeds)) > 1
-    heads = [
-        f"{head} (seed {seed})" if differ else head
-        for head, seed in zip(("here", "in the study"), seeds, strict=True)
-    ]
     names = list(dict.fromkeys([*study, *here]))
-    figures = [[_figure(name, given.get(name)) for name in names] for given in (here, study)]
-    both = [TextColumn(head, texts) for head, texts in zip(heads, figures, strict=True)]
-    return table_lines([TextColumn("", [printable(name) for name in names], left=True), *both])
+    shown = [TextColumn("", list(map(printable, names)), left=True)]
+    for where, metrics, seed in zip(("here", "in the study"), (here, study), seeds, strict=True):
+        heading = f"{where} (seed {seed})" if len(set(seeds)) > 1 else where
+        shown.append(TextColumn(heading, [_figure(name, metrics.get(name)) for name in names]))
+    return table_lines(shown)
 
 
 def _figure(name: str, value: float | None) -> str:

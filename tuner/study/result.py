@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from tuner.records.epochs import seconds_per_epoch
 from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.console import print_text
 from tuner.reporting.result_tables import best_text
-from tuner.reporting.texts import count_text
+from tuner.reporting.texts import count_text, counted
 from tuner.trial import RANKS, SUCCESSFUL, MemoryEstimate
 from tuner.workloads.program import Program, given_values
 
@@ -51,12 +50,12 @@ class StudyResult:
 
     def with_objects(self) -> Self:
         """The same, with the user's own objects in the place of their labels."""
-        objects = {name: own.objects for name, own in self.workloads.items() if isinstance(own, Program)}
-        given = [
+        objects = {name: one.objects for name, one in self.workloads.items() if isinstance(one, Program)}
+        attempts = [
             replace(row, config=given_values(row.config, objects[row.workload])) if objects.get(row.workload) else row
             for row in self.study.attempts
         ]
-        return replace(self, study=replace(self.study, attempts=given)) if any(objects.values()) else self
+        return replace(self, study=replace(self.study, attempts=attempts)) if any(objects.values()) else self
 
     @property
     def trials(self) -> Sequence[Attempt]:
@@ -140,13 +139,12 @@ class StudyResult:
         if self.folder is None:
             trials = count_text(len(self.estimates), "trial")
             return f"StudyResult(dry run of {trials})" if self.plan.devices else "StudyResult(nothing was run)"
-        counts = Counter(trial.status for trial in self.trials)
-        told = [", ".join(f"{number} {status}" for status, number in counts.items())]
+        parts = [counted(trial.status for trial in self.trials)]
         for workload, objective in self.objectives.items():
             if best := self.study.best(workload):
                 which = f"best of {workload}" if len(self.objectives) > 1 else "best"
-                told.append(f"{which}: {best_text(best, self.study.of_workload(workload), objective)}")
-        return f"StudyResult({str(self.folder)!r}: {printable('; '.join(told))})"
+                parts.append(f"{which}: {best_text(best, self.study.of_workload(workload), objective)}")
+        return f"StudyResult({str(self.folder)!r}: {printable('; '.join(parts))})"
 
     def _repr_html_(self) -> str | None:
         """The trials as a table in a notebook."""
@@ -156,19 +154,19 @@ class StudyResult:
     def _unrun(self) -> str:
         return "a dry run" if self.plan.devices else "a call that ran nothing (n_trials=0 or timeout=0)"
 
-    def _only_workload(self, asked: str) -> Trainable:
+    def _only_workload(self, name: str) -> Trainable:
         if self.folder is None:
-            raise InputError(f"{asked}: {self._unrun} has no results")
+            raise InputError(f"{name}: {self._unrun} has no results")
         if len(self.workloads) != 1:
             named = " and ".join(self.workloads)
-            raise InputError(f"{asked}: the study is of {named}: use to_frame(), or tuner.load_best(folder, name)")
+            raise InputError(f"{name}: the study is of {named}: use to_frame(), or tuner.load_best(folder, name)")
         return next(iter(self.workloads.values()))
 
-    def _best_trial(self, asked: str) -> Attempt:
-        workload = self._only_workload(asked).name
+    def _best_trial(self, name: str) -> Attempt:
+        workload = self._only_workload(name).name
         if best := self.study.best(workload):
             return best
-        raise InputError(f"{asked}: {self.study.no_best(workload)}")
+        raise InputError(f"{name}: {self.study.no_best(workload)}")
 
 
 def learn_from(result: StudyResult, study: Study, console: Console) -> None:

@@ -14,7 +14,7 @@ from tuner.reporting.figures.optuna_figures import distribution, history
 from tuner.reporting.figures.optuna_study import drawn
 from tuner.reporting.page.parts import address, figure, section
 from tuner.reporting.page.tables import values_text
-from tuner.reporting.texts import duration, number_text
+from tuner.reporting.texts import counted, duration, number_text
 
 
 def side_by_side_html(named: Mapping[str, RecordedStudy], links: Sequence[str]) -> str:
@@ -46,22 +46,16 @@ def _glance(named: Mapping[str, RecordedStudy], links: Sequence[str]) -> list[tu
     """The rows of the first table: a head, and the HTML of a cell for each study."""
     studies = list(named.values())
     pages = [f'<a href="{address(link)}">its page</a>' if link else "not written" for link in links]
-    rows = [("report", pages), ("trials", [escape(_trials(study)) for study in studies])]
+    statuses = [counted(row.status.replace("_", " ") for row in study.rows) for study in studies]
+    trials = [f"{study.total:,}: {counts}" for study, counts in zip(studies, statuses, strict=True)]
+    rows = [("report", pages), ("trials", list(map(escape, trials)))]
     for workload in dict.fromkeys(name for study in studies for name in study.objectives):
         cells = [_best(study, workload) for study in studies]
         rows.append((f"best of {workload}", cells))
-    rows.append(("training, all attempts", [_training(study) for study in studies]))
+    training = [duration(sum(row.own_seconds for row in study.attempts)) for study in studies]
+    rows.append(("training, all attempts", training))
     rows.append(("started", [escape(study.record.started) for study in studies]))
     return [*rows, ("command", [f"<code>{escape(study.record.command)}</code>" for study in studies])]
-
-
-def _trials(study: RecordedStudy) -> str:
-    counts = Counter(row.status for row in study.rows)
-    return f"{study.total:,}: " + ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in counts.items())
-
-
-def _training(study: RecordedStudy) -> str:
-    return duration(sum(row.own_seconds for row in study.attempts))
 
 
 def _best(study: RecordedStudy, workload: str) -> str:
@@ -79,36 +73,30 @@ def _best(study: RecordedStudy, workload: str) -> str:
 
 def _workload(named: Mapping[str, RecordedStudy], workload: str, objective: Objective, name: str) -> str:
     """The plots of a workload with the studies that compare it by this; ``name`` is the heading's id."""
-    own = {name: study for name, study in named.items() if study.objectives.get(workload) == objective}
-    found = {name: drawn(replace(study, name=name), workload) for name, study in own.items()}
-    heading = f"{workload} by {objective.metric}, {objective.direction}d"
-    return section(heading, name, f"{_warning(own, workload)}{figure(history(found))}{figure(distribution(found))}")
-
-
-def _warning(own: Mapping[str, RecordedStudy], workload: str) -> str:
-    """Whether the values can be compared at all: the studies must have the same data."""
-    prints = {study.record.fingerprints.get(workload) for study in own.values()}
-    if len(prints) == 1 and None not in prints:
-        return ""
+    studies = {name: study for name, study in named.items() if study.objectives.get(workload) == objective}
+    trials = {name: drawn(replace(study, name=name), workload) for name, study in studies.items()}
+    prints = {study.record.fingerprints.get(workload) for study in studies.values()}
     why = "it is not known whether the data are the same" if None in prints else "the data, or their split, differ"
-    return f'<p class="finding">Compare with care: {why}.</p>'
+    warning = f'<p class="finding">Compare with care: {why}.</p>' if len(prints) > 1 or None in prints else ""
+    heading = f"{workload} by {objective.metric}, {objective.direction}d"
+    return section(heading, name, warning + figure(history(trials)) + figure(distribution(trials)))
 
 
 def _differences(named: Mapping[str, RecordedStudy]) -> list[tuple[str, list[str]]]:
     """The settings, versions and other facts that are not the same in all studies."""
     facts = [_facts(study) for study in named.values()]
-    keys = dict.fromkeys(key for known in facts for key in known)
-    rows = [(key, [known.get(key, "–") for known in facts]) for key in keys]
+    keys = dict.fromkeys(key for of_study in facts for key in of_study)
+    rows = [(key, [of_study.get(key, "–") for of_study in facts]) for key in keys]
     return [(key, list(map(escape, texts))) for key, texts in rows if len(set(texts)) > 1]
 
 
 def _facts(study: RecordedStudy) -> dict[str, str]:
     record = study.record
-    found: dict[str, object] = {"data": record.data or "", "code revision": record.revision}
-    found |= {f"version of {name}": version for name, version in record.versions.items()}
-    found["devices"] = ", ".join(f"{device.label} {device.name}" for device, _ in study.devices())
-    found |= record.used
-    return {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in found.items()}
+    values: dict[str, object] = {"data": record.data or "", "code revision": record.revision}
+    values |= {f"version of {name}": version for name, version in record.versions.items()}
+    values["devices"] = ", ".join(f"{device.label} {device.name}" for device, _ in study.devices())
+    values |= record.used
+    return {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in values.items()}
 
 
 def _table(label: str, rows: Sequence[tuple[str, Sequence[str]]], names: Sequence[str]) -> str:

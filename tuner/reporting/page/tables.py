@@ -18,7 +18,6 @@ from tuner.values import label
 THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_gb", "device")
 NUMBERS, SAME = "n", "s"  # CSS classes of columns with numbers, and with one value in all rows
 
-
 MOST_CELLS, LEAST_ROWS = 60_000, 40  # of a table: some 3 MB
 
 
@@ -77,8 +76,8 @@ def configurations_table(rows: Sequence[Attempt], objective: Objective, name: st
 
 def values_text(rows: Iterable[Attempt], key: str) -> str:
     """The distinct values of these rows in a column."""
-    known = (row.value(key, BLANK) for row in rows)
-    return ", ".join(dict.fromkeys(number_text(value) for value in known if not is_blank(value)))
+    values = (row.value(key, BLANK) for row in rows)
+    return ", ".join(dict.fromkeys(number_text(value) for value in values if not is_blank(value)))
 
 
 def _text(key: str, row: Attempt) -> str:
