@@ -100,7 +100,7 @@ PAGES = {
         examples=(
             ("tuner estimate --mode architecture", "each configuration of a mode, by tracing a training step"),
             ("tuner estimate --only 64x2 --set batch_size=80000", "one of them, with another batch"),
-            ("tuner estimate --mode architecture --device cuda", "as it would be on a GPU, which need not be there"),
+            ("tuner estimate --mode architecture --device cuda", "as it would be on a GPU, which need not exist"),
             ("tuner estimate model.toml --mixed-precision", "a transformer, with its sizes in a file"),
             ("tuner estimate --model-embd 768 --model-layer 12 --batch-size 8", "a transformer, without a file"),
         ),
@@ -143,7 +143,7 @@ PAGES = {
     ),
     "results": Page(
         examples=(
-            ("tuner results", "the study under results/ that was begun last"),
+            ("tuner results", "the study under results/ that was started last"),
             ('tuner results results --where "hidden_dim>=64" --sort -seconds --top 5', "all studies, filtered"),
             ("tuner results a/results.csv b/results.csv --csv", "two tables together, for another program"),
         ),

@@ -118,14 +118,14 @@ def calibrate(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
-            default synthetic.
+            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
+            By default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         seed: The seed of the validation split, weights, batches and dropout.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
-        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+        expandable_segments: Use the option of this name of PyTorch's CUDA allocator, which reduces fragmentation.
 
     Returns:
         For each configuration its status, its peak, and the traced estimate before and after, in GB.
@@ -171,8 +171,8 @@ def estimate(
     one of its sizes is given. A transformer is always estimated for a GPU.
 
     Args:
-        model: A TOML file with a transformer's sizes, by the names of the options from model_embd on, which win over it;
-            or, if it is no text, a workload.
+        model: A TOML file with a transformer's sizes, named as the options from model_embd on, which take precedence; or,
+            if it is not a text, a workload.
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
             MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
             the workload that config names, or graphsage.
@@ -182,19 +182,19 @@ def estimate(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
-            default synthetic.
+            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
+            By default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         seed: The seed of the validation split, weights, batches and dropout.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
-        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+        expandable_segments: Use the option of this name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is GraphSAGE's formula, traced follows a training step on
-            tensors without content, measured runs one, and auto is traced where a step can be followed. That of a
+            tensors without data, measured runs one, and auto traces where a step can be followed. The memory of a
             function or a script is learned: the first trials run with room to spare, and their peaks tell what the others
             need.
-        calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
+        calibration: Correct estimates by what earlier trials on this device took, and learn from new ones.
         model_embd: A transformer's width.
         model_layer: A transformer's number of blocks.
         model_head: A transformer's number of attention heads. By default heads of 64.
@@ -203,14 +203,13 @@ def estimate(
         seq_len: The number of tokens in each sequence. By default model_positions.
         mixed_precision: Advise for training under autocast; all precisions are shown anyway. By default no mixed
             precision.
-        checkpointing: Compute a transformer's blocks again in the backward pass, to keep less in memory. By default no
-            checkpointing.
+        checkpointing: Recompute a transformer's blocks in the backward pass, to save memory. By default no checkpointing.
         attention: The attention: sdpa is torch's kernel, explicit keeps every head's matrix of scores. By default sdpa.
-        vocabulary: The number of tokens that there are. By default 50257.
+        vocabulary: The size of the vocabulary, in tokens. By default 50257.
         tied: Share the weight of the token embedding with the head. By default tied.
         step: For a model of your own, in place of a workload: a function that builds and returns the model, its optimizer
-            (or None) and a function that computes a batch's loss. It runs on tensors without content.
-        snapshot: Also write what one configuration allocates on a GPU, which need not be there, to a new file that ends
+            (or None) and a function that computes a batch's loss. It runs on tensors without data.
+        snapshot: Also write the allocations of one configuration on a GPU, which need not exist, to a new file that ends
             with .pickle. PyTorch's memory viewer (docs.pytorch.org/memory_viz) draws it.
 
     Returns:
@@ -240,8 +239,8 @@ def export(
     Args:
         directory: The study's folder. By default the newest study under results/.
         optuna: The URL of an Optuna storage, such as sqlite:///FILE.
-        study_name: The study's name there. Of several workloads each is a study, with the workload's name behind that. By
-            default the name of the study's folder.
+        study_name: The name of the Optuna study. With several workloads each becomes a study, whose name ends with the
+            workload's. By default the name of the study's folder.
 
     Returns:
         One for each workload.
@@ -276,11 +275,11 @@ def memory_aware(
             tune.with_parameters or tune.with_resources, whose CPUs and custom resources stay.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
-        device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
+        device_memory_gb: Use each device as if it had no more than this memory, in GB. By default all of its memory.
         caps: End a trial that takes more than its share, before it takes memory from the others.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
-        backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.
+        backoff: The wait before the first retry while other trials run, in seconds; it doubles with each further retry.
         backoff_max: The longest wait before a retry, in seconds.
         on_oom: What to do when a trial runs out of memory: "grow" gives it more, up to a whole device; "fail" does not
             retry.
@@ -338,32 +337,32 @@ def optimize(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
-            default synthetic.
+            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
+            By default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         seed: The seed of the validation split, weights, batches and dropout.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
-        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+        expandable_segments: Use the option of this name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is GraphSAGE's formula, traced follows a training step on
-            tensors without content, measured runs one, and auto is traced where a step can be followed. That of a
+            tensors without data, measured runs one, and auto traces where a step can be followed. The memory of a
             function or a script is learned: the first trials run with room to spare, and their peaks tell what the others
             need.
-        calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
+        calibration: Correct estimates by what earlier trials on this device took, and learn from new ones.
         footprint: Size this footprint, a file or one in configs/footprints, in place of a workload.
         auto: Size for this machine's device; give either this or gpu_memory.
-        gpu_memory: Size for a GPU of this many GB, which need not be there.
-        safety_margin: The share of the device's memory that may be taken.
+        gpu_memory: Size for a GPU of this many GB, which need not exist.
+        safety_margin: The share of the device's memory that may be used.
         target_effective_batch: The number of samples of an optimizer step, over all devices.
         devices: The number of devices that share each step.
-        min_batch_size: The smallest batch of interest.
-        max_batch_size: The largest batch of interest.
-        profile: Check the choice with real steps on the device, and choose again where they take more.
+        min_batch_size: The smallest batch to consider.
+        max_batch_size: The largest batch to consider.
+        profile: Check the choice by running real steps on the device, and choose again where they take more.
         apply: Write the choice into the files of config_path; keeps NAME.backup of each.
-        config_path: YAML or TOML files to write to, or folders that hold some.
+        config_path: YAML or TOML files to write to, or folders of such files.
         dry_run: Show what apply would change, and write nothing.
-        key: NAME=PATH: where in the files a value is, such as a.b.batch_size.
+        key: NAME=PATH: where a value is in the files, such as a.b.batch_size.
 
     Raises:
         InputError: something given cannot be used, or nothing fits; nothing has been written.
@@ -425,59 +424,60 @@ def plan(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
-            default synthetic.
+            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
+            By default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         search: How to search a space, or a mode that is a grid: grid, random, tpe, gp, cmaes, qmc, nsgaii, nsgaiii,
-            bruteforce. All but grid are of Optuna. One of Optuna's samplers or a searcher of ray.tune.search can be given
-            as it is. By default a list is tried as it is, choices alone as a grid, and any other space at random.
+            bruteforce. All but grid are Optuna's samplers. One of Optuna's samplers or a searcher of ray.tune.search can
+            be given as it is. By default a list is tried as it is, choices alone as a grid, and any other space at
+            random.
         search_options: An option of the sampler, as KEY=VALUE: an argument of its constructor in Optuna. A dictionary of
             them.
         space: A file with the space to search: YAML, TOML or JSON, with the space alone or under "space:". A mapping can
             be given as it is: from hyperparameter to a value, to a mapping such as {"loguniform": [1e-4, 0.1]}, to a
             domain of ray.tune or to a distribution of Optuna.
-        points: Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.
-        num_samples: How many configurations a search tries; a grid is tried as a whole.
+        points: Configurations to try before the search draws any, each a mapping with some or all hyperparameters.
+        num_samples: The number of configurations that a search tries; a grid is tried as a whole.
         seed: The seed of the validation split, weights, batches and dropout.
         epochs: Train every configuration for N epochs. By default each configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
-        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+        expandable_segments: Use the option of this name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is GraphSAGE's formula, traced follows a training step on
-            tensors without content, measured runs one, and auto is traced where a step can be followed. That of a
+            tensors without data, measured runs one, and auto traces where a step can be followed. The memory of a
             function or a script is learned: the first trials run with room to spare, and their peaks tell what the others
             need.
-        calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
-        auto_memory: Estimate the memory of each configuration. model_memory_gb gives it instead.
+        calibration: Correct estimates by what earlier trials on this device took, and learn from new ones.
+        auto_memory: Estimate the memory of each configuration. model_memory_gb gives a fixed size instead.
         model_memory_gb: Give each trial this memory, in GB of 2**30 bytes. By default the memory is estimated.
-        memory_gb: Give each trial this memory, in GB, its process included. A function of the configuration that returns
+        memory_gb: Give each trial this memory, in GB, including its process. A function of the configuration that returns
             it can be given, too. By default the memory is estimated; that of a function or a script is learned from its
             first trials.
         estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
             and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
-            without content, and memory is estimated by it instead of learned.
+            without data, so that memory is estimated instead of learned.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
-        device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
-        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
-            all trials are given the same memory, else per-trial.
+        device_memory_gb: Use each device as if it had no more than this memory, in GB. By default all of its memory.
+        packing: Give each trial what it needs (per-trial), or what the largest trial needs (uniform). By default uniform
+            if all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
-        gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
-            own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of this
-            name in a configuration or a space goes first.
-        nodes_per_trial: The machines of a cluster that divide the ranks of a trial evenly.
-        adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
-            is a gain.
+        gpus_per_trial: The number of processes (ranks) that train a trial together by torch.distributed, each with a GPU
+            of its own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of
+            this name in a configuration or a space takes precedence.
+        nodes_per_trial: The number of machines of a cluster that share the ranks of a trial evenly.
+        adaptive_workers: Measure the throughput of the trials that share a GPU, and run more or fewer of them at once
+            where that is faster.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
-            all.
-        gpus: Plan for N GPUs of device_memory_gb each. They need not be there; their machines' CPU cores are taken to be
-            enough.
-        gpu: The sizes of cards in GB, such as "8,16,24". They need not be there. Says for each of them what the study
-            would be on one such card, and what would make the rest fit.
-        like: The folder of a study whose trials tell how long an epoch takes, for what has not run on this machine.
+            the study.
+        gpus: Plan for N GPUs of device_memory_gb each. They need not exist; their machines are assumed to have enough CPU
+            cores.
+        gpu: The sizes of cards in GB, such as "8,16,24". They need not exist. For each size, show how the study would run
+            on one such card, and with which changes the other trials would fit.
+        like: A study's folder, whose trials tell how long an epoch takes where nothing has run on this machine yet.
 
     Returns:
         The forecast; with ``gpu`` a ``Capacity``.
@@ -539,15 +539,15 @@ def results(
     """The results of studies, a row for each trial: what ``tuner results`` shows.
 
     Args:
-        paths: Folders of studies, folders that hold some, and files like results.csv. The studies may still run. By
-            default the study under results/ that was begun last.
-        sort: The columns to sort each workload's rows by; -COLUMN or COLUMN:desc puts the largest first. By default
+        paths: Folders of studies, folders that contain some, and files like results.csv. The studies may still be
+            running. By default the study under results/ that was started last.
+        sort: The columns to sort each workload's rows by; -COLUMN or COLUMN:desc sorts in descending order. By default
             completed first, by their metric.
-        where: Only rows like "hidden_dim>=64"; the operators are = != < <= > >=, and ~ for contains. Of several all must
-            hold.
-        columns: The columns to show, hyperparameters with or without config/. By default in a terminal what tells trials
+        where: Show only rows that meet a condition such as "hidden_dim>=64"; the operators are = != < <= > >=, and ~ for
+            contains. Several conditions must all hold.
+        columns: The columns to show; hyperparameters with or without config/. By default in a terminal what tells trials
             apart, in Python all.
-        top: Only the first N of each workload.
+        top: Show only the first N rows of each workload.
 
     Returns:
         ``study``, then the columns of ``results.csv`` (seconds, GB of 2**30 bytes), each of the type of its values,
@@ -643,40 +643,41 @@ def run(
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
         data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            For all workloads, or for each its own. A function gets whatever is given here; all trials share it. By
-            default synthetic.
+            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
+            By default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
-        metric: The metric that trials are compared by, such as val_loss. With several, such as val_loss and inference_gb,
-            they are ranked by fronts. By default the workload's own.
-        direction: Whether less of the metric is better, or more: minimize (or min), or maximize (or max). By default what
-            the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
-        constraints: What a trial must keep to be the best, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a name, a
-            comparison and a number with a unit. What breaks one on estimated_gb, inference_gb, parameters or
-            step_seconds, known before, is not run.
-        inference_batch: The batch of the forward pass whose memory is inference_gb, for a workload. By default that of
+        metric: The metric that trials are compared by, such as val_loss. With several metrics, such as val_loss and
+            inference_gb, trials are ranked by Pareto fronts. By default the workload's own.
+        direction: Whether a smaller or a larger metric is better: minimize (or min), or maximize (or max). By default
+            what the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
+        constraints: A condition that the best trial must meet, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a
+            name, a comparison and a number with a unit. A configuration that breaks one on estimated_gb, inference_gb,
+            parameters or step_seconds is not run, as these are known before.
+        inference_batch: The batch size of the forward pass that inference_gb measures, for a workload. By default that of
             training.
-        cwd: Where a script or a command starts: in the current folder (script), or in a folder of its own trial,
-            trials/ID in the study's folder.
+        cwd: Where a script or a command starts: in the current folder (script), or in the folder of its trial, trials/ID
+            in the study's folder (trial).
         metric_pattern: A regular expression that finds the metric in a line that a script or a command prints, such as
-            'Accuracy: ([0-9.]+)'. The last match of a line counts. Groups with names, such as (?P<val_loss>[0-9.]+), give
+            'Accuracy: ([0-9.]+)'. The last match of a line counts. Named groups, such as (?P<val_loss>[0-9.]+), give
             several metrics, and epoch. Lines of JSON are read in any case.
-        metrics_file: The file with metrics that a script or a command writes in the folder of its trial, with wildcards,
-            such as 'logs/**/metrics.csv': CSV with names in the first line, lines of JSON, or TensorBoard's event files.
+        metrics_file: The file of metrics that a script or a command writes in the folder of its trial, with wildcards,
+            such as 'logs/**/metrics.csv': CSV with a header, lines of JSON, or TensorBoard's event files.
         config_template: The YAML, TOML or JSON file to which {config} among a script's arguments adds a trial's values.
-        keep: Which of the trials' folders stay once trials have ended: all, that of the best trial, or none. Those of
-            failed trials stay.
+        keep: Which folders of trials to keep once trials have ended: all, only that of the best trial (best), or none.
+            Those of failed trials are kept.
         search: How to search a space, or a mode that is a grid: grid, random, tpe, gp, cmaes, qmc, nsgaii, nsgaiii,
-            bruteforce. All but grid are of Optuna. One of Optuna's samplers or a searcher of ray.tune.search can be given
-            as it is. By default a list is tried as it is, choices alone as a grid, and any other space at random.
+            bruteforce. All but grid are Optuna's samplers. One of Optuna's samplers or a searcher of ray.tune.search can
+            be given as it is. By default a list is tried as it is, choices alone as a grid, and any other space at
+            random.
         search_options: An option of the sampler, as KEY=VALUE: an argument of its constructor in Optuna. A dictionary of
             them.
         space: A file with the space to search: YAML, TOML or JSON, with the space alone or under "space:". A mapping can
             be given as it is: from hyperparameter to a value, to a mapping such as {"loguniform": [1e-4, 0.1]}, to a
             domain of ray.tune or to a distribution of Optuna.
-        points: Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.
-        num_samples: How many configurations a search tries; a grid is tried as a whole.
+        points: Configurations to try before the search draws any, each a mapping with some or all hyperparameters.
+        num_samples: The number of configurations that a search tries; a grid is tried as a whole.
         scheduler: End bad trials early by one of Optuna's pruners: asha, hyperband, median, percentile, patient,
             threshold, wilcoxon. fifo ends none. With pbt the trials of a space are a population: bad ones take over
             checkpoints and changed values of good ones. One of Optuna's pruners can be given as it is.
@@ -687,55 +688,56 @@ def run(
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
-        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+        expandable_segments: Use the option of this name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is GraphSAGE's formula, traced follows a training step on
-            tensors without content, measured runs one, and auto is traced where a step can be followed. That of a
+            tensors without data, measured runs one, and auto traces where a step can be followed. The memory of a
             function or a script is learned: the first trials run with room to spare, and their peaks tell what the others
             need.
-        calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
-        auto_memory: Estimate the memory of each configuration. model_memory_gb gives it instead.
+        calibration: Correct estimates by what earlier trials on this device took, and learn from new ones.
+        auto_memory: Estimate the memory of each configuration. model_memory_gb gives a fixed size instead.
         model_memory_gb: Give each trial this memory, in GB of 2**30 bytes. By default the memory is estimated.
-        memory_gb: Give each trial this memory, in GB, its process included. A function of the configuration that returns
+        memory_gb: Give each trial this memory, in GB, including its process. A function of the configuration that returns
             it can be given, too. By default the memory is estimated; that of a function or a script is learned from its
             first trials.
         estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
             and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
-            without content, and memory is estimated by it instead of learned.
+            without data, so that memory is estimated instead of learned.
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
-        device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
-        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
-            all trials are given the same memory, else per-trial.
+        device_memory_gb: Use each device as if it had no more than this memory, in GB. By default all of its memory.
+        packing: Give each trial what it needs (per-trial), or what the largest trial needs (uniform). By default uniform
+            if all trials are given the same memory, else per-trial.
         max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
-        gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
-            own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of this
-            name in a configuration or a space goes first.
-        nodes_per_trial: The machines of a cluster that divide the ranks of a trial evenly.
-        adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
-            is a gain.
+        gpus_per_trial: The number of processes (ranks) that train a trial together by torch.distributed, each with a GPU
+            of its own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of
+            this name in a configuration or a space takes precedence.
+        nodes_per_trial: The number of machines of a cluster that share the ranks of a trial evenly.
+        adaptive_workers: Measure the throughput of the trials that share a GPU, and run more or fewer of them at once
+            where that is faster.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
-        backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.
+        backoff: The wait before the first retry while other trials run, in seconds; it doubles with each further retry.
         backoff_max: The longest wait before a retry, in seconds.
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
             halves the micro-batch, or the chunks of an evaluation that ran out; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
-        trial_timeout: End a trial that reports nothing for this long, and try it once more: seconds, or a text such as
-            "90s" or "10m". Each epoch is a report, and the time begins with your own code. By default no trial is ended
-            for that.
+        trial_timeout: End a trial that reports nothing for this long, and retry it once: seconds, or a text such as "90s"
+            or "10m". Each epoch is a report, and the time starts with your own code. By default no trial is ended for
+            that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         caps: End a trial that takes more than its share, before it takes memory from the others.
         fail_fast: End the study if its first N trials fail with the same error, and at once if a report lacks the metric.
-            With 0 it goes on.
-        patience: End the study after N trials without a better one.
-        target: End the study once a completed trial has this value of the metric, or a better one.
-        time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
-        in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
-        fresh_processes: Run each trial in a process of its own, so that it finds nothing of an earlier one: on, off, or
+            0 never ends it.
+        patience: End the study after N trials without an improvement.
+        target: End the study once the metric of a completed trial has reached this value.
+        time_limit: End the study after this time and keep its results so far: seconds, or a text such as "90s", "30m" or
+            "1h30m".
+        in_process: Train one trial after another in this process, without Ray: it starts fastest, and a debugger works.
+        fresh_processes: Run each trial in a new process, so that nothing of an earlier trial is left in it: on, off, or
             auto, which does so on the CPU, where it costs milliseconds.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
-            all.
+            the study.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.
         report: Write report.html, a page of plots and tables, at the end.
@@ -769,16 +771,16 @@ def train(
 
     Args:
         study: The study's folder.
-        trial: Which trial: the best (over seeds by the mean), one by its id such as t003, or the best of a configuration
-            by its name.
+        trial: Which trial: the best one (over seeds by the mean), one by its id such as t003, or the best one of a
+            configuration by its name.
         workload: The trial's workload, if the study has several. Or your own class or object, if the study does not know
             where it is defined.
         seed: The seed of weights, batches and dropout. It also chooses the trial if there are several. The data stay
             split as in the study. By default the trial's.
         epochs: The number of epochs. The learning rate falls over all of them. By default as many as the study's trial.
         all_data: Train on training, validation and test data together. The last epoch is kept; without epochs it is the
-            one that was best in the study.
-        exact: Fail unless the study's figures come out again, to the last digit (CPU only).
+            epoch that was best in the study.
+        exact: Fail unless the metrics equal those of the study, to the last digit (CPU only).
         data: Where the data are now. By default where the study had them.
         device: Where to train: cuda, cpu, or auto for a GPU if there is one.
         threads: The number of CPU threads. By default as many as the study's trials had.
@@ -844,9 +846,9 @@ def tune_hyperparameters_parallel(
     """Tunes GraphSAGE on ratings that are in memory: the call for notebooks and scripts.
 
     Args:
-        trainset: Ratings to learn from: a DataFrame with user_id, item_id and rating, or an array of those three columns.
-            A twentieth of them is set aside to choose by.
-        testset: Ratings to report on, in the same form. Nothing is chosen by them.
+        trainset: Training ratings: a DataFrame with user_id, item_id and rating, or an array of these three columns. A
+            twentieth of them is set aside for validation.
+        testset: Test ratings, in the same form. Nothing is chosen by them.
         user_features: Features of shape (num_users, any number). Ids are row positions, or index labels of a DataFrame.
         item_features: The same for items.
         configurations: Mappings from hyperparameter to value, with an optional name.
@@ -859,48 +861,49 @@ def tune_hyperparameters_parallel(
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
-        expandable_segments: Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation.
+        expandable_segments: Use the option of this name of PyTorch's CUDA allocator, which reduces fragmentation.
         memory_estimation: How to estimate memory: static is GraphSAGE's formula, traced follows a training step on
-            tensors without content, measured runs one, and auto is traced where a step can be followed. That of a
+            tensors without data, measured runs one, and auto traces where a step can be followed. The memory of a
             function or a script is learned: the first trials run with room to spare, and their peaks tell what the others
             need.
-        calibration: Correct estimates by what earlier trials on this device needed, and learn from new ones.
+        calibration: Correct estimates by what earlier trials on this device took, and learn from new ones.
         auto_memory: Estimate the memory of each configuration, and give each trial that instead of model_memory_gb.
-        memory_gb: Give each trial this memory, in GB, its process included. A function of the configuration that returns
+        memory_gb: Give each trial this memory, in GB, including its process. A function of the configuration that returns
             it can be given, too. By default the memory is estimated; that of a function or a script is learned from its
             first trials.
         estimate: For a function of your own, whose step cannot be followed: a function of the configuration that builds
             and returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors
-            without content, and memory is estimated by it instead of learned.
-        device_memory_gb: Use each device as if it had no more memory than this, in GB. By default all of its memory.
-        packing: Give each trial what it needs (per-trial), or what the largest one needs (uniform). By default uniform if
-            all trials are given the same memory, else per-trial.
-        gpus_per_trial: The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its
-            own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of this
-            name in a configuration or a space goes first.
-        nodes_per_trial: The machines of a cluster that divide the ranks of a trial evenly.
-        adaptive_workers: Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that
-            is a gain.
+            without data, so that memory is estimated instead of learned.
+        device_memory_gb: Use each device as if it had no more than this memory, in GB. By default all of its memory.
+        packing: Give each trial what it needs (per-trial), or what the largest trial needs (uniform). By default uniform
+            if all trials are given the same memory, else per-trial.
+        gpus_per_trial: The number of processes (ranks) that train a trial together by torch.distributed, each with a GPU
+            of its own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of
+            this name in a configuration or a space takes precedence.
+        nodes_per_trial: The number of machines of a cluster that share the ranks of a trial evenly.
+        adaptive_workers: Measure the throughput of the trials that share a GPU, and run more or fewer of them at once
+            where that is faster.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
-        backoff: The wait before a first retry while other trials run, in seconds; it doubles with each further retry.
+        backoff: The wait before the first retry while other trials run, in seconds; it doubles with each further retry.
         backoff_max: The longest wait before a retry, in seconds.
         on_oom: What to do when a trial runs out of memory: grow gives it more, up to a whole device; accumulate then
             halves the micro-batch, or the chunks of an evaluation that ran out; fail does not retry.
         max_failures: The maximum number of retries of a trial that raised another error.
-        trial_timeout: End a trial that reports nothing for this long, and try it once more: seconds, or a text such as
-            "90s" or "10m". Each epoch is a report, and the time begins with your own code. By default no trial is ended
-            for that.
+        trial_timeout: End a trial that reports nothing for this long, and retry it once: seconds, or a text such as "90s"
+            or "10m". Each epoch is a report, and the time starts with your own code. By default no trial is ended for
+            that.
         checkpoint_seconds: The time between two checkpoints of a running trial, in seconds.
         caps: End a trial that takes more than its share, before it takes memory from the others.
         fail_fast: End the study if its first N trials fail with the same error, and at once if a report lacks the metric.
-            With 0 it goes on.
-        patience: End the study after N trials without a better one.
-        target: End the study once a completed trial has this value of the metric, or a better one.
-        time_limit: End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".
-        in_process: Train one trial after another in this process, without Ray: the quickest start, and a debugger works.
-        fresh_processes: Run each trial in a process of its own, so that it finds nothing of an earlier one: on, off, or
+            0 never ends it.
+        patience: End the study after N trials without an improvement.
+        target: End the study once the metric of a completed trial has reached this value.
+        time_limit: End the study after this time and keep its results so far: seconds, or a text such as "90s", "30m" or
+            "1h30m".
+        in_process: Train one trial after another in this process, without Ray: it starts fastest, and a debugger works.
+        fresh_processes: Run each trial in a new process, so that nothing of an earlier trial is left in it: on, off, or
             auto, which does so on the CPU, where it costs milliseconds.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         output: The study's folder, new or empty. By default a new one under results/.
@@ -939,9 +942,9 @@ def write_report(
         output: The page's file. By default report.html in the study's folder; of several studies compared.html beside the
             first.
         single_file: Put the plotting library (5 MB) into the page, so that it can be sent as one file. Otherwise all
-            pages of a results folder share one file of it.
-        watch: Serve the page on this machine until Ctrl-C, while the study runs, and write it then.
-        port: The port where watch serves it; 0 is any that is free.
+            pages of a results folder share one file with it.
+        watch: Serve the page on this machine until Ctrl-C, up to date while the study runs; then write it.
+        port: The port where watch serves the page; 0 is any free one.
 
     Returns:
         The page's file.

@@ -348,7 +348,7 @@ def test_a_pipe_has_whole_lines_and_a_terminal_its_width(one: Path) -> None:
     assert piped[3].endswith("0.3  E: no")
     assert terminal[0].split() == ["name", "status", "val_rmse", "epochs", "peak_gb", "lr"]
     left_out = "error, seconds, estimated_gb (shown by --columns, a wider terminal or results.csv)"
-    assert " ".join(terminal[4:7]) == f"left out, as lines are too long: {left_out}"
+    assert " ".join(terminal[4:7]) == f"left out for lack of width: {left_out}"
     assert piped[4] == f"{one}: 3 trials: 2 completed, 1 failed"
 
 
@@ -356,7 +356,7 @@ def test_a_long_error_is_left_out_on_a_terminal_and_has_no_control_characters(tm
     long = trial(1, status="failed", error="\x1b[31mE: \udcff " + "x" * 100)
     found = compared(study(tmp_path / "s", long))
     assert text(found)[1].endswith("?[31mE: ? " + "x" * 100)
-    assert text(found, 90)[2].startswith("left out, as lines are too long: error (")
+    assert text(found, 90)[2].startswith("left out for lack of width: error (")
 
 
 def test_columns_that_are_asked_for_are_shown_in_their_order(one: Path) -> None:

@@ -61,7 +61,7 @@ def test_a_row_that_is_cut_off_is_named_with_its_line_and_its_form(form: str, fr
     place = len(lines) - 1
     lines[place] = lines[place][: lines[place].upper().index(rows[-1][2][3].upper(), 25) + 1]
     with pytest.raises(
-        DataError, match=rf"drive\.txt, line {place + 1}: .*; read as .*: mend or remove the line$"
+        DataError, match=rf"drive\.txt, line {place + 1}: .*; read as .*: fix or remove the line$"
     ) as caught:
         read_frames(write(tmp_path, lines))
     print(caught.value)
@@ -148,7 +148,7 @@ def test_a_refusal_names_the_line_the_reason_and_the_form(kind: str, tmp_path: P
     lines, reason = REFUSED[kind]
     with pytest.raises(DataError, match=rf"drive\.txt, {reason}") as caught:
         read_frames(write(tmp_path, lines))
-    assert str(caught.value).endswith(("mend or remove the line", "rename or move the columns", "has the forms)"))
+    assert str(caught.value).endswith(("fix or remove the line", "rename or move the columns", "has the forms)"))
 
 
 # ------------------------------------------------------------------------------------------------ parquet
@@ -186,7 +186,7 @@ def test_parquet_is_read(kind: str, frames: Frames, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"time": [1.0], "data": ["00"]}, "no column is recognised as its ID: rename, mend or convert it"),
+        ({"time": [1.0], "data": ["00"]}, "no column is recognised as its ID: rename, fix or convert it"),
         ({"id": ["zz"], "data": ["00"]}, "in row 1 ID 'zz' is not a hexadecimal number up to 1fffffff"),
         ({"id": [1, 2], "data": ["00", "0"]}, "in row 2 bytes '0' are not of two hexadecimal digits each"),
         ({"id": [1], "dlc": [3], "data": ["0000"]}, "in row 1 2 bytes, but a DLC of 3"),
@@ -224,5 +224,5 @@ def test_bytes_in_a_column_of_ids_or_flags_are_characters(tmp_path: Path) -> Non
 def test_what_is_no_parquet_is_told(tmp_path: Path) -> None:
     path = tmp_path / "drive.parquet"
     path.write_bytes(b"PAR1 and no more")
-    with pytest.raises(DataError, match=r"drive\.parquet: read as parquet, but .*: rename, mend or convert it$"):
+    with pytest.raises(DataError, match=r"drive\.parquet: read as parquet, but .*: rename, fix or convert it$"):
         can_frames.read_parquet(path)

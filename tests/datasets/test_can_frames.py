@@ -82,7 +82,7 @@ def test_a_broken_row_is_named_in_one_line(kind: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=rf"drive\.csv, {reason}") as caught:
         read_frames(write(tmp_path, "\n".join([ROWS[0], row, *ROWS])))
     assert str(caught.value).endswith(
-        "read as HCRL's CSV, whose rows are time,hex ID,DLC,bytes in hex,R or T: mend or remove the line"
+        "read as HCRL's CSV, whose rows are time,hex ID,DLC,bytes in hex,R or T: fix or remove the line"
     )
     assert "\n" not in str(caught.value)
 

@@ -42,6 +42,6 @@ def test_a_line_for_each_device_and_each_study() -> None:
     study = StudyStatus("results/one", 7, 12.4, ("t001", "t002"), 3.0, waits=True)
     device = DeviceStatus("cuda:0", 16.0, 4.5, 3.0, 8.5, (study,))
     assert status_text([device]).splitlines() == [
-        "cuda:0: 4.50 of 16.00 GB free, 3.00 GB promised to trials, 8.50 GB held by other programs",
+        "cuda:0: 4.50 of 16.00 GB free, 3.00 GB reserved for trials, 8.50 GB held by other programs",
         "  results/one (process 7, 12 min): 2 running, 3.00 GB; waits",
     ]

@@ -383,7 +383,7 @@ def test_a_folder_with_a_link_is_not_gone_on_with(study: StudyFolder, tmp_path: 
     link = study.path / name
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(tmp_path / "victim")
-    with pytest.raises(InputError, match=f"^resume=.*{name} is a symbolic link, .*: put what it leads to"):
+    with pytest.raises(InputError, match=f"^resume=.*{name} is a symbolic link, .*: replace it by what it points to"):
         StudyFolder.resume(study.path, OBJECTIVES)
     with pytest.raises(InputError, match="is a symbolic link"):
         check_unused(study.path)
@@ -395,7 +395,7 @@ def test_a_file_system_without_locks_is_named_as_such(tmp_path: Path, monkeypatc
         raise OSError(38, "Function not implemented")
 
     monkeypatch.setattr("fcntl.flock", no_locks)
-    with pytest.raises(InputError, match="its file system has no locks; give a folder on another one"):
+    with pytest.raises(InputError, match="its file system has no locks; give a folder on another file system"):
         StudyFolder(tmp_path, OBJECTIVES)
 
 

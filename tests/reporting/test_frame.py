@@ -100,7 +100,7 @@ def test_a_table_of_no_study_is_refused(study: StudyFrame) -> None:
     both = pd.concat([study, elsewhere])
     with pytest.raises(InputError, match="does not say its study's folder: use the one that"):
         both.best  # noqa: B018
-    with pytest.raises(InputError, match="has no column 'trial_id': take it of the table with all columns"):
+    with pytest.raises(InputError, match="has no column 'trial_id': use the table with all columns"):
         study[["name"]].best  # noqa: B018
     with pytest.raises(InputError, match="there is no such folder"):
         elsewhere.plot_curves()
@@ -143,7 +143,7 @@ def test_what_matters_and_how_the_search_went_are_plots_too(study: StudyFrame) -
     assert titles[0] == "Importance of hyperparameters" and titles[1].startswith("val_loss over ")
     assert titles[2] == "Optimisation history"
     assert study.plot_distribution().layout.title.text == "Distribution of val_loss"
-    with pytest.raises(InputError, match="no load was recorded"):
+    with pytest.raises(InputError, match="No load was recorded"):
         study.plot_machine()
 
 

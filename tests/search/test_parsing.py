@@ -24,8 +24,8 @@ REFUSED = [
     ("a.yaml", "lr: 0x" + "f" * 9000, "a number of about 108.. digits is too large"),
     ("a.json", '{"lr": [' + "9" * 401 + "]}", "a number of about 40. digits is too large"),
     ("a.toml", "lr = " + "9" * 401, "a number of about 40. digits is too large"),
-    ("a.yaml", "configurations: [{lr: 0.1, lr: 0.2}]", "key 'lr' is there twice; leave one of them out"),
-    ("a.json", '{"grid": {"lr": 0.1, "lr": 0.2}}', "key 'lr' is there twice; leave one of them out"),
+    ("a.yaml", "configurations: [{lr: 0.1, lr: 0.2}]", "key 'lr' occurs twice; leave one of them out"),
+    ("a.json", '{"grid": {"lr": 0.1, "lr": 0.2}}', "key 'lr' occurs twice; leave one of them out"),
 ]
 
 

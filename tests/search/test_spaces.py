@@ -32,7 +32,10 @@ def parsed(space: Any) -> dict[str, Domain]:
         ({"rate": 1}, r"unknown key 'rate' \(known are"),
         ({"lr": {"gauss": [0, 1]}}, r"lr: 'gauss' is no kind of domain: give a value or one of {choice: \[...\]}, "),
         ({"lr": [0.1, 0.2]}, r"lr = \[0.1, 0.2\] is not a number .*: for each of them give {choice: \[0.1, 0.2\]}"),
-        ({"lr": {"min": 0.1, "max": 0.2}}, r"another tool writes it: give {uniform: \[0.1, 0.2\]} or {loguniform"),
+        (
+            {"lr": {"min": 0.1, "max": 0.2}},
+            r"syntax of another tool: give {uniform: \[0.1, 0.2\]} or {logu",
+        ),
         ({"lr": {"choice": []}}, r"lr: choice \[\]: expected a list that is not empty"),
         ({"lr": {"choice": [0.1, 11]}}, r"lr = 11 is out of range \(allowed: a number from 0 to 10\)"),
         ({"lr": {"uniform": [0.5, 0.1]}}, r"lr: uniform \[0.5, 0.1\] must rise: its low end comes first"),
@@ -110,11 +113,11 @@ def square(x: float) -> float:
         ({"m": {"n": {"values": [1, 2], "distribution": "categorical"}}}, r"give {choice: \[1, 2\]}"),
         (
             {"n": "interval(1, 8)"},
-            r"n: 'interval\(1, 8\)' is how another tool writes it: give {int: \[1, 8\]} or {logint",
+            r"n: 'interval\(1, 8\)' is the syntax of another tool: give {int: \[1, 8\]} or {logint",
         ),
         ({"n": {"type": "float", "low": 0.1, "high": 1}}, r"give {uniform: \[0.1, 1\]}"),
         ({3: {"int": [1, 2]}}, "3: a hyperparameter's name is a text"),
-        ({"a.b": 1, "a": {"b": 2}}, "a.b: it is there twice, as a dot names a group"),
+        ({"a.b": 1, "a": {"b": 2}}, "a.b: it occurs twice, as a dot names a group"),
         ({"n": {"choice": [lambda: 1, lambda: 2]}}, "two different choices are called '<lambda>'"),
         ({"n": 1, "n.m": 2}, "n: it is a value and, with n.m, a group: rename one of them"),
     ],
@@ -167,7 +170,7 @@ def test_a_space_without_a_schema_that_is_wrong_says_how(space: Any, message: st
     ],
 )
 def test_a_domain_of_another_tool_is_refused_with_ours(given: Any, ours: str) -> None:
-    with pytest.raises(InputError, match=re.escape(f" is how another tool writes it: give {ours}")):
+    with pytest.raises(InputError, match=re.escape(f" is the syntax of another tool: give {ours}")):
         opened({"n": given})
 
 
@@ -293,7 +296,7 @@ def test_a_hyperparameter_may_be_called_as_a_column_of_a_list() -> None:
     (one,) = configurations([{"name": "a", "config/name": "vgg", "config/workload": 3, "lr": 1}], None)
     assert (one.name, one.values) == ("a", {"name": "vgg", "workload": 3, "lr": 1})
     assert list(opened({"name": {"choice": ["vgg", "resnet"]}, "workload": 1})) == ["name", "workload"]
-    with pytest.raises(InputError, match="it is there twice, as a dot names a group"):
+    with pytest.raises(InputError, match="it occurs twice, as a dot names a group"):
         configurations([{"a.b": 1, "a": {"b": 2}}], None)
 
 

@@ -98,5 +98,5 @@ def test_a_batch_of_a_forward_pass_that_nobody_compares_is_refused(tmp_path: Pat
     ):
         tuner.run(train, num_samples=1, inference_batch=1, output=tmp_path / "out", **OPTIONS)
     options = {**OPTIONS, "num_samples": 1, "estimate": build, "constraints": "inference_gb <= 9"}
-    with pytest.raises(tuner.InputError, match="train says of no key that it is its batch: leave it out"):
+    with pytest.raises(tuner.InputError, match="train names no key as its batch size: leave it out"):
         tuner.run(train, inference_batch=1, output=tmp_path / "out", **options)

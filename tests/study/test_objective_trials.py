@@ -201,7 +201,7 @@ def test_a_trial_that_breaks_the_studys_constraints_is_not_the_best(by_sampler: 
     assert {trial.state for trial in study.trials} == {TrialState.COMPLETE}
     study, least = optuna.create_study(sampler=sampler), 2
     result = tuner.optuna.optimize(study, objective, 2, output=tmp_path / "none", **CALL)
-    why = r"no trial (of this table )?keeps the constraints: constraint 0 is 1\.\d+, not <= 0 \(trial-\d\)$"
+    why = r"no trial (of this table )?meets the constraints: constraint 0 is 1\.\d+, not <= 0 \(trial-\d\)$"
     for asked in (lambda: result.best_config, result.best_model, lambda: result.best):
         with pytest.raises(InputError, match=why):
             asked()

@@ -155,7 +155,7 @@ def test_a_workload_takes_over_weights_but_not_the_rate_nor_another_shape(tmp_pa
 @pytest.mark.usefixtures("writes_pages")
 def test_the_page_draws_the_schedules_of_a_population(tmp_path: Path) -> None:
     tuner.run(climb, output=tmp_path / "out", **{**OPTIONS, "report": True})
-    assert "one took over the checkpoint of another one" in (tmp_path / "out" / "report.html").read_text()
+    assert "a trial took over the checkpoint of another" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_members_go_on_alone_if_the_study_is_resumed_as_no_population(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
         return transformer_estimates(of_transformer, present_or_imagined("cuda" if device == "auto" else device))
     target = present_or_imagined(device)
     if options.snapshot is not None and target.kind != "cuda":
-        remedy = f"give {option('device', 'cuda')}, which need not be there"
+        remedy = f"give {option('device', 'cuda')}, which need not exist"
         raise ParameterError("snapshot", options.snapshot, "shows a GPU's allocator", remedy)
     if options.step is not None:
         of_step = _of_step(options.step, options, target)

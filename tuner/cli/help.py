@@ -102,7 +102,7 @@ def _option_meant(error: click.NoSuchOption, command: click.Command, words: Sequ
     if not key.isidentifier() or not value or not takes_hyperparameters:
         return ""
     if command.name == "script":
-        return f"-- {error.option_name} {{{key}}}, as the script's arguments stand behind --"
+        return f"-- {error.option_name} {{{key}}}, as the script's arguments come after --"
     return in_terminal("overrides", shlex.quote(f"{key}={value}"))
 
 

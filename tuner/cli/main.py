@@ -72,7 +72,7 @@ def command(
             ctx.exit(function(chosen(ctx, spec), **others) or 0)
 
         made = click.pass_context(begun)
-        debug = "Show the traceback of an error, and of a study each decision and its numbers."
+        debug = "Show the traceback of an error, and each decision of a study with its numbers."
         made = click.option("--debug", is_flag=True, expose_value=False, callback=_log_decisions, help=debug)(made)
         for name in reversed(printing):
             made = PRINTING[name](made)
@@ -83,10 +83,10 @@ def command(
 
 @command(Settings)
 def run(settings: Settings) -> int:
-    """Tune a workload and leave a CSV of results.
+    """Tune a workload, and write the results to a CSV file.
 
-    As many trials run side by side as each device's memory has room for; the plan says how many, and why.
-    A trial that runs out of memory is tried again with more.
+    As many trials run side by side as fit the memory of each device; the plan says how many, and why.
+    A trial that runs out of memory is retried with more.
     """
     from tuner.api import run
 
@@ -99,9 +99,9 @@ def run(settings: Settings) -> int:
 def script(settings: Settings, path: str, arguments: tuple[str, ...]) -> int:
     """Tune a script or a command of your own.
 
-    Each trial runs in a process of its own. Behind -- are the script's arguments, or the whole command such as
-    torchrun FILE.py or -m MODULE. In them {key} stands for a hyperparameter of the space. A script reports by
-    tuner.report(), or like a command by lines of JSON on its output that have the metric.
+    Each trial runs in a process of its own. After -- come the script's arguments, or the whole command such as
+    torchrun FILE.py or -m MODULE. In them {key} stands for a hyperparameter of the space. A script reports by calling
+    tuner.report(), or, like a command, by printing lines of JSON that have the metric.
     """
     from tuner.api import run
 
@@ -112,10 +112,10 @@ def script(settings: Settings, path: str, arguments: tuple[str, ...]) -> int:
 
 @command(commands.EstimateOptions, "as_json", "as_csv")
 def estimate(options: commands.EstimateOptions, as_json: bool, as_csv: bool) -> None:
-    """Say what training will take, without training.
+    """Estimate the memory of training, without training.
 
-    Of a workload's configurations; or, with MODEL.toml or options such as --model-embd, of a GPT-style transformer on
-    a GPU, which need not be there.
+    The estimate is of a workload's configurations or, with MODEL.toml or options such as --model-embd, of a GPT-style
+    transformer on a GPU, which need not exist.
     """
     from tuner.api import estimate
 
@@ -140,7 +140,7 @@ def estimate(options: commands.EstimateOptions, as_json: bool, as_csv: bool) -> 
 def plan(options: commands.PlanOptions, as_json: bool) -> None:
     """Show how a study would be packed, without running it.
 
-    It also says how long the study would take. The devices are this machine's, GPUs that need not be there (--gpus),
+    It also says how long the study would take. The devices are this machine's, GPUs that need not exist (--gpus),
     or single cards of several sizes (--gpu).
     """
     from tuner.api import capacity, plan
@@ -169,9 +169,9 @@ def optimize(options: commands.OptimizeOptions, as_json: bool) -> None:
 
 @command(commands.CalibrateOptions)
 def calibrate(options: commands.CalibrateOptions) -> int:
-    """Measure what configurations take, to correct later estimates.
+    """Measure the memory of configurations, to correct later estimates.
 
-    Each is trained for two epochs, and what it took is kept. The command prints the peak and the estimate of each,
+    Each is trained for two epochs, and its peak is kept. The command prints the peak and the estimate of each,
     before and after the correction.
     """
     from tuner.api import estimate
@@ -185,8 +185,8 @@ def calibrate(options: commands.CalibrateOptions) -> int:
 def train(options: commands.TrainOptions) -> None:
     """Train one configuration of a study again.
 
-    It can be trained longer, on all the data, or to the same digits, as a study of this trial alone. The memory that
-    it will take is estimated first, and the command refuses to begin if that is not free.
+    It can be trained longer, on all the data, or to the last digit, as a study of this trial alone. The memory that
+    it will take is estimated first, and the command refuses to start if that is not free.
     """
     from tuner.api.train import train_again
 
@@ -197,8 +197,8 @@ def train(options: commands.TrainOptions) -> None:
 def results(options: commands.ResultsOptions, as_json: bool, as_csv: bool) -> None:
     """Show and compare the results of studies, also while they run.
 
-    Each DIR is the folder of a study or holds such folders; without one, it is the study under results/ that was
-    begun last.
+    Each DIR is the folder of a study or contains such folders; without one, it is the study under results/ that was
+    started last.
     """
     from tuner.api import results
 
@@ -240,9 +240,9 @@ def export(options: commands.ExportOptions) -> None:
 
 @command(Options, "as_json", phase="looking at this machine")
 def doctor(_: Options, as_json: bool) -> int:
-    """Check this machine for what would stand in a study's way.
+    """Check this machine for what could hinder a study.
 
-    It says how to mend what it finds. It looks at Python, torch, GPUs and who holds their memory, Ray, memory, disks,
+    It says how to fix what it finds. It looks at Python, torch, GPUs and who holds their memory, Ray, memory, disks,
     and which program the shell finds under the name tuner. Nothing is changed.
     """
     from tuner.health import doctor as health
@@ -256,7 +256,7 @@ def doctor(_: Options, as_json: bool) -> int:
 def status(_: Options, as_json: bool) -> None:
     """List this machine's running studies and the memory they hold.
 
-    It says what each has promised to its trials, and what other programs hold. Studies of other users, and those on
+    It shows what each has reserved for its trials, and what other programs hold. Studies of other users, and those on
     other machines of a cluster, are not listed.
     """
     from tuner.health import status as health

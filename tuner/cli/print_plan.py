@@ -108,7 +108,7 @@ def transformer_text(config: TransformerConfig, estimates: Sequence[tuple[str, M
     lines = {
         "model": _model(config),
         "parameters": f"{parameter_count(config) / 1e6:.2f} M",
-        "peak": f"of {', '.join(early)} at the loss, when no gradient is there yet" if early else "",
+        "peak": f"of {', '.join(early)} at the loss, before there are gradients" if early else "",
         "saved": f"against {base}: {savings}",
         "advice": f"{precision} takes {totals[precision]:.2f} GB without the context: {advice(totals[precision])}",
         "cards": f"largest {precision} batch within {CARD_SHARE:.0%} of a card, context included: {sizes}",

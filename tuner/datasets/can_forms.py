@@ -63,10 +63,10 @@ FORMS = (
         _candump_log,
     ),
     Form(
-        "what candump shows, whose rows are (seconds) interface ID [DLC] bytes in hex",
+        "candump's output, whose rows are (seconds) interface ID [DLC] bytes in hex",
         rf"^\s*\((?P<time>[^)]*)\)\s+{SHOWN}",
     ),
-    Form("what candump shows, whose rows are interface ID [DLC] bytes in hex", rf"^\s*{SHOWN}"),
+    Form("candump's output, whose rows are interface ID [DLC] bytes in hex", rf"^\s*{SHOWN}"),
     Form(
         "HCRL's text log, whose rows are Timestamp: seconds ID: hex 000 DLC: number bytes in hex",
         r"^\s*Timestamp:\s+(?P<time>\S+)\s+ID:\s+(?P<identifier>\S+)\s+\S+\s+DLC:\s+(?P<length>\S+)(?P<rest>.*)$",
@@ -89,7 +89,7 @@ def form_of(line: str, where: str) -> Form:
         return Form(HCRL, *_table(names, delimiter))
     name = "a table with column names"
     try:
-        return Form(f"{name}, whose rows are what its first line says", *_table(columns, delimiter), has_header=True)
+        return Form(f"{name}, whose rows are as its header says", *_table(columns, delimiter), has_header=True)
     except ValueError as error:
         shown = f"{', '.join(columns):.120}"
         raise DataError(f"{where}: read as {name}, {shown}, but {error}: rename or move the columns") from error

@@ -83,7 +83,7 @@ def read_frames(path: Path, *, chunk: int = CHUNK) -> Frames:
         filled = ((number, line) for number, line in enumerate(file, 1) if not line.isspace())
         number, first = next(filled, (1, ""))
         if "\0" in first:
-            raise DataError(f"{path} is no text (compressed, or in UTF-16?): unpack it, or save it in UTF-8")
+            raise DataError(f"{path} is not text (compressed, or in UTF-16?): unpack it, or save it in UTF-8")
         form = form_of(first, f"{path}, line {number}")
         lines = [first] if first and not form.has_header else []
         number += form.has_header
@@ -101,7 +101,7 @@ def _of_lines(lines: list[str], path: Path, first: int, form: Form) -> Frames:
     try:
         return _of_rows(rows, numbers, form)
     except RowFault as fault:
-        number, remedy = int(numbers[fault.row]), "mend or remove the line"
+        number, remedy = int(numbers[fault.row]), "fix or remove the line"
         if number == 1 and form.name == HCRL:  # it may be anything
             remedy += ", or remove the file if it is no recording (docs/examples/kd_gat.md has the forms)"
         text = f"{fault}, in {shown(rows[fault.row].as_py())}; read as {form.name}: {remedy}"
@@ -156,7 +156,7 @@ def read_parquet(path: Path, *, rows: int = ROWS) -> Frames:
                 row += len(batch)
         except (ValueError, KeyError, pa.ArrowException) as error:  # a KeyError is of two columns of one name
             where = f"in row {row + error.row:,} " if isinstance(error, RowFault) else ""
-            text = f"{path}: read as parquet, but {where}{one_line(error)}: rename, mend or convert it"
+            text = f"{path}: read as parquet, but {where}{one_line(error)}: rename, fix or convert it"
             raise DataError(text) from error
     return _whole(parts, path, "parquet")
 

@@ -25,7 +25,7 @@ def line_fault(path: Path, number: int, text: str) -> DataError:
 
 def unexpected(path: Path, number: int, line: str, expected: str) -> DataError:
     """The error for a line that is not what is expected."""
-    return line_fault(path, number, f"expected {expected}, but got {shown(line)}; mend or remove it")
+    return line_fault(path, number, f"expected {expected}, but got {shown(line)}; fix or remove it")
 
 
 def shown(line: str) -> str:

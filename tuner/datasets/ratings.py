@@ -176,7 +176,7 @@ def rating_data(
     unseen, repeats = _unseen(train, test, len(item_features))
     if not unseen.any():
         raise InputError(
-            "every training rating is of a user and an item in the test ratings; give others to train on"
+            "every training rating is of a user and an item in the test ratings; give other training ratings"
         )
     dropped = len(train) - int(unseen.sum())
     kept, validation = split_validation(train[unseen] if dropped else train, validation_fraction, seed)

@@ -92,7 +92,7 @@ class CapacityObserved:
 
     def __str__(self) -> str:
         if self.bounds is None:
-            return "nothing may start until the next look at the devices"
+            return "no trial starts before the devices are looked at again"
         rooms = {device.label: f"{room / GB:.2f} GB" for device, room in self.bounds.rooms.items()}
         return f"others leave {rooms or 'all'}, at most {self.bounds.most} trials"
 

@@ -162,7 +162,7 @@ class EstimationService:
             return estimate
         if batch := self.inference_batch:
             if not isinstance(workload, Workload) or workload.memory_scales_with is None:
-                rule = f"{workload.name} says of no key that it is its batch"
+                rule = f"{workload.name} names no key as its batch size"
                 raise ParameterError("inference_batch", batch, rule, "leave it out")
             config = {**config, workload.memory_scales_with: batch}
         if isinstance(workload, Workload):

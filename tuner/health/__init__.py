@@ -1,1 +1,1 @@
-"""``doctor``: what of this machine would stand in a study's way, and how to mend it."""
+"""``doctor``: what of this machine could hinder a study, and how to fix it."""

@@ -90,7 +90,7 @@ def _gpu(index: int) -> Iterator[Finding]:
     try:
         devices = nvml_gpu(index).devices
         if not devices:
-            text = "is in MIG mode and has no instance, so that nothing can run there"
+            text = "is in MIG mode and has no instance, so that nothing can run on it"
             yield Finding(label, "warning", text, "make one by nvidia-smi mig -cgi, or end MIG mode")
         yield from map(_gpu_memory, devices)
     except pynvml.NVMLError as error:  # it is lost, belongs to another user, or shares the machine's RAM
@@ -135,7 +135,7 @@ def _memory() -> Iterator[Finding]:
 def _shared_memory() -> Iterator[Finding]:
     if SHARED.is_dir():
         usage = shutil.disk_usage(SHARED)
-        remedy = f"{MORE_SHARED}; a loader's worker without room there ends with a bus error, and Ray is slower"
+        remedy = f"{MORE_SHARED}; a data loader's worker without room there ends with a bus error, and Ray is slower"
         yield _judged(str(SHARED), _free(usage.free, usage.total), (usage.free < LITTLE_BYTES, "warning", remedy))
 
 

@@ -65,7 +65,7 @@ def status_text(devices: Sequence[DeviceStatus]) -> str:
         others = "" if device.others_gb is None else f", {device.others_gb:.2f} GB held by other programs"
         lines.append(
             f"{device.device}: {device.free_gb:.2f} of {device.total_gb:.2f} GB free, "
-            f"{device.promised_gb:.2f} GB promised to trials{others}"
+            f"{device.promised_gb:.2f} GB reserved for trials{others}"
         )
         for study in device.studies:
             process = f"process {study.pid}, {study.minutes:.0f} min"

@@ -48,7 +48,7 @@ class RecordedStudy:
         """The reason why a workload, or a table of the trials with these ids, has no best trial."""
         subject = "no trial" if among is None else "no trial of this table"
         if wrong := next((row for row in self.of_workload(workload, among) if row.status == "infeasible"), None):
-            return f"{subject} keeps the constraints: {wrong.error} ({wrong.name})"
+            return f"{subject} meets the constraints: {wrong.error} ({wrong.name})"
         return f"{subject} has reported {self.objectives[workload].metric}; its column error says why"
 
     def front(self, workload: str) -> list[Attempt]:

@@ -375,15 +375,15 @@ def _check_links(path: Path) -> None:
     """Refuses a folder with symbolic links: through them files elsewhere would be written or removed."""
     for file in (*path.glob("*"), *path.glob(f"{CHECKPOINTS}/*"), *path.glob(f"{TRIALS}/*")):
         if file.is_symlink():
-            rule = f"{file} is a symbolic link, which a study does not write through"
-            raise ParameterError("resume", str(path), rule, "put what it leads to in its place, or remove it")
+            rule = f"{file} is a symbolic link, and a study does not write through links"
+            raise ParameterError("resume", str(path), rule, "replace it by what it points to, or remove it")
 
 
 def _refusal(parameter: str, path: Path, error: OSError) -> InputError:
     if isinstance(error, BlockingIOError):
         reason = "another run is writing there: wait for it or end it"
     elif error.errno in NO_LOCKS:
-        reason = "its file system has no locks; give a folder on another one"
+        reason = "its file system has no locks; give a folder on another file system"
     else:
         reason = f"cannot be written: {error.strerror}; make it writable or give another folder"
     return ParameterError(parameter, str(path), reason)

@@ -53,7 +53,7 @@ class StudyFrame(pd.DataFrame):
         """
         study = self._study()
         if "trial_id" not in self:
-            raise InputError("best: this table has no column 'trial_id': take it of the table with all columns")
+            raise InputError("best: this table has no column 'trial_id': use the table with all columns")
         (workload,), ids = study.objectives, self["trial_id"].tolist()
         if best := study.best(workload, ids):
             return self.iloc[ids.index(best.trial_id)]
@@ -155,7 +155,7 @@ class StudyFrame(pd.DataFrame):
     def _folder(self) -> str:
         if FOLDER not in self.attrs:
             raise InputError(
-                "this table does not say its study's folder: use the one that was returned, of one workload"
+                "this table does not say its study's folder: use the table that was returned, of a single workload"
             )
         return str(self.attrs[FOLDER])
 

@@ -94,7 +94,7 @@ def _workers(plan: Plan, fewer_by: str) -> str:
     busy = f"; {cores - free} of {count_text(cores, 'core')} busy with other work" if free < cores else ""
     bound = option(fewer_by) if plan.bound == "max_workers" else plan.bound
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
-    may_be = f"; up to {sum(plan.slots)} if that turns out to be a gain" if plan.may_grow else ""
+    may_be = f"; up to {sum(plan.slots)}, if that proves faster" if plan.may_grow else ""
     return f"{least}{plan.workers}, {count_text(plan.threads, 'thread')} each; bounded by {bound}{busy}{may_be}"
 
 

@@ -175,7 +175,7 @@ def table_lines(columns: Sequence[TextColumn], width: int | None = None, elsewhe
     if left_out:
         shown_by = f" (shown by {elsewhere})" if elsewhere else ""
         lines += textwrap.wrap(
-            f"left out, as lines are too long: {', '.join(left_out)}{shown_by}", width or 0, break_on_hyphens=False
+            f"left out for lack of width: {', '.join(left_out)}{shown_by}", width or 0, break_on_hyphens=False
         )
     return lines
 

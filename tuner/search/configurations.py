@@ -180,7 +180,7 @@ def configurations(
     repeated = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
     for name in repeated:
         first, *others = (config_key(values) for other, values in pairs if other == name)
-        equal = "configuration is there more than once: leave one out, or give seeds"
+        equal = "configuration occurs more than once: leave one out, or give seeds"
         wrong.append(f"{name}: this {equal if first in others else 'name is used more than once'}")
     if wrong:
         raise InputError(f"{source}: " + "; ".join(dict.fromkeys(wrong)))
@@ -302,7 +302,7 @@ def ambiguous(keys: Sequence[object]) -> list[str]:
     """The faults of keys that exclude each other in one configuration. A dot in a key names a group."""
     texts, problems = [key for key in keys if isinstance(key, str)], list[str]()
     problems += [f"{key!r:.60}: a hyperparameter's name is a text" for key in keys if not isinstance(key, str)]
-    problems += [f"{key}: it is there twice, as a dot names a group" for key in texts if texts.count(key) > 1]
+    problems += [f"{key}: it occurs twice, as a dot names a group" for key in texts if texts.count(key) > 1]
     inner = {key: next((other for other in texts if other.startswith(f"{key}.")), None) for key in texts}
     return problems + [
         f"{key}: it is a value and, with {other}, a group: rename one of them"

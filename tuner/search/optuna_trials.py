@@ -72,7 +72,7 @@ class OptunaTrials(Searcher):
         if in_optuna(self._space, suggestion).items() <= params.items():
             return
         if not (fits or self._ends):
-            name, goes_on = type(sampler).__name__, "it is told what was tried, and goes on with another seed"
+            name, goes_on = type(sampler).__name__, "it is told the earlier trials, and goes on with another seed"
             self.differs = f"search: {name} suggests other values now than {trial_id} had: {goes_on}"
         self._ends = True
         number, storage = self._trials[trial_id]._trial_id, self.study._storage

@@ -98,7 +98,7 @@ def _check_unique(keys: Sequence[tuple[str, str]]) -> None:
     seen = set()
     for key in keys:
         if key in seen:
-            raise ValueError(f"key {key[1]!r:.60} is there twice; leave one of them out")
+            raise ValueError(f"key {key[1]!r:.60} occurs twice; leave one of them out")
         seen.add(key)
 
 

@@ -320,7 +320,7 @@ def _wrong(key: str, form: _Form, schema: Schema) -> list[str]:
     is_ours = isinstance(form.given, Mapping) and any(name in form.given for name in KINDS)
     if not is_ours and (ours := _of_another_tool(form.given)):
         shown = f"{form.given!r:.60}"
-        return [f"{key}: {shown} is how another tool writes it: give {ours}, or as a value {{choice: [{shown}]}}"]
+        return [f"{key}: {shown} is the syntax of another tool: give {ours}, or as a value {{choice: [{shown}]}}"]
     if kind not in KINDS:
         shown = f"{kind!r} is no kind of domain" if kind else f"{form.given!r} is no domain"
         remedy = f"give a value or one of {', '.join(f'{{{name}: [...]}}' for name in KINDS)}"

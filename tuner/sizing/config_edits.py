@@ -140,7 +140,7 @@ def edit_text(path: Path, text: str, values: Mapping[str, Number]) -> FileEdit:
         after = place.put(new)
         expected = [(other.key, new if other is place else other.text) for other in places]
         if [(other.key, other.text) for other in _places(path, after)] != expected:
-            raise InputError(f"{path}: {place.key} cannot be changed without changing more: change it by hand")
+            raise InputError(f"{path}: {place.key} cannot be changed without changing more: edit it by hand")
         changes.append((place.key, old, new))
     return FileEdit(path, text, after, tuple(changes))
 

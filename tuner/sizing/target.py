@@ -40,7 +40,7 @@ def given_target(choice: DeviceChoice, total_gb: float, safety_margin: float) ->
 
 
 def present_or_imagined(choice: DeviceChoice) -> Device:
-    """This machine's first device of this kind; a GPU need not be there."""
+    """This machine's first device of this kind; a GPU need not exist."""
     try:
         return detect_devices(choice)[0]
     except InputError:
@@ -50,7 +50,7 @@ def present_or_imagined(choice: DeviceChoice) -> Device:
 
 
 def imagined_gpu(size_bytes: int, index: int = 0) -> Device:
-    """A GPU that need not be there; its machine's CPU cores are taken to be enough."""
+    """A GPU that need not exist; its machine is assumed to have enough CPU cores."""
     return Device("", "cuda", index, "a GPU", size_bytes, size_bytes, cores=0)
 
 

@@ -52,20 +52,20 @@ class PlanOptions(SelectionOptions, SpaceOptions, Training, PackingOptions, TooL
 
     gpus: int | None = field(
         None,
-        f"Plan for N GPUs of {option('device_memory_gb')} each. They need not be there; their machines' CPU cores "
-        "are taken to be enough.",
+        f"Plan for N GPUs of {option('device_memory_gb')} each. They need not exist; their machines are "
+        "assumed to have enough CPU cores.",
         Terminal("N"),
         ge=1,
     )
     gpu: CardSizes | None = field(
         None,
-        'The sizes of cards in GB, such as "8,16,24". They need not be there. Says for each of them what the study '
-        "would be on one such card, and what would make the rest fit.",
+        'The sizes of cards in GB, such as "8,16,24". They need not exist. For each size, show how the study '
+        "would run on one such card, and with which changes the other trials would fit.",
         Terminal("GB,GB,…"),
     )
     like: PathText | None = field(
         None,
-        "The folder of a study whose trials tell how long an epoch takes, for what has not run on this machine.",
+        "A study's folder, whose trials tell how long an epoch takes where nothing has run on this machine yet.",
         Terminal("DIR"),
     )
 
@@ -92,7 +92,7 @@ class TransformerOptions(Options, title="A transformer"):
     )
     checkpointing: bool | None = field(
         None,
-        "Compute a transformer's blocks again in the backward pass, to keep less in memory.",
+        "Recompute a transformer's blocks in the backward pass, to save memory.",
         Terminal(unset="no checkpointing"),
     )
     attention: Attention | None = field(
@@ -100,7 +100,7 @@ class TransformerOptions(Options, title="A transformer"):
         "The attention: sdpa is torch's kernel, explicit keeps every head's matrix of scores.",
         Terminal(unset="sdpa", choices=("sdpa", "explicit")),
     )
-    vocabulary: int | None = field(None, "The number of tokens that there are.", Terminal("N", unset="50257"))
+    vocabulary: int | None = field(None, "The size of the vocabulary, in tokens.", Terminal("N", unset="50257"))
     tied: bool | None = field(
         None, "Share the weight of the token embedding with the head.", Terminal(flag="--tied/--untied", unset="tied")
     )
@@ -113,20 +113,20 @@ class EstimateOptions(SelectionOptions, Seed, Estimation, TransformerOptions, ti
 
     model: Model | None = field(
         None,
-        "A TOML file with a transformer's sizes, by the names of the options from model_embd on, which win over it; "
-        "or, if it is no text, a workload.",
+        "A TOML file with a transformer's sizes, named as the options from model_embd on, which take "
+        "precedence; or, if it is not a text, a workload.",
         Terminal("[MODEL.toml]", argument=True),
     )
     step: Step | None = field(
         None,
         "For a model of your own, in place of a workload: a function that builds and returns the model, its "
-        "optimizer (or None) and a function that computes a batch's loss. It runs on tensors without content.",
+        "optimizer (or None) and a function that computes a batch's loss. It runs on tensors without data.",
         Terminal(hidden=True),
     )
     snapshot: PathText | None = field(
         None,
-        "Also write what one configuration allocates on a GPU, which need not be there, to a new file that ends with "
-        ".pickle. PyTorch's memory viewer (docs.pytorch.org/memory_viz) draws it.",
+        "Also write the allocations of one configuration on a GPU, which need not exist, to a new file that "
+        "ends with .pickle. PyTorch's memory viewer (docs.pytorch.org/memory_viz) draws it.",
         Terminal("FILE"),
     )
 
@@ -145,27 +145,27 @@ class OptimizeOptions(SelectionOptions, Seed, Estimation):
     )
     auto: bool = field(False, f"Size for this machine's device; give either this or {option('gpu_memory')}.")
     gpu_memory: float | None = field(
-        None, "Size for a GPU of this many GB, which need not be there.", Terminal("GB"), gt=0, le=MOST_GB
+        None, "Size for a GPU of this many GB, which need not exist.", Terminal("GB"), gt=0, le=MOST_GB
     )
     safety_margin: float = field(
-        0.85, "The share of the device's memory that may be taken.", Terminal("SHARE"), gt=0, le=1
+        0.85, "The share of the device's memory that may be used.", Terminal("SHARE"), gt=0, le=1
     )
     target_effective_batch: int = field(
         256, "The number of samples of an optimizer step, over all devices.", Terminal("N"), ge=1
     )
     devices: int = field(1, "The number of devices that share each step.", Terminal("N"), ge=1)
-    min_batch_size: int = field(1, "The smallest batch of interest.", Terminal("N"), ge=1)
-    max_batch_size: int | None = field(None, "The largest batch of interest.", Terminal("N"), ge=1)
+    min_batch_size: int = field(1, "The smallest batch to consider.", Terminal("N"), ge=1)
+    max_batch_size: int | None = field(None, "The largest batch to consider.", Terminal("N"), ge=1)
     profile: bool = field(
-        False, "Check the choice with real steps on the device, and choose again where they take more."
+        False, "Check the choice by running real steps on the device, and choose again where they take more."
     )
     apply: bool = field(
         False, f"Write the choice into the files of {option('config_path')}; keeps NAME.backup of each."
     )
-    config_path: Listed = field((), "YAML or TOML files to write to, or folders that hold some.", Terminal("PATH"))
+    config_path: Listed = field((), "YAML or TOML files to write to, or folders of such files.", Terminal("PATH"))
     dry_run: bool = field(False, f"Show what {option('apply')} would change, and write nothing.")
     key: Listed = field(
-        (), "NAME=PATH: where in the files a value is, such as a.b.batch_size.", Terminal("NAME=PATH")
+        (), "NAME=PATH: where a value is in the files, such as a.b.batch_size.", Terminal("NAME=PATH")
     )
 
 
@@ -187,10 +187,10 @@ class NotebookOptions(StudyOptions, Records):
         le=MOST_GB,
     )
     trainset: Table = required(
-        "Ratings to learn from: a DataFrame with user_id, item_id and rating, or an array of those three columns. A "
-        "twentieth of them is set aside to choose by."
+        "Training ratings: a DataFrame with user_id, item_id and rating, or an array of these three columns. A "
+        "twentieth of them is set aside for validation."
     )
-    testset: Table = required("Ratings to report on, in the same form. Nothing is chosen by them.")
+    testset: Table = required("Test ratings, in the same form. Nothing is chosen by them.")
     user_features: Table = required(
         "Features of shape (num_users, any number). Ids are row positions, or index labels of a DataFrame."
     )
@@ -211,10 +211,14 @@ class OptunaOptions(StudyOptions, Records):
     study: Any = required("The optuna.Study.")
     objective: Any = required("A function of an optuna.Trial that returns a value, or one for each direction.")
     n_trials: int | None = field(None, "The number of trials, with those of a study that is resumed; 0 runs none.")
-    timeout: float | None = field(None, "The seconds after which no trial begins; those that run go on.", ge=0)
-    n_jobs: int | None = field(None, f"Optuna's name of {option('max_workers')}; -1 is as many as fit.", ge=-1)
+    timeout: float | None = field(
+        None, "The number of seconds after which no trial starts; running trials continue.", ge=0
+    )
+    n_jobs: int | None = field(None, f"Optuna's name for {option('max_workers')}; -1 is as many as fit.", ge=-1)
     catch: Any = field(None, "The exceptions that do not end the study. By default none does.")
-    callbacks: Any = field(None, "Functions that take the study and a trial when it has ended, in this process.")
+    callbacks: Any = field(
+        None, "Functions that are called in this process with the study and each trial that has ended."
+    )
     gc_after_trial: bool = field(False, "Garbage is always collected.")
     show_progress_bar: bool = field(False, "Progress is always shown.")
     fail_fast: int = field(0, "End the study if its first N trials fail with the same error; 0 goes on.", ge=0)
@@ -248,8 +252,8 @@ class TrainOptions(Options):
     study: PathText | None = field(None, "The study's folder.", Terminal("DIR", "--from"))
     trial: str = field(
         "best",
-        "Which trial: the best (over seeds by the mean), one by its id such as t003, or the best of a configuration "
-        "by its name.",
+        "Which trial: the best one (over seeds by the mean), one by its id such as t003, or the best one of a "
+        "configuration by its name.",
         Terminal("best|ID|NAME"),
     )
     workload: WorkloadLike | None = field(
@@ -273,10 +277,10 @@ class TrainOptions(Options):
     )
     all_data: bool = field(
         False,
-        f"Train on training, validation and test data together. The last epoch is kept; without {option('epochs')} "
-        "it is the one that was best in the study.",
+        "Train on training, validation and test data together. The last epoch is kept; without "
+        f"{option('epochs')} it is the epoch that was best in the study.",
     )
-    exact: bool = field(False, "Fail unless the study's figures come out again, to the last digit (CPU only).")
+    exact: bool = field(False, "Fail unless the metrics equal those of the study, to the last digit (CPU only).")
     data: str | None = field(None, "Where the data are now.", Terminal("NAME|DIR", unset="where the study had them"))
     device: DeviceChoice = field("auto", "Where to train: cuda, cpu, or auto for a GPU if there is one.")
     threads: int | None = field(
@@ -294,26 +298,27 @@ class ResultsOptions(Options):
 
     paths: Paths = field(
         (),
-        "Folders of studies, folders that hold some, and files like results.csv. The studies may still run.",
-        Terminal("[DIR|CSV]...", unset="the study under results/ that was begun last", argument=True),
+        "Folders of studies, folders that contain some, and files like results.csv. The studies may still be "
+        "running.",
+        Terminal("[DIR|CSV]...", unset="the study under results/ that was started last", argument=True),
     )
     sort: Listed = field(
         (),
-        "The columns to sort each workload's rows by; -COLUMN or COLUMN:desc puts the largest first.",
+        "The columns to sort each workload's rows by; -COLUMN or COLUMN:desc sorts in descending order.",
         Terminal("[-]COLUMN", unset="completed first, by their metric"),
     )
     where: Listed = field(
         (),
-        'Only rows like "hidden_dim>=64"; the operators are = != < <= > >=, and ~ for contains. Of several all must '
-        "hold.",
+        'Show only rows that meet a condition such as "hidden_dim>=64"; the operators are = != < <= > >=, and '
+        "~ for contains. Several conditions must all hold.",
         Terminal("CONDITION"),
     )
     columns: str | Sequence[str] | None = field(
         None,
-        "The columns to show, hyperparameters with or without config/.",
+        "The columns to show; hyperparameters with or without config/.",
         Terminal("A,B,C", unset="in a terminal what tells trials apart, in Python all"),
     )
-    top: int | None = field(None, "Only the first N of each workload.", Terminal("N"), ge=1)
+    top: int | None = field(None, "Show only the first N rows of each workload.", Terminal("N"), ge=1)
 
 
 class ReportOptions(Options):
@@ -335,14 +340,14 @@ class ReportOptions(Options):
     )
     single_file: bool = field(
         False,
-        "Put the plotting library (5 MB) into the page, so that it can be sent as one file. Otherwise all pages of a "
-        "results folder share one file of it.",
+        "Put the plotting library (5 MB) into the page, so that it can be sent as one file. Otherwise all "
+        "pages of a results folder share one file with it.",
     )
     watch: bool = field(
-        False, "Serve the page on this machine until Ctrl-C, while the study runs, and write it then."
+        False, "Serve the page on this machine until Ctrl-C, up to date while the study runs; then write it."
     )
     port: int = field(
-        PORT, f"The port where {option('watch')} serves it; 0 is any that is free.", Terminal("N"), ge=0, le=65535
+        PORT, f"The port where {option('watch')} serves the page; 0 is any free one.", Terminal("N"), ge=0, le=65535
     )
 
 
@@ -357,6 +362,7 @@ class ExportOptions(Options):
     optuna: str | None = field(None, "The URL of an Optuna storage, such as sqlite:///FILE.", Terminal("URL"))
     study_name: str | None = field(
         None,
-        "The study's name there. Of several workloads each is a study, with the workload's name behind that.",
+        "The name of the Optuna study. With several workloads each becomes a study, whose name ends with the "
+        "workload's.",
         Terminal("NAME", unset="the name of the study's folder"),
     )

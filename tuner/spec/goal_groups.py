@@ -41,13 +41,13 @@ class ObjectiveOptions(Options, title="Configurations and data"):
 
     metric: Metrics = field(
         (),
-        "The metric that trials are compared by, such as val_loss. With several, such as val_loss and inference_gb, "
-        "they are ranked by fronts.",
+        "The metric that trials are compared by, such as val_loss. With several metrics, such as val_loss and "
+        "inference_gb, trials are ranked by Pareto fronts.",
         Terminal("NAME", common=True, unset="the workload's own"),
     )
     direction: Directions = field(
         (),
-        "Whether less of the metric is better, or more: minimize (or min), or maximize (or max).",
+        "Whether a smaller or a larger metric is better: minimize (or min), or maximize (or max).",
         Terminal(
             "min|max",
             common=True,
@@ -58,15 +58,15 @@ class ObjectiveOptions(Options, title="Configurations and data"):
 
     constraints: Constraints = field(
         (),
-        "What a trial must keep to be the best, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a name, a "
-        "comparison and a number with a unit. What breaks one on estimated_gb, inference_gb, parameters or "
-        "step_seconds, known before, is not run.",
+        "A condition that the best trial must meet, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a "
+        "name, a comparison and a number with a unit. A configuration that breaks one on estimated_gb, "
+        "inference_gb, parameters or step_seconds is not run, as these are known before.",
         Terminal("CONDITION", "--constraint"),
     )
 
     inference_batch: int | None = field(
         None,
-        "The batch of the forward pass whose memory is inference_gb, for a workload.",
+        "The batch size of the forward pass that inference_gb measures, for a workload.",
         Terminal("N", unset="that of training"),
         ge=1,
     )
@@ -87,14 +87,14 @@ class EarlyEnd(Options, title="Execution"):
 
     fail_fast: int = field(
         3,
-        "End the study if its first N trials fail with the same error, and at once if a report lacks the metric. "
-        "With 0 it goes on.",
+        "End the study if its first N trials fail with the same error, and at once if a report lacks the "
+        "metric. 0 never ends it.",
         Terminal("N"),
         ge=0,
     )
-    patience: int | None = field(None, "End the study after N trials without a better one.", Terminal("N"), ge=1)
+    patience: int | None = field(None, "End the study after N trials without an improvement.", Terminal("N"), ge=1)
     target: float | None = field(
-        None, "End the study once a completed trial has this value of the metric, or a better one.", Terminal("VALUE")
+        None, "End the study once the metric of a completed trial has reached this value.", Terminal("VALUE")
     )
 
     @property

@@ -126,8 +126,8 @@ class SelectionOptions(Options, title="Configurations and data"):
     )
     data: Data = field(
         DEFAULT_DATA,
-        "Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own. "
-        "For all workloads, or for each its own.",
+        "Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of "
+        "your own. Give it once for all workloads, or for each one.",
         Terminal(
             "[WORKLOAD=]NAME|DIR",
             common=True,
@@ -190,7 +190,7 @@ class PackingOptions(TrialMemory, DeviceMemory, title="Packing"):
 
     packing: Packing | None = field(
         None,
-        "Give each trial what it needs (per-trial), or what the largest one needs (uniform).",
+        "Give each trial what it needs (per-trial), or what the largest trial needs (uniform).",
         Terminal(
             unset="uniform if all trials are given the same memory, else per-trial", choices=("per-trial", "uniform")
         ),
@@ -205,17 +205,18 @@ class PackingOptions(TrialMemory, DeviceMemory, title="Packing"):
     )
     gpus_per_trial: Ranks = field(
         1,
-        "The processes (ranks) that train a trial together by torch.distributed, each with a GPU of its own, or on "
-        "the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of this name in a "
-        "configuration or a space goes first.",
+        "The number of processes (ranks) that train a trial together by torch.distributed, each with a GPU of "
+        "its own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A "
+        "key of this name in a configuration or a space takes precedence.",
         Terminal("N"),
     )
     nodes_per_trial: int = field(
-        1, "The machines of a cluster that divide the ranks of a trial evenly.", Terminal("N"), ge=1, le=64
+        1, "The number of machines of a cluster that share the ranks of a trial evenly.", Terminal("N"), ge=1, le=64
     )
     adaptive_workers: bool = field(
         True,
-        "Measure what the trials on a GPU do together, and run more of them at once, or fewer, where that is a gain.",
+        "Measure the throughput of the trials that share a GPU, and run more or fewer of them at once where "
+        "that is faster.",
     )
     threads: int | None = field(
         None, "The number of CPU threads of each trial.", Terminal("N", unset="idle cores / workers"), ge=1
@@ -226,7 +227,8 @@ class TooLarge(Options, title="Packing"):
     """What happens to a configuration that fits no device."""
 
     skip_too_large: bool = field(
-        False, "Leave out configurations that fit on no device, and list them as too_large, instead of refusing all."
+        False,
+        "Leave out configurations that fit on no device, and list them as too_large, instead of refusing the study.",
     )
 
 
@@ -241,7 +243,7 @@ class OutOfMemory(Options, title="Retries and checkpoints"):
     )
     backoff: float = field(
         5.0,
-        "The wait before a first retry while other trials run, in seconds; it doubles with each further retry.",
+        "The wait before the first retry while other trials run, in seconds; it doubles with each further retry.",
         Terminal("SECONDS"),
         ge=0,
     )
@@ -261,8 +263,8 @@ class Retries(OutOfMemory, title="Retries and checkpoints"):
     )
     trial_timeout: Time = field(
         None,
-        "End a trial that reports nothing for this long, and try it once more: seconds, or a text such as "
-        '"90s" or "10m". Each epoch is a report, and the time begins with your own code.',
+        'End a trial that reports nothing for this long, and retry it once: seconds, or a text such as "90s" '
+        'or "10m". Each epoch is a report, and the time starts with your own code.',
         Terminal("90s|10m", unset="no trial is ended for that"),
     )
     checkpoint_seconds: float = field(
@@ -281,16 +283,17 @@ class StudyOptions(Training, PackingOptions, Retries, Caps, EarlyEnd, title="Exe
 
     time_limit: Time = field(
         None,
-        'End the study after this time with what it has: seconds, or a text such as "90s", "30m" or "1h30m".',
+        'End the study after this time and keep its results so far: seconds, or a text such as "90s", "30m" '
+        'or "1h30m".',
         Terminal("90s|30m|1h30m", aliases=("--timeout", "--time-budget")),
     )
     in_process: bool = field(
-        False, "Train one trial after another in this process, without Ray: the quickest start, and a debugger works."
+        False, "Train one trial after another in this process, without Ray: it starts fastest, and a debugger works."
     )
     fresh_processes: FreshProcesses = field(
         "auto",
-        "Run each trial in a process of its own, so that it finds nothing of an earlier one: on, off, or auto, which "
-        "does so on the CPU, where it costs milliseconds.",
+        "Run each trial in a new process, so that nothing of an earlier trial is left in it: on, off, or "
+        "auto, which does so on the CPU, where it costs milliseconds.",
     )
     address: str | None = field(
         None, "Join this Ray cluster: auto or HOST:PORT.", Terminal("auto|HOST:PORT", unset="a local Ray is started")
@@ -329,7 +332,8 @@ class SpaceOptions(Options, title="Search"):
 
     search: Search | None = field(
         None,
-        f"How to search a space, or a mode that is a grid: {', '.join(SEARCHES)}. All but grid are of Optuna.",
+        f"How to search a space, or a mode that is a grid: {', '.join(SEARCHES)}. All but grid are Optuna's "
+        "samplers.",
         Terminal(
             "NAME",
             unset="a list is tried as it is, choices alone as a grid, and any other space at random",
@@ -355,12 +359,12 @@ class SpaceOptions(Options, title="Search"):
     )
     points: Points | None = field(
         None,
-        "Values of hyperparameters that are tried before what the search draws, each a mapping of some or all.",
+        "Configurations to try before the search draws any, each a mapping with some or all hyperparameters.",
         Terminal(hidden=True),
     )
     num_samples: int | None = field(
         None,
-        "How many configurations a search tries; a grid is tried as a whole.",
+        "The number of configurations that a search tries; a grid is tried as a whole.",
         Terminal("N", common=True, aliases=("--n-trials",)),
         ge=1,
         le=MOST_TRIALS,

@@ -53,7 +53,7 @@ class DeviceOptions(DeviceSelection, title="Execution"):
     """Where to train, and with which allocator."""
 
     expandable_segments: bool = field(
-        False, "Use the option of that name of PyTorch's CUDA allocator, which reduces fragmentation."
+        False, "Use the option of this name of PyTorch's CUDA allocator, which reduces fragmentation."
     )
 
 
@@ -62,13 +62,14 @@ class Estimation(DeviceOptions, title="Memory"):
 
     memory_estimation: EstimationMethod = field(
         "auto",
-        "How to estimate memory: static is GraphSAGE's formula, traced follows a training step on tensors without "
-        "content, measured runs one, and auto is traced where a step can be followed. That of a function or a script "
-        "is learned: the first trials run with room to spare, and their peaks tell what the others need.",
+        "How to estimate memory: static is GraphSAGE's formula, traced follows a training step on tensors "
+        "without data, measured runs one, and auto traces where a step can be followed. The memory of a "
+        "function or a script is learned: the first trials run with room to spare, and their peaks tell what "
+        "the others need.",
         Terminal(choices=methods()),
     )
     calibration: bool = field(
-        True, "Correct estimates by what earlier trials on this device needed, and learn from new ones."
+        True, "Correct estimates by what earlier trials on this device took, and learn from new ones."
     )
 
 
@@ -76,7 +77,7 @@ class TrialMemory(Estimation, title="Memory"):
     """The memory that each trial gets."""
 
     auto_memory: bool = field(
-        True, f"Estimate the memory of each configuration. {option('model_memory_gb')} gives it instead."
+        True, f"Estimate the memory of each configuration. {option('model_memory_gb')} gives a fixed size instead."
     )
     model_memory_gb: float | None = field(
         None,
@@ -87,7 +88,7 @@ class TrialMemory(Estimation, title="Memory"):
     )
     memory_gb: Memory = field(
         None,
-        "Give each trial this memory, in GB, its process included.",
+        "Give each trial this memory, in GB, including its process.",
         Terminal(
             "GB",
             unset="the memory is estimated; that of a function or a script is learned from its first trials",
@@ -96,9 +97,9 @@ class TrialMemory(Estimation, title="Memory"):
     )
     estimate: Build | None = field(
         None,
-        "For a function of your own, whose step cannot be followed: a function of the configuration that builds and "
-        "returns the model, its optimizer (or None) and a function that computes a batch's loss. It runs on tensors "
-        "without content, and memory is estimated by it instead of learned.",
+        "For a function of your own, whose step cannot be followed: a function of the configuration that "
+        "builds and returns the model, its optimizer (or None) and a function that computes a batch's loss. "
+        "It runs on tensors without data, so that memory is estimated instead of learned.",
         Terminal(hidden=True),
     )
 
@@ -115,7 +116,7 @@ class DeviceMemory(Options, title="Memory"):
     )
     device_memory_gb: float | None = field(
         None,
-        "Use each device as if it had no more memory than this, in GB.",
+        "Use each device as if it had no more than this memory, in GB.",
         Terminal("GB", unset="all of its memory"),
         gt=0,
         le=MOST_GB,

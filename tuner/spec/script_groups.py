@@ -15,20 +15,20 @@ class ScriptOptions(Options, title="Scripts and folders of trials"):
 
     cwd: StartFolder = field(
         "script",
-        "Where a script or a command starts: in the current folder (script), or in a folder of its own trial, "
-        "trials/ID in the study's folder.",
+        "Where a script or a command starts: in the current folder (script), or in the folder of its trial, "
+        "trials/ID in the study's folder (trial).",
     )
     metric_pattern: str | None = field(
         None,
         "A regular expression that finds the metric in a line that a script or a command prints, such as "
-        "'Accuracy: ([0-9.]+)'. The last match of a line counts. Groups with names, such as (?P<val_loss>[0-9.]+), "
+        "'Accuracy: ([0-9.]+)'. The last match of a line counts. Named groups, such as (?P<val_loss>[0-9.]+), "
         "give several metrics, and epoch. Lines of JSON are read in any case.",
         Terminal("REGEX"),
     )
     metrics_file: str | None = field(
         None,
-        "The file with metrics that a script or a command writes in the folder of its trial, with wildcards, such as "
-        "'logs/**/metrics.csv': CSV with names in the first line, lines of JSON, or TensorBoard's event files.",
+        "The file of metrics that a script or a command writes in the folder of its trial, with wildcards, "
+        "such as 'logs/**/metrics.csv': CSV with a header, lines of JSON, or TensorBoard's event files.",
         Terminal("FILE"),
     )
     config_template: str | None = field(
@@ -38,6 +38,6 @@ class ScriptOptions(Options, title="Scripts and folders of trials"):
     )
     keep: KeptFolders = field(
         "all",
-        "Which of the trials' folders stay once trials have ended: all, that of the best trial, or none. Those of "
-        "failed trials stay.",
+        "Which folders of trials to keep once trials have ended: all, only that of the best trial (best), or "
+        "none. Those of failed trials are kept.",
     )

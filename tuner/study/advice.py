@@ -61,7 +61,7 @@ def _out_of_memory(figures: Figures) -> str:
     elif enough and not given_up:
         remedy = f"{figures.option(settings.given_by, _up(enough))} was enough in the end"
     else:
-        remedy = f"without {figures.option(settings.given_by)} what each of them needs is estimated"
+        remedy = f"without {figures.option(settings.given_by)} the need of each is estimated"
     times = count_text(len(ran_out), "time")
     return f"{count_text(len(names), 'trial')} ran out of memory {times}, with {most:.2f} GB at most: {remedy}"
 

@@ -1,4 +1,4 @@
-"""Mixed precision in a trace, for a GPU that need not be there."""
+"""Mixed precision in a trace, for a GPU that need not exist."""
 
 from __future__ import annotations
 

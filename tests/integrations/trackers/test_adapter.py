@@ -113,7 +113,7 @@ def test_a_tracker_that_fails_costs_one_line(
     result = study(tmp_path / "out", {"name": "a"}, {"name": "b"})
     assert result.exit_code == 0
     lines = [line[len("12:31:05 ") :] for line in capsys.readouterr().out.splitlines() if "stand" in line]
-    assert lines == ["stand: the server is gone; it gets nothing more, the study continues"]
+    assert lines == ["stand: the server is gone; it gets no more data; the study continues"]
 
 
 def test_a_tracker_that_hangs_is_not_waited_for_for_ever(
@@ -210,7 +210,7 @@ def test_wandb_without_a_key_is_refused_before_anything_is_written(
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", stand_in_for_wandb([], logged_in=False))
     monkeypatch.setattr(selection, "find_spec", lambda name: name)
-    with pytest.raises(InputError, match=r"^wandb='project': W&B knows no key here: run wandb login"):
+    with pytest.raises(InputError, match=r"^wandb='project': W&B has no API key here: run wandb login"):
         study(tmp_path / "out", {"name": "a"}, wandb="project")
     assert not (tmp_path / "out").exists()
 

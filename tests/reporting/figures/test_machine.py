@@ -40,7 +40,7 @@ def test_rare_lines_count_for_the_time_between_them_and_the_most_memory_is_of_al
 
 
 def test_a_study_without_a_record_says_so() -> None:
-    assert "no load was recorded" in machine_load(view_of(rows_of(val_loss=[1.0]))).caption
+    assert "No load was recorded" in machine_load(view_of(rows_of(val_loss=[1.0]))).caption
 
 
 def test_the_time_before_a_study_is_resumed_is_left_out() -> None:

@@ -45,7 +45,7 @@ class Tracker(Thread):
                 event(self)
         except Exception as error:
             text = one_line(error, 300) or type(error).__name__
-            self.faults.put(f"{self.name}: {text}; it gets nothing more, the study continues")
+            self.faults.put(f"{self.name}: {text}; it gets no more data; the study continues")
 
     def connect(self) -> None:
         """Raises ``InputError`` if it cannot be used; nothing is written yet."""

@@ -44,7 +44,7 @@ class WandB(Tracker):
             raise ParameterError("wandb", self._project, one_line(error, 300)) from error
         if not logged_in:
             remedy = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline to send later"
-            raise ParameterError("wandb", self._project, "W&B knows no key here", remedy)
+            raise ParameterError("wandb", self._project, "W&B has no API key here", remedy)
 
     def open(self, name: str, study_id: str, folder: Path) -> None:
         """Keeps what its runs say of the study."""

@@ -47,7 +47,8 @@ def fronts(study: RecordedStudy, workload: str) -> Chart:
         plot.update_xaxes(title=plain(across.metric), **where)
         plot.update_yaxes(title=plain(up.metric), **where)
     first_front = sum(row.metrics[FRONT] == 1 for row in rows)
-    text = f"{count_text(len(rows), 'completed trial')}; none is better in everything than the {first_front} in blue."
+    text = f"{count_text(len(rows), 'completed trial')}; no other trial is better in every metric than "
+    text += f"one of the {first_front} in blue."
     return Chart(title, text, house_style(plot, HEIGHT * -(-len(pairs) // wide) + 40))
 
 
@@ -70,9 +71,8 @@ def hypervolume(study: RecordedStudy, workload: str) -> Chart:
     at = ", ".join(f"{one.metric} {number_text(value)}" for one, value in zip(objective.all, reference, strict=True))
     plot.update_traces(mode="lines", line={"shape": "hv", "color": colour("ink"), "width": 2.2})
     plot.update_xaxes(title="completed trials in the order in which they ended", showgrid=False)
-    text = (
-        f"What the trials so far dominate, up to {at}.{some_drawn(len(ordered), len(rows), 'evenly spaced in time')}"
-    )
+    text = f"The volume that the trials so far dominate, up to {at}."
+    text += some_drawn(len(ordered), len(rows), "evenly spaced in time")
     return Chart(title, text, house_style(plot, HEIGHT))
 
 

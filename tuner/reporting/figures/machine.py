@@ -28,7 +28,7 @@ def machine_load(study: RecordedStudy) -> Chart:
     title, lines = "Load of the machine", without_gaps(study.machine)
     if len(lines) < 2:
         return Chart(
-            title, "The study ran for less than two seconds, or an earlier version ran it: no load was recorded."
+            title, "No load was recorded: the study ran for less than two seconds, or in an earlier version."
         )
     gpus = sorted({label for line in lines for label in line.gpus})
     text = " ".join(_finding(name, lines) for name in ["CPU", *gpus])
@@ -60,7 +60,7 @@ def machine_load(study: RecordedStudy) -> Chart:
             hovertemplate=f"{plain(memory)} %{{y:.2f}} GB at %{{x}} {unit}<extra></extra>",
         )
     plot.update_xaxes(fixedrange=True).update_yaxes(fixedrange=True)
-    text += " All programs of the machine that ran the study count, and not only this study's."
+    text += " The figures include all programs of the machine, not only this study."
     return Chart(title, text, plot)
 
 
@@ -111,7 +111,9 @@ def estimate_against_peak(study: RecordedStudy) -> Chart:
     first_shares = study.record.plan.first_shares
     rows = measured_rows(study.rows, first_shares)
     if not rows:
-        return Chart(title, "No completed trial has an estimate and a measured peak yet, so none can be judged.")
+        return Chart(
+            title, "No completed trial has an estimate and a measured peak yet, so no estimate can be judged."
+        )
     text = estimate_accuracy(study.rows, first_shares).removeprefix("estimates: ")
     points = thinned(rows)
     text = f"Estimates were {text}. Triangles, above the diagonal, took more than was estimated."

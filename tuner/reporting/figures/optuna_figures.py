@@ -147,7 +147,7 @@ def what_matters(drawn: Drawn) -> list[Chart]:
     first, second, *_ = shares
     text = f"How much each tells the best third of {count} completed trials from all, by Optuna's PED-ANOVA: "
     text += f"{unescape(first)} {shares[first]:.0%}, {unescape(second)} {shares[second]:.0%}."
-    text += " With so few trials it is a hint only." * (count < FEW) + drawn.left_out
+    text += " With so few trials this is only a hint." * (count < FEW) + drawn.left_out
     chart = Chart(title, text, house_style(plot, max(320, 70 + 30 * len(shares)), bargap=0.5))
     return [chart, _contour(drawn, first, second)]
 
@@ -210,7 +210,7 @@ def _not_judged(drawn: Drawn) -> str:
     if len(drawn.keys) < 2:
         return "fewer than two hyperparameters vary in the completed trials"
     if count < LEAST:
-        return f"{count_text(count, 'completed trial')} are too few to judge, at least {LEAST} are needed"
+        return f"{count_text(count, 'completed trial')} are too few to judge; at least {LEAST} are needed"
     same = len({row.number(metric) for row in drawn.completed}) == 1
     return f"all completed trials have the same {metric}" if same else ""
 

@@ -51,7 +51,7 @@ def schedules(study: RecordedStudy) -> Chart | None:
         plot.update_yaxes(title=plain(key), type=scale if scale in ("linear", "log") else None, row=number, col=1)
     taken = sum(row.parent_checkpoint.partition("@")[0] not in ("", row.trial_id) for row in study.attempts)
     text = "The values with which each trial was trained. "
-    text += f"{count_text(taken, 'time')} one took over the checkpoint of another one."
+    text += f"{count_text(taken, 'time')} a trial took over the checkpoint of another."
     if len(changed) > SHOWN:
         text += f" {SHOWN} of {len(changed)} hyperparameters are drawn."
     styled = house_style(plot, HEIGHT * len(shown) + 60, showlegend=True)

@@ -74,7 +74,7 @@ def check_replaceable(file: Path) -> None:
         with file.open("rb") as content:
             if content.read(len(start)) == start:
                 return
-    raise FileExistsError(errno.EEXIST, "it exists and is not a page of tuner report")
+    raise FileExistsError(errno.EEXIST, "it exists and is not a page of `tuner report`")
 
 
 def page_html(page: Page, *, live: str = "", library: str = "") -> str:

@@ -63,7 +63,7 @@ def _best(study: RecordedStudy, workload: str) -> str:
     rows = study.of_workload(workload)
     best = study.best(workload) if workload in study.objectives else None
     if best is None:
-        return "none has reported its metric"
+        return "no trial has reported its metric"
     metric = study.objectives[workload].metric
     tried = ", ".join(f"{key.removeprefix(CONFIG)} {values_text([best], key)}" for key in varying(rows))
     status = "" if best.status == "completed" else f" ({best.status})"
@@ -102,7 +102,7 @@ def _facts(study: RecordedStudy) -> dict[str, str]:
 def _table(label: str, rows: Sequence[tuple[str, Sequence[str]]], names: Sequence[str]) -> str:
     """A table with a column for each study; the cells are HTML."""
     if not rows:
-        return '<p class="none">Nothing that was recorded.</p>'
+        return '<p class="none">No recorded value differs.</p>'
     heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
     lines = "".join(
         f'<tr><th scope="row">{escape(head)}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'

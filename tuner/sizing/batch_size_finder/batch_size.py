@@ -95,7 +95,7 @@ def compute_batch_size(
         min_batch_size: the smallest batch of interest; with batch normalisation at least 2, which it needs to train.
         max_batch_size: the largest.
         details: ``total_gb``, the device's memory in GB (2**30 bytes), in place of what it has and of what is free;
-            a GPU with this need not be there, except to be measured on. ``loss`` takes the model and a batch, and
+            a GPU with this need not exist, except to be measured on. ``loss`` takes the model and a batch, and
             returns a scalar to be minimised. By default the model is called with a graph's attributes where these
             have the names of what ``forward`` needs, else with the graph; with a sequence as positional and a mapping
             as named arguments; and the loss is the mean of every floating output, those in a tuple, list or dict

@@ -76,7 +76,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
 
     def describe(self, data: RatingData) -> str:
         repeats = f"; {data.repeats:,} repeat an earlier one's user and item" if data.repeats else ""
-        dropped = f", of which {data.dropped:,} are not trained on, as they are in the test" if data.dropped else ""
+        dropped = f", of which {data.dropped:,} are left out, as they are test ratings" if data.dropped else ""
         samples = "; training samples neighbours, unless fanout says otherwise" * (len(data.train) > WHOLE_GRAPH)
         return (
             f"{data.name}: {data.num_users:,} users, {data.num_items:,} items; "
