@@ -51,10 +51,10 @@ class CommandGroup(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Completes commands, and the options of the default command beside the program's own."""
-        found = super().shell_complete(ctx, incomplete)
+        items = super().shell_complete(ctx, incomplete)
         default = self.commands[DEFAULT_COMMAND]
-        found += default.shell_complete(click.Context(default, parent=ctx, info_name=DEFAULT_COMMAND), incomplete)
-        return list({item.value: item for item in found}.values())
+        items += default.shell_complete(click.Context(default, parent=ctx, info_name=DEFAULT_COMMAND), incomplete)
+        return list({item.value: item for item in items}.values())
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Shows the common options of the default command first, as most people look for these."""
@@ -73,12 +73,12 @@ def told(error: click.ClickException, commands: Collection[str], words: Sequence
     if not isinstance(error, click.UsageError) or error.ctx is None:
         return error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption):
-        said, meant = error.message, _option_meant(error, error.ctx.command, words)
+        message, meant = error.message, _option_meant(error, error.ctx.command, words)
     else:
-        said = error.format_message()
-        meant = _argument_meant(said, commands if error.ctx.info_name == DEFAULT_COMMAND else ())
+        message = error.format_message()
+        meant = _argument_meant(message, commands if error.ctx.info_name == DEFAULT_COMMAND else ())
     hint = f"did you mean {meant}?" if meant else f"see {error.ctx.command_path} --help"
-    return f"{said.rstrip('.')}: {hint}"
+    return f"{message.rstrip('.')}: {hint}"
 
 
 def _argument_meant(message: str, commands: Collection[str]) -> str:

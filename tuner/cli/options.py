@@ -34,16 +34,16 @@ def complete_modes(ctx: click.Context, parameter: click.Parameter, incomplete: s
     from tuner.search.configurations import modes
 
     workloads = ctx.params.get("workload") or (DEFAULT_WORKLOAD,)
-    found = {mode for name in workloads for mode in modes(name)}
-    return sorted(mode for mode in found if mode.startswith(incomplete))
+    names = {mode for name in workloads for mode in modes(name)}
+    return sorted(mode for mode in names if mode.startswith(incomplete))
 
 
 def complete_studies(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
     """Studies' folders under ``results/``, newest first, or any other folder."""
     from tuner.records.read_studies import RESULTS_FOLDER
 
-    found = sorted(RESULTS_FOLDER.glob(f"*/{STUDY}"), reverse=True)
-    studies = [str(path.parent) for path in found]
+    files = sorted(RESULTS_FOLDER.glob(f"*/{STUDY}"), reverse=True)
+    studies = [str(path.parent) for path in files]
     # First, as bash's script drops what stands before a kind of files.
     return [
         CompletionItem(incomplete, "dir"),
@@ -153,4 +153,4 @@ def _kind(spec: type[Options], name: str) -> click.ParamType[object]:
     literal = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
     if choices := spec.terminal(name).choices or literal:
         return click.Choice(choices)
-    return next((known for kind, known in KINDS.items() if kind in kinds), click.STRING)
+    return next((click_type for kind, click_type in KINDS.items() if kind in kinds), click.STRING)

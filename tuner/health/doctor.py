@@ -41,8 +41,8 @@ class Finding:
 
 def _judged(check: str, text: str, *faults: tuple[object, Level, str]) -> Finding:
     """A finding with the level and the remedy of the first fault whose condition holds; "ok" if none does."""
-    found = (Finding(check, level, text, remedy) for holds, level, remedy in faults if holds)
-    return next(found, Finding(check, "ok", text))
+    findings = (Finding(check, level, text, remedy) for holds, level, remedy in faults if holds)
+    return next(findings, Finding(check, "ok", text))
 
 
 def _python() -> Iterator[Finding]:
@@ -119,9 +119,12 @@ def _ray() -> Iterator[Finding]:
         return
     folder = ray_folder()
     with suppress(OSError):  # another user's folder
-        found = [path for path in folder.glob("session_*") if not path.is_symlink()]
-        size = sum(path.lstat().st_size for session in found for path in session.rglob("*"))
-        text, remedy = f"{len(found)} old sessions with {size / GB:.2f} GB in {folder}", f"rm -r {folder}/session_*"
+        sessions = [path for path in folder.glob("session_*") if not path.is_symlink()]
+        size = sum(path.lstat().st_size for session in sessions for path in session.rglob("*"))
+        text, remedy = (
+            f"{len(sessions)} old sessions with {size / GB:.2f} GB in {folder}",
+            f"rm -r {folder}/session_*",
+        )
         yield _judged("ray's sessions", text, (size > STALE_BYTES, "warning", remedy))
 
 

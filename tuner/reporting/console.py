@@ -53,8 +53,8 @@ def make_console(spelling: Spelling = in_python) -> Console:
 
 def line_width(console: Console) -> int | None:
     """The width of a terminal, or the one in the variable COLUMNS; None for lines of any length, as in a pipe."""
-    asked = os.environ.get("COLUMNS", "").isdigit() and not in_notebook()  # rich has read it
-    return console.width if console.is_terminal or asked else None
+    given_width = os.environ.get("COLUMNS", "").isdigit() and not in_notebook()  # rich has read it
+    return console.width if console.is_terminal or given_width else None
 
 
 def print_text(console: Console, text: str) -> None:

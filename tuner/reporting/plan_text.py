@@ -111,16 +111,16 @@ def time_lines(requests: Sequence[Request], seconds: float | None, workers: int)
 
 def _time(requests: Sequence[Request]) -> str:
     """Estimated times of an epoch and the longest trial of one workload."""
-    known = [request for request in requests if request.seconds]
-    if not known:
+    timed = [request for request in requests if request.seconds]
+    if not timed:
         can_be_timed = any(request.estimate.method.startswith(("traced", "static")) for request in requests)
         sooner = f"; {option('memory_estimation', 'measured')} times a step of each" if can_be_timed else ""
         return f"unknown until the first epochs{sooner}"
-    an_epoch = _span([rough(size) for size in sorted(request.estimate.epoch_seconds or 0.0 for request in known)])
-    epochs = _span([f"{number:,}" for number in sorted(request.trial.epochs for request in known)])
-    longest = rough(max(request.seconds or 0.0 for request in known))
-    whose = f" for the longest of {len(known)} trials" if len(known) > 1 else ""
-    others = f"; unknown for {len(requests) - len(known)} of {len(requests)} trials" if requests != known else ""
+    an_epoch = _span([rough(size) for size in sorted(request.estimate.epoch_seconds or 0.0 for request in timed)])
+    epochs = _span([f"{number:,}" for number in sorted(request.trial.epochs for request in timed)])
+    longest = rough(max(request.seconds or 0.0 for request in timed))
+    whose = f" for the longest of {len(timed)} trials" if len(timed) > 1 else ""
+    others = f"; unknown for {len(requests) - len(timed)} of {len(requests)} trials" if requests != timed else ""
     return f"about {an_epoch} an epoch, {epochs} epoch{'s' * (epochs != '1')}: {longest}{whose}{others}"
 
 

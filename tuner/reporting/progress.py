@@ -22,7 +22,16 @@ from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.ranking import best_of, stands
 from tuner.reporting.console import print_text
-from tuner.reporting.texts import MOST_OF_ERROR, TextColumn, count_text, gb_of_ranks, metric_text, rough, table_lines
+from tuner.reporting.texts import (
+    MOST_OF_ERROR,
+    TextColumn,
+    count_text,
+    gb_of_ranks,
+    gb_text,
+    metric_text,
+    rough,
+    table_lines,
+)
 from tuner.trial import ACCUMULATION, EVALUATION_PARTS, GB, EpochReport, Outcome, Placement, Request, Trial, title
 
 if TYPE_CHECKING:
@@ -108,11 +117,11 @@ class StudyProgress:
         self._done += not retry
         objective = self.objectives[trial.workload]
         value = outcome.metrics.get(objective.metric)
-        known = [(name, outcome.metrics[name]) for one in objective.all if (name := one.metric) in outcome.metrics]
-        said = ", ".join(f"{name} {metric_text(own)}" for name, own in known)
-        result = said if value is not None else _reason(outcome)
-        peak = "" if outcome.peak_bytes is None else f", peak {outcome.peak_bytes / GB:.2f} GB"
         if self._has_line(outcome):
+            names = [one.metric for one in objective.all if one.metric in outcome.metrics]
+            metrics = ", ".join(f"{name} {metric_text(outcome.metrics[name])}" for name in names)
+            result = metrics if value is not None else _reason(outcome)
+            peak = "" if outcome.peak_bytes is None else f", peak {gb_text(outcome.peak_bytes)}"
             epochs = f"{count_text(outcome.epochs, 'epoch')}, " if outcome.epochs or value is None else ""
             took = f"{epochs}{outcome.seconds:.1f} s{peak}"
             what = f"{self._title(trial)} {outcome.status}: {result} ({took}){_what_follows(outcome, retry)}"
@@ -164,9 +173,9 @@ class StudyProgress:
 
     def _count(self, workload: str, metrics: Mapping[str, float | None], whose: str, *, again: bool = False) -> None:
         """Counts a value if it is the best so far; ``again`` is for one that may have been reported before."""
-        objective, best = self.objectives[workload], self._best.get(workload)
-        value, known = metrics.get(objective.metric), best[0] if best else objective.worst
-        if value is not None and (objective.better(value, than=known) or (again and value == known)):
+        objective = self.objectives[workload]
+        value, (best, _) = metrics.get(objective.metric), self._best.get(workload, (objective.worst, ""))
+        if value is not None and (objective.better(value, than=best) or (again and value == best)):
             self._best[workload] = value, whose
 
     def _whose(self, row: Attempt) -> str:
@@ -247,10 +256,10 @@ class StudyProgress:
 
     def _time_left(self) -> str:
         """The remaining time, or the elapsed time while the former is unknown."""
-        left = self._left.seconds(self.clock()) if self.trials else None
-        if left is None:
+        seconds = self._left.seconds(self.clock()) if self.trials else None
+        if seconds is None:
             return f"{self.clock() - self._began:.0f} s so far"
-        return f"about {rough(max(1.0, left))} left"  # after the last epoch the test is left
+        return f"about {rough(max(1.0, seconds))} left"  # after the last epoch the test is left
 
 
 def _epochs(report: EpochReport | None) -> str:
@@ -269,14 +278,13 @@ def _what_follows(outcome: Outcome, retry: Retried | None) -> str:
         if outcome.status != "out_of_memory" or not outcome.placement:
             return ""
         given = outcome.placement
-        had = f"{given.host_bytes / GB:.2f} GB of RAM" if outcome.short_of else f"{given.limit_bytes / GB:.2f} GB"
+        had = f"{gb_text(given.host_bytes)} of RAM" if outcome.short_of else gb_text(given.limit_bytes)
         return f"; given up after attempt {outcome.trial.attempt}, with {had}"
-    now_has = f"{retry.request.need_bytes / GB:.2f} GB"
-    if outcome.short_of:
-        now_has = f"{retry.request.host_bytes / GB:.2f} GB of RAM"
+    request = retry.request
+    now_has = f"{gb_text(request.host_bytes)} of RAM" if outcome.short_of else gb_text(request.need_bytes)
     given_now = f" with {now_has}" if outcome.status == "out_of_memory" else ""
     words = {ACCUMULATION: "micro-batches", EVALUATION_PARTS: "chunks of an evaluation"}
-    now, before = (shrunk(trial.config) for trial in (retry.request.trial, outcome.trial))
+    now, before = (shrunk(trial.config) for trial in (request.trial, outcome.trial))
     smaller = "".join(f" in {words[key]} of 1/{now[key]}" for key in now if now[key] != before.get(key))
     wait = f" in {retry.delay_seconds:.0f} s, or when nothing else runs" if retry.delay_seconds >= 1 else ""
     return f"; again{given_now}{smaller}{wait}"
@@ -332,8 +340,8 @@ class NotebookProgress(StudyProgress):
     def _bundle(self) -> dict[str, str]:
         """The bar as HTML and as plain text."""
         running = list(self._running.values())
-        share, left = self._share_done(running), self._time_left()
-        seconds = f"{self.clock() - self._began:.0f} s in all" if self._ended else left
+        share, time_left = self._share_done(running), self._time_left()
+        seconds = f"{self.clock() - self._began:.0f} s in all" if self._ended else time_left
         text = f"{self._done_text()} trials ended · {self._best_text()} · {seconds}"
         bar = f'<progress max="1" value="{share:.4f}" style="width:16em"></progress>'
         return {"text/plain": text, "text/html": f"<div>{bar} {escape(text)}</div>"}

@@ -72,7 +72,7 @@ def rows_left_out(rows: Sequence[Attempt], elsewhere: str) -> str:
 def trial_lines(
     rows: Sequence[Attempt],
     of_all: Sequence[Attempt],
-    known: Sequence[str],
+    known_columns: Sequence[str],
     objective: Objective,
     width: int | None,
     headline: Sequence[str] = (),
@@ -82,10 +82,13 @@ def trial_lines(
 
     A narrow terminal omits columns, the status first where all trials are completed: otherwise rows are sorted by it.
     """
-    shown, compared = default_columns(of_all, known, objective, headline), [one.metric for one in objective.all]
+    shown, compared = (
+        default_columns(of_all, known_columns, objective, headline),
+        [one.metric for one in objective.all],
+    )
     metrics = [name for name in shown if is_metric(name) and name not in (*compared, FRONT)]
     says_nothing = all(row.status == "completed" for row in rows)
-    heads = {column: head(column, known) for column in shown}
+    heads = {column: head(column, known_columns) for column in shown}
     spared = (*["status"] * says_nothing, *SPARED, *metrics)
     return table_lines(row_columns(rows, heads, spared), width, elsewhere)
 

@@ -41,8 +41,8 @@ def metric_text(value: float, decimals: int = DECIMALS) -> str:
 
 def decimals_apart(values: Iterable[object]) -> int:
     """The decimals of ``metric_text`` for values side by side: more where four would not tell them apart."""
-    known = [value for value in values if isinstance(value, float) and _is_ordinary(value)]
-    spread = max(known, default=0.0) - min(known, default=0.0)
+    ordinary = [value for value in values if isinstance(value, float) and _is_ordinary(value)]
+    spread = max(ordinary, default=0.0) - min(ordinary, default=0.0)
     return min(1 - math.floor(math.log10(spread)), MOST_DECIMALS) if 0 < spread < 10**-DECIMALS else DECIMALS
 
 

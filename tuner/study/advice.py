@@ -36,7 +36,7 @@ class Figures:
 
 def advise(figures: Figures) -> list[str]:
     """Pieces of advice, the most useful first."""
-    return [said for said in (_out_of_memory(figures), _shares(figures)) if said]
+    return list(filter(None, (_out_of_memory(figures), _shares(figures))))
 
 
 def _out_of_memory(figures: Figures) -> str:
@@ -77,17 +77,17 @@ def _shares(figures: Figures) -> str:
     most = min(sum(fit), settings.max_workers or sum(fit), len(figures.rows))
     if enough >= share or most <= plan.workers:
         return ""
-    said = f"peaks reached {max(peaks) / share:.0%} of the shares: {figures.option(settings.given_by, enough)}"
-    return f"{said} would run {most} instead of {plan.workers} at once"
+    peaks_text = f"peaks reached {max(peaks) / share:.0%} of the shares: {figures.option(settings.given_by, enough)}"
+    return f"{peaks_text} would run {most} instead of {plan.workers} at once"
 
 
 def _peaks(figures: Figures) -> list[float]:
     """Each trial's peak in GB, taken as its configuration's largest; empty if a configuration has none."""
-    known = defaultdict[tuple[str, str], float](float)
+    largest = defaultdict[tuple[str, str], float](float)
     for row in figures.rows:
         if row.status == "completed":
-            known[row.workload, row.name] = max(known[row.workload, row.name], row.peak_memory_gb or 0.0)
-    peaks = [known[row.workload, row.name] for row in figures.rows]
+            largest[row.workload, row.name] = max(largest[row.workload, row.name], row.peak_memory_gb or 0.0)
+    peaks = [largest[row.workload, row.name] for row in figures.rows]
     return peaks if all(peaks) else []
 
 

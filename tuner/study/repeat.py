@@ -63,11 +63,13 @@ def _call(study: StudyRecord, row: Attempt, folder: Path) -> str:
     template = (study.options or {}).get("config_template")
     options = CommandOptions(suffix=Path(str(template)).suffix) if template else CommandOptions()
     script = script_in(spec).replaced(options=options)
-    own = script.own(row.trial_id, row.seed, folder / TRIALS / row.trial_id)
+    variables = script.own(row.trial_id, row.seed, folder / TRIALS / row.trial_id)
     start = [script.start[0], *map(os.path.relpath, script.start[1:])]
     if ranks > 1 and start[0] == "python":
         start[:1] = ["torchrun", "--nproc-per-node", str(ranks)]
-    return shlex.join([*start, *script.command(row.config, own)]) + ("" if isinstance(script, Command) else seeded)
+    return shlex.join([*start, *script.command(row.config, variables)]) + (
+        "" if isinstance(script, Command) else seeded
+    )
 
 
 def of_trial(settings: Settings, row: Attempt, threads: int | None) -> Settings:

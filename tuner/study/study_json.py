@@ -103,7 +103,7 @@ def _new(study: Study) -> StudyRecord:
         scales=study.spec.scales,
         data=describe(study.tasks),
         last_epoch=study.spec.selections[0].last_epoch,
-        cautions={name: said for name, task in study.tasks.items() if (said := doubt(task))},
+        cautions={name: text for name, task in study.tasks.items() if (text := doubt(task))},
         settings={} if study.spec.options else to_stored(study.settings),
         plan=PlanRecord(
             **vars(study.plan),
@@ -137,8 +137,8 @@ def _first_shares(study: Study, before: PlanRecord) -> list[int]:
 
 
 def _epoch_seconds(study: Study) -> dict[str, float]:
-    known = {request.trial.trial_id: request.estimate.epoch_seconds for request in study.estimates.requests}
-    return {trial_id: seconds for trial_id, seconds in known.items() if seconds and seconds <= LARGEST_AMOUNT}
+    seconds_of = {request.trial.trial_id: request.estimate.epoch_seconds for request in study.estimates.requests}
+    return {trial_id: seconds for trial_id, seconds in seconds_of.items() if seconds and seconds <= LARGEST_AMOUNT}
 
 
 def _tight(study: Study) -> list[str]:

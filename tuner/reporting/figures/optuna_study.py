@@ -158,7 +158,7 @@ def _running(study: RecordedStudy, metric: str, curves: Mapping[str, Mapping[int
         create_trial(
             state=TrialState.RUNNING,
             user_attrs={"trial_id": trial_id},
-            intermediate_values={epoch: float(value) for epoch, value in own.items() if is_finite(value)},
+            intermediate_values={epoch: float(value) for epoch, value in by_epoch.items() if is_finite(value)},
         )
-        for trial_id, own in values.items()
+        for trial_id, by_epoch in values.items()
     ]

@@ -111,10 +111,10 @@ def _write_library(file: Path) -> None:
     content = javascript().encode()
     if file.is_file() and not file.is_symlink() and file.read_bytes() == content:
         return
-    own = file.with_name(f"{file.name}.{os.getpid()}")  # another study may be writing it as well
-    with replacing(own) as partial:
+    temporary = file.with_name(f"{file.name}.{os.getpid()}")  # another study may be writing it as well
+    with replacing(temporary) as partial:
         partial.write(content)
-    own.replace(file)
+    temporary.replace(file)
 
 
 def _start() -> str:
