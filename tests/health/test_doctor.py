@@ -125,14 +125,13 @@ def test_mig_instances_stand_for_their_gpu(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_old_sessions_of_ray_are_counted_while_no_ray_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    monkeypatch.setattr(doctor, "STALE_BYTES", 1000)
     for name in ("session_1", "session_2"):
         (tmp_path / "ray" / name).mkdir(parents=True)
         (tmp_path / "ray" / name / "log").write_bytes(bytes(1000))
     (tmp_path / "ray" / "session_latest").symlink_to(tmp_path / "ray" / "session_2")
     running: list[Any] = []
     monkeypatch.setattr(psutil, "process_iter", lambda names: running)
-    _, sessions = doctor._ray()
+    _, sessions = doctor._ray(stale_bytes=1000)
     assert (sessions.level, sessions.text) == ("warning", f"2 old sessions with 0.00 GB in {tmp_path}/ray")
     assert sessions.remedy == f"rm -r {tmp_path}/ray/session_*"
     running.append(SimpleNamespace(pid=5, info={"name": "raylet"}))
@@ -140,11 +139,8 @@ def test_old_sessions_of_ray_are_counted_while_no_ray_runs(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(("total", "free", "level"), [(64, 1, "ok"), (2, 2, "problem"), (64, 0, "problem")])
-def test_memory_is_a_problem_where_no_trial_has_room(
-    total: int, free: int, level: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doctor, "ram_bytes", lambda: (total * GB, free * GB))
-    found = only(doctor._memory)
+def test_memory_is_a_problem_where_no_trial_has_room(total: int, free: int, level: str) -> None:
+    found = only(lambda: doctor._memory(lambda: (total * GB, free * GB)))
     assert found.level == level
     assert f"{free}.00 of {total}.00 GB free" in found.text
     assert found.remedy.startswith("end other programs" if level != "ok" else "")

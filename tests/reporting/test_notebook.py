@@ -142,9 +142,8 @@ def test_the_bar_counts_epochs_and_only_trials_that_do_not_complete_have_a_line(
 ) -> None:
     screen = Screen()
     monkeypatch.setattr("IPython.display.display", lambda bundle, **_: screen)
-    monkeypatch.setattr("tuner.reporting.progress.REFRESH_SECONDS", 0)
     trials = [Trial(f"t{number}", "toy", f"<{number}>", {"epochs": 4}, 0) for number in (1, 2)]
-    with NotebookProgress(make_console(), 2, [], OBJECTIVES, GB) as progress:
+    with NotebookProgress(make_console(), 2, [], OBJECTIVES, GB, refresh_seconds=0) as progress:
         for trial in trials:
             progress.started(Placement(trial, MemoryEstimate("given"), CPU, 0.5, GB, 1))
         progress.reported(EpochReport("t1", 2, 4, {}))

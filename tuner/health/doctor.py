@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -111,7 +111,7 @@ def _gpu_memory(device: NvmlDevice) -> Finding:
     )
 
 
-def _ray() -> Iterator[Finding]:
+def _ray(stale_bytes: int = STALE_BYTES) -> Iterator[Finding]:
     yield Finding("ray", "ok", metadata.version("ray"))
     running = [process.pid for process in psutil.process_iter(["name"]) if process.info["name"] == "raylet"]
     if running:
@@ -125,11 +125,11 @@ def _ray() -> Iterator[Finding]:
             f"{len(sessions)} old sessions with {size / GB:.2f} GB in {folder}",
             f"rm -r {folder}/session_*",
         )
-        yield _judged("ray's sessions", text, (size > STALE_BYTES, "warning", remedy))
+        yield _judged("ray's sessions", text, (size > stale_bytes, "warning", remedy))
 
 
-def _memory() -> Iterator[Finding]:
-    total, free = ram_bytes()
+def _memory(ram: Callable[[], tuple[int, int]] = ram_bytes) -> Iterator[Finding]:
+    total, free = ram()
     remedy = "end other programs, ask for a larger limit, or give studies a smaller memory buffer"
     text = f"{_free(free, total)}, {available_cores()} CPU cores"
     yield _judged("memory", text, (min(free, total - BUFFER_BYTES) <= 0, "problem", remedy))

@@ -290,9 +290,6 @@ def _what_follows(outcome: Outcome, retry: Retried | None) -> str:
     return f"; again{given_now}{smaller}{wait}"
 
 
-REFRESH_SECONDS = 0.25
-
-
 def import_quietly() -> None:
     """Imports tqdm before Ray and PyTorch Geometric do: in a notebook without ipywidgets it would warn."""
     with warnings.catch_warnings(), suppress(ImportError):
@@ -300,12 +297,14 @@ def import_quietly() -> None:
         importlib.import_module("tqdm.auto")
 
 
+@dataclass(eq=False)
 class NotebookProgress(StudyProgress):
     """Shows a progress bar that is updated in place, and a line for each trial that does not complete."""
 
-    _display: DisplayHandle | None = None
-    _drawn = 0.0
-    _ended = False
+    refresh_seconds: float = field(default=0.25, kw_only=True)  # the least time between two updates of the bar
+    _display: DisplayHandle | None = field(default=None, init=False)
+    _drawn: float = field(default=0.0, init=False)
+    _ended: bool = field(default=False, init=False)
 
     def note(self, line: str) -> None:
         """Prints a line below the bar."""
@@ -332,8 +331,8 @@ class NotebookProgress(StudyProgress):
         return outcome.status != "completed"
 
     def _update(self) -> None:
-        """Draws the bar, at most once in ``REFRESH_SECONDS``."""
-        if self._display and (self._ended or self.clock() - self._drawn >= REFRESH_SECONDS):
+        """Draws the bar, at most once in ``refresh_seconds``."""
+        if self._display and (self._ended or self.clock() - self._drawn >= self.refresh_seconds):
             self._drawn = self.clock()
             self._display.update(self._bundle(), raw=True)  # type: ignore[no-untyped-call]
 

@@ -12,7 +12,6 @@ from tuner.objective import Objective
 from tuner.records.attempts import Attempt
 from tuner.records.epochs import EpochLine
 from tuner.records.recorded_study import RecordedStudy
-from tuner.reporting.figures import optuna_study
 from tuner.reporting.figures.chart import Chart
 from tuner.reporting.figures.optuna_figures import (
     distribution,
@@ -157,14 +156,13 @@ def test_several_seeds_are_drawn_as_single_trials_and_said_to_be_so(seeded: Reco
     assert len(found.keys) == 5, "the seed is no hyperparameter"
 
 
-def test_of_many_trials_few_are_points_with_each_that_was_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optuna_study, "MOST_POINTS", 30)
+def test_of_many_trials_few_are_points_with_each_that_was_the_best_so_far() -> None:
     rows = rows_of(val_loss=[100 + (number * 37) % 91 - number // 10 for number in range(300)], lr=[*range(300)])
     rows = [replace(row, ended_at=float(number)) for number, row in enumerate(rows, 1)]
     improving = {
         row.trial_id for place, row in enumerate(rows) if value(row) < min(map(value, rows[:place]), default=999)
     }
-    found = of(sorted(rows, key=value))
+    found = drawn(view_of(sorted(rows, key=value)), "toy", most=30)
     drawn_ids = {trial.user_attrs["trial_id"] for trial in found.trials()}
     assert improving <= drawn_ids and 30 <= len(drawn_ids) < 60
     chart = history({"s": found})

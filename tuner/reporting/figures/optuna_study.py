@@ -84,8 +84,8 @@ class Drawn:
         return "" if self.keys else "All trials have the same hyperparameters, so there is nothing to compare."
 
 
-def drawn(study: RecordedStudy, workload: str) -> Drawn:
-    """A workload's trials for the functions of this module."""
+def drawn(study: RecordedStudy, workload: str, most: int = MOST_POINTS) -> Drawn:
+    """A workload's trials for figures, with about ``most`` points."""
     objective, rows = study.objectives[workload], study.of_workload(workload)
     rows = [row for row in rows if row.status in DRAWN and math.isfinite(row.number(objective.metric))]
     completed = [row for row in rows if row.status == "completed"]
@@ -93,7 +93,7 @@ def drawn(study: RecordedStudy, workload: str) -> Drawn:
     record = replace(study.record, scales={plain(key): scale for key, scale in study.record.scales.items()})
     ordered = sorted(rows, key=lambda row: (row.ended_at or 0.0, row.trial_id))
     curves = histories(study.epochs)
-    points = {row.trial_id for row in [*subset(rows, MOST_POINTS), *thinned(_improving(ordered, objective))]}
+    points = {row.trial_id for row in [*subset(rows, most), *thinned(_improving(ordered, objective), most)]}
     some = [row for row in ordered if row.trial_id in points]
     trials = frozen_trials([_escaped(row) for row in some], keys, replace(objective, others=()), curves, record)
     by_id = {row.trial_id: trial for row, trial in zip(some, trials, strict=True)}
