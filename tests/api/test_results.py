@@ -278,7 +278,7 @@ def test_the_metric_of_a_study_is_a_column_before_a_trial_has_it(tmp_path: Path)
             lambda: tuner.compare("one", "two"),
             r"^metric 'two': .* no such column; several studies are given as a list, ",
         ),
-        (lambda: tuner.compare("one", 3), "^metric 3: is no text; give the name of a column, such as 'val_rmse'$"),
+        (lambda: tuner.compare("one", 3), "^metric 3: is not a text; give the name of a column, such as 'val_rmse'$"),
     ],
 )
 def test_values_of_another_kind_are_one_line(

@@ -113,7 +113,7 @@ def test_a_trial_of_a_study_is_trained_again_without_ray_to_the_last_digit(
 ) -> None:
     monkeypatch.chdir(finished[0])
     printed = said(capsys, "train", "--from", "out", "--exact", "--output", str(tmp_path / "trained"))
-    assert printed.endswith("the study's figures came out again, to the last digit\n")
+    assert printed.endswith("the metrics equal those of the study, to the last digit\n")
     there, here = (
         torch.load(folder / "best.pt", weights_only=True) for folder in (Path("out"), tmp_path / "trained")
     )

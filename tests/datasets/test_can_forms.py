@@ -83,7 +83,7 @@ def test_a_flag_is_found_beside_other_fields_and_behind_a_logs_bytes(lines: list
 )
 def test_what_is_no_text_is_told_so(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "drive.csv").write_bytes(content)
-    with pytest.raises(DataError, match=r"drive\.csv is no text \(compressed, .*: unpack it, or save it in UTF-8"):
+    with pytest.raises(DataError, match=r"drive\.csv is not text \(compressed, .*: unpack it, or save it as UTF-8"):
         read_frames(tmp_path / "drive.csv")
 
 

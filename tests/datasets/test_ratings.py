@@ -99,7 +99,7 @@ def test_a_dataframe_of_labels_is_not_read_by_position() -> None:
         ({"testset": TEST.assign(rating=["good", "bad"])}, "testset column 'rating' is not numeric"),
         ({"user_features": USERS.assign(age=["a", "b", "c"])}, "user_features column 'age' is not numeric"),
         ({"user_features": np.array([["a"], ["b"]])}, "user_features column 0 is not numeric"),
-        ({"user_features": np.zeros((3, 1, 1))}, "user_features is no table of rows and columns"),
+        ({"user_features": np.zeros((3, 1, 1))}, "user_features is not a table of rows and columns"),
         ({"user_features": USERS[[]]}, r"user_features must be 2-D .*, but its shape is \(3, 0\)"),
         ({"user_features": USERS.reset_index(names="user_id")}, r"set_index\('user_id'\)"),
         ({"item_features": ITEMS * np.inf}, "item_features is not finite at .* row 0, column 0"),

@@ -94,7 +94,7 @@ def test_a_process_that_outlives_a_script_does_not_hide_its_end(tmp_path: Path) 
         ("sys.exit('no data')", "failed", r"it ended with exit code no data: \$ train.py --lr 0.5 \(logs/t001.log\)"),
         ("os._exit(3)", "failed", "ended with exit code 3: its output is in t001.log"),
         ("os.kill(os.getpid(), 9)", "failed", "was killed by SIGKILL"),
-        ("print('{\"loss\": 1')", "failed", 'a line of its output is no JSON, and none is a report: {"loss": 1'),
+        ("print('{\"loss\": 1')", "failed", 'a line of its output is not JSON, and none is a report: {"loss": 1'),
         (
             "print('end')",
             "failed",

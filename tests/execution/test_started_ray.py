@@ -19,7 +19,7 @@ def test_nothing_starts_once_it_has_been_ended() -> None:
     process = started.start(SLEEPS)
     started.end()
     assert process.wait(10) != 0
-    with pytest.raises(ExecutionError, match="the study has been broken off"):
+    with pytest.raises(ExecutionError, match="the study has been aborted"):
         started.start(SLEEPS)
 
 

@@ -79,7 +79,7 @@ def test_what_only_a_function_could_draw_is_refused() -> None:
 
     for value, message in {
         tune.sample_from(lambda: 1): "space: a.b: sample_from of ray.tune: use tune.choice",
-        (lambda: 1): "space: a.b: <lambda> is no domain: use choice",
+        (lambda: 1): "space: a.b: <lambda> is not a domain: use choice",
         tune.choice([tune.uniform(0, 1)]): "space: a.b: a domain cannot be a choice: give it a key of its own",
         tune.choice([IntDistribution(0, 1)]): "a domain cannot be a choice",
     }.items():

@@ -30,7 +30,10 @@ def parsed(space: Any) -> dict[str, Domain]:
         ([], "f.yaml: 'space' must be a mapping from hyperparameter to a value or a range"),
         ({}, "f.yaml: 'space' must be a mapping"),
         ({"rate": 1}, r"unknown key 'rate' \(known are"),
-        ({"lr": {"gauss": [0, 1]}}, r"lr: 'gauss' is no kind of domain: give a value or one of {choice: \[...\]}, "),
+        (
+            {"lr": {"gauss": [0, 1]}},
+            r"lr: 'gauss' is not a kind of domain: give a value or one of {choice: \[...\]}, ",
+        ),
         ({"lr": [0.1, 0.2]}, r"lr = \[0.1, 0.2\] is not a number .*: for each of them give {choice: \[0.1, 0.2\]}"),
         (
             {"lr": {"min": 0.1, "max": 0.2}},
@@ -91,9 +94,9 @@ def square(x: float) -> float:
     [
         (
             {"lr": {"loguniforn": [1e-4, 1]}},
-            r"^f.yaml: lr: 'loguniforn' is no kind of domain: did you mean loguniform\?",
+            r"^f.yaml: lr: 'loguniforn' is not a kind of domain: did you mean loguniform\?",
         ),
-        ({"m": {"lr": {"gauss": [0, 1]}}}, r"m.lr: 'gauss' is no kind of domain: give a value or one of {choice"),
+        ({"m": {"lr": {"gauss": [0, 1]}}}, r"m.lr: 'gauss' is not a kind of domain: give a value or one of {choice"),
         (
             {"lr": {"uniform": [0, 1], "stepp": 1}},
             r"lr: 'stepp' cannot stand beside 'uniform' \(did you mean step\?",

@@ -96,7 +96,7 @@ def test_a_file_of_a_space_is_what_its_content_is(tmp_path: Path, bare: bool) ->
     assert label == "random-own"
     assert (choice.configurations[0].values["lr"] == 0.15) is not bare
     assert to_stored(settings)["space"] == json.loads(file.read_text()), "a study does not depend on the file"
-    with pytest.raises(InputError, match=r"own.json: lr: 'unifrom' is no kind of domain: did you mean uniform\?"):
+    with pytest.raises(InputError, match=r"own.json: lr: 'unifrom' is not a kind of domain: did you mean uniform\?"):
         file.write_text('{"lr": {"unifrom": [0, 1]}}')
         choose_searched(plainly(settings), UNKNOWN)
 

@@ -260,7 +260,7 @@ def test_a_trial_that_has_done_all_its_epochs_is_completed(asked: str, ending: t
     [
         (torch.nn.Linear(1, 1), "checkpoint is a Linear: give model.state_dict()"),
         ({"model": torch.nn.Linear(1, 1)}, "checkpoint holds a Linear"),
-        ("nowhere", "checkpoint 'nowhere' is no folder"),
+        ("nowhere", "checkpoint 'nowhere' is not a folder"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_kept_safely_is_refused(checkpoint: Any, text: str, tmp_path: Path) -> None:

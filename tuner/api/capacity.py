@@ -78,7 +78,7 @@ def card_sizes(gpu: str | Sequence[float]) -> list[int]:
     """The cards' sizes in bytes, from GB: numbers, or a text of numbers with commas between them.
 
     Raises:
-        ParameterError: there is none, or one of them is no number above 0 and up to ``MOST_GB``.
+        ParameterError: there is none, or one of them is not a number above 0 and up to ``MOST_GB``.
     """
     try:
         listed: Sequence[Any] = gpu.split(",") if isinstance(gpu, str) else list(gpu)

@@ -55,7 +55,7 @@ def compare(
     import pandas as pd
 
     if metric is not None and not isinstance(metric, str):
-        raise InputError(f"metric {metric!r}: is no text; give the name of a column, such as 'val_rmse'")
+        raise InputError(f"metric {metric!r}: is not a text; give the name of a column, such as 'val_rmse'")
     if direction is not None and direction not in DIRECTIONS:
         raise ParameterError("direction", direction, f"choose one of {', '.join(map(str, DIRECTIONS))}")
     rows, studies = _read(source)

@@ -33,7 +33,7 @@ SAME = ("python", "torch", "numpy")  # the packages that figures depend on
 
 
 class Differs(TunerError):
-    """The study's figures should have come out again, and did not."""
+    """The metrics should have been those of the study, and were not."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     for note in past.notes:
         print_text(console, f"note: {note}")
     if option("data", settings.data) in changes:
-        said = "the data are not the study's, so figures are of something else"
+        said = "the data are not the study's, so the metrics cannot be compared"
         print_text(console, f"note: {said}: {settings.data}")
     spec = StudySpec(
         [selection],
@@ -194,15 +194,15 @@ def differing(here: Mapping[str, float | None], study: Mapping[str, float | None
 
 
 def _verdict(differences: Differences, past: PastTrial, device: Device, *, exact: bool) -> str:
-    """Whether the study's figures came out again, and if not, what may be the reason.
+    """Whether the metrics are those of the study, and if not, what may be the reason.
 
     Raises:
         Differs: they did not, although that was asked for.
     """
     if not differences:
-        return "the study's figures came out again, to the last digit"
+        return "the metrics equal those of the study, to the last digit"
     both = ", ".join(f"{name} {there} there and {here} here" for name, (there, here) in differences.items())
-    text = f"not the study's figures: {both} ({'; '.join(_reasons(past, device)) or 'no reason is known'})"
+    text = f"the metrics are not those of the study: {both} ({'; '.join(_reasons(past, device)) or 'no reason is known'})"
     if exact:
         raise Differs(f"{option('exact')}: {text}")
     return text
@@ -228,7 +228,7 @@ def _check_exact(row: Attempt, changes: Sequence[str]) -> None:
     """
     where = option("exact")
     if row.status != "completed":
-        raise InputError(f"{where}: {row.trial_id} is {row.status}: it has no figures that could come out again")
+        raise InputError(f"{where}: {row.trial_id} is {row.status}: it has no metrics to reproduce")
     if not str(row.device).endswith("cpu"):
         raise InputError(
             f"{where}: {row.trial_id} ran on {row.device}, and on GPUs the last digits differ from run to run: "

@@ -83,7 +83,7 @@ def read_frames(path: Path, *, chunk: int = CHUNK) -> Frames:
         filled = ((number, line) for number, line in enumerate(file, 1) if not line.isspace())
         number, first = next(filled, (1, ""))
         if "\0" in first:
-            raise DataError(f"{path} is not text (compressed, or in UTF-16?): unpack it, or save it in UTF-8")
+            raise DataError(f"{path} is not text (compressed, or in UTF-16?): unpack it, or save it as UTF-8")
         form = form_of(first, f"{path}, line {number}")
         lines = [first] if first and not form.has_header else []
         number += form.has_header
@@ -103,7 +103,7 @@ def _of_lines(lines: list[str], path: Path, first: int, form: Form) -> Frames:
     except RowFault as fault:
         number, remedy = int(numbers[fault.row]), "fix or remove the line"
         if number == 1 and form.name == HCRL:  # it may be anything
-            remedy += ", or remove the file if it is no recording (docs/examples/kd_gat.md has the forms)"
+            remedy += ", or remove the file if it is not a recording (docs/examples/kd_gat.md has the forms)"
         text = f"{fault}, in {shown(rows[fault.row].as_py())}; read as {form.name}: {remedy}"
         raise line_fault(path, number, text) from fault
 

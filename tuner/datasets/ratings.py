@@ -249,7 +249,7 @@ def _frame(table: Table, label: str) -> pd.DataFrame:
         data = np.asarray(table) if hasattr(table, "__array__") else table
         return pd.DataFrame(data)  # type: ignore[arg-type]  # not a table: pandas says so
     except (ValueError, TypeError) as error:  # rows of unequal lengths, a tensor on a GPU
-        raise InputError(f"{label} is no table of rows and columns: {error}") from error
+        raise InputError(f"{label} is not a table of rows and columns: {error}") from error
 
 
 def _ratings(table: Table, label: str, users: Ids, items: Ids) -> Ratings:

@@ -45,7 +45,7 @@ class SwcFolder(NamedTuple):
 def find_files(folder: Path) -> list[Path]:
     """The .swc files of a folder and its sub-folders, sorted; raises ``DataError`` if there is none."""
     if not folder.is_dir():
-        what = f"{str(folder)!r} is no folder" if folder.exists() else f"no folder {str(folder)!r}"
+        what = f"{str(folder)!r} is not a folder" if folder.exists() else f"no folder {str(folder)!r}"
         raise DataError(f"{what}: give {option('data')} the folder of SWC files, or 'synthetic'")
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".swc" and path.is_file())
     if not files:

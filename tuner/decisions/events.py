@@ -94,7 +94,7 @@ class CapacityObserved:
         if self.bounds is None:
             return "no trial starts before the devices are looked at again"
         rooms = {device.label: f"{room / GB:.2f} GB" for device, room in self.bounds.rooms.items()}
-        return f"others leave {rooms or 'all'}, at most {self.bounds.most} trials"
+        return f"other processes leave {rooms or 'all'}; at most {self.bounds.most} trials"
 
 
 @dataclass(frozen=True, slots=True)

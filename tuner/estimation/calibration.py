@@ -192,7 +192,7 @@ def _read(path: Path) -> dict[str, list[Sample]]:
 
 def _size(value: object) -> int:
     if type(value) is not int or not 0 <= value < 2**63:
-        raise ValueError(f"{value!r:.40} is no number of bytes")
+        raise ValueError(f"{value!r:.40} is not a number of bytes")
     return value
 
 

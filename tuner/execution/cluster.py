@@ -67,7 +67,7 @@ class StartedRay:
     def check(self) -> None:
         """Raises an ExecutionError if they have been ended."""
         if self._ended:
-            raise ExecutionError("the study has been broken off")
+            raise ExecutionError("the study has been aborted")
 
     def end(self) -> None:
         """Kills the processes with their descendants, and removes the folder.

@@ -88,7 +88,7 @@ def _plain(key: str, value: object) -> object:
     if type(value).__module__.startswith("optuna.distributions"):
         return _of_optuna(key, value)
     if hasattr(value, "rvs") or (isinstance(value, LambdaType) and value.__name__ == "<lambda>"):
-        raise InputError(f"space: {key}: {label(value)} is no domain: use {', '.join(KINDS)} or {KNOWN}")
+        raise InputError(f"space: {key}: {label(value)} is not a domain: use {', '.join(KINDS)} or {KNOWN}")
     return value
 
 

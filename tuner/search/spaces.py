@@ -322,7 +322,7 @@ def _wrong(key: str, form: _Form, schema: Schema) -> list[str]:
         shown = f"{form.given!r:.60}"
         return [f"{key}: {shown} is the syntax of another tool: give {ours}, or as a value {{choice: [{shown}]}}"]
     if kind not in KINDS:
-        shown = f"{kind!r} is no kind of domain" if kind else f"{form.given!r} is no domain"
+        shown = f"{kind!r} is not a kind of domain" if kind else f"{form.given!r} is not a domain"
         remedy = f"give a value or one of {', '.join(f'{{{name}: [...]}}' for name in KINDS)}"
         return [f"{key}: {shown}: {did_you_mean(kind, KINDS, remedy)}"]
     if form.unknown:

@@ -70,7 +70,7 @@ def does_not_fit(batch: int, need_bytes: int, limit_bytes: int) -> str:
     short = need_bytes - limit_bytes
     return (
         f"a batch of {batch} takes {need_bytes / GB:.2f} GB, {short / GB:.2f} GB more than the "
-        f"{limit_bytes / GB:.2f} GB that there are"
+        f"{limit_bytes / GB:.2f} GB available"
     )
 
 

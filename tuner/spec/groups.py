@@ -150,7 +150,7 @@ class SelectionOptions(Options, title="Configurations and data"):
         names: Sequence[object] = self.workload if several else [self.workload]  # type: ignore[assignment]
         own = [name for name in names if isinstance(name, str) and ":" in name]
         if self.mode in DIRECTIONS:
-            rule = "is no list of configurations, which is what this option names"
+            rule = "is not a list of configurations, which this option expects"
             raise ParameterError("mode", self.mode, rule, f"give {option('direction', DIRECTIONS[self.mode])}")
         if "mode" in self.model_fields_set and own and len(own) == len(names):
             rule = f"workload {' and '.join(own)} has no modes"

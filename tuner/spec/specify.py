@@ -126,7 +126,7 @@ def _groups(options: CommandOptions, pattern: str) -> list[str]:
     try:
         compiled = options.pattern
     except Exception as error:  # the library's own
-        raise ParameterError("metric_pattern", pattern, f"no regular expression: {one_line(error)}") from error
+        raise ParameterError("metric_pattern", pattern, f"not a regular expression: {one_line(error)}") from error
     assert compiled is not None
     return list(compiled.groupindex) or [""] * min(1, compiled.groups)
 

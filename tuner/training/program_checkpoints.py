@@ -120,7 +120,7 @@ class ProgramCheckpoints:
         """Keeps a checkpoint under a new number, and drops those that are neither the last nor the best.
 
         Raises:
-            WorkloadError: it holds more than tensors and plain values, or it is no folder.
+            WorkloadError: it holds more than tensors and plain values, or it is not a folder.
         """
         content = _checked(checkpoint)
         if self._path is None:
@@ -197,7 +197,9 @@ def files_of(folder: Path) -> dict[str, object]:
 def _checked(checkpoint: object) -> State:
     if isinstance(checkpoint, (str, os.PathLike)):
         if not Path(checkpoint).is_dir():
-            raise WorkloadError(f"tuner.report: checkpoint {str(checkpoint)!r} is no folder: give a folder of files")
+            raise WorkloadError(
+                f"tuner.report: checkpoint {str(checkpoint)!r} is not a folder: give a folder of files"
+            )
         return Path(checkpoint)
     if not isinstance(checkpoint, Mapping):
         hint = "model.state_dict()" if hasattr(checkpoint, "state_dict") else "a state dict or a folder"

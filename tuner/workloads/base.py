@@ -202,7 +202,7 @@ def numeric_hyperparameter(workload: Trainable, key: str) -> Hyperparameter:
     """The numeric hyperparameter of this key; raises ``TypeError`` if there is none."""
     hyperparameter = (workload.schema or {}).get(key)
     if not isinstance(hyperparameter, Hyperparameter):
-        raise TypeError(f"workload {workload.name}: {key} is no number")
+        raise TypeError(f"workload {workload.name}: {key} is not a number")
     return hyperparameter
 
 

@@ -245,6 +245,6 @@ def _lines(lines: list[str]) -> list[Row]:
         try:
             row = json.loads(line)
         except ValueError:
-            raise WorkloadError(f"a line of the metrics file is no JSON: {line:.80}") from None
+            raise WorkloadError(f"a line of the metrics file is not JSON: {line:.80}") from None
         rows.append(row if isinstance(row, dict) else {})
     return rows

@@ -87,7 +87,7 @@ class Reports:
         if self._others:
             raise MissingMetric(f"it reported {', '.join(self._others)}, but not {self._metric}")
         if self._broken:
-            raise WorkloadError(f"a line of its output is no JSON, and none is a report: {self._broken:.80}")
+            raise WorkloadError(f"a line of its output is not JSON, and none is a report: {self._broken:.80}")
         if self._files and (missing := self._files.missing()):
             raise WorkloadError(missing)
 

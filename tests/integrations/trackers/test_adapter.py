@@ -125,7 +125,7 @@ def test_a_tracker_that_hangs_is_not_waited_for_for_ever(
     assert study(tmp_path / "out", {"name": "a"}).exit_code == 0
     stand.release.set()
     assert time.monotonic() - began < 5
-    assert "stand: did not take everything within 0.1 s\n" in capsys.readouterr().out
+    assert "stand: did not accept everything within 0.1 s\n" in capsys.readouterr().out
 
 
 def test_a_dry_run_connects_to_nothing(tmp_path: Path, stand: Stand) -> None:

@@ -322,8 +322,8 @@ def test_what_cannot_be_traced_can_be_measured() -> None:
         ({"model": Keywords(4, 3), "mode": "measured"}, r"the step failed on a batch of 1: RuntimeError: mat1"),
         ({"model": Keywords(4, 3), "mode": "traced"}, r"the step failed on a batch of 1: RuntimeError: a and b"),
         ({"model": nn.BatchNorm2d(4), "mode": "traced"}, "the step failed on a batch of 2: ValueError: expected 4D"),
-        ({"loss": lambda model, batch: batch.sum(), "mode": "measured"}, "the loss is no scalar tensor"),
-        ({"loss": lambda model, batch: batch.sum(), "mode": "traced"}, "the loss is no scalar tensor"),
+        ({"loss": lambda model, batch: batch.sum(), "mode": "measured"}, "the loss is not a scalar tensor"),
+        ({"loss": lambda model, batch: batch.sum(), "mode": "traced"}, "the loss is not a scalar tensor"),
     ],
     ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )

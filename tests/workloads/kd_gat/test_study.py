@@ -48,7 +48,7 @@ def test_a_teacher_is_trained_first_and_the_study_can_be_carried_on_with(
     assert "is trained first" not in said(capsys, "--resume", "out")
     assert (tmp_path / "out" / "results.csv").read_bytes() == before
     trained = said(capsys, "train", "--from", "out", "--trial", "taught", "--exact", "--output", "trained")
-    assert trained.endswith("the study's figures came out again, to the last digit\n")
+    assert trained.endswith("the metrics equal those of the study, to the last digit\n")
 
 
 BAD = {

@@ -157,7 +157,7 @@ class CappedAttempt:
             random=random.random,
         )
         if retry is None:
-            note = f"tuner: {had} of {resources.budget.budget_bytes / GB:.2f} GB; there is no further retry"
+            note = f"tuner: {had} of {resources.budget.budget_bytes / GB:.2f} GB; no retry is left"
             _origin(error).add_note(note)
             return
         more = f"{had}: runs again with {retry.request.need_bytes / GB:.2f} GB"

@@ -100,7 +100,7 @@ def wrapped(base: Any, spec: TrainableSpec) -> type:
             resources = self.trial_resources
             if not isinstance(resources, TrialResources):
                 raise InputError(
-                    f"{spec.name}: tune.with_resources() takes its resources away: apply it before memory_aware()"
+                    f"{spec.name}: tune.with_resources() drops its resources: apply it before memory_aware()"
                 )
             if parameters and issubclass(base, FunctionTrainable):
                 raise InputError(

@@ -144,7 +144,7 @@ class Trackers:
         late = [tracker for tracker in running if tracker.is_alive()]
         return [
             *self.faults(),
-            *(f"{tracker.name}: did not take everything within {CLOSE_SECONDS:g} s" for tracker in late),
+            *(f"{tracker.name}: did not accept everything within {CLOSE_SECONDS:g} s" for tracker in late),
         ]
 
     def _send(self, event: Event) -> None:

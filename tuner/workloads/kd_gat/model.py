@@ -269,7 +269,7 @@ def _content(path: str, modified: int) -> Saved:
     """The content of a ``best.pt``, mapped from the file."""
     try:
         if not Path(path).is_file():  # a pipe would be read for ever
-            raise OSError("it is no file")
+            raise OSError("it is not a file")
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         if content["workload"] != "kd-gat":
             raise InputError(f"it is of workload {content['workload']}: {ANOTHER}")
@@ -306,7 +306,7 @@ def _check_one(config: Config, data: CanData) -> None:
     if held_out and held_out not in data.attacks[1:]:
         raise InputError(
             f"held_out {held_out!r}: {data.name} has no such attack: choose one of "
-            f"{', '.join(data.attacks[1:]) or 'none, as it has none at all'}"
+            f"{', '.join(data.attacks[1:]) or 'none, as it has no attacks'}"
         )
     _check_labels(data, stage, held_out)
     for key, needed in (("teacher_path", stage), ("scorer_path", "autoencoder")):
