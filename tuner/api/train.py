@@ -202,7 +202,8 @@ def _verdict(differences: Differences, past: PastTrial, device: Device, *, exact
     if not differences:
         return "the metrics equal those of the study, to the last digit"
     both = ", ".join(f"{name} {there} there and {here} here" for name, (there, here) in differences.items())
-    text = f"the metrics are not those of the study: {both} ({'; '.join(_reasons(past, device)) or 'no reason is known'})"
+    reasons = "; ".join(_reasons(past, device)) or "no reason is known"
+    text = f"the metrics are not those of the study: {both} ({reasons})"
     if exact:
         raise Differs(f"{option('exact')}: {text}")
     return text

@@ -185,7 +185,7 @@ def test_a_weight_that_the_step_replaces_is_left_as_it_was() -> None:
 @pytest.mark.parametrize("mode", ["traced", "measured"])
 def test_a_loss_or_an_optimizer_of_another_model_is_refused_and_leaves_that_as_it_was(mode: str) -> None:
     model = nn.Linear(4, 3)
-    with pytest.raises(InputError, match=r"the loss is no scalar .* of the model that it is given"):
+    with pytest.raises(InputError, match=r"the loss is not a scalar .* of the model that it gets"):
         size(model, torch.rand(1, 4), mode, loss=lambda copy, batch: model(batch).sum())
     with pytest.raises(InputError, match="optimizer: it must use the parameters that it is given"):
         size(model, torch.rand(1, 4), mode, optimizer=lambda _: torch.optim.SGD(model.parameters()))

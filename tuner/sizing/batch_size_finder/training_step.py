@@ -41,7 +41,7 @@ class TrainingStep:
         del taught, held
         if not isinstance(value, Tensor) or value.numel() != 1 or not value.requires_grad:
             raise InputError(
-                "the loss is not a scalar tensor that depends on a trainable parameter of the model that it is given, "
+                "the loss is not a scalar tensor that depends on a trainable parameter of the model that it gets, "
                 "which may be a copy: give loss=..."
             )
         return value
