@@ -127,7 +127,7 @@ PAGES = {
     ),
     "train": Page(
         examples=(
-            ("tuner train --from study --exact", "the best trial, to the same digits (CPU)"),
+            ("tuner train --from study --exact", "the best trial, to the last digit (CPU)"),
             ("tuner train --from study --trial 64x2 --epochs 60 --output longer", "another one, for longer"),
             ("tuner train --from study --all-data", "on training, validation and test data together"),
         ),
@@ -136,7 +136,7 @@ PAGES = {
             ("results/<time>-…/study.json", "the command, with the study and the trial, options and versions"),
         ),
         exits=(
-            ("1", "it could not go on, or with `--exact` other figures came out"),
+            ("1", "it could not go on, or with `--exact` the metrics differed"),
             ("130", "interrupted by Ctrl-C; `tuner --resume DIR` goes on from the checkpoint"),
         ),
         see="run results results.md",

@@ -84,7 +84,7 @@ def test_a_dataframe_of_labels_is_not_read_by_position() -> None:
             r"training users, items and ratings must have one length, at least 1, .* \(0, 0, 0\)",
         ),
         ({"testset": []}, "testset needs one column each of user_id, item_id, rating"),
-        ({"testset": 7}, "testset is no table"),
+        ({"testset": 7}, "testset is not a table"),
         ({"testset": np.zeros((3, 2))}, "testset needs one column each of user_id, item_id, rating"),
         (
             {"trainset": TRAIN.replace("bob", "zed")},

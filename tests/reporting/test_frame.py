@@ -98,7 +98,7 @@ def test_a_table_of_no_study_is_refused(study: StudyFrame) -> None:
     elsewhere = study.copy()
     elsewhere.attrs["folder"] = "elsewhere"
     both = pd.concat([study, elsewhere])
-    with pytest.raises(InputError, match="does not say its study's folder: use the one that"):
+    with pytest.raises(InputError, match="does not say its study's folder: use the table that"):
         both.best  # noqa: B018
     with pytest.raises(InputError, match="has no column 'trial_id': use the table with all columns"):
         study[["name"]].best  # noqa: B018

@@ -73,7 +73,7 @@ def test_trials_that_were_given_up() -> None:
     whole = row("a", status="out_of_memory", limit_gb=4.0)
     assert advice(whole, *ALIKE[1:])[0].endswith("for 1: `--on-oom accumulate` halves them")
     assert advice(whole, *ALIKE[1:], on_oom="accumulate")[0].endswith(
-        "without `--model-memory-gb` what each of them needs is estimated"
+        "without `--model-memory-gb` the need of each is estimated"
     )
     estimated = advice(whole, *ALIKE[1:], on_oom="accumulate", auto_memory=True)
     assert estimated[0].endswith("`--memory-estimation measured` measures a step of each instead")

@@ -118,7 +118,7 @@ def test_grids_and_defaults_may_name_workloads(tmp_path: Path, text: str, expect
         (
             "configurations: [{workload: toy, name: a}, {workload: toy, name: a}]",
             {},
-            "a: this configuration is there more",
+            "a: this configuration occurs more",
         ),
         ("{defaults: {workload: toy}, configurations: []}", {}, "the list of configurations is empty"),
         ("{defaults: {workload: toy}, configurations: [3]}", {}, "configuration 1: expected a mapping"),

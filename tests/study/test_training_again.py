@@ -172,7 +172,7 @@ def test_more_epochs_are_another_training(small: Path, capsys: pytest.CaptureFix
     assert best(result.folder)["config"]["epochs"] == 5
     printed = capsys.readouterr().out
     assert "completed: val_rmse" in printed
-    assert "came out again" not in printed
+    assert "the metrics equal those of the study" not in printed
 
 
 def test_all_data_leave_the_last_epoch_with_the_learning_rates_of_the_study(
@@ -220,7 +220,9 @@ def test_a_workload_that_cannot_join_its_data_says_so(small: Path, monkeypatch: 
 
 def test_a_figure_that_is_another_is_an_error_with_both_values(small: Path, tmp_path: Path) -> None:
     changed_journal(small, lambda row: row.update(val_rmse=0.5))
-    with pytest.raises(Differs, match=r"^exact: not the study's figures: val_rmse 0\.5 there and \d\.\d+ here \("):
+    with pytest.raises(
+        Differs, match=r"^exact: the metrics are not those of the study: val_rmse 0\.5 there and \d\.\d+ here \("
+    ):
         tuner.train(small, exact=True, output="again")
     assert (tmp_path / "again" / "best.pt").exists(), "what was trained is not lost"
     assert Differs.exit_code == 1
@@ -407,7 +409,7 @@ def test_the_command_ends_with_the_exit_code_of_what_happened(
     printed = capfd.readouterr()
     assert ended.value.code == 1
     (line,) = printed.err.splitlines()
-    assert line.startswith("error: --exact: not the study's figures: val_rmse 0.5 there and ")
+    assert line.startswith("error: --exact: the metrics are not those of the study: val_rmse 0.5 there and ")
     assert "saved: again/best.pt; tuner.load_best('again') gives the model" in printed.out
 
 

@@ -118,7 +118,7 @@ def test_a_fanout_of_half_a_neighbour_is_refused() -> None:
 def test_the_plan_tells_of_ratings_that_repeat_others(ratings: RatingData) -> None:
     assert "repeat" not in GraphSAGE().describe(ratings)
     said = GraphSAGE().describe(dataclasses.replace(ratings, repeats=1200, dropped=30))
-    assert "200 test ratings; 1,200 repeat an earlier one's user and item, of which 30 are not trained on" in said
+    assert "200 test ratings; 1,200 repeat an earlier one's user and item, of which 30 are left out" in said
 
 
 @pytest.mark.parametrize(
