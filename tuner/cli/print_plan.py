@@ -32,7 +32,7 @@ BANDS = (
     (12, "high: reduce the batch or the sequences"),
 )
 BEYOND = "very high: it needs a high-end GPU or several"
-FIRST = 5  # so many of the trials that start together on a device are named
+FIRST = 5  # the most trials that are named of those that start together on a device
 
 
 def capacity_text(capacity: Capacity) -> str:

@@ -15,7 +15,7 @@ from tuner.trial import MB, AttemptResult, EpochReport, History, MemoryEstimate,
 
 REFIT = 1.1  # refit only after this growth in samples, as a fit's time is quadratic in their number
 CHANGED_BYTES = 16 * MB  # smaller corrections are not worth another look at the queue
-SAMPLED, CHANGED = 256, 0.05  # of more waiting trials, all are corrected if a need of so many changes by this share
+SAMPLED, CHANGED = 256, 0.05  # of more waiting trials, all are corrected if needs of this many change by this share
 BOUNDS = (
     64  # the most trials that did not complete whose host RAM is remembered: those that were the furthest too low
 )

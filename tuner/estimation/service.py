@@ -243,7 +243,7 @@ def steps_in_epoch(workload: Trainable, config: Config, data: object) -> int:
 
 
 def step_sample(raw: MemoryEstimate, epoch_seconds: float, steps: int) -> Sample:
-    """The sample of a configuration with so many steps in an epoch, by its uncalibrated estimate."""
+    """The sample of a configuration with this number of steps in an epoch, by its uncalibrated estimate."""
     return to_sample(raw, math.ceil(epoch_seconds / steps / MICROSECOND))
 
 

@@ -51,7 +51,7 @@ class StudyProgress:
     """Shows the trials of a running study. The context manager starts and stops the live table."""
 
     console: Console  # the live table is shown on a terminal only
-    trials: int  # 0 if nobody knows how many there will be
+    trials: int  # 0 if their number is unknown
     requests: Sequence[Request]  # the trials that are known before the first one, for the remaining time
     objectives: Mapping[str, Objective]  # what trials are compared by, by workload
     budget_bytes: int  # the memory for trials on all devices

@@ -51,7 +51,7 @@ def arguments(options: Options) -> list[str]:
 
 
 def _texts(value: object) -> list[str]:
-    """What stands behind an option, each time that it is given."""
+    """What follows an option, each time that it is given."""
     if isinstance(value, Mapping):
         return [f"{key}={text}" for key, text in value.items()]
     return [str(value)] if isinstance(value, str) or not isinstance(value, Sequence) else list(map(str, value))

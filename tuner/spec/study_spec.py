@@ -14,7 +14,7 @@ from tuner.trial import ConfigValue
 from tuner.workloads.base import Trainable
 from tuner.workloads.task import Selection
 
-FIRST = 8  # so many suggestions are enough to plan by
+FIRST = 8  # suggestions are enough for a plan
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Search:
     workload: Trainable  # what they train
     searcher: Searcher  # what suggests values
     fixed: Mapping[str, object]  # values of all of them
-    first: int = FIRST  # at most so many suggestions are asked for before anything runs
+    first: int = FIRST  # the most suggestions that are made before anything runs
     most: int | None = None  # how many it may suggest; None for ``num_samples``
-    endless: bool = False  # nobody has said how many: something else ends it
+    endless: bool = False  # their number is unknown: something else ends it
     name_of: Callable[[str], str] = lambda trial_id: f"suggestion-{int(trial_id[1:])}"  # of a trial's configuration
 
 
@@ -62,7 +62,7 @@ class StudySpec:
 
     @property
     def is_endless(self) -> bool:
-        """Whether nobody has said how many trials there will be."""
+        """Whether the number of trials is unknown."""
         return self.search is not None and self.search.endless
 
     @property

@@ -16,7 +16,7 @@ from tuner.study.ranks import check_ranks
 from tuner.trial import ACCUMULATION, AUTO, GB, MAX_BATCH, Device, MemoryEstimate, Trial, title
 from tuner.workloads.task import Selection
 
-SHOWN = 8  # so many of the batches are told in the plan
+SHOWN = 8  # the most batches that the plan shows
 # With on_oom="accumulate" a trial's micro-batch may be halved three times where it is a multiple of this; where that
 # would take away more than an eighth of the batch, an even one can be halved once.
 HALVED = 8
@@ -31,7 +31,7 @@ class WorkerShare:
     budget_bytes: int = 0  # what that device's trials divide between them; 0 where the user has given the share
     workers: int = 1  # how many they are, on that device
     bound: Bound = "number of trials"  # what keeps them from being more
-    devices: int = 1  # so many are used
+    devices: int = 1  # how many are used
 
     @property
     def text(self) -> str:

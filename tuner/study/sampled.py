@@ -23,7 +23,7 @@ from tuner.trial import ConfigValue, MemoryEstimate, Request, Trial
 from tuner.workloads.protocols import OptionalMethods, call, prerequisites
 from tuner.workloads.task import Selection
 
-ESTIMATES = 8  # so many suggestions in a row may be of a footprint that cannot be estimated
+ESTIMATES = 8  # the most consecutive suggestions whose footprint cannot be estimated
 PLANNED = 1000  # for so many trials is planned where nobody has said how many there will be
 
 

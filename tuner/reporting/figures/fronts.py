@@ -15,7 +15,7 @@ from tuner.trial import FRONT
 
 MOST_PAIRS = 6  # of objectives, which are drawn
 HEIGHT = 300  # of a row of plots, in CSS pixels
-BEYOND = 1.1  # the reference point lies so many times the range of an objective from the best value
+BEYOND = 1.1  # the reference point's distance from the best value, in ranges of an objective
 
 
 def fronts(study: RecordedStudy, workload: str) -> Chart:

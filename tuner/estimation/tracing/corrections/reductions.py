@@ -70,7 +70,7 @@ def staging(
 
 
 def staging_of_mean(number: int, card: CardProperties) -> list[int]:
-    """The staging memory for the mean of so many float32 numbers that are next to each other."""
+    """The staging memory for the mean of this many adjacent float32 numbers."""
     return staging(torch.empty(number, device="meta"), None, 4, card) if number else []
 
 

@@ -34,7 +34,7 @@ INT32_BYTES = 4
 # 2.11 asks for.
 ALIGNMENT = 256
 HISTOGRAM_BYTES = 256 * 4
-ONE_TILE = 2048  # about so many elements are sorted by one block, without a buffer
+ONE_TILE = 2048  # about the most elements that one block sorts without a buffer
 TILES = {(8, 8): 4608, (4, 8): 5376, (8, 0): 5760, (4, 0): 5760}  # by the bytes of a key and a value
 
 
