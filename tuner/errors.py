@@ -1,4 +1,4 @@
-"""Errors that a user can mend, each told in one line: what was wrong, the value, the remedy.
+"""Errors that a user can fix, each told in one line: what was wrong, the value, the remedy.
 
 TunerError                 anything that tuner refuses or gives up on, on purpose
 ├── InputError             an argument, a configuration or a path that cannot be used (exit code 2)

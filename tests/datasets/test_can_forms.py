@@ -130,7 +130,7 @@ REFUSED = {
     ),
     "a date": (
         ["(2026-11-23 04:00:00)  can0  123   [1]  11"],
-        "line 1: time '2026-11-23 04:00:00' is not a number of seconds.*; read as what candump sho",
+        "line 1: time '2026-11-23 04:00:00' is not a number of seconds.*; read as candump.s output",
     ),
     "a text log that is cut off": (
         ["Timestamp: 1.5        ID: 0350    000    DLC: 8    05 28 84"],

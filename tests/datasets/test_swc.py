@@ -124,7 +124,7 @@ BAD = {
     "no root": (GOOD.replace("5 -1", "5 6"), "no root: a node with parent -1; a tree has one"),
     "NaN radius": (
         GOOD.replace("0.5 4", "NaN 4"),
-        "line 8: expected the numbers id .* finite, .*, but got '6 3 -1 4 0 NaN 4'; mend",
+        "line 8: expected the numbers id .* finite, .*, but got '6 3 -1 4 0 NaN 4'; fix",
     ),
     "infinite position": (GOOD.replace("2 3 1 0 0", "2 3 1 inf 0"), "line 3: expected the numbers"),
     "no number": (GOOD.replace("0.5 4", "thin 4"), "line 8: expected the numbers"),
