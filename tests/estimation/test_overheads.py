@@ -9,8 +9,16 @@ from types import ModuleType
 import pytest
 
 from tests.support.toy import Toy
-from tuner.estimation.overheads import COMPILER_BYTES, CONTEXT_BYTES, PYG_BYTES, context_of, import_bytes
+from tuner.estimation.overheads import (
+    COMPILER_BYTES,
+    CONTEXT_BYTES,
+    PYG_BYTES,
+    context_of,
+    import_bytes,
+    program_bytes,
+)
 from tuner.trial import MB, Device
+from tuner.workloads.function import Function
 from tuner.workloads.lookup import find_workload
 
 
@@ -39,6 +47,20 @@ def test_the_compiler_is_counted_once_where_a_module_imports_pyg_and_more(monkey
     monkeypatch.setattr("tuner.estimation.overheads._measured", lambda *_: 7 * PYG_BYTES)
     workload = type("Graphs", (Toy,), {"__module__": module.__name__})
     assert import_bytes(workload, compiler=True) == import_bytes(workload) == 7 * PYG_BYTES
+
+
+def test_what_a_function_imports_is_measured_once_also_where_each_study_wraps_it_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured: list[object] = []
+    monkeypatch.setattr("tuner.estimation.overheads._GROWTHS", {})
+    monkeypatch.setattr("tuner.estimation.measure.run_in_new_process", lambda *a: measured.append(a) or MB)
+    assert [program_bytes(Function(train)) for train in (print_config, print_config, len)] == [MB] * 3
+    assert len(measured) == 2
+
+
+def print_config(config: object) -> None:
+    print(config)
 
 
 @pytest.fixture

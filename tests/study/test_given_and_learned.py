@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +40,7 @@ def train(config: Config) -> dict[str, float]:
     return {"loss": float(kept[0])}
 
 
-@cache
 def function() -> Function:
-    """One for all tests: what its worker takes is measured once, in a new process."""
     made = Function(train)
     made.metric = "loss"
     return made

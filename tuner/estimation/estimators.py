@@ -73,7 +73,7 @@ class TracedEstimator(Estimator):
         if device.kind == "cuda":
             return with_context(estimate, device)
         compiler = bool(config.get(CHECKPOINTING) or optional(workload, OptionalMethods.optimizer))
-        imports = import_bytes(type(workload), compiler=compiler)
+        imports = import_bytes(type(needs_workload(workload, "a traced step")), compiler=compiler)
         return replace(estimate, context_bytes=estimate.context_bytes + imports)
 
 

@@ -53,7 +53,7 @@ def measure(
     """
     try:
         with environment(worker_environment(device)):  # a process reads its heap's settings as it starts
-            return run_in_new_process(_run_packed, (workload, config, data), device, expandable_segments)
+            return run_in_new_process(_run_packed, packed(workload, config, data), device, expandable_segments)
     except BrokenProcessPool as error:
         raise ExecutionError("the process that measures a step could not start, or died (out of memory?)") from error
     except WorkloadError:
@@ -138,16 +138,13 @@ def tensor_changes(run: Callable[[], object]) -> list[int]:
 
 
 def run_in_new_process(
-    function: Callable[Concatenate[bytes, P], R], content: tuple[object, ...], *args: P.args, **kwargs: P.kwargs
+    function: Callable[Concatenate[bytes, P], R], content: bytes, *args: P.args, **kwargs: P.kwargs
 ) -> R:
-    """Calls a function of one of our modules in a new process, and returns its result.
-
-    Its first argument is the packed ``content``, with the code of what cannot be imported; ``unpacked`` restores it.
-    """
+    """Calls a function of one of our modules in a new process with what is ``packed``, and returns its result."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
         try:  # without the user's script, which the process would run again
-            running = pool.submit(function, cloudpickle.dumps(content), *args, **kwargs)
+            running = pool.submit(function, content, *args, **kwargs)
         finally:
             sys.modules["__main__"] = main
         try:
@@ -158,6 +155,11 @@ def run_in_new_process(
             raise
 
 
+def packed(*content: object) -> bytes:
+    """Objects for another process, with the code of what cannot be imported there."""
+    return bytes(cloudpickle.dumps(content))
+
+
 def unpacked(content: bytes) -> Any:
-    """The packed content. The bytes are this program's own and came through a pipe."""
+    """What was ``packed``. The bytes are this program's own and came through a pipe."""
     return pickle.loads(content)  # noqa: S301

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from types import ModuleType
@@ -75,7 +76,7 @@ def _context_on(device: Device) -> tuple[int, str]:
         with suppress(InputError):  # the file is damaged, which those say that need it
             if known := calibration.load_samples(key):
                 return known[-1].peak_bytes, ""
-        found, is_listed = run_in_new_process(_made_context, (), device)
+        found, is_listed = run_in_new_process(_made_context, b"", device)
     except Exception as error:
         return CONTEXT_BYTES["cuda"], f"the context is assumed, as it cannot be measured: {one_line(error, 200)}"
     low, high = CONTEXTS
@@ -113,7 +114,6 @@ def _made_context(_content: bytes, device: Device) -> tuple[int, bool]:
     return found, bool(held_here(gpu_handle(device)))
 
 
-@cache
 def import_bytes(cls: type[Workload], *, compiler: bool = False) -> int:
     """The bytes that a CPU worker takes for what this class imports beside torch.
 
@@ -136,7 +136,6 @@ def import_bytes(cls: type[Workload], *, compiler: bool = False) -> int:
     return _measured(_growth, cls.__new__(cls), f"workload {cls.name}") + compiler_bytes
 
 
-@cache
 def program_bytes(program: Program) -> int:
     """The bytes that a worker takes for a program's imports beside a workload's worker, measured in a new process.
 
@@ -145,12 +144,19 @@ def program_bytes(program: Program) -> int:
     return _measured(_program_growth, program, program.name)
 
 
+_GROWTHS: dict[tuple[str, bytes], int] = {}  # by the name of ``growth`` and the digest of what it was given
+
+
 def _measured(growth: Callable[[bytes], int], trainable: Trainable, name: str) -> int:
-    """What ``growth`` finds in a new process."""
-    from tuner.estimation.measure import run_in_new_process
+    """What ``growth`` finds in a new process. It takes seconds, so it is done once for what the process is given."""
+    from tuner.estimation.measure import packed, run_in_new_process
 
     try:
-        return run_in_new_process(growth, (trainable,))
+        content = packed(trainable)
+        key = growth.__name__, sha256(content).digest()
+        if key not in _GROWTHS:
+            _GROWTHS[key] = run_in_new_process(growth, content)
+        return _GROWTHS[key]
     except Exception as error:
         reason = one_line(error, 200)
         raise ExecutionError(f"{name}: a worker cannot import it: {type(error).__name__}: {reason}") from error
