@@ -12,7 +12,6 @@ from tuner.errors import InputError
 from tuner.estimation.calibration import (
     Calibration,
     Sample,
-    apply,
     fit,
     key,
     load_samples,
@@ -57,7 +56,7 @@ def test_the_need_covers_nearly_all_unseen_peaks(noise: float) -> None:
     source = random.Random(1)
     everything = [replace(sample, peak_bytes=sample.peak_bytes + source.randrange(50) * MB) for sample in everything]
     found = fit(everything[:100])
-    needs = [need_bytes(apply(to_estimate(sample), found)) for sample in everything[100:]]
+    needs = [need_bytes(found.correct(to_estimate(sample))) for sample in everything[100:]]
     covered = sum(sample.peak_bytes <= need for sample, need in zip(everything[100:], needs, strict=True))
     assert covered >= 184, "of 200: 95 % but for the luck of the draw"
     assert sum(needs) < 1.25 * sum(sample.peak_bytes for sample in everything[100:])
@@ -70,7 +69,7 @@ def test_a_context_that_varies_is_covered_for_small_trials_too() -> None:
         for activation in (source.randrange(5, 80) * MB for _ in range(300))
     ]
     found = fit(everything[:100])
-    covered = [sample.peak_bytes <= need_bytes(apply(to_estimate(sample), found)) for sample in everything[100:]]
+    covered = [sample.peak_bytes <= need_bytes(found.correct(to_estimate(sample))) for sample in everything[100:]]
     assert sum(covered) >= 184
 
 
@@ -79,7 +78,7 @@ def test_the_margin_is_that_of_no_calibration_where_little_is_known(count: int, 
     known = samples(count)
     largest = max(known, key=lambda sample: sample.exact_bytes + sample.activation_bytes)
     wanted = replace(to_estimate(largest), activation_bytes=times * largest.activation_bytes)
-    assert apply(wanted, fit(known)).margin == margin
+    assert fit(known).correct(wanted).margin == margin
 
 
 def test_samples_that_are_alike_only_tell_the_context() -> None:
@@ -90,7 +89,7 @@ def test_samples_that_are_alike_only_tell_the_context() -> None:
 
 def test_only_activations_context_and_margin_are_corrected() -> None:
     heap = replace(TRACED, heap_bytes=GB)
-    corrected = apply(heap, Calibration(2 * GB, 1.5, 30 * MB, largest_bytes=GB, samples=9))
+    corrected = Calibration(2 * GB, 1.5, 30 * MB, largest_bytes=GB, samples=9).correct(heap)
     assert corrected.parts() | {"activations": 0, "context": 0} == TRACED.parts() | {"activations": 0, "context": 0}
     assert (corrected.activation_bytes, corrected.context_bytes) == (600 * MB, 2 * GB)
     assert corrected.method == "traced, calibrated"
@@ -100,9 +99,9 @@ def test_only_activations_context_and_margin_are_corrected() -> None:
 @pytest.mark.parametrize(("activation_mb", "headroom_mb"), [(10, 43), (400, 36)])
 def test_the_headroom_of_a_cpu_trial_stays(activation_mb: int, headroom_mb: int) -> None:
     raw = with_headroom(MemoryEstimate("traced", activation_bytes=activation_mb * MB, heap_bytes=9 * MB, margin=0.1))
-    corrected = apply(raw, Calibration(300 * MB, 2.0, 0, largest_bytes=GB, samples=9))
+    corrected = Calibration(300 * MB, 2.0, 0, largest_bytes=GB, samples=9).correct(raw)
     assert corrected.headroom_bytes // MB == headroom_mb
-    assert apply(raw, Calibration(300 * MB, 2.0, 70 * MB, largest_bytes=GB, samples=9)).headroom_bytes == 70 * MB
+    assert Calibration(300 * MB, 2.0, 70 * MB, largest_bytes=GB, samples=9).correct(raw).headroom_bytes == 70 * MB
 
 
 def test_what_is_recorded_comes_back_under_its_own_key_only(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from tuner.decisions.events import Planned
 from tuner.decisions.plan import need_bytes
+from tuner.decisions.state import State
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample
-from tuner.estimation.feedback import Feedback, StudyFeedback
+from tuner.estimation.feedback import StudyFeedback
 from tuner.trial import MB, AttemptResult, History, MemoryEstimate, Request, Trial
 
 
@@ -15,12 +17,12 @@ def guess(activation_mb: int, method: str = "traced") -> MemoryEstimate:
     return MemoryEstimate(method, activation_bytes=activation_mb * MB, context_bytes=400 * MB, margin=0.1)
 
 
-def make(method: str = "traced", known: tuple[Sample, ...] = ()) -> tuple[Feedback, dict[str, Request]]:
+def make(method: str = "traced", known: tuple[Sample, ...] = ()) -> tuple[StudyFeedback, dict[str, Request]]:
     raw = {f"t{mb}": guess(mb, method) for mb in (100, 200, 300, 400)}
     requests = {
         key: Request(Trial(key, "toy", key, {}, 0), estimate, need_bytes(estimate)) for key, estimate in raw.items()
     }
-    return Feedback(raw, known, need_bytes), requests
+    return StudyFeedback(raw, {"toy": known}), requests
 
 
 def ended(mb: float) -> AttemptResult:
@@ -102,7 +104,7 @@ def test_a_retry_keeps_its_share_and_what_the_user_gave_is_not_touched() -> None
 def test_what_one_workloads_trials_took_says_nothing_of_anothers() -> None:
     _, requests = make()
     raw = {key: request.estimate for key, request in requests.items()}
-    feedback = StudyFeedback(raw, {"toy": (), "other": ()}, need_bytes)
+    feedback = StudyFeedback(raw, {"toy": (), "other": ()})
     other = replace(requests["t200"], trial=replace(requests["t200"].trial, workload="other"))
     assert feedback.learn(requests["t400"].trial, ended(1000))
     assert feedback.learn(requests["t100"].trial, AttemptResult("out_of_memory", limit_bytes=5000 * MB))
@@ -114,7 +116,7 @@ def test_what_one_workloads_trials_took_says_nothing_of_anothers() -> None:
 
 def test_that_others_held_the_memory_tells_nothing_of_a_trial() -> None:
     _, requests = make()
-    feedback = StudyFeedback({key: request.estimate for key, request in requests.items()}, {"toy": ()}, need_bytes)
+    feedback = StudyFeedback({key: request.estimate for key, request in requests.items()}, {"toy": ()})
     starved = AttemptResult("out_of_memory", "memory", limit_bytes=5000 * MB)
     assert not feedback.learn(requests["t400"].trial, starved)
     assert feedback.correct(requests["t400"]) == requests["t400"]
@@ -122,15 +124,15 @@ def test_that_others_held_the_memory_tells_nothing_of_a_trial() -> None:
 
 def test_a_suggestions_estimate_is_corrected_as_those_that_were_known_from_the_start() -> None:
     _, requests = make()
-    feedback = StudyFeedback({"t400": guess(400)}, {"toy": ()}, need_bytes)
+    feedback = StudyFeedback({"t400": guess(400)}, {"toy": ()})
     feedback.learn(requests["t400"].trial, ended(1000))
-    feedback.add(requests["t200"].trial, guess(200))
+    feedback.hear(State(), Planned((requests["t200"],), {"t200": guess(200)}))
     assert feedback.correct(requests["t200"]).estimate.total_bytes == 800 * MB
 
 
 def test_many_trials_are_not_fitted_anew_each_time() -> None:
     raw = {f"t{n}": guess(n) for n in range(1, 201)}
-    feedback = Feedback(raw, (), need_bytes)
+    feedback = StudyFeedback(raw, {"toy": ()})
     news = [feedback.learn(Trial(key, "toy", key, {}, 0), ended(500 + n)) for n, key in enumerate(raw)]
     assert all(news[:10])
     assert sum(news) < 60

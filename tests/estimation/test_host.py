@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tuner.decisions.plan import host_need_bytes, need_bytes
+from tuner.decisions.plan import host_need_bytes
 from tuner.estimation.feedback import StudyFeedback, corrected
 from tuner.estimation.overheads import WORKER_BYTES, with_host
 from tuner.estimation.service import IN_RAM, EstimationService
@@ -27,7 +27,7 @@ def make(*host_gb: float) -> tuple[StudyFeedback, list[Request]]:
         Request(Trial(key, "toy", key, {}, 0), estimate, GB, host_bytes=host_need_bytes(estimate))
         for key, estimate in raw.items()
     ]
-    return StudyFeedback(raw, {"toy": ()}, need_bytes, host_need=host_need_bytes), requests
+    return StudyFeedback(raw, {"toy": ()}), requests
 
 
 def ended(peak_gb: float, status: str = "completed", **others: object) -> AttemptResult:

@@ -45,7 +45,7 @@ def sized(count: int = 20) -> list[Request]:
 
 
 def begin(requests: list[Request]) -> tuple[StudyFeedback, list[Request]]:
-    feedback = StudyFeedback({request.trial.trial_id: ROOM for request in requests}, {"train": ()}, need_bytes)
+    feedback = StudyFeedback({request.trial.trial_id: ROOM for request in requests}, {"train": ()})
     return feedback, feedback.begin(requests)
 
 
@@ -108,7 +108,7 @@ def test_only_a_lower_bound_is_known_if_the_first_trial_runs_out() -> None:
 def test_of_a_study_that_is_resumed_the_shares_are_at_least_the_new_process_and_what_was_learned_above_the_old() -> (
     None
 ):
-    feedback = StudyFeedback(dict.fromkeys((f"t{n}" for n in range(5)), ROOM), {"train": ()}, need_bytes)
+    feedback = StudyFeedback(dict.fromkeys((f"t{n}" for n in range(5)), ROOM), {"train": ()})
     requests = sized(5)
     for request in requests[:3]:
         train(feedback, request)
@@ -168,7 +168,7 @@ def test_trials_without_a_configuration_get_what_nine_in_ten_took() -> None:
 def test_a_traced_workload_is_not_learned_and_its_order_stays() -> None:
     raw = MemoryEstimate("traced", activation_bytes=MB)
     requests = [replace(request, estimate=raw, need_bytes=need_bytes(raw)) for request in sized(9)]
-    feedback = StudyFeedback({request.trial.trial_id: raw for request in requests}, {"train": ()}, need_bytes)
+    feedback = StudyFeedback({request.trial.trial_id: raw for request in requests}, {"train": ()})
     assert feedback.begin(requests) == requests
     assert not train(feedback, requests[0])
 

@@ -12,7 +12,7 @@ from tests.simulated.world import OBJECTIVE, Crash, Journal, Machines, Others, S
 from tuner.decisions.capacity import TrialLimits
 from tuner.decisions.events import DeviceLost, Opened, Planned
 from tuner.decisions.packer import Packer
-from tuner.decisions.plan import Plan, host_need_bytes, make_plan, need_bytes
+from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.policies import Engine, Policy, replay
 from tuner.decisions.retry import Retrying
 from tuner.decisions.state import State
@@ -35,7 +35,7 @@ class Process:
         machines = Machines(lambda _: 0.0, now=now, world=world)
         self.machines, self.rules, self.world = machines, rules, world
         journal.now = machines.clock
-        self.feedback = StudyFeedback({}, {"toy": ()}, need_bytes, {}, host_need_bytes)
+        self.feedback = StudyFeedback({}, {"toy": ()})
         retrying, packer = Retrying(world.policy, world.smaller, world.seed), Packer()
         pruning: list[Policy] = []
         if world.seed % 10 == 3:

@@ -53,7 +53,7 @@ def calibrated_errors(rows: Sequence[Measured], estimates: Sequence[MemoryEstima
             for measured, other in zip(rows, estimates, strict=True)
             if measured.model == row.model and measured.name != row.name
         ]
-        total = calibration.apply(raw, calibration.fit(samples)).total_bytes
+        total = calibration.fit(samples).correct(raw).total_bytes
         found.append(abs(total / row.peak_reserved - 1))
     return found
 

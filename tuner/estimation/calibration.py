@@ -55,6 +55,32 @@ class Calibration:
     largest_bytes: int  # the largest fitted value without the context; nothing is known beyond it
     samples: int  # their number
 
+    def correct(self, estimate: MemoryEstimate) -> MemoryEstimate:
+        """The estimate with this context, slope and headroom.
+
+        The margin is 2 %. It is the estimate's own, at least 10 %, if there are fewer than five samples, or if the
+        estimate is over 10 % larger than all of them. The slope includes the heap's gaps, so their allowance is
+        dropped. An estimate with a headroom keeps at least the minimum, plus half of that allowance: runs of one
+        configuration differ by that much.
+        """
+        scaled = {
+            name: round(self.slope * getattr(estimate, name))
+            for name in ("activation_bytes", "workspace_bytes", "fragmentation_bytes", "cached_bytes")
+        }
+        corrected = replace(
+            estimate,
+            **scaled,
+            heap_bytes=0,
+            context_bytes=self.context_bytes,
+            headroom_bytes=self.headroom_bytes,
+            margin=CALIBRATED_MARGIN,
+            method=f"{estimate.method}, calibrated",
+        )
+        beyond = corrected.reserved_bytes > 1.1 * self.largest_bytes
+        if beyond or self.samples < FEW_SAMPLES:
+            corrected = replace(corrected, margin=max(UNCALIBRATED_MARGIN, estimate.margin))
+        return with_headroom(corrected, estimate.heap_bytes // 2) if estimate.headroom_bytes else corrected
+
 
 def fit(samples: Sequence[Sample]) -> Calibration:
     """Fits context and slope to at least one sample by Theil-Sen: the median of the slopes between pairs.
@@ -75,33 +101,6 @@ def fit(samples: Sequence[Sample]) -> Calibration:
     reserved = [sample.exact_bytes + slope * sample.activation_bytes for sample in samples]
     errors = [sample.peak_bytes - context - guess for sample, guess in zip(samples, reserved, strict=True)]
     return Calibration(int(context), slope, max(0, int(quantile(errors, QUANTILE))), int(max(reserved)), len(samples))
-
-
-def apply(estimate: MemoryEstimate, calibration: Calibration) -> MemoryEstimate:
-    """The estimate with the calibration's context, slope and headroom.
-
-    The margin is 2 %. It is the estimate's own, at least 10 %, if there are fewer than five samples, or if the
-    estimate is over 10 % larger than all of them. The slope includes the heap's gaps, so their allowance is dropped.
-    An estimate with a headroom keeps at least the minimum, plus half of that allowance: runs of one configuration
-    differ by that much.
-    """
-    scaled = {
-        name: round(calibration.slope * getattr(estimate, name))
-        for name in ("activation_bytes", "workspace_bytes", "fragmentation_bytes", "cached_bytes")
-    }
-    corrected = replace(
-        estimate,
-        **scaled,
-        heap_bytes=0,
-        context_bytes=calibration.context_bytes,
-        headroom_bytes=calibration.headroom_bytes,
-        margin=CALIBRATED_MARGIN,
-        method=f"{estimate.method}, calibrated",
-    )
-    beyond = corrected.reserved_bytes > 1.1 * calibration.largest_bytes
-    if beyond or calibration.samples < FEW_SAMPLES:
-        corrected = replace(corrected, margin=max(UNCALIBRATED_MARGIN, estimate.margin))
-    return with_headroom(corrected, estimate.heap_bytes // 2) if estimate.headroom_bytes else corrected
 
 
 def with_headroom(estimate: MemoryEstimate, gaps_bytes: int = 0) -> MemoryEstimate:

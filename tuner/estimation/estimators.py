@@ -112,7 +112,7 @@ class StaticEstimator(Estimator):
 
 
 class LearnedEstimator(Estimator):
-    """Gives a trial whose step cannot be traced ample memory, until ``LearnedFeedback`` predicts its need."""
+    """Gives a trial whose step cannot be traced ample memory, until ``LearnedFit`` predicts its need."""
 
     name = LEARNED
 

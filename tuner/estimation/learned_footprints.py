@@ -16,11 +16,12 @@ Given 8 samples that ``spread`` chose, the median error is 8 to 10 %, that of a 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from tuner.decisions.plan import need_bytes
 from tuner.estimation import calibration
 from tuner.estimation.service import WITHOUT_MEMORY
 from tuner.trial import MB, SUCCESSFUL, AttemptResult, EpochReport, MemoryEstimate, Request, Trial
@@ -188,7 +189,7 @@ def _number(value: object) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-class LearnedFeedback:
+class LearnedFit:
     """Learns from the reports and results of one workload's trials.
 
     What is learned are the bytes above a trial's context, which is what it reported before its training began: in a
@@ -220,8 +221,8 @@ class LearnedFeedback:
         self._first = set() if self._peaks else set(chosen)
         return chosen
 
-    def report(self, trial: Trial, report: EpochReport) -> bool:
-        """Adds the report of a running trial; returns whether it changes what ``correct`` returns."""
+    def report(self, trial: Trial, raw: MemoryEstimate, report: EpochReport) -> bool:
+        """See ``Fit.report``."""
         memory = report.memory_bytes
         if memory is None:
             return False
@@ -232,8 +233,8 @@ class LearnedFeedback:
             return False
         return self._add_peak(trial, memory)
 
-    def learn(self, trial: Trial, result: AttemptResult) -> bool:
-        """Adds an attempt's result; returns whether it changes what ``correct`` returns."""
+    def learn(self, trial: Trial, raw: MemoryEstimate, result: AttemptResult) -> bool:
+        """See ``Fit.learn``."""
         if result.status == "out_of_memory" and result.limit_bytes:
             key = self._key(trial)
             self._limits[key] = max(self._above(trial, result.limit_bytes), self._limits.get(key, 0))
@@ -242,8 +243,8 @@ class LearnedFeedback:
             return self._add_peak(trial, result.peak_bytes)
         return False
 
-    def correct(self, request: Request, raw: MemoryEstimate, need: Callable[[MemoryEstimate], int]) -> Request:
-        """The request with the learned estimate; unchanged as long as nothing is known."""
+    def correct(self, request: Request, raw: MemoryEstimate) -> Request:
+        """See ``Fit.correct``. The request is unchanged as long as nothing is known."""
         if not self._peaks and not self._limits:
             return request
         if self._learned is None:
@@ -261,8 +262,8 @@ class LearnedFeedback:
             headroom_bytes=found.margin_bytes + raw.headroom_bytes,
         )
         keeps_room = request.trial.trial_id in self._first and len(self._peaks) < FIRST
-        least = max(context + self._least(request.trial), need(raw) if keeps_room else 0)
-        return replace(request, estimate=estimate, need_bytes=max(need(estimate), least))
+        least = max(context + self._least(request.trial), need_bytes(raw) if keeps_room else 0)
+        return replace(request, estimate=estimate, need_bytes=max(need_bytes(estimate), least))
 
     def _least(self, trial: Trial) -> int:
         """What the same configuration took, for example with another seed, or more than it ran out with."""

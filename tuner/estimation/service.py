@@ -191,8 +191,7 @@ class EstimationService:
         samples = self.samples(workload, device)
         known = calibration.fit(samples) if samples else None
         return [
-            calibration.apply(estimate, known) if known and can_be_calibrated(estimate) else estimate
-            for estimate in estimates
+            known.correct(estimate) if known and can_be_calibrated(estimate) else estimate for estimate in estimates
         ]
 
     def samples(self, workload: str, device: str, kind: str = "") -> list[Sample]:

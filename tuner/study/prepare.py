@@ -14,7 +14,7 @@ from pathlib import Path
 from tuner.decisions.constraints import STEP, known_figures
 from tuner.decisions.events import Dropped
 from tuner.decisions.packer import Packer
-from tuner.decisions.plan import Plan, host_need_bytes, need_bytes
+from tuner.decisions.plan import Plan
 from tuner.decisions.policies import Engine, Policy, replay
 from tuner.decisions.retry import Retrying
 from tuner.decisions.state import State
@@ -216,7 +216,7 @@ def _source(loaded: Loaded, needs: Needs, estimates: Estimates, packer: Packer) 
 def _steering(loaded: Loaded, needs: Needs, estimates: Estimates) -> Steering:
     """The study's policies, after they have heard what an earlier process did."""
     settings, tasks = loaded.settings, loaded.tasks
-    feedback = StudyFeedback({}, needs.samples, need_bytes, needs.samples_in_ram, host_need_bytes)
+    feedback = StudyFeedback({}, needs.samples, needs.samples_in_ram)
     retrying = Retrying(settings.retry_policy, partial(smaller, tasks), settings.seed)
     packer = Packer()
     source = _source(loaded, needs, estimates, packer)
