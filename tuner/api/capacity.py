@@ -193,45 +193,45 @@ def cheapest_change(workload: Trainable, config: Config, fits: Fits, allowed: Fi
 
 def _accumulated(workload: Trainable, config: Config) -> list[Config]:
     """The configuration in smaller and smaller micro-batches."""
-    found = []
+    configs = []
     changed = halved(workload, config)
     while changed is not None:
-        found.append(changed)
+        configs.append(changed)
         changed = halved(workload, changed)
-    return found
+    return configs
 
 
 def _smaller(workload: Trainable, config: Config) -> list[Config]:
     """The configuration, and with a batch, in one piece, of half the size again and again."""
-    found: list[Config] = [config]
+    configs: list[Config] = [config]
     key = workload.memory_scales_with
     alone = {**config, ACCUMULATION: 1} if ACCUMULATION in config else config
-    while key is not None and int(found[-1][key]) // 2 >= numeric_hyperparameter(workload, key).low:
-        found.append({**alone, key: int(found[-1][key]) // 2})
-    return found
+    while key is not None and int(configs[-1][key]) // 2 >= numeric_hyperparameter(workload, key).low:
+        configs.append({**alone, key: int(configs[-1][key]) // 2})
+    return configs
 
 
 def _difference(before: Config, after: Config) -> dict[str, ConfigValue]:
     return {key: value for key, value in after.items() if before.get(key) != value}
 
 
-def to_record(found: Capacity) -> dict[str, object]:
+def to_record(planned: Capacity) -> dict[str, object]:
     """The capacity as plain values, in GB."""
     return {
-        "packing": found.packing,
-        "buffer_gb": round(found.buffer_bytes / GB, 4),
-        "trials": len(found.requests),
-        "largest_footprint_gb": round(max(request.need_bytes for request in found.requests) / GB, 4),
-        "cards": [_record(asdict(card)) for card in found.cards],
+        "packing": planned.packing,
+        "buffer_gb": round(planned.buffer_bytes / GB, 4),
+        "trials": len(planned.requests),
+        "largest_footprint_gb": round(max(request.need_bytes for request in planned.requests) / GB, 4),
+        "cards": [_record(asdict(card)) for card in planned.cards],
     }
 
 
 def _record(fields: Mapping[str, object]) -> dict[str, object]:
     """Fields as plain values, with sizes in GB instead of bytes."""
-    found: dict[str, object] = {}
+    plain: dict[str, object] = {}
     for name, value in fields.items():
         if name.endswith("_bytes"):
-            found[f"{name.removesuffix('_bytes')}_gb"] = round(value / GB, 4) if isinstance(value, int) else None
+            plain[f"{name.removesuffix('_bytes')}_gb"] = round(value / GB, 4) if isinstance(value, int) else None
         else:
-            found[name] = [_record(inner) for inner in value] if isinstance(value, tuple) else value
-    return found
+            plain[name] = [_record(inner) for inner in value] if isinstance(value, tuple) else value
+    return plain

@@ -82,17 +82,17 @@ def estimate(options: EstimateOptions) -> list[tuple[str, MemoryEstimate]]:
     service = EstimationService(
         options.memory_estimation, options.calibration, options.expandable_segments, tell=phases.estimating
     )
-    found = []
+    estimates = []
     for selection in selections:
         phases.show("loading data")
         listed, data = [*needed(selection), *selection.configurations], selection.load_checked()
         guesses = service.estimate_all(selection.workload, listed, data, target)
         name = partial(title, selection.workload.name, several=len(selections) > 1)
-        found += [
+        estimates += [
             (name(configuration.name), guess.calibrated) for configuration, guess in zip(listed, guesses, strict=True)
         ]
         _write_snapshot(options, partial(trace_of, selection.workload, listed[-1].values, data, target, origins=True))
-    return found
+    return estimates
 
 
 def _check_snapshot(file: str) -> None:

@@ -160,8 +160,8 @@ def _distinct(samples: Sequence[Sample], *, latest: bool) -> list[Sample]:
     kept: dict[tuple[int, int], Sample] = {}
     for sample in samples:
         footprint = sample.exact_bytes, sample.activation_bytes
-        known = kept.pop(footprint, sample)
-        kept[footprint] = sample if latest else max(sample, known, key=lambda other: other.peak_bytes)
+        earlier = kept.pop(footprint, sample)
+        kept[footprint] = sample if latest else max(sample, earlier, key=lambda other: other.peak_bytes)
     return list(kept.values())
 
 

@@ -92,8 +92,8 @@ def find_card(name: str) -> CardProperties:
     card, has the name of the whole card and counts as that.
     """
     words = f" {re.sub(r'[^A-Za-z0-9]+', ' ', name.upper())} "
-    known = [key for key in CARDS if f" {key.upper()} " in words]
-    return CARDS[max(known, key=len)] if known else LARGEST
+    names = [key for key in CARDS if f" {key.upper()} " in words]
+    return CARDS[max(names, key=len)] if names else LARGEST
 
 
 def card_of(device: Device) -> CardProperties | None:

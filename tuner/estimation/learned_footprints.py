@@ -70,7 +70,7 @@ class _Variable:
         """One row for each feature; a size that a configuration lacks counts as half the smallest one."""
         values = [config.get(self.key) for config in configs]
         if self.kind == "category":
-            return [[float(repr(value) == known) for value in values] for known in self.values]
+            return [[float(repr(value) == category) for value in values] for category in self.values]
         numbers = [_number(value) or 0.0 for value in values]
         if self.kind == "fraction":
             return [[number / self._largest for number in numbers]]
@@ -166,18 +166,18 @@ def _features(variables: Sequence[_Variable], configs: Sequence[Values]) -> Arra
 
 def _variables(configs: Sequence[Values]) -> list[_Variable]:
     """The hyperparameters in which the configurations differ."""
-    found = []
+    variables = []
     for key in sorted({key for config in configs for key in config}):
         values = [config.get(key) for config in configs]
         if len(set(map(repr, values))) == 1:
             continue
         numbers = [number for value in values if (number := _number(value)) is not None]
         if len(numbers) < len(values):
-            found.append(_Variable(key, "category", tuple(sorted({repr(value) for value in values}))))
+            variables.append(_Variable(key, "category", tuple(sorted({repr(value) for value in values}))))
         else:
             kind = "size" if all(number.is_integer() for number in numbers) else "fraction"
-            found.append(_Variable(key, kind, tuple(sorted({*numbers}))))
-    return found
+            variables.append(_Variable(key, kind, tuple(sorted({*numbers}))))
+    return variables
 
 
 def _number(value: object) -> float | None:
@@ -250,16 +250,16 @@ class LearnedFit:
         if self._learned is None:
             self._fit()
         assert self._learned is not None
-        found = self._learned.predict(_values(request.trial))
+        prediction = self._learned.predict(_values(request.trial))
         # Before the first trial of this process, what is expected of its workers, or what earlier ones took.
         context = self._context or max(raw.context_bytes, self._least_context, self._own_bytes)
         estimate = replace(
             raw,
-            activation_bytes=found.size_bytes,
+            activation_bytes=prediction.size_bytes,
             context_bytes=context,
             # A cap counts what is allocated, which on the CPU is more than the resident peak that was measured.
             margin=calibration.UNCALIBRATED_MARGIN,
-            headroom_bytes=found.margin_bytes + raw.headroom_bytes,
+            headroom_bytes=prediction.margin_bytes + raw.headroom_bytes,
         )
         keeps_room = request.trial.trial_id in self._first and len(self._peaks) < FIRST
         least = max(context + self._least(request.trial), need_bytes(raw) if keeps_room else 0)
@@ -277,8 +277,8 @@ class LearnedFit:
         if peak <= GREW * self._peaks.get(key, 0):
             return False
         self._peaks[key] = peak
-        found = self._learned.predict(self._values[key]) if self._learned else Prediction(0, 0)
-        surprises = key in self._limits or peak > found.size_bytes + found.margin_bytes
+        prediction = self._learned.predict(self._values[key]) if self._learned else Prediction(0, 0)
+        surprises = key in self._limits or peak > prediction.size_bytes + prediction.margin_bytes
         return self._add(SURPRISE if surprises else 1)
 
     def _add(self, weight: int) -> bool:
@@ -315,11 +315,11 @@ class LearnedFit:
 
 def _some(keys: Iterable[str]) -> list[str]:
     """At most ``FITTED`` of these keys."""
-    known, half = list(keys), FITTED // 2
-    return known if len(known) <= FITTED else [*known[: -half : math.ceil(len(known) / half)], *known[-half:]]
+    listed, half = list(keys), FITTED // 2
+    return listed if len(listed) <= FITTED else [*listed[: -half : math.ceil(len(listed) / half)], *listed[-half:]]
 
 
 def _values(trial: Trial) -> Values:
     """The values that may decide a trial's memory."""
-    known = {name: value for name, value in trial.config.items() if name not in WITHOUT_MEMORY}
-    return {name: str(value) if value is None else value for name, value in known.items()}  # None would be missing
+    values = {name: value for name, value in trial.config.items() if name not in WITHOUT_MEMORY}
+    return {name: str(value) if value is None else value for name, value in values.items()}  # None would be missing

@@ -74,19 +74,19 @@ def _context_on(device: Device) -> tuple[int, str]:
     try:
         key = context_key(device.name, driver_version())
         with suppress(InputError):  # the file is damaged, which those say that need it
-            if known := calibration.load_samples(key):
-                return known[-1].peak_bytes, ""
-        found, is_listed = run_in_new_process(_made_context, b"", device)
+            if samples := calibration.load_samples(key):
+                return samples[-1].peak_bytes, ""
+        context_bytes, is_listed = run_in_new_process(_made_context, b"", device)
     except Exception as error:
         return CONTEXT_BYTES["cuda"], f"the context is assumed, as it cannot be measured: {one_line(error, 200)}"
     low, high = CONTEXTS
-    if not low <= found <= high:
-        reason = f"{found / MB:,.0f} MB were measured while others used the GPU"
+    if not low <= context_bytes <= high:
+        reason = f"{context_bytes / MB:,.0f} MB were measured while others used the GPU"
         return CONTEXT_BYTES["cuda"], f"the context is assumed, as {reason}"
     if is_listed:
         with suppress(InputError):  # it can be measured again
-            calibration.record(key, [calibration.Sample(0, 0, found)], latest=True)
-    return found, ""
+            calibration.record(key, [calibration.Sample(0, 0, context_bytes)], latest=True)
+    return context_bytes, ""
 
 
 def context_key(name: str, driver: str) -> str:
@@ -110,8 +110,8 @@ def _made_context(_content: bytes, device: Device) -> tuple[int, bool]:
         with suppress(Exception):  # without cuDNN there is nothing to load
             torch.nn.Conv2d(1, 1, 1).to("cuda:0")(torch.ones(1, 1, 1, 1, device="cuda:0")).sum().backward()
 
-    found = PeakMeter(device, steps, host=False).context_bytes
-    return found, bool(held_here(gpu_handle(device)))
+    context_bytes = PeakMeter(device, steps, host=False).context_bytes
+    return context_bytes, bool(held_here(gpu_handle(device)))
 
 
 def import_bytes(cls: type[Workload], *, compiler: bool = False) -> int:

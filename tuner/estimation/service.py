@@ -81,13 +81,13 @@ class EstimationService:
         Raises:
             InputError: no method works for a configuration, or the calibration file is damaged.
         """
-        found: dict[str, MemoryEstimate] = {}
-        known: dict[str, list[Sample]] = {}  # by the method of the estimates
+        estimates: dict[str, MemoryEstimate] = {}
+        timed: dict[str, list[Sample]] = {}  # by the method of the estimates
         number = len({memory_key(configuration.values) for configuration in configurations})
         for configuration in configurations:
             key = memory_key(configuration.values)
-            if key not in found:
-                self.tell(len(found) + 1, number)
+            if key not in estimates:
+                self.tell(len(estimates) + 1, number)
                 try:
                     values = configuration.values
                     estimate = self.raw(workload, values, data, device)
@@ -98,13 +98,13 @@ class EstimationService:
                     raise kind(f"{named}{error.text}") from error
                 steps = steps_in_epoch(workload, configuration.values, data)
                 if can_be_recorded(estimate):
-                    if estimate.method not in known:
-                        known[estimate.method] = self.samples(workload.name, device.name, A_STEP + estimate.method)
-                    estimate = replace(estimate, epoch_seconds=predicted(known[estimate.method], estimate, steps))
+                    if estimate.method not in timed:
+                        timed[estimate.method] = self.samples(workload.name, device.name, A_STEP + estimate.method)
+                    estimate = replace(estimate, epoch_seconds=predicted(timed[estimate.method], estimate, steps))
                 if estimate.epoch_seconds and training_samples(workload, data):
                     estimate = replace(estimate, step_seconds=estimate.epoch_seconds / steps)
-                found[key] = estimate
-        raw = [found[memory_key(configuration.values)] for configuration in configurations]
+                estimates[key] = estimate
+        raw = [estimates[memory_key(configuration.values)] for configuration in configurations]
         return list(map(EstimatePair, raw, self.calibrated(raw, workload.name, device.name)))
 
     def estimate(self, workload: Trainable, config: Config, data: object, device: Device) -> MemoryEstimate:
@@ -189,9 +189,9 @@ class EstimationService:
     def calibrated(self, estimates: Sequence[MemoryEstimate], workload: str, device: str) -> list[MemoryEstimate]:
         """The estimates, calibrated where possible. A damaged calibration file raises ``InputError``."""
         samples = self.samples(workload, device)
-        known = calibration.fit(samples) if samples else None
+        fitted = calibration.fit(samples) if samples else None
         return [
-            known.correct(estimate) if known and can_be_calibrated(estimate) else estimate for estimate in estimates
+            fitted.correct(estimate) if fitted and can_be_calibrated(estimate) else estimate for estimate in estimates
         ]
 
     def samples(self, workload: str, device: str, kind: str = "") -> list[Sample]:
@@ -251,10 +251,10 @@ def predicted(samples: Sequence[Sample], raw: MemoryEstimate, steps: int) -> flo
 
     None if its activations lie far outside the range of those timed.
     """
-    asked = to_sample(raw, 0)
-    size = asked.activation_bytes
+    wanted = to_sample(raw, 0)
+    size = wanted.activation_bytes
     for sample in samples:
-        if (sample.exact_bytes, sample.activation_bytes) == (asked.exact_bytes, size):
+        if (sample.exact_bytes, sample.activation_bytes) == (wanted.exact_bytes, size):
             return sample.peak_bytes * MICROSECOND * steps
     pace = Pace((sample.activation_bytes, sample.peak_bytes) for sample in samples if sample.activation_bytes)
     if not pace.sizes or not pace.sizes[0] / MOST_BEYOND <= size <= pace.sizes[-1] * MOST_BEYOND:

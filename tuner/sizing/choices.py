@@ -142,12 +142,12 @@ def check_not_chosen(text: str, batch: str) -> None:
 def explanations(chosen: Chosen, goal: Goal, given: Config) -> list[str]:
     """The reasons for batch, accumulation and lowered pairs, a line each; ``given`` has the numbers before."""
     name = chosen.name
-    found = [
+    lines = [
         f"{name}: {key} {chosen.variables[key]:g} instead of {float(given[key]):g}, the most with which a batch "
         f"of {goal.min_batch_size} fits"
         for key in chosen.lowered
     ]
-    return [*found, f"{name}: {_batch_text(chosen, goal)}", f"{name}: {_accumulation_text(chosen, goal)}"]
+    return [*lines, f"{name}: {_batch_text(chosen, goal)}", f"{name}: {_accumulation_text(chosen, goal)}"]
 
 
 def _batch_text(chosen: Chosen, goal: Goal) -> str:

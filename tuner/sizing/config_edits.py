@@ -64,7 +64,7 @@ def config_files(paths: Sequence[str]) -> dict[Path, bool]:
 
     Backups and what is hidden are left out. A missing file, or a folder without files, raises ``InputError``.
     """
-    found: dict[Path, bool] = {}
+    listed: dict[Path, bool] = {}
     for path in map(Path, paths):
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
         shown = (file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts))
@@ -72,8 +72,8 @@ def config_files(paths: Sequence[str]) -> dict[Path, bool]:
         if not files:
             reason = f"no file of {', '.join(FORMATS)}" if path.exists() else "there is no such file or folder"
             raise InputError(f"{option('config_path', str(path))}: {reason}")
-        found |= {file: found.get(file, False) or file == path for file in files}
-    return found
+        listed |= {file: listed.get(file, False) or file == path for file in files}
+    return listed
 
 
 def plan_edits(

@@ -83,13 +83,13 @@ class Footprint(_Table):
             if not (numbers := stage_numbers(name)) or taken & set(numbers):
                 raise ValueError(f"stage {name!r}: expected numbers of its own, such as 01 or 02-05")
             taken |= set(numbers)
-        known = {self.batch, *self.variables, *(name for values in self.stages.values() for name in values)}
+        variables = {self.batch, *self.variables, *(name for values in self.stages.values() for name in values)}
         for name in self.used():
-            if name not in known:
-                raise ValueError(f"unknown variable {name!r} in times ({_hint(name, known)})")
+            if name not in variables:
+                raise ValueError(f"unknown variable {name!r} in times ({_hint(name, variables)})")
         for name in self.keys:
-            if name not in {*known, ACCUMULATION}:
-                raise ValueError(f"unknown variable {name!r} in [keys] ({_hint(name, {*known, ACCUMULATION})})")
+            if name not in {*variables, ACCUMULATION}:
+                raise ValueError(f"unknown variable {name!r} in [keys] ({_hint(name, {*variables, ACCUMULATION})})")
         if self.batch not in self.used() or self.batch == ACCUMULATION:
             raise ValueError(f"batch {self.batch!r}: expected a variable in the times of a term")
         return self
@@ -157,10 +157,10 @@ def _find(path: str | Path) -> Path:
     shipped = {file.stem: file for folder in CONFIG_FOLDERS for file in (folder / "footprints").glob("*.toml")}
     name = str(path).replace("-", "_")
     if name not in shipped:
-        known = ", ".join(sorted(shipped))
-        raise InputError(f"footprint {path}: there is no such file; give a TOML file or one of {known}")
+        names = ", ".join(sorted(shipped))
+        raise InputError(f"footprint {path}: there is no such file; give a TOML file or one of {names}")
     return shipped[name]
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    return did_you_mean(name, known, f"known are {', '.join(sorted(known))}")
+def _hint(name: str, names: Iterable[str]) -> str:
+    return did_you_mean(name, names, f"known are {', '.join(sorted(names))}")

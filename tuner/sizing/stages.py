@@ -47,13 +47,13 @@ def size_stages(footprint: Footprint, stages: Stages, goal: Goal) -> list[Chosen
     check_least(goal.min_batch_size, *_bound(footprint, goal))
     fewer = {name: _fewer_pairs(footprint, name, values, goal) for name, values in stages.items()}
     values = {name: {**stages[name], **fewer[name]} for name in stages}
-    found = {name: _largest(footprint, values[name], goal) for name in stages}
-    least = min(found, key=lambda name: found[name].batch_size)
-    batch = found[least].batch_size
+    largest = {name: _largest(footprint, values[name], goal) for name in stages}
+    least = min(largest, key=lambda name: largest[name].batch_size)
+    batch = largest[least].batch_size
     accumulation = accumulation_for(batch, goal.devices, goal.effective_batch)
 
     def chosen(name: str) -> Chosen:
-        mine = found[name]
+        mine = largest[name]
         as_least = len(stages) > 1 and mine.batch_size > batch
         return Chosen(
             name=name,
@@ -124,14 +124,14 @@ def _bound(footprint: Footprint, goal: Goal) -> tuple[int, str]:
 def _override(footprint: Footprint, text: str) -> tuple[str, Number]:
     check_not_chosen(text, footprint.batch)
     name, equals, value = text.partition("=")
-    known = {*footprint.used(), *(name for values in stages_of(footprint, ()).values() for name in values)}
+    names = {*footprint.used(), *(name for values in stages_of(footprint, ()).values() for name in values)}
     try:
         number = float(value)
     except ValueError:
         number = math.nan
     if not equals or not 0 <= number <= LARGEST_NUMBER:
         raise InputError(f"{option('overrides', text)}: expected VARIABLE=NUMBER, a finite number of 0 or more")
-    if name not in known:
-        hint = did_you_mean(name, known, f"known are {', '.join(sorted(known))}")
+    if name not in names:
+        hint = did_you_mean(name, names, f"known are {', '.join(sorted(names))}")
         raise InputError(f"{option('overrides', text)}: {footprint.name} has no such variable: {hint}")
     return name, int(number) if number.is_integer() else number

@@ -35,8 +35,8 @@ def detected_target(choice: DeviceChoice, safety_margin: float) -> Target:
 def given_target(choice: DeviceChoice, total_gb: float, safety_margin: float) -> Target:
     """An assumed device with this memory: a GPU, or with "cpu" a machine's RAM."""
     total = int(total_gb * GB)
-    known = ram_device() if choice == "cpu" else present_or_imagined("cuda")
-    return Target(replace(known, total_bytes=total, free_bytes=total), int(total * safety_margin))
+    device = ram_device() if choice == "cpu" else present_or_imagined("cuda")
+    return Target(replace(device, total_bytes=total, free_bytes=total), int(total * safety_margin))
 
 
 def present_or_imagined(choice: DeviceChoice) -> Device:

@@ -72,10 +72,10 @@ class Predictor:
         most //= accumulation
         if at_most is not None and at_most < most:
             most, bound = at_most, USERS_BOUND
-        found = largest_batch(
+        largest = largest_batch(
             lambda batch: need_bytes(guess(batch)), limit_bytes, at_least=at_least, at_most=most, bound=bound
         )
-        return found, guess(found.batch_size)
+        return largest, guess(largest.batch_size)
 
 
 def in_batches(config: Config, key: str, batch: int, accumulation: int) -> dict[str, ConfigValue]:
@@ -129,7 +129,7 @@ def size_configuration(
         )
 
     try:
-        found, guess = largest()
+        batch, guess = largest()
     except DoesNotFit as error:
         remedy = f"it fits a device of {error.need_bytes / goal.safety_margin / GB:.2f} GB"
         if goal.min_batch_size > 1:
@@ -137,22 +137,22 @@ def size_configuration(
         text = f"{name}: {error.text}: {remedy}; `tuner plan --gpu` looks for changes with which it fits"
         raise DoesNotFit(text, error.need_bytes, error.limit_bytes) from error
     wanted = reachable(predictor.task, goal)
-    accumulation = accumulation_for(found.batch_size, goal.devices, wanted)
+    accumulation = accumulation_for(batch.batch_size, goal.devices, wanted)
     if accumulation > 1:
         try:
-            found, guess = largest(ACCUMULATING)
-            accumulation = accumulation_for(found.batch_size, goal.devices, wanted)
+            batch, guess = largest(ACCUMULATING)
+            accumulation = accumulation_for(batch.batch_size, goal.devices, wanted)
         except DoesNotFit:
             accumulation = 1  # the choice's explanation says why
     return Chosen(
         name=name,
-        batch_size=found.batch_size,
+        batch_size=batch.batch_size,
         accumulation=accumulation,
         devices=goal.devices,
-        need_bytes=found.need_bytes,
-        stopped_by=found.stopped_by,
+        need_bytes=batch.need_bytes,
+        stopped_by=batch.stopped_by,
         method=guess.method,
-        beyond_bytes=found.beyond_bytes,
+        beyond_bytes=batch.beyond_bytes,
     )
 
 

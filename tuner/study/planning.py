@@ -99,8 +99,8 @@ def plan_requests(needs: Needs, requests: Sequence[Request], trials: int = 0) ->
         larger = "a machine with more RAM" if in_ram else "a larger device"
         if settings.buffer_bytes and not in_ram:
             remedies.insert(0, f"lower {option('gpu_memory_buffer_gb')}")
-        said = f"{', '.join(remedies)}, or use {larger}" if remedies else f"use {larger}"
-        raise InputError(f"{whose}{error.text}: {said}") from error
+        remedy = f"{', '.join(remedies)}, or use {larger}" if remedies else f"use {larger}"
+        raise InputError(f"{whose}{error.text}: {remedy}") from error
     for request in served:
         trial, most = request.trial, max(plan.at_first)
         if trial.ranks > 1 and request.need_bytes > plan.limits().of(trial.shape)[0]:
@@ -131,15 +131,15 @@ def plan_more(state: State, devices: Sequence[Device], settings: Settings, more:
     None if no trial that is left can use them. A search may suggest so many ``more``, which are taken to be like
     those before.
     """
-    plan, left = state.plan, state.left
+    plan, remaining = state.plan, state.left
     assert plan is not None, "the study has been opened"
-    alike = left or [run.request for run in state.running.values()]
+    alike = remaining or [run.request for run in state.running.values()]
     devices = usable([device for device in devices if device.kind == plan.devices[0].kind], settings)
     limits = replace(limits_of(devices, settings), places=())
     least = plan.footprint_bytes if plan.packing == "uniform" else 0  # what each is given, but for a retry
     fitting = [one for one in alike if limits.fits(replace(one, need_bytes=max(one.need_bytes, least)))]
     fitting = [replace(one, need_bytes=least or one.need_bytes, history=History()) for one in fitting]
-    requests = list(islice(cycle(fitting), max(len(fitting) if left else 0, more) if fitting else 0))
+    requests = list(islice(cycle(fitting), max(len(fitting) if remaining else 0, more) if fitting else 0))
     there = sum(slots for device, slots in zip(plan.devices, plan.slots, strict=True) if device not in state.lost)
     workers = None if settings.most_workers is None else max(0, settings.most_workers - there)
     if not requests or workers == 0:

@@ -116,10 +116,10 @@ class CachingAllocator:
         """Releases the block at an address; its bytes stay reserved (``free``)."""
         if address == NULL:
             return
-        found = self._live.pop(address, None)
-        if found is None:
+        block = self._live.pop(address, None)
+        if block is None:
             raise ValueError(f"address = {address}: no block in use")
-        size, pool = found
+        size, pool = block
         self.allocated_bytes -= size
         pool.add_merged(address, size)
 

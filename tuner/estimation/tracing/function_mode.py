@@ -192,9 +192,9 @@ _MOVED: MutableMapping[Tensor, tuple[Callable[[Tensor], Tensor], nn.Parameter]] 
 
 
 def _moved(parameter: nn.Parameter, fn: Callable[[Tensor], Tensor]) -> nn.Parameter:
-    mover, known = _MOVED.get(parameter, (None, parameter))
+    mover, name = _MOVED.get(parameter, (None, parameter))
     if mover is fn:
-        return known
+        return name
     value = fn(parameter)
     if value is parameter:
         return parameter
@@ -238,8 +238,8 @@ class _RMSNorm(torch.autograd.Function):
         shape, eps = ctx.options
         with torch._C.DisableTorchFunction():
             out = torch.rms_norm(input, shape, weight[0] if weight else None, eps)
-        found = torch.autograd.grad(out, [input, *weight], gradient, create_graph=True, allow_unused=True)
-        return found[0], None, found[1] if weight else None, None
+        gradients = torch.autograd.grad(out, [input, *weight], gradient, create_graph=True, allow_unused=True)
+        return gradients[0], None, gradients[1] if weight else None, None
 
 
 def init_autocast(

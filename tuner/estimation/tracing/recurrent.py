@@ -126,8 +126,8 @@ class _GRUCell(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
         """The gradients of gates and hidden state, and sums of the former for the biases."""
         gates, hidden_gates, hidden, _ = ctx.saved_tensors
-        found = [torch.empty_like(tensor) for tensor in (gates, hidden_gates, hidden)]
-        return *found, *(tensor.sum(0) for tensor in found[: ctx.biases])
+        gradients = [torch.empty_like(tensor) for tensor in (gates, hidden_gates, hidden)]
+        return *gradients, *(tensor.sum(0) for tensor in gradients[: ctx.biases])
 
 
 def _whole(network: Network, input: Tensor, states: State) -> State:
@@ -158,6 +158,6 @@ class _Whole(torch.autograd.Function):
         """The gradients of input, states and weights, beside a workspace."""
         input, _output, _reserve, *tensors = ctx.saved_tensors
         workspace = input.new_empty(ctx.numbers)
-        found = [torch.empty_like(tensor) for tensor in (input, *tensors)]
+        results = [torch.empty_like(tensor) for tensor in (input, *tensors)]
         del workspace
-        return None, *found
+        return None, *results

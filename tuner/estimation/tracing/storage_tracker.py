@@ -96,13 +96,13 @@ class StorageTracker:
             return
         storage = tensor.untyped_storage()
         size = storage.nbytes() if size_bytes is None else size_bytes
-        known = self._live.get(storage._cdata)
-        if known is None:
+        before = self._live.get(storage._cdata)
+        if before is None:
             self._begin(storage, self.allocate(size, "activations"), size)
-        elif size_bytes is None and known[0] != NOT_COUNTED and size > known[1]:
-            category = self.categories[known[0]]
-            self.events.append((known[0], RELEASE))
-            self._live[storage._cdata] = (self.allocate(size, category), size, known[2])
+        elif size_bytes is None and before[0] != NOT_COUNTED and size > before[1]:
+            category = self.categories[before[0]]
+            self.events.append((before[0], RELEASE))
+            self._live[storage._cdata] = (self.allocate(size, category), size, before[2])
 
     def met(self, tensor: Tensor) -> None:
         """Records an operator's argument: a tensor from before the trace counts from now on.
@@ -164,14 +164,14 @@ def origin(running: Sequence[Operator]) -> Origin:
 
     Local variables are not read, as that would keep tensors alive.
     """
-    found: list[tuple[str, int, str]] = []
+    frames: list[tuple[str, int, str]] = []
     if running:
         backward = " (backward)" if torch._C._current_graph_task_id() >= 0 else ""
-        found.append(("operator", 0, f"{running[-1]}{backward}"))
+        frames.append(("operator", 0, f"{running[-1]}{backward}"))
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name not in OUTERMOST and len(found) < MOST:
+    while frame is not None and frame.f_code.co_name not in OUTERMOST and len(frames) < MOST:
         file = frame.f_code.co_filename
         if (file.startswith(_SHOWN) and file != _CALLERS) or not file.startswith(_HIDDEN):
-            found.append((file, frame.f_lineno, frame.f_code.co_qualname))
+            frames.append((file, frame.f_lineno, frame.f_code.co_qualname))
         frame = frame.f_back
-    return tuple(found)
+    return tuple(frames)

@@ -124,10 +124,10 @@ def compute_batch_size(
     search = _Search(step, samples_of(sample), target, limit_bytes, limited_by, smallest, max_batch_size)
     try:
         footprint = {"static": _static, "traced": _traced, "measured": _measured}[mode](search)
-        found = _largest(search, footprint, max(min_batch_size, smallest))
+        largest = _largest(search, footprint, max(min_batch_size, smallest))
     except DoesNotFit as short:
         raise _advised(short, search, target_utilization) from short
-    return _budget(search, footprint, found, mode)
+    return _budget(search, footprint, largest, mode)
 
 
 def _static(search: _Search) -> _Footprint:
@@ -148,11 +148,11 @@ def _static(search: _Search) -> _Footprint:
 def _traced(search: _Search) -> _Footprint:
     step = search.step
     on_cpu = all(tensor.device.type == "cpu" for tensor in step.tensors())
-    own = step if on_cpu else copied(step, torch.device("cpu"))
+    original = step if on_cpu else copied(step, torch.device("cpu"))
 
     @cache
     def guess(size: int) -> MemoryEstimate:
-        fresh = sharing(own)  # for each size, as a model may keep its results
+        fresh = sharing(original)  # for each size, as a model may keep its results
         with step.frozen():
             return _trace(fresh, search.samples, search.device, size)
 
@@ -233,14 +233,14 @@ def _fragmentation(search: _Search, line: Line, run: Rehearsal) -> float:
     for _ in range(FRAGMENTATION_STEPS):
         try:
             size = _largest(search, _on_line(line, CONTEXT_BYTES["cuda"], 0, share), search.smallest).batch_size
-            found = run.reserved_bytes(size) / line.at(size) - 1
+            measured = run.reserved_bytes(size) / line.at(size) - 1
         except DoesNotFit:  # said by the search that follows
             break
         except torch.OutOfMemoryError:
-            found = share + FRAGMENTATION["cuda"]
-        if found <= share:
+            measured = share + FRAGMENTATION["cuda"]
+        if measured <= share:
             break
-        share = found
+        share = measured
     return share
 
 
@@ -256,23 +256,23 @@ def _largest(search: _Search, footprint: _Footprint, least: int) -> LargestBatch
     if footprint.at_most is not None and footprint.at_most < most:
         most, bound = footprint.at_most, memory
     need, limit_bytes = footprint.need, search.limit_bytes
-    found = largest_batch(need, limit_bytes, at_least=least, at_most=most, bound=bound, growth=GROWTH)
-    return replace(found, stopped_by=memory) if found.stopped_by == MEMORY else found
+    largest = largest_batch(need, limit_bytes, at_least=least, at_most=most, bound=bound, growth=GROWTH)
+    return replace(largest, stopped_by=memory) if largest.stopped_by == MEMORY else largest
 
 
-def _budget(search: _Search, footprint: _Footprint, found: LargestBatch, mode: str) -> MemoryBudget:
+def _budget(search: _Search, footprint: _Footprint, largest: LargestBatch, mode: str) -> MemoryBudget:
     counted, context = count(search.step), CONTEXT_BYTES[search.device.kind]
     held = counted.total_bytes + footprint.optimizer_bytes
 
     def for_samples(taken_bytes: int) -> int:
         return max(0, int((taken_bytes - context) / (1 + footprint.fragmentation)) - held)
 
-    per_sample = for_samples(found.need_bytes) // found.batch_size
+    per_sample = for_samples(largest.need_bytes) // largest.batch_size
     return MemoryBudget(
         total_bytes=search.device.total_bytes,
         free_bytes=search.device.free_bytes,
         limit_bytes=search.limit_bytes,
-        need_bytes=found.need_bytes,
+        need_bytes=largest.need_bytes,
         context_bytes=context,
         parameter_bytes=counted.parameters,
         embedding_bytes=counted.embeddings,
@@ -283,9 +283,9 @@ def _budget(search: _Search, footprint: _Footprint, found: LargestBatch, mode: s
         activation_bytes=max(0, per_sample - search.samples.sample_bytes),
         per_sample_bytes=search.samples.sample_bytes,
         fragmentation=footprint.fragmentation,
-        batch_size=found.batch_size,
+        batch_size=largest.batch_size,
         mode=mode,
-        stopped_by=found.stopped_by,
+        stopped_by=largest.stopped_by,
     )
 
 
@@ -293,12 +293,12 @@ def _advised(short: DoesNotFit, search: _Search, utilization: float) -> DoesNotF
     device = search.device
     enough_gb = math.ceil(100 * short.need_bytes / utilization / GB) / 100
     needed = f"{enough_gb:.2f} GB" if short.need_bytes > short.limit_bytes else "more"
-    limit, asked = f"{utilization:.0%} of {device.total_bytes / GB:.2f} GB", ""
+    limit, remedy = f"{utilization:.0%} of {device.total_bytes / GB:.2f} GB", ""
     if search.limited_by == FREE_MEMORY:
         limit = f"of {device.total_bytes / GB:.2f} GB only {device.free_bytes / GB:.2f} GB are free"
-        asked = f"{WHO_HOLDS_THE_REST}; without them "
+        remedy = f"{WHO_HOLDS_THE_REST}; without them "
     return DoesNotFit(
-        f"{short} ({limit}): {asked}it takes a device with {needed}, a "
+        f"{short} ({limit}): {remedy}it takes a device with {needed}, a "
         "smaller model, smaller samples or mixed precision (AMP)",
         short.need_bytes,
         short.limit_bytes,
@@ -333,8 +333,8 @@ def _device(choice: str | torch.device, mode: str, total_gb: float | None) -> De
     chosen = torch_device(choice)
     if chosen.type not in ("cpu", "cuda"):
         raise InputError(f"device={str(choice)!r}: give cpu, cuda or cuda:N")
-    found = ram_device() if chosen.type == "cpu" else _gpu(chosen, mode, total_gb)
-    return found if total_gb is None else replace(found, total_bytes=int(total_gb * GB))
+    detected = ram_device() if chosen.type == "cpu" else _gpu(chosen, mode, total_gb)
+    return detected if total_gb is None else replace(detected, total_bytes=int(total_gb * GB))
 
 
 def _room_bytes(step: TrainingStep, device: Device) -> int:

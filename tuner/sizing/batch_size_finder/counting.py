@@ -134,6 +134,6 @@ def _width(module: nn.Module) -> int:
     for name in ("out_features", "out_channels", "embedding_dim", "num_features"):
         if isinstance(getattr(module, name, None), int) and not _passes_messages(module):
             return int(getattr(module, name))
-    own = [*module.parameters(recurse=False)]
-    matrices = sum(max(parameter.shape) for parameter in own if parameter.dim() > 1)
-    return matrices or max((parameter.numel() for parameter in own), default=0)
+    parameters = [*module.parameters(recurse=False)]
+    matrices = sum(max(parameter.shape) for parameter in parameters if parameter.dim() > 1)
+    return matrices or max((parameter.numel() for parameter in parameters), default=0)

@@ -146,10 +146,10 @@ def rehearsal(step: TrainingStep, samples: Samples, device: torch.device) -> Ite
         if cuda:
             stack.enter_context(torch.cuda.device(device))
         base_bytes = int(torch.cuda.memory_allocated(device)) if cuda else 0
-        own = copied(step, device)
-        stack.enter_context(own.flags())
+        copy = copied(step, device)
+        stack.enter_context(copy.flags())
         stack.enter_context(step.frozen())
-        yield Rehearsal(own, samples, device, base_bytes)
+        yield Rehearsal(copy, samples, device, base_bytes)
 
 
 def _in_heap(changes: Sequence[int]) -> list[int]:

@@ -116,7 +116,7 @@ def call(model: nn.Module, batch: Batch) -> object:
 
 def _attributes(signature: inspect.Signature, graph: Graph) -> dict[str, object] | None:
     """The graph's attributes for ``forward``, or None if a required one is missing."""
-    found: dict[str, object] = {}
+    attributes: dict[str, object] = {}
     names = set(graph.keys())
     for name, parameter in signature.parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -124,10 +124,10 @@ def _attributes(signature: inspect.Signature, graph: Graph) -> dict[str, object]
         held = name in names or name.removesuffix("_dict") in names  # x_dict: the x of every node type
         value = getattr(graph, name, None) if held else None
         if value is not None:
-            found[name] = value
+            attributes[name] = value
         elif parameter.default is parameter.empty:
             return None
-    return found
+    return attributes
 
 
 def mean_output(output: object) -> Tensor:
@@ -145,11 +145,11 @@ def mean_output(output: object) -> Tensor:
 
 def copied(step: TrainingStep, device: torch.device) -> TrainingStep:
     """The step with copies of model and teacher on a device. A failed copy raises ``InputError``."""
-    own = _copied(step, {})
-    own.model.zero_grad(set_to_none=True)
-    for module in own.models():
+    copies = _copied(step, {})
+    copies.model.zero_grad(set_to_none=True)
+    for module in copies.models():
         module.to(device)
-    return own
+    return copies
 
 
 def sharing(step: TrainingStep) -> TrainingStep:

@@ -194,8 +194,8 @@ class _Ledger:
         With a tied head, the engine adds its gradient to the embedding's: in place if the engine owns it, as with the
         cast of autocast's backward pass. A transposed view is not owned, so the sum is a third table.
         """
-        own = 0 if not self.config.tied else 1 if self.precision == "amp" else 2
-        return _Moment(self.weight * (parameter_count(self.config) + own * self.table), self.x)
+        tables = 0 if not self.config.tied else 1 if self.precision == "amp" else 2
+        return _Moment(self.weight * (parameter_count(self.config) + tables * self.table), self.x)
 
 
 def footprint(

@@ -50,12 +50,12 @@ def largest_batches(config: TransformerConfig, precision: Precision, device: Dev
     def need(batch: int) -> int:
         return _estimate(replace(config, batch_size=batch), precision, device).total_bytes
 
-    found = {}
+    largest = {}
     for size in CARDS_GB:
         limit_bytes = int(CARD_SHARE * size * GB)
         fits = need(1) <= limit_bytes
-        found[size] = largest_batch(need, limit_bytes, at_most=2**20, bound="2**20").batch_size if fits else 0
-    return found
+        largest[size] = largest_batch(need, limit_bytes, at_most=2**20, bound="2**20").batch_size if fits else 0
+    return largest
 
 
 def estimate_gpu_memory_requirements(
@@ -102,14 +102,15 @@ def estimate_gpu_memory_requirements(
         raise InputError("dtype_bytes 2 with mixed_precision: autocast keeps 4-byte weights, so give dtype_bytes 4")
     config = TransformerConfig(model_positions, model_embd, model_layer, model_head, batch_size, seq_len, **variant)
     precision: Precision = "half" if dtype_bytes == 2 else precision_of(config)
-    found = footprint(config, precision, include_activations=include_activations, include_optimizer=include_optimizer)
+    parts_included = {"include_activations": include_activations, "include_optimizer": include_optimizer}
+    estimate = footprint(config, precision, **parts_included)
     parts = {
-        "model_weights_gb": found.parameter_bytes,
-        "gradients_gb": found.gradient_bytes,
-        "optimizer_state_gb": found.optimizer_bytes,
-        "activations_gb": found.activation_bytes,
-        "logits_gb": found.logits_bytes,
-        "io_tensors_gb": found.data_bytes,
+        "model_weights_gb": estimate.parameter_bytes,
+        "gradients_gb": estimate.gradient_bytes,
+        "optimizer_state_gb": estimate.optimizer_bytes,
+        "activations_gb": estimate.activation_bytes,
+        "logits_gb": estimate.logits_bytes,
+        "io_tensors_gb": estimate.data_bytes,
         "workspace_gb": HANDLES * CUBLAS_WORKSPACE_BYTES,
     }
     sizes = {"total_estimated_gb": sum(parts.values()), **parts}
@@ -164,7 +165,7 @@ def _read_sizes(path: str) -> dict[str, object]:
             f"{path}: {reason}: give a TOML file with the model's sizes, or configurations by {option('config')}"
         ) from error
     tables = [content, *(content[name] for name in TABLES if isinstance(content.get(name), dict))]
-    found: dict[str, object] = {}
+    sizes: dict[str, object] = {}
     for written, value in [item for table in tables for item in table.items()]:
         key = written.replace("-", "_")
         if key not in KEYS:
@@ -172,10 +173,10 @@ def _read_sizes(path: str) -> dict[str, object]:
             if hint := did_you_mean(key, KEYS, cutoff=0.9):
                 raise InputError(f"{path}: unknown key {written!r}: {hint}")
             continue
-        if key in found or type(value) is not KEYS[key]:
-            rule = "occurs twice: leave one of them out" if key in found else f"give {WANTED[KEYS[key]]}"
+        if key in sizes or type(value) is not KEYS[key]:
+            rule = "occurs twice: leave one of them out" if key in sizes else f"give {WANTED[KEYS[key]]}"
             raise InputError(f"{path}: {written} {value!r}: {rule}")
-        found[key] = value
-    if not found:
+        sizes[key] = value
+    if not sizes:
         raise InputError(f"{path}: no size is in it: write {', '.join(REQUIRED)} at the top level or under [model]")
-    return found
+    return sizes
