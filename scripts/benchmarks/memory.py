@@ -53,7 +53,7 @@ from scripts.gpu.measure_gpu_memory import (
     write_table,
 )
 from tuner.decisions.plan import need_bytes
-from tuner.estimation.allocator.caching_allocator import largest_peaks
+from tuner.estimation.caching_allocator import largest_peaks
 from tuner.estimation.cards import card_of
 from tuner.machine.devices import detect_devices
 from tuner.trial import MB, Device

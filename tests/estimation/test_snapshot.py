@@ -17,7 +17,7 @@ from torch import nn
 
 from tests.support.recorded_events import events_from_trace
 from tuner.datasets.ratings import RatingData
-from tuner.estimation.allocator.caching_allocator import replay
+from tuner.estimation.caching_allocator import replay
 from tuner.estimation.tracing.trace import Trace, to_snapshot, write_snapshot
 from tuner.estimation.tracing.tracer import Parts, trace_step, trace_workload
 from tuner.search.configurations import complete

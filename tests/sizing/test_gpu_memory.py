@@ -19,7 +19,7 @@ from scripts.gpu import measure_gpu_memory as script
 from scripts.gpu.measure_gpu_memory import Measured, read_table, write_table
 from tests.support.recorded_events import events_from_trace
 from tuner.estimation import calibration
-from tuner.estimation.allocator.caching_allocator import replay
+from tuner.estimation.caching_allocator import replay
 from tuner.estimation.cards import find_card
 from tuner.trial import MB, MemoryEstimate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
-from tuner.estimation.allocator.caching_allocator import RELEASE, Event
+from tuner.estimation.caching_allocator import RELEASE, Event
 
 
 class SnapshotEvent(TypedDict):

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from tests.support.recorded_events import events_from_trace
-from tuner.estimation.allocator.caching_allocator import (
+from tuner.estimation.caching_allocator import (
     DEFAULT,
     NULL,
     PRIVATE,

@@ -25,7 +25,7 @@ sys.path.insert(0, sys.argv[1])
 import torch
 from scripts.benchmarks.memory_models import read_steps, run
 from tests.support.recorded_events import events_from_trace
-from tuner.estimation.allocator.caching_allocator import least_capacity, replay
+from tuner.estimation.caching_allocator import least_capacity, replay
 
 memory, card = torch.cuda.memory, torch.cuda.get_device_properties(0)
 math.sqrt = lambda value: abs(value) ** 0.5  # no kernel computes anything, so a sum of squares may be negative

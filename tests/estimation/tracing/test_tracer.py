@@ -21,7 +21,7 @@ from tests.support.toy import Batched, Toy
 from tuner.datasets.ratings import RatingData
 from tuner.datasets.synthetic import synthetic_ratings
 from tuner.errors import WorkloadError
-from tuner.estimation.allocator.caching_allocator import RELEASE, replay
+from tuner.estimation.caching_allocator import RELEASE, replay
 from tuner.estimation.cards import find_card
 from tuner.estimation.tracing.dispatch_mode import LT_WORKSPACE_BYTES
 from tuner.estimation.tracing.trace import DeviceKind, Trace

@@ -10,7 +10,7 @@ from types import FrameType
 import torch
 from torch import Tensor
 
-from tuner.estimation.allocator.caching_allocator import DEFAULT, EMPTY_CACHE, RELEASE, USE, Event
+from tuner.estimation.caching_allocator import DEFAULT, EMPTY_CACHE, RELEASE, USE, Event
 from tuner.estimation.tracing.corrections.sparse import parts
 from tuner.estimation.tracing.corrections.temporaries import RESULTS, Operator, Steps
 from tuner.estimation.tracing.trace import Category, DeviceKind, Origin

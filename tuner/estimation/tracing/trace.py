@@ -6,8 +6,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from tuner.estimation.allocator.caching_allocator import RELEASE, Event, largest_peaks, least_capacity
-from tuner.estimation.allocator.pools import MIN_BLOCK_SIZE, round_size
+from tuner.estimation.caching_allocator import (
+    MIN_BLOCK_SIZE,
+    RELEASE,
+    Event,
+    largest_peaks,
+    least_capacity,
+    round_size,
+)
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES
@@ -33,7 +39,7 @@ _LEGEND: Entry = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "fram
 class Trace:
     """Every allocation and release of a step, in order."""
 
-    events: tuple[Event, ...]  # for ``tuner.estimation.allocator.caching_allocator``; ids are unique
+    events: tuple[Event, ...]  # for ``tuner.estimation.caching_allocator``; ids are unique
     categories: Mapping[int, Category]  # by id
     origins: Mapping[int, Origin] = field(default_factory=dict)  # by id, where they were asked for
     has_guess: bool = False  # for workspaces that only cuDNN or cuSPARSE knows

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 
 from tuner.errors import TunerError, WorkloadError, one_line
-from tuner.estimation.allocator.caching_allocator import DEFAULT, PRIVATE, SIDE
+from tuner.estimation.caching_allocator import DEFAULT, PRIVATE, SIDE
 from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.in_place import sole_owners
 from tuner.estimation.tracing.corrections.temporaries import Operator

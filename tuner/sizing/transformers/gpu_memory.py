@@ -102,8 +102,9 @@ def estimate_gpu_memory_requirements(
         raise InputError("dtype_bytes 2 with mixed_precision: autocast keeps 4-byte weights, so give dtype_bytes 4")
     config = TransformerConfig(model_positions, model_embd, model_layer, model_head, batch_size, seq_len, **variant)
     precision: Precision = "half" if dtype_bytes == 2 else precision_of(config)
-    parts_included = {"include_activations": include_activations, "include_optimizer": include_optimizer}
-    estimate = footprint(config, precision, **parts_included)
+    estimate = footprint(
+        config, precision, include_activations=include_activations, include_optimizer=include_optimizer
+    )
     parts = {
         "model_weights_gb": estimate.parameter_bytes,
         "gradients_gb": estimate.gradient_bytes,

@@ -1,1 +1,0 @@
-"""A simulation of PyTorch's CUDA caching allocator, without a device."""
