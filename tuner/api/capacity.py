@@ -5,7 +5,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
 
 from tuner.decisions.plan import Packing, budget_bytes
 from tuner.errors import InputError, ParameterError
@@ -81,7 +80,7 @@ def card_sizes(gpu: str | Sequence[float]) -> list[int]:
         ParameterError: there is none, or one of them is not a number above 0 and up to ``MOST_GB``.
     """
     try:
-        listed: Sequence[Any] = gpu.split(",") if isinstance(gpu, str) else list(gpu)
+        listed: Sequence[str | float] = gpu.split(",") if isinstance(gpu, str) else list(gpu)
         sizes = [math.nan if isinstance(size, bool) else float(size) for size in listed]
     except (TypeError, ValueError, OverflowError):
         sizes = []

@@ -48,7 +48,7 @@ class Estimator(ABC):
 
     @abstractmethod
     def estimate(
-        self, workload: Trainable, config: Config, data: Any, device: Device, *, expandable_segments: bool
+        self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """The uncalibrated estimate of a complete configuration.
 
@@ -66,7 +66,7 @@ class TracedEstimator(Estimator):
     can_be_calibrated = True
 
     def estimate(
-        self, workload: Trainable, config: Config, data: Any, device: Device, *, expandable_segments: bool
+        self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``."""
         estimate = trace_of(workload, config, data, device).to_estimate(device.kind, expandable_segments)
@@ -84,7 +84,7 @@ class MeasuredEstimator(Estimator):
     takes_real_step = True
 
     def estimate(
-        self, workload: Trainable, config: Config, data: Any, device: Device, *, expandable_segments: bool
+        self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``."""
         from tuner.estimation.measure import measure
@@ -121,7 +121,7 @@ class LearnedEstimator(Estimator):
         return not super().serves(workload)
 
     def estimate(
-        self, workload: Trainable, config: Config, data: Any, device: Device, *, expandable_segments: bool
+        self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``; an equal share of the device for each core."""
         if not self.serves(workload):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = NDArray[np.float64]
 
-Values = Mapping[str, Any]  # a configuration, or a part of it
+Values = Mapping[str, object]  # a configuration, or a part of it
 
 QUANTILE = 0.90
 MARGIN = 1.5  # standard deviations

@@ -267,7 +267,7 @@ def _is_cast(value: object) -> bool:
     return isinstance(value, Tensor) and value.dtype in NARROW and torch.is_autocast_enabled("cpu")
 
 
-def _widened(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _widened(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
     """The function of float32 copies."""
     if not any(map(_is_cast, (*args, *kwargs.values()))):
         return function(*args, **kwargs)
@@ -275,7 +275,7 @@ def _widened(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(*args, **{name: value.float() if _is_cast(value) else value for name, value in kwargs.items()})
 
 
-def _summed(function: Callable[..., Any], input: Tensor, *args: Any, **kwargs: Any) -> Any:
+def _summed(function: Callable[..., Tensor], input: Tensor, *args: object, **kwargs: object) -> Tensor:
     """Sums in float32 need no copy."""
     if _is_cast(input) and kwargs.get("dtype") is None:
         kwargs["dtype"] = torch.float32
@@ -283,8 +283,8 @@ def _summed(function: Callable[..., Any], input: Tensor, *args: Any, **kwargs: A
 
 
 def _softmax(
-    function: Callable[..., Any], fused: Callable[..., Any], input: Tensor, *args: Any, **kwargs: Any
-) -> Any:
+    function: Callable[..., Tensor], fused: Callable[..., Tensor], input: Tensor, *args: object, **kwargs: object
+) -> Tensor:
     """A softmax in float32 needs no copy of float16, but of bfloat16 (SoftMax.cpp)."""
     dim = args[0] if args else kwargs.get("dim")
     if _is_cast(input) and input.dtype == torch.float16 and isinstance(dim, int):
@@ -300,13 +300,13 @@ def _normalized(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12,
     return input / norm.clamp_min(eps)
 
 
-def _promoted(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _promoted(function: Callable[..., Tensor], *args: object, **kwargs: object) -> Tensor:
     """A function that takes tensors of several types without copies of the narrower ones."""
     with torch.autocast("cpu", enabled=False):
         return function(*args, **kwargs)
 
 
-IN_FLOAT32: Mapping[object, Callable[..., Any]] = {
+IN_FLOAT32: Mapping[object, Callable[..., Tensor]] = {
     **{
         getattr(space, n): partial(_widened, getattr(space, n))
         for space in NAMESPACES

@@ -4,7 +4,7 @@ import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from tuner.estimation.caching_allocator import (
     MIN_BLOCK_SIZE,
@@ -29,7 +29,7 @@ DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 Origin: TypeAlias = tuple[tuple[str, int, str], ...]
 """Where an allocation comes from: (file, line, function) of each call, the innermost first."""
 PROTOCOL = 4  # the highest one that the viewer reads
-Entry = dict[str, Any]
+Entry = dict[str, object]
 
 # The viewer's colours and legend are of the entries' categories, of which one must be "unknown", or it stops.
 _LEGEND: Entry = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "frames": [], "category": "unknown"}
