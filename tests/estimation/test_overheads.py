@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import ModuleType
 
 import pytest
+from tuner.workloads.function import Function
 
 from tests.support.toy import Toy
 from tuner.estimation.overheads import (
@@ -18,7 +19,6 @@ from tuner.estimation.overheads import (
     program_bytes,
 )
 from tuner.trial import MB, Device
-from tuner.workloads.function import Function
 from tuner.workloads.lookup import find_workload
 
 
