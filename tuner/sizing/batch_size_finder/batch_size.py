@@ -77,37 +77,37 @@ def compute_batch_size(
     max_batch_size: int = 4096,
     **details: Unpack[Details],
 ) -> MemoryBudget:
-    """The largest batch of a model that a device has memory for, and where the memory goes.
+    """The largest batch of a model that fits a device, and where the memory goes.
 
-    need = context + (1 + fragmentation) · tensors must be no more than total · ``target_utilization``, which stands
-    in place of any other margin, and its tensors no more than what is free: on CUDA with what this process's
-    allocator caches, on the CPU within the cgroup, and with the model's own tensors where they are there already.
-    Model, gradients, buffers, training flags and torch's random numbers are left as they were.
+    need = context + (1 + fragmentation) · tensors must be no more than total · ``target_utilization``, to which no
+    other margin is added. The tensors must fit the free memory. On CUDA that includes what this process's allocator
+    caches, and on the CPU the cgroup limits it. The model's own tensors count as free if they are there already.
+    Model, gradients, buffers, training flags and torch's random numbers do not change.
 
     Args:
         model: what will be trained, on any device.
         sample: a Data or HeteroData of PyTorch Geometric, which is one sample; a Batch of k graphs, which are k; a
             tensor, or a sequence or mapping of tensors, with samples along dimension 0. Larger batches repeat them.
-        device: "cuda", "cuda:1", "cpu" or a ``torch.device``: what is to be filled.
+        device: "cuda", "cuda:1", "cpu" or a ``torch.device``: the device to fill.
         mode: "static" counts weights and bounds activations by their shapes; "traced" follows a step on tensors
             without content, through a simulator of the allocator on CUDA; "measured" runs steps on the device.
         target_utilization: the share of the device's memory to use, above 0 and up to 1.
         min_batch_size: the smallest batch of interest; with batch normalisation at least 2, which it needs to train.
         max_batch_size: the largest.
-        details: ``total_gb``, the device's memory in GB (2**30 bytes), in place of what it has and of what is free;
-            a GPU with this need not exist, except to be measured on. ``loss`` takes the model and a batch, and
-            returns a scalar to be minimised. By default the model is called with a graph's attributes where these
-            have the names of what ``forward`` needs, else with the graph; with a sequence as positional and a mapping
-            as named arguments; and the loss is the mean of every floating output, those in a tuple, list or dict
-            added up. ``optimizer`` takes the trainable parameters, and returns an optimizer; by default Adam.
-            ``teacher`` is a frozen model on the same device, called in each step without gradients and as the model
-            is by default; its outputs live until the loss is known.
+        details: ``total_gb``, the device's memory in GB (2**30 bytes), instead of its total and free memory. Such a
+            GPU need not be there, except to measure on it. ``loss`` takes the model and a batch, and returns a scalar
+            to minimise. By default the model is called with a graph's attributes if they have the names of
+            ``forward``'s parameters, else with the graph; with a sequence as positional and a mapping as named
+            arguments. The default loss is the mean of every floating output; those of a tuple or dict are added.
+            ``optimizer`` takes the trainable parameters, and returns an optimizer; by default Adam. ``teacher`` is a
+            frozen model on the same device. Each step calls it without gradients, as the model is called by default,
+            and keeps its outputs until the loss is known.
 
     Returns:
-        The budget. ``str()`` of it is one line in MB, and says so where what is free was the limit.
+        The budget. ``str()`` of it is one line in MB, which says if the free memory was the limit.
 
     Raises:
-        DoesNotFit: not even ``min_batch_size`` samples do; says by how much, and what would help.
+        DoesNotFit: not even ``min_batch_size`` samples fit; the text says by how much, and what would help.
         InputError: something given cannot be used, or the step fails on the sample.
         Untraceable: mode "traced" cannot follow the step; ``mode="measured"`` may.
     """
@@ -225,9 +225,9 @@ def _on_line(line: Line, context: int, state_bytes: int, fragmentation: float) -
 
 
 def _fragmentation(search: _Search, line: Line, run: Rehearsal) -> float:
-    """What CUDA's allocator reserves beyond the tensors of the largest batch, as a share; at least ``FRAGMENTATION``.
+    """The share that CUDA's allocator reserves beyond the tensors of the largest batch; at least ``FRAGMENTATION``.
 
-    With a larger share a smaller batch is the largest one, for which it is measured again.
+    A larger share makes the largest batch smaller, for which it is measured again.
     """
     share = FRAGMENTATION["cuda"]
     for _ in range(FRAGMENTATION_STEPS):
@@ -338,7 +338,7 @@ def _device(choice: str | torch.device, mode: str, total_gb: float | None) -> De
 
 
 def _room_bytes(step: TrainingStep, device: Device) -> int:
-    """What of the device a training of this model may take, with a context and what the model holds there already."""
+    """The memory that a training of this model may take: free memory, a context, and its tensors that are there."""
     gradients = [p.grad for model in step.models() for p in model.parameters() if p.grad is not None]
     there = {
         tensor.data_ptr(): tensor.nbytes

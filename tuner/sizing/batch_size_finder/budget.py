@@ -1,4 +1,4 @@
-"""What `compute_batch_size` found: where a device's memory goes, and how many samples it has room for."""
+"""The result of `compute_batch_size`: where a device's memory goes, and how many samples fit."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ WHO_HOLDS_THE_REST = (
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """The memory of a device and what of it a training step takes, in bytes.
+    """A device's memory and what a training step takes of it, in bytes.
 
-    With ``fragmentation`` as a share, what a batch takes of the device is
+    With ``fragmentation`` as a share, a batch takes
 
         need = context + (1 + fragmentation) · (model + batch_size · (activation + per_sample))
 
@@ -22,21 +22,21 @@ class MemoryBudget:
 
     Attributes:
         total_bytes: all memory of the device.
-        free_bytes: what of it no program holds, with what this process's allocator caches; 0 for a GPU that is not
-            there.
-        limit_bytes: what of it may be used: total · target utilization, or what is free where that is less. What the
-            model holds already, and a process's context, count as free. With ``total_gb`` only the former.
-        need_bytes: what a batch of ``batch_size`` takes, no more than the limit.
-        context_bytes: what a process takes before its first tensor: CUDA context, or interpreter and libraries.
+        free_bytes: the memory that no program holds, including what this process's allocator caches; 0 for a GPU
+            that is not there.
+        limit_bytes: the memory that may be used: total · target utilization, or the free memory if that is less. What
+            the model holds already, and a process's context, count as free. With ``total_gb`` only the former.
+        need_bytes: the memory of a batch of ``batch_size``, no more than the limit.
+        context_bytes: a process's memory before its first tensor: CUDA context, or interpreter and libraries.
         parameter_bytes: the model's parameters and buffers without its embeddings.
         embedding_bytes: weights of its ``nn.Embedding`` and ``nn.EmbeddingBag`` modules, shared ones once.
         optimizer_bytes: the optimizer's state.
         gradient_bytes: one gradient for each trainable parameter.
         teacher_bytes: parameters and buffers of the teacher.
-        available_bytes: what is left for samples within the limit.
-        activation_bytes: what a sample takes beyond its own data, at the batch size that was chosen.
+        available_bytes: the memory for samples within the limit.
+        activation_bytes: the memory of a sample beyond its own data, at the chosen batch size.
         per_sample_bytes: a sample's own data.
-        fragmentation: what the allocator loses, as a share of the tensors; 0 where ``activation_bytes`` has it.
+        fragmentation: the allocator's loss as a share of the tensors; 0 if ``activation_bytes`` includes it.
         batch_size: the largest batch that fits, in samples.
         mode: "static", "traced" or "measured".
         stopped_by: why the batch is not larger: "memory", "free memory" or "max_batch_size".
@@ -62,12 +62,12 @@ class MemoryBudget:
 
     @property
     def static_bytes(self) -> int:
-        """What does not depend on the batch: context, parameters, embeddings, optimizer, gradients, teacher."""
+        """The memory that does not depend on the batch: the context, and the model's."""
         return self.context_bytes + self.model_bytes
 
     @property
     def model_bytes(self) -> int:
-        """The same without the context: the tensors that live as long as the training."""
+        """The tensors that live as long as the training: weights, optimizer state, gradients and the teacher's."""
         held = self.parameter_bytes + self.embedding_bytes + self.optimizer_bytes
         return held + self.gradient_bytes + self.teacher_bytes
 

@@ -70,28 +70,28 @@ def estimate_gpu_memory_requirements(
     include_optimizer: bool = True,
     **variant: Unpack[Variant],
 ) -> dict[str, float]:
-    """What a training step of a GPT-style transformer takes from a GPU, by the formula of ``footprint``.
+    """The memory of a training step of a GPT-style transformer on a GPU, by the formula of ``footprint``.
 
     Args:
-        model_positions: places that the model has an embedding for.
+        model_positions: positions with an embedding.
         model_embd: the width.
         model_layer: blocks.
         model_head: attention heads; they divide the width.
         batch_size: sequences in a micro-batch.
         seq_len: tokens in a sequence.
-        dtype_bytes: of everything: 4 for float32, 2 for pure float16 or bfloat16.
+        dtype_bytes: bytes of every number: 4 for float32, 2 for pure float16 or bfloat16.
         include_activations: whether activations and logits count.
         include_optimizer: whether AdamW's two moments count.
         variant: ``mixed_precision=True`` for autocast over float32 weights, with ``dtype_bytes`` 4;
-            ``checkpointing=True`` where each block is computed again in backward instead of being kept;
-            ``attention="explicit"``, which keeps the matrix of scores, in the place of torch's kernel "sdpa";
-            ``vocabulary``, the tokens that there are (50257); ``tied=False`` where the head has a weight of its own.
+            ``checkpointing=True`` to compute each block again in the backward pass instead of keeping it;
+            ``attention="explicit"``, which keeps the matrix of scores, instead of torch's kernel "sdpa";
+            ``vocabulary``, the number of tokens (50257); ``tied=False`` for a head with a weight of its own.
 
     Returns:
         ``model_parameters``, a count, and in GB (2**30 bytes) ``total_estimated_gb`` and its parts:
         ``model_weights_gb``, ``gradients_gb``, ``optimizer_state_gb``, ``activations_gb``, ``logits_gb``,
-        ``io_tensors_gb`` and ``workspace_gb``, which is cuBLAS' scratch memory. They are what is alive at the moment
-        of the peak; the process's own CUDA context is not among them.
+        ``io_tensors_gb`` and ``workspace_gb``, which is cuBLAS' scratch memory. They are the live bytes at the peak,
+        without the process's CUDA context.
 
     Raises:
         InputError: sizes do not go together, or ``dtype_bytes`` is neither 4 nor 2.
