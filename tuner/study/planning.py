@@ -69,7 +69,7 @@ def plan_requests(needs: Needs, requests: Sequence[Request], trials: int = 0) ->
     Raises:
         InputError: a trial fits on no device; the text names it and says what can be done.
     """
-    devices, settings, limits = needs.devices, needs.settings, needs.limits
+    devices, settings = needs.devices, needs.settings
     served = [needs.within(request) for request in requests]
     for request in served:
         check_place(request.trial, devices, settings)
@@ -77,30 +77,13 @@ def plan_requests(needs: Needs, requests: Sequence[Request], trials: int = 0) ->
         all_of_them = list(islice(cycle(served), max(trials, len(served))))
         plan = _plan_of(devices, all_of_them, settings)
         for request in served:
-            if (ranks := request.trial.ranks) > 1 and request.need_bytes > (
-                most := limits.of(request.trial.shape)[0]
-            ):
-                each, has = request.need_bytes / GB, most / GB
-                raise InputError(
-                    f"a trial of {ranks} ranks needs {each:.2f} GB for each, and {has:.2f} GB is the most"
-                )
+            ranks, need_gb = request.trial.ranks, request.need_bytes / GB
+            most = needs.limits.of(request.trial.shape)[0]
+            if ranks > 1 and request.need_bytes > most:
+                text = f"a trial of {ranks} ranks needs {need_gb:.2f} GB for each, and {most / GB:.2f} GB is the most"
+                raise InputError(text)
     except InputError as error:
-        remedies = ["leave out the largest configurations"] * (len(served) > 1)
-        largest = max(served, key=lambda request: (not limits.fits(request), request.need_bytes))
-        in_ram = limits.fits(replace(largest, host_bytes=0))  # it is the RAM that does not suffice
-        if in_ram:
-            largest = max(served, key=lambda request: request.host_bytes)
-        elif not settings.estimates_memory:
-            remedies = [f"lower {option(settings.given_by)}"]
-        if any(limits.fits(request) for request in served):
-            remedies.append(f"run the others with {option('skip_too_large', True)}")
-        name = title(largest.trial.workload, largest.trial.name, several=len(needs.tasks) > 1)
-        whose = f"{name}: " if in_ram or settings.estimates_memory or callable(settings.memory_gb) else ""
-        larger = "a machine with more RAM" if in_ram else "a larger device"
-        if settings.buffer_bytes and not in_ram:
-            remedies.insert(0, f"lower {option('gpu_memory_buffer_gb')}")
-        remedy = f"{', '.join(remedies)}, or use {larger}" if remedies else f"use {larger}"
-        raise InputError(f"{whose}{error.text}: {remedy}") from error
+        raise _with_remedies(error, needs, served) from error
     for request in served:
         trial, most = request.trial, max(plan.at_first)
         if trial.ranks > 1 and request.need_bytes > plan.limits().of(trial.shape)[0]:
@@ -108,6 +91,27 @@ def plan_requests(needs: Needs, requests: Sequence[Request], trials: int = 0) ->
             fewer = option("max_workers") if settings.max_workers else "the number of cores"
             raise refusal(trial, settings, rule, f"give fewer, or raise {fewer}")
     return plan, served
+
+
+def _with_remedies(error: InputError, needs: Needs, requests: Sequence[Request]) -> InputError:
+    """The error of trials that fit no device, with the name of the largest and what can be done."""
+    settings, fits = needs.settings, needs.limits.fits
+    remedies = ["leave out the largest configurations"] * (len(requests) > 1)
+    largest = max(requests, key=lambda request: (not fits(request), request.need_bytes))
+    in_ram = fits(replace(largest, host_bytes=0))  # it is the RAM that does not suffice
+    if in_ram:
+        largest = max(requests, key=lambda request: request.host_bytes)
+    elif not settings.estimates_memory:
+        remedies = [f"lower {option(settings.given_by)}"]
+    if any(map(fits, requests)):
+        remedies.append(f"run the others with {option('skip_too_large', True)}")
+    if settings.buffer_bytes and not in_ram:
+        remedies.insert(0, f"lower {option('gpu_memory_buffer_gb')}")
+    name = title(largest.trial.workload, largest.trial.name, several=len(needs.tasks) > 1)
+    whose = f"{name}: " if in_ram or settings.estimates_memory or callable(settings.memory_gb) else ""
+    larger = "use a machine with more RAM" if in_ram else "use a larger device"
+    remedy = f"{', '.join(remedies)}, or {larger}" if remedies else larger
+    return InputError(f"{whose}{error.text}: {remedy}")
 
 
 def _plan_of(devices: Sequence[Device], requests: Sequence[Request], settings: Settings) -> Plan:

@@ -98,7 +98,7 @@ def compute_batch_size(
             GPU need not be there, except to measure on it. ``loss`` takes the model and a batch, and returns a scalar
             to minimise. By default the model is called with a graph's attributes if they have the names of
             ``forward``'s parameters, else with the graph; with a sequence as positional and a mapping as named
-            arguments. The default loss is the mean of every floating output; those of a tuple or dict are added.
+            arguments. The default loss adds up the means of all floating outputs, also of a tuple, list or dict.
             ``optimizer`` takes the trainable parameters, and returns an optimizer; by default Adam. ``teacher`` is a
             frozen model on the same device. Each step calls it without gradients, as the model is called by default,
             and keeps its outputs until the loss is known.
