@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import ModuleType
 
 import pytest
-from tuner.workloads.function import Function
 
 from tests.support.toy import Toy
 from tuner.estimation.overheads import (
@@ -20,6 +19,7 @@ from tuner.estimation.overheads import (
 )
 from tuner.trial import MB, Device
 from tuner.workloads.lookup import find_workload
+from tuner.workloads.program import Function
 
 
 def test_workloads_of_pyg_take_what_pyg_imports_and_that_has_the_compiler() -> None:
