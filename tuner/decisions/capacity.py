@@ -42,9 +42,11 @@ class TrialLimits:
         device_bytes, ram = self.of(request.trial.shape)
         return request.need_bytes <= device_bytes and request.host_bytes <= ram
 
-    def bound(self, request: Request) -> Request:
-        """The request with no more than this."""
+    def bound(self, request: Request, before: Request | None = None) -> Request:
+        """The request with no more than this, or than it needed ``before`` if that was more."""
         device_bytes, ram = self.of(request.trial.shape)
+        if before:
+            device_bytes, ram = max(device_bytes, before.need_bytes), max(ram, before.host_bytes)
         need, host = min(request.need_bytes, device_bytes), min(request.host_bytes, ram)
         return replace(request, need_bytes=need, host_bytes=host)
 

@@ -182,10 +182,8 @@ def prepare(loaded: Loaded, devices: Sequence[Device]) -> tuple[Study, Steering]
     )
     if settings.resume:  # by the peaks of its own trials, but none is too large by that
         corrected = steering.feedback.begin(fit, own_bytes(settings, needs.devices))
-        fit = [
-            _bounded(now, *map(max, limits.of(was.trial.shape), (was.need_bytes, was.host_bytes)))
-            for was, now in zip(fit, sorted(corrected, key=lambda one: one.trial.trial_id), strict=True)
-        ]
+        corrected = sorted(corrected, key=lambda request: request.trial.trial_id)
+        fit = [limits.bound(now, before) for before, now in zip(fit, corrected, strict=True)]
     if fit:
         plan, served = planning(fit)
         seconds = None if spec.is_endless else expected_seconds(served, plan, source.expected(len(fit)))
@@ -252,10 +250,6 @@ def timed_as_before(sized: SizedTrials, kept: Mapping[str, float]) -> SizedTrial
     requests = [replace(one, estimate=timed(one.trial.trial_id, one.estimate)) for one in known.requests]
     raw = {trial_id: timed(trial_id, estimate) for trial_id, estimate in known.raw.items()}
     return replace(sized, estimates=replace(known, requests=tuple(requests), raw=raw))
-
-
-def _bounded(request: Request, most: int, ram: int) -> Request:
-    return replace(request, need_bytes=min(request.need_bytes, most), host_bytes=min(request.host_bytes, ram))
 
 
 def own_bytes(settings: Settings, devices: Sequence[Device]) -> int:
