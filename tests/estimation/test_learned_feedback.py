@@ -92,7 +92,7 @@ def test_a_trial_that_ran_out_tells_that_it_needs_more_until_its_peak_is_known()
     for request in requests[:FIRST]:
         train(feedback, request)
     large = waiting(20, hidden=900)
-    feedback.add(large.trial, ROOM)
+    feedback.hear(State(), Planned((large,), {large.trial.trial_id: ROOM}))
     assert feedback.learn(large.trial, ended("out_of_memory", 4 * GB))
     assert feedback.correct(large).need_bytes > 4 * GB
     assert feedback.learn(large.trial, ended("completed", 8 * GB, IDLE + footprint(900)))
