@@ -26,7 +26,7 @@ BOUNDS = 64
 WHOLE = ("completed", "paused")  # of trials whose peak is what they take
 
 
-class Fit(Protocol):
+class FootprintFit(Protocol):
     """What a workload's trials have taken, for the estimates of others. ``raw`` is an estimate before corrections."""
 
     def report(self, trial: Trial, raw: MemoryEstimate, report: EpochReport) -> bool:
@@ -61,7 +61,7 @@ class CalibratedFit:
         return False
 
     def learn(self, trial: Trial, raw: MemoryEstimate, result: AttemptResult) -> bool:
-        """See ``Fit.learn``."""
+        """See ``FootprintFit.learn``."""
         ran_out = result.status == "out_of_memory" and result.limit_bytes > 0
         if ran_out:
             floor = math.ceil(result.limit_bytes * (1 + calibration.UNCALIBRATED_MARGIN))
@@ -79,7 +79,7 @@ class CalibratedFit:
         return ran_out
 
     def correct(self, request: Request, raw: MemoryEstimate) -> Request:
-        """See ``Fit.correct``."""
+        """See ``FootprintFit.correct``."""
         if self._calibration and can_be_calibrated(raw):
             estimate = self._calibration.correct(raw)
             request = replace(request, estimate=estimate, need_bytes=need_bytes(estimate))
@@ -126,18 +126,18 @@ class HostFit:
         self._least: dict[str, Sample] = {}  # of those that have not completed
 
     def report(self, trial: Trial, raw: MemoryEstimate, report: EpochReport) -> bool:
-        """See ``Fit.report``."""
+        """See ``FootprintFit.report``."""
         peak, before = report.host_peak_bytes or 0, self._least.get(trial.trial_id)
         return (before is None or peak > before.peak_bytes) and self._keep(trial, raw, peak, completed=False)
 
     def learn(self, trial: Trial, raw: MemoryEstimate, result: AttemptResult) -> bool:
-        """See ``Fit.learn``."""
+        """See ``FootprintFit.learn``."""
         completed = result.status in WHOLE
         reserved = result.host_bytes if result.short_of == "RAM" and not completed else 0
         return self._keep(trial, raw, max(result.host_peak_bytes or 0, reserved), completed=completed)
 
     def correct(self, request: Request, raw: MemoryEstimate) -> Request:
-        """See ``Fit.correct``."""
+        """See ``FootprintFit.correct``."""
         if not raw.host_bytes:
             return request
         measured = bool(self._samples or self._least)
@@ -261,7 +261,7 @@ class StudyFeedback:
             request = fit.correct(request, self._raw[trial.trial_id])
         return request
 
-    def _fits(self, trial: Trial, *, learns: bool = True) -> list[Fit]:
+    def _fits(self, trial: Trial, *, learns: bool = True) -> list[FootprintFit]:
         """The fits of a trial's memory. From one in smaller parts only that of RAM learns."""
         workload, raw = trial.workload, self._raw[trial.trial_id]
         if raw.is_given or (learns and shrunk(trial.config)):

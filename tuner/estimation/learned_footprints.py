@@ -222,7 +222,7 @@ class LearnedFit:
         return chosen
 
     def report(self, trial: Trial, raw: MemoryEstimate, report: EpochReport) -> bool:
-        """See ``Fit.report``."""
+        """See ``FootprintFit.report``."""
         memory = report.memory_bytes
         if memory is None:
             return False
@@ -234,7 +234,7 @@ class LearnedFit:
         return self._add_peak(trial, memory)
 
     def learn(self, trial: Trial, raw: MemoryEstimate, result: AttemptResult) -> bool:
-        """See ``Fit.learn``."""
+        """See ``FootprintFit.learn``."""
         if result.status == "out_of_memory" and result.limit_bytes:
             key = self._key(trial)
             self._limits[key] = max(self._above(trial, result.limit_bytes), self._limits.get(key, 0))
@@ -244,7 +244,7 @@ class LearnedFit:
         return False
 
     def correct(self, request: Request, raw: MemoryEstimate) -> Request:
-        """See ``Fit.correct``. The request is unchanged as long as nothing is known."""
+        """See ``FootprintFit.correct``. The request is unchanged as long as nothing is known."""
         if not self._peaks and not self._limits:
             return request
         if self._learned is None:
