@@ -95,7 +95,7 @@ def compute_batch_size(
         min_batch_size: the smallest batch of interest; with batch normalisation at least 2, which it needs to train.
         max_batch_size: the largest.
         details: ``total_gb``, the device's memory in GB (2**30 bytes), instead of its total and free memory. Such a
-            GPU need not be there, except to measure on it. ``loss`` takes the model and a batch, and returns a scalar
+            GPU need not exist, except to measure on it. ``loss`` takes the model and a batch, and returns a scalar
             to minimise. By default the model is called with a graph's attributes if they have the names of
             ``forward``'s parameters, else with the graph; with a sequence as positional and a mapping as named
             arguments. The default loss adds up the means of all floating outputs, also of a tuple, list or dict.
