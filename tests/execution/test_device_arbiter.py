@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tuner.decisions.plan import make_plan
-from tuner.execution import device_arbiter
 from tuner.execution.device_arbiter import GIVEN_UP_SECONDS, DeviceArbiter
 from tuner.machine.holders import Holder, Memory
 from tuner.machine.leases import WAITING_SECONDS
@@ -29,7 +28,16 @@ class Machine:
 
     def study(self, name: str = "own", **options: bool) -> DeviceArbiter:
         plan = make_plan([self.device], [4 * GB] * 8, packing="per-trial", buffer_bytes=0, threads=1)
-        self.shares.append(DeviceArbiter(name, plan, read=self.read, clock=lambda: self.now, **options))
+        share = DeviceArbiter(
+            name,
+            plan,
+            read=self.read,
+            read_holders=lambda *_: [Holder(77, "hog", "ann", 10 * GB)],
+            reading_lasts=lambda _: -1.0,
+            clock=lambda: self.now,
+            **options,
+        )
+        self.shares.append(share)
         return self.shares[-1]
 
     def read(self, device: Device, groups: Sequence[Collection[int]]) -> Memory:
@@ -43,9 +51,6 @@ class Machine:
 @pytest.fixture
 def machine(gpu_16gb: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    monkeypatch.setattr(device_arbiter, "READING_SECONDS", -1.0)
-    monkeypatch.setattr(device_arbiter, "READING_SHARE", float("inf"))
-    monkeypatch.setattr(device_arbiter, "holders", lambda *_: [Holder(77, "hog", "ann", 10 * GB)])
     made = Machine(gpu_16gb)
     yield made
     for share in made.shares:

@@ -17,7 +17,6 @@ class Actor:
 @pytest.fixture
 def pool(gpu_16gb: Device, monkeypatch: pytest.MonkeyPatch) -> WorkerPool:
     monkeypatch.setattr("ray.kill", lambda worker: None)
-    monkeypatch.setattr(WorkerPool, "_options", lambda self: {})
     return WorkerPool(gpu_16gb, BUNDLE, 8, 1000 * MB, "own", lambda *_: Actor())
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tuner.decisions.rank_groups import rank_group_of
 from tuner.errors import ExecutionError
-from tuner.execution.rank_group import RankGroup, meeting_at
+from tuner.execution.rank_group import FAILED_SECONDS, RankGroup, meeting_at
 from tuner.machine.processes import free_port
 from tuner.trial import GB, RANKS, Device, MemoryEstimate, Outcome, Placement, Trial
 
@@ -55,10 +55,10 @@ def test_the_rank_that_fell_explains_the_end_of_the_others(
     assert group.outcome()[0].error == named
 
 
-def test_other_ranks_are_ended_soon_after_one_has_failed(group: RankGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tuner.execution.rank_group.FAILED_SECONDS", 0.0)
+def test_other_ranks_are_ended_soon_after_one_has_failed(group: RankGroup) -> None:
+    group.clock = iter([0.0, FAILED_SECONDS / 2, FAILED_SECONDS]).__next__
     end(group, 1, "failed", "killed", lost="worker")
-    assert group.is_late
+    assert [group.is_late, group.is_late] == [False, True]
     place = group.placement
     group.ended(Outcome(place.trial, "stalled", place, error="another"), bytes, by_itself=False)
     outcome = group.outcome()[0]

@@ -66,10 +66,26 @@ class Failing(Toy):
             raise ValueError("no such thing")
 
 
-def run(workload: Toy, options: TrialOptions | None = None, limit_bytes: int = 0, **values: float) -> list[Any]:
+class BrokenMeter(PeakMeter):
+    """Measures a device that does not answer at the end."""
+
+    def start(self) -> None:
+        pass
+
+    def left_bytes(self) -> int:
+        raise RuntimeError("device-side assert")
+
+
+def run(
+    workload: Toy,
+    options: TrialOptions | None = None,
+    limit_bytes: int = 0,
+    meter_class: type[PeakMeter] = PeakMeter,
+    **values: float,
+) -> list[Any]:
     """A trial's events, in this process."""
     placement = place(workload, complete(values, workload.hyperparameters), limit_bytes)
-    meter = PeakMeter(ram_device(), lambda: None)
+    meter = meter_class(ram_device(), lambda: None)
     return list(run_trial(TrainingTask(workload, None), placement, meter, options or TrialOptions(caps=False)))
 
 
@@ -101,21 +117,14 @@ def test_a_worker_that_a_trial_has_left_memory_in_is_not_used_again(in_worker: C
     assert [(outcome.status, outcome.reusable) for outcome in outcomes] == [("completed", True), ("completed", False)]
 
 
-def test_a_device_that_does_not_answer_any_more_costs_the_worker_and_not_the_result(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def broken(self: PeakMeter) -> int:
-        raise RuntimeError("device-side assert")
-
-    monkeypatch.setattr(PeakMeter, "left_bytes", broken)
-    monkeypatch.setattr(PeakMeter, "start", lambda self: None)
-    *_, outcome, weights = run(Toy())
+def test_a_device_that_does_not_answer_any_more_costs_the_worker_and_not_the_result() -> None:
+    *_, outcome, weights = run(Toy(), meter_class=BrokenMeter)
     assert (outcome.status, outcome.reusable) == ("completed", False)
     assert "the worker cannot be used again: RuntimeError: device-side assert" in outcome.error
     assert outcome.metrics and weights
 
 
-def test_a_share_that_the_worker_itself_fills_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_that_the_worker_itself_fills_is_too_small() -> None:
     (outcome,) = run(Toy(), TrialOptions(), limit_bytes=MB)
     assert (outcome.status, outcome.phase, outcome.reusable) == ("out_of_memory", "start", False)
     assert "the trial has 0.001 GB, and a worker on cpu takes " in outcome.error

@@ -19,7 +19,7 @@ from typing import Any
 from tuner.decisions.capacity import ram_buffer_bytes
 from tuner.decisions.events import Bounds
 from tuner.decisions.plan import Plan
-from tuner.machine.holders import Memory, holders, memory_now, with_descendants
+from tuner.machine.holders import Holder, Memory, holders, memory_now, with_descendants
 from tuner.machine.leases import Lease, LeaseHolder, Share, device_key, host_ram
 from tuner.trial import GB, MB, Device, Placement, Request, ShortOf
 
@@ -52,6 +52,8 @@ class DeviceArbiter:
         plan: Plan | None = None,
         *,
         read: Callable[[Device, Sequence[Collection[int]]], Memory] = memory_now,
+        read_holders: Callable[[Device, Collection[int], int], Sequence[Holder]] = holders,
+        reading_lasts: Callable[[float], float] = lambda took: max(READING_SECONDS, took / READING_SHARE),
         clock: Callable[[], float] = time.time,
         takes_rest: bool = False,
     ) -> None:
@@ -67,7 +69,8 @@ class DeviceArbiter:
         if plan and self._ram is not None:
             self._budgets[self._ram] = plan.ram_budgets[""]
         self._watched = [*self._devices, *([self._ram] if self._ram else [])]
-        self._read = read
+        self._read, self._read_holders = read, read_holders
+        self._reading_lasts = reading_lasts  # the seconds until the next one, by those that one took
         self._clock = clock
         self._holder = LeaseHolder(name)
         self._others: tuple[Lease, ...] = ()
@@ -236,8 +239,7 @@ class DeviceArbiter:
         if not self._readings or began > self._read_again:
             trees = self._trees()
             self._readings = {device: self._read(device, trees) for device in self._watched}
-            took = time.monotonic() - began
-            self._read_again = began + max(READING_SECONDS, took / READING_SHARE)
+            self._read_again = began + self._reading_lasts(time.monotonic() - began)
         return self._readings[device]
 
     def _trees(self) -> list[set[int]]:
@@ -267,7 +269,8 @@ class DeviceArbiter:
 
     def _other_processes_text(self, device: Device) -> str:
         memory, ours = self._memory(device), set[int]().union(*self._trees())
-        largest = [holder for holder in holders(device, ours, NAMED) if (holder.held_bytes or 0) >= NAMED_BYTES]
+        largest = self._read_holders(device, ours, NAMED)
+        largest = [holder for holder in largest if (holder.held_bytes or 0) >= NAMED_BYTES]
         free = f"{memory.free_bytes / GB:.2f} of {memory.total_bytes / GB:.2f} GB are free"
         if not largest or memory.held_bytes is None:
             return f"{free}; who holds the rest cannot be seen from here"

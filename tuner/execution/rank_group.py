@@ -1,6 +1,7 @@
 """The ranks of a running trial, whose fate is one."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from tuner.errors import ExecutionError
@@ -36,6 +37,7 @@ class RankGroup:
     said: list[int] = field(default_factory=list)  # those that ended by themselves
     deadline: float | None = None  # until then the others may end by themselves; monotonic seconds
     weights: bytes | ExecutionError = b""  # those of rank 0
+    clock: Callable[[], float] = time.monotonic
 
     def ended(self, outcome: Outcome, weights: Weights, *, by_itself: bool = True) -> None:
         """A rank has ended, or was ended because of another one."""
@@ -52,12 +54,12 @@ class RankGroup:
                 self.weights = error
         if self.deadline is None and (rank == 0 or not well):
             after = DONE_SECONDS if outcome.status == "completed" else ENDED_SECONDS if well else FAILED_SECONDS
-            self.deadline = time.monotonic() + after
+            self.deadline = self.clock() + after
 
     @property
     def is_late(self) -> bool:
         """Whether the ranks that still run must be ended."""
-        return self.deadline is not None and time.monotonic() >= self.deadline
+        return self.deadline is not None and self.clock() >= self.deadline
 
     @property
     def has_ended(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ import tuner
 from tests.support.tune_mnist import train_mnist, train_within
 from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError
+from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.integrations.ray_tune.attempt import CappedAttempt
 from tuner.integrations.ray_tune.resources import Budget, RunAgain, TrialResources, trial_resources
 from tuner.integrations.ray_tune.trainable_spec import TrainableSpec
@@ -149,11 +151,13 @@ def test_a_share_smaller_than_the_process_itself_is_too_little_memory() -> None:
 
 def test_a_trial_waits_for_its_memory_while_others_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    attempt = CappedAttempt(a_share(), RetryPolicy(), caps=False)
     waits: list[float] = []
-    monkeypatch.setattr(attempt._share, "_read", lambda *_: Memory(24 * GB, 24 * GB * (len(waits) == 2), (0,)))
-    monkeypatch.setattr("tuner.execution.device_arbiter.READING_SECONDS", -1.0)
-    monkeypatch.setattr("tuner.execution.device_arbiter.READING_SHARE", float("inf"))
+    arbiter = partial(
+        DeviceArbiter,
+        read=lambda *_: Memory(24 * GB, 24 * GB * (len(waits) == 2), (0,)),
+        reading_lasts=lambda _: -1.0,
+    )
+    attempt = CappedAttempt(a_share(), RetryPolicy(), caps=False, make_arbiter=arbiter)
     attempt.wait_for_room(waits.append)
     assert waits == [0.5, 0.5]
     assert [share.given_bytes for lease in read_leases() for share in lease.shares] == [GB]

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +16,7 @@ import pytest
 
 from tests.study.test_study import Interrupted, study
 from tuner.errors import InputError
-from tuner.integrations.trackers import adapter, selection
-from tuner.integrations.trackers.adapter import Figures, Tracker, Trackers
+from tuner.integrations.trackers.adapter import CLOSE_SECONDS, Figures, Tracker, Trackers
 from tuner.integrations.trackers.selection import choose_trackers
 from tuner.records.attempts import Attempt
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Placement, Trial
@@ -59,7 +59,7 @@ def stand(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stand]:
     def choose(*_: object) -> Trackers:
         tracker = Stand(told.fault)
         tracker.told, tracker.release = told.told, told.release
-        return Trackers([tracker])
+        return Trackers([tracker], close_seconds=0.1 if told.fault == "hangs" else CLOSE_SECONDS)
 
     monkeypatch.setattr("tuner.study.study.choose_trackers", choose)
     yield told
@@ -117,9 +117,8 @@ def test_a_tracker_that_fails_costs_one_line(
 
 
 def test_a_tracker_that_hangs_is_not_waited_for_for_ever(
-    tmp_path: Path, stand: Stand, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stand: Stand, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(adapter, "CLOSE_SECONDS", 0.1)
     stand.fault = "hangs"
     began = time.monotonic()
     assert study(tmp_path / "out", {"name": "a"}).exit_code == 0
@@ -135,7 +134,7 @@ def test_a_dry_run_connects_to_nothing(tmp_path: Path, stand: Stand) -> None:
 
 @pytest.mark.parametrize("package", ["mlflow", "wandb"])
 def test_a_tracker_that_is_not_installed_says_which_extra_is(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, package, None)  # as if it were not there
     options = {"mlflow": None, "wandb": None, package: "sqlite:///x.db" if package == "mlflow" else "p"}
     with pytest.raises(InputError, match=rf"^{package}: .* is not installed: .*\[{package}\]'$"):
         choose_trackers(False, **options)
@@ -185,13 +184,15 @@ def stand_in_for_wandb(made: list[Any], logged_in: bool) -> SimpleNamespace:
         return made[-1]
 
     settings = SimpleNamespace(settings=SimpleNamespace(mode="online"))
-    return SimpleNamespace(init=init, login=lambda prompt: logged_in, setup=lambda: settings, Settings=dict)
+    spec = ModuleSpec("wandb", None)
+    return SimpleNamespace(
+        __spec__=spec, init=init, login=lambda prompt: logged_in, setup=lambda: settings, Settings=dict
+    )
 
 
 def test_wandb_is_told_the_figures_of_the_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setitem(sys.modules, "wandb", stand_in_for_wandb(made, logged_in=True))
-    monkeypatch.setattr(selection, "find_spec", lambda name: name)
     result = study(tmp_path / "out", {"name": "a"}, {"name": "b", "fault": 1}, wandb="team/project")
     good, bad = made
     assert (good.given["entity"], good.given["project"], good.given["group"]) == ("team", "project", "out")
@@ -209,7 +210,6 @@ def test_wandb_without_a_key_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", stand_in_for_wandb([], logged_in=False))
-    monkeypatch.setattr(selection, "find_spec", lambda name: name)
     with pytest.raises(InputError, match=r"^wandb='project': W&B has no API key here: run wandb login"):
         study(tmp_path / "out", {"name": "a"}, wandb="project")
     assert not (tmp_path / "out").exists()

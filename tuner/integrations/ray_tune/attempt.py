@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from tuner.decisions.capacity import TrialLimits
-from tuner.decisions.plan import make_plan
+from tuner.decisions.plan import Plan, make_plan
 from tuner.decisions.retry import RetryPolicy, next_attempt
 from tuner.errors import ExecutionError, InputError
 from tuner.execution.device_arbiter import DeviceArbiter
@@ -25,7 +25,13 @@ class CappedAttempt:
     """Caps a trial at its memory share, and retries it if it runs out of memory."""
 
     def __init__(
-        self, resources: TrialResources, policy: RetryPolicy, *, caps: bool, trainable: type | None = None
+        self,
+        resources: TrialResources,
+        policy: RetryPolicy,
+        *,
+        caps: bool,
+        trainable: type | None = None,
+        make_arbiter: Callable[[str, Plan], DeviceArbiter] = DeviceArbiter,
     ) -> None:
         """Measures the process after a first step and the trainable's imports.
 
@@ -58,7 +64,7 @@ class CappedAttempt:
         # A function runs in a thread of its own with OpenMP threads of its own: libgomp ends a process without them.
         self._stacks_bytes = STACK_BYTES * (1 + _cpu_threads())
         plan = make_plan([self._device], [1], packing="uniform", buffer_bytes=0)
-        self._share = DeviceArbiter(f"{resources.request.trial.workload} in Ray Tune", plan)
+        self._share = make_arbiter(f"{resources.request.trial.workload} in Ray Tune", plan)
         self._meter.start()
 
     @property

@@ -90,8 +90,8 @@ def row_texts(row: Attempt) -> dict[str, str]:
 class Trackers:
     """The trackers of a study, of which there may be none."""
 
-    def __init__(self, trackers: Sequence[Tracker] = ()) -> None:
-        self._trackers = trackers
+    def __init__(self, trackers: Sequence[Tracker] = (), close_seconds: float = CLOSE_SECONDS) -> None:
+        self._trackers, self._close_seconds = trackers, close_seconds
         self._placements: dict[str, Placement] = {}  # of trials that have not ended, by their ids
         self._sent: dict[str, int] = {}  # the last epoch of each trial that was sent
 
@@ -136,7 +136,7 @@ class Trackers:
 
     def close(self) -> list[str]:
         """Waits until everything has been sent; returns the trackers' errors, a line each."""
-        deadline = time.monotonic() + CLOSE_SECONDS
+        deadline = time.monotonic() + self._close_seconds
         running = [tracker for tracker in self._trackers if tracker.is_alive()]
         for tracker in running:
             tracker.queue.put(None)
@@ -144,7 +144,7 @@ class Trackers:
         late = [tracker for tracker in running if tracker.is_alive()]
         return [
             *self.faults(),
-            *(f"{tracker.name}: did not accept everything within {CLOSE_SECONDS:g} s" for tracker in late),
+            *(f"{tracker.name}: did not accept everything within {self._close_seconds:g} s" for tracker in late),
         ]
 
     def _send(self, event: Event) -> None:
