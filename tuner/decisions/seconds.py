@@ -11,7 +11,6 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from tuner.trial import SUCCESSFUL, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 
@@ -76,9 +75,10 @@ class TimeLeft:
         self._waiting = {request.trial.trial_id: request for request in requests}
         self._running: dict[str, _Run] = {}
         self._trials, self._ended, self._most = trials, 0, 1
-        self._timed: dict[str, deque[tuple[float, float]]] = defaultdict(_latest)  # ended trials, by workload
-        self._whole: dict[str, deque[float]] = defaultdict(_latest)  # the seconds of successful trials, by workload
-        self._beside: deque[float] = _latest()  # what they took beside their epochs: their start and their test
+        # By workload: the sizes and seconds of epochs of ended trials, and the seconds of successful trials.
+        self._timed: dict[str, deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=MANY))
+        self._whole: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MANY))
+        self._beside: deque[float] = deque(maxlen=MANY)  # the seconds of their starts and tests, beside their epochs
         self._epochs: dict[str, int] = defaultdict(int)  # the most that a trial of the workload has
         self._epochs_done = self._epochs_asked = 0  # of successful trials
         self._not_expected = {request.trial.workload for request in requests if not request.estimate.epoch_seconds}
@@ -168,10 +168,6 @@ class TimeLeft:
     def _beside_epochs(self) -> float:
         starts = [run.began - run.placed for run in list(self._running.values()) if run.began is not None]
         return fmean(self._beside or starts or [0.0])
-
-
-def _latest() -> deque[Any]:
-    return deque(maxlen=MANY)
 
 
 def _until_the_last(ends: Sequence[float], lengths: Sequence[float], workers: int) -> float:

@@ -11,10 +11,9 @@ free as well. Devices of other machines are ignored.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tuner.decisions.capacity import ram_buffer_bytes
 from tuner.decisions.events import Bounds
@@ -30,7 +29,6 @@ GIVEN_UP_SECONDS = 1800.0
 # The memory of other processes varies a little all the time, and so do their figures.
 SLACK_BYTES, SLACK = 256 * MB, 0.02
 LEARNED_PARTS = 8  # a learned footprint is a guess, so an eighth of it is enough to start with
-NOT_WAITING: Mapping[str, Any] = {"waits_for": "", "waits_since": 0.0, "looked": 0.0}
 NAMED = 2  # the number of holders that a text names
 NAMED_BYTES = 64 * MB  # holders of less are not named
 
@@ -107,7 +105,7 @@ class DeviceArbiter:
                 if self._ram is not None and placement.host_bytes:
                     given.append(Share(trial_id, device_key(self._ram), placement.host_bytes, threads))
         lease = replace(self._holder.lease, shares=tuple(given))
-        self._holder.lease = replace(lease, **NOT_WAITING) if given else lease
+        self._holder.lease = _not_waiting(lease) if given else lease
 
     def remains(self, held: tuple[Request, Device]) -> Request | None:
         """The request cut to what is left, if it asks for a whole device or its need is a guess; None if it waits.
@@ -148,7 +146,7 @@ class DeviceArbiter:
         if placed or held is None or held[1] not in self._devices:
             self._held_since = self._other_processes_since = None
             self._said = False
-            self._holder.lease = replace(self._holder.lease, **NOT_WAITING)
+            self._holder.lease = _not_waiting(self._holder.lease)
             return Wait()
         request, device = held
         need = request.need_bytes
@@ -275,6 +273,10 @@ class DeviceArbiter:
         if not largest or memory.held_bytes is None:
             return f"{free}; who holds the rest cannot be seen from here"
         return f"{free}; held are {', '.join(map(str, largest))}"
+
+
+def _not_waiting(lease: Lease) -> Lease:
+    return replace(lease, waits_for="", waits_since=0.0, looked=0.0)
 
 
 def _ram_beside(devices: Sequence[Device]) -> Device | None:

@@ -3,6 +3,8 @@
 Arrays that are mapped from files of their own are mapped again from these.
 """
 
+from __future__ import annotations
+
 import functools
 import io
 import mmap
@@ -12,7 +14,7 @@ import sys
 import warnings
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import cloudpickle
 import numpy as np
@@ -21,6 +23,9 @@ from numpy.typing import NDArray
 from tuner.errors import DataError, option
 from tuner.execution.nodes import ObjectRef
 from tuner.workloads.pickling import place_of, received, with_main_module
+
+if TYPE_CHECKING:
+    import torch
 
 ALIGNMENT = 64  # of arrays in a packed file
 IN_MEMORY = hasattr(os, "memfd_create")  # on Linux, where packed files take no place on a drive
@@ -90,7 +95,7 @@ def is_plain_tensor(value: Any) -> bool:
     return bool(plain and value.device.type == "cpu" and value.numel() > 0)
 
 
-def _tensor(content: memoryview, dtype: Any, shape: tuple[int, ...]) -> Any:
+def _tensor(content: memoryview, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     """A tensor over its part of a mapped file. It may be changed: changed pages are this process's own."""
     import torch
 

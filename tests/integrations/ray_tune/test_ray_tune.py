@@ -20,8 +20,7 @@ from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.integrations.ray_tune.attempt import CappedAttempt
-from tuner.integrations.ray_tune.resources import Budget, RunAgain, TrialResources, trial_resources
-from tuner.integrations.ray_tune.trainable_spec import TrainableSpec
+from tuner.integrations.ray_tune.resources import Budget, RunAgain, TrainableSpec, TrialResources, trial_resources
 from tuner.machine.holders import Memory
 from tuner.machine.leases import read_leases
 from tuner.spec.settings import Settings

@@ -13,8 +13,7 @@ from ray.tune.trainable import FunctionTrainable, wrap_function
 from tuner.decisions.capacity import limited
 from tuner.errors import InputError, ParameterError
 from tuner.integrations.ray_tune.attempt import CappedAttempt
-from tuner.integrations.ray_tune.resources import TrialResources, trial_resources
-from tuner.integrations.ray_tune.trainable_spec import TrainableSpec, given_estimate
+from tuner.integrations.ray_tune.resources import TrainableSpec, TrialResources, given_estimate, trial_resources
 from tuner.machine.devices import DeviceChoice, detect_devices
 from tuner.spec.commands import MemoryAwareOptions
 from tuner.spec.options import public
