@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from tuner.decisions.events import Decision, Event, Opened
 from tuner.decisions.packer import Packer
@@ -56,6 +57,7 @@ def run_trials(
     interrupt: Interrupt | None = None,
     arbiter: DeviceArbiter | None = None,
     stalls: StallDetector | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Notes:
     """Runs the trials to their ends; without ``retry`` none is tried again after it ran out of memory."""
     packer, notes = Packer(), notes or Notes()
@@ -69,6 +71,7 @@ def run_trials(
         interrupt or Interrupt(),
         arbiter or DeviceArbiter(),
         stalls or StallDetector(),
+        clock,
     )
     loop.take(Opened(plan, tuple(requests)))
     loop.run()
