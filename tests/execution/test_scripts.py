@@ -54,7 +54,7 @@ def events_of_words(folder: Path, words: list[str], limit_bytes: int, how: Comma
     placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)
     options = TrialOptions(checkpoints=folder / "checkpoints", fresh=True)
     tasks = pack({trial.workload: TrainingTask(script, None, asked=Objective("loss"))})
-    with closing(Child(tasks, ram_device(), 1, options, {}, options.log("worker"))) as child:
+    with closing(Child(tasks, ram_device(), 1, options)) as child:
         return list(run_in(child, placed, options.log("t001")))
 
 

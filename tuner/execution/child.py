@@ -84,18 +84,12 @@ class Child:
         device: Device,
         threads: int,
         options: TrialOptions,
-        variables: Mapping[str, str],
-        log: Path | None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Starts the process.
+        """Starts the process for trials of these tasks on this device, with this number of CPU threads each.
 
-        Args:
-            tasks: the tasks, packed by ``pack``; it is closed with this object.
-            device: where trials run.
-            threads: the CPU threads of a trial.
-            options: see ``TrialOptions``.
-            variables: further environment variables of the process.
-            log: the file for output between trials, if there is one.
+        ``tasks`` are packed by ``pack``; the file is closed with this object. ``variables`` are further environment
+        variables of the process.
         """
         self._tasks = tasks
         self._inherited = os.environ.get(SEARCH_PATH)
@@ -106,11 +100,11 @@ class Child:
             **os.environ,
             **worker_environment(device),
             **thread_variables(threads),
-            **variables,
+            **(variables or {}),
             SEARCH_PATH: os.pathsep.join([root, *searched]),
         }
         self._first, self._fresh = (device, threads, options), options.fresh
-        self._log = log or Path(os.devnull)
+        self._log = options.log(WORKER) or Path(os.devnull)  # for output between trials
         self._trial: Connection[bytes, bytes] | None = None  # of the last trial
         self._run: _Run | None = None
         self._start()
@@ -306,7 +300,7 @@ class Worker:
         tasks = received(*tasks) if isinstance(tasks, tuple) else tasks
         if options.fresh and not forks:
             file = tasks.open("rb") if isinstance(tasks, Path) else pack(tasks)
-            self._child = Child(file, device, threads, options, {}, options.log(WORKER))
+            self._child = Child(file, device, threads, options)
             return
         if isinstance(tasks, Path):
             with tasks.open("rb") as file:

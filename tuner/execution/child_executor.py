@@ -79,8 +79,8 @@ class ChildExecutor(Executor):
         if placement.trial.attempt > 1 and not self._options.fresh:
             self._drop()
         if self._child is None:
-            packed, log = pack(self._tasks), self._options.log(WORKER)
-            self._child = Child(packed, placement.device, self._threads, self._options, self._allocator, log)
+            packed = pack(self._tasks)
+            self._child = Child(packed, placement.device, self._threads, self._options, self._allocator)
         self._running = placement.trial.trial_id
         self._child.run(placement, self._options.log(self._running))
         return self._child
