@@ -131,6 +131,18 @@ def test_a_share_that_the_worker_itself_fills_is_too_small() -> None:
     assert outcome.peak_bytes > MB, "its worker and what was estimated, so that a retry gets as much"
 
 
+class Raising(Toy):
+    """Raises an error in its first step."""
+
+    name: ClassVar[str] = "raising"
+
+    def __init__(self, error: Exception, cause: Exception | None = None) -> None:
+        self.error, self.cause = error, cause
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        raise self.error from self.cause
+
+
 class Mute(RuntimeError):
     """Has no text, and is its own cause's cause."""
 
@@ -142,14 +154,17 @@ class Mute(RuntimeError):
         raise ValueError("no text")
 
 
-def test_an_exception_without_text_or_with_a_circle_of_causes_fails_its_trial_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def failing(self: Toy, model: nn.Module, batch: Batch) -> Tensor:
+class Circular(Toy):
+    """Raises ``Mute``."""
+
+    name: ClassVar[str] = "circular"
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         raise Mute
 
-    monkeypatch.setattr(Toy, "loss", failing)
-    outcome = run(Toy())[-1]
+
+def test_an_exception_without_text_or_with_a_circle_of_causes_fails_its_trial_alone() -> None:
+    outcome = run(Circular())[-1]
     assert outcome.status == "failed"
     assert "Mute: an error without a text" in outcome.error
 
@@ -170,7 +185,7 @@ FULL = "It is possible that dataloader's workers are out of shared memory."
 
 
 @pytest.mark.parametrize(
-    ("said", "kills", "status", "error"),
+    ("cause", "kills", "status", "error"),
     [
         (SIGNAL.format("Killed"), 1, "out_of_memory", "^the kernel killed a data loader's process, as the machine"),
         (SIGNAL.format("Killed"), 0, "failed", "exited unexpectedly"),
@@ -180,15 +195,11 @@ FULL = "It is possible that dataloader's workers are out of shared memory."
     ],
 )
 def test_a_data_loaders_process_that_the_kernel_killed_for_memory_is_out_of_memory(
-    said: str, kills: int, status: str, error: str, monkeypatch: pytest.MonkeyPatch
+    cause: str, kills: int, status: str, error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*_: Any) -> Tensor:
-        raise RuntimeError(GONE) from RuntimeError(said)
-
     counts = iter([0, kills])
     monkeypatch.setattr("tuner.execution.worker.oom_kills", lambda: next(counts))
-    monkeypatch.setattr(Toy, "loss", failing)
-    outcome = run(Toy())[-1]
+    outcome = run(Raising(RuntimeError(GONE), RuntimeError(cause)))[-1]
     assert outcome.status == status
     assert re.search(error, outcome.error)
 
@@ -198,15 +209,11 @@ def test_a_data_loaders_process_that_was_killed_beside_a_gpu_was_short_of_ram(
 ) -> None:
     counts = iter([3, 4])
     monkeypatch.setattr("tuner.execution.worker.oom_kills", lambda: next(counts))
-
-    def failing(*_: Any) -> Tensor:
-        raise RuntimeError(GONE)
-
-    monkeypatch.setattr(Toy, "loss", failing)
     monkeypatch.setattr("tuner.execution.worker.torch_device", lambda _: "cpu")
-    placement = replace(place(Toy(), complete({}, Toy.hyperparameters)), device=gpu_16gb)
+    workload = Raising(RuntimeError(GONE))
+    placement = replace(place(workload, complete({}, Toy.hyperparameters)), device=gpu_16gb)
     meter, options = PeakMeter(ram_device(), lambda: None), TrialOptions(caps=False)
-    *_, outcome = run_trial(TrainingTask(Toy(), None), placement, meter, options)
+    *_, outcome = run_trial(TrainingTask(workload, None), placement, meter, options)
     assert isinstance(outcome, Outcome)
     assert (outcome.status, outcome.short_of, outcome.lost) == ("out_of_memory", "RAM", "worker")
 

@@ -50,8 +50,8 @@ def test_a_study_whose_output_is_piped_says_between_epochs_how_far_it_is(
 ) -> None:
     monkeypatch.setattr("tuner.reporting.progress.QUIET_LEAST", 0)
     monkeypatch.setattr("tuner.reporting.progress.QUIET_SHARE", 0)
-    here = {"in_process": True, "output": tmp_path / "study", "report": False}
-    tuner.run(Toy(), config=[{"name": "plain", "epochs": 4}], **here)
-    said = capsys.readouterr().out
-    assert "0/1 done, 1 running (plain 2/4 " in said
-    assert "\x1b" not in said and "\r" not in said
+    config = [{"name": "plain", "epochs": 4}]
+    tuner.run(Toy(), config=config, in_process=True, output=tmp_path / "study", report=False)
+    output = capsys.readouterr().out
+    assert "0/1 done, 1 running (plain 2/4 " in output
+    assert "\x1b" not in output and "\r" not in output
