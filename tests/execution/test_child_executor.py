@@ -86,14 +86,15 @@ def test_a_trial_is_ended_with_all_that_it_has_started_whatever_it_does(tmp_path
 
 
 def test_a_signal_is_told_and_the_trial_is_tried_again(tmp_path: Path) -> None:
-    ended = outcome(begun(lambda config: os.kill(os.getpid(), signal.SIGSEGV), tmp_path))
+    ended = outcome(begun(lambda config: os.kill(os.getpid(), signal.SIGSEGV), made(tmp_path / "checkpoints")))
     assert (ended.status, ended.lost) == ("failed", "worker")
     assert ended.error == "the trial's process was killed by SIGSEGV"
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="tensors are sent by content")
 def test_a_process_that_ends_by_itself_is_told_and_leaves_no_copy_of_the_data(tmp_path: Path) -> None:
-    with closing(begun(lambda config: os._exit(3), tmp_path, data=torch.ones(2**19))) as executor:
+    folder = made(tmp_path / "checkpoints")
+    with closing(begun(lambda config: os._exit(3), folder, data=torch.ones(2**19))) as executor:
         ended = until(executor, Outcome)
         assert (ended.lost, ended.error) == ("", "the trial's process ended with exit code 3")
     links = [str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
