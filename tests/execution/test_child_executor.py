@@ -166,7 +166,7 @@ def test_what_a_trial_prints_is_in_its_log_even_if_it_is_killed(tmp_path: Path) 
 def test_the_log_of_a_trial_keeps_its_end_and_closing_ends_the_process_and_what_it_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tuner.machine.logs.LOG_BYTES", 8)
+    monkeypatch.setattr("tuner.machine.processes.LOG_BYTES", 8)
 
     def starts(config: dict[str, Any]) -> None:
         print("0123456789abc")

@@ -22,9 +22,8 @@ from tuner.objective import Objective
 from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Outcome, Placement, Question, Trial
 from tuner.workloads.command_line import CommandOptions
 from tuner.workloads.metrics_files import MetricsFiles
-from tuner.workloads.script import Command, Script, script_of
+from tuner.workloads.script import Command, Script, WrittenFiles, Wrote, script_of
 from tuner.workloads.task import TrainingTask
-from tuner.workloads.written_files import WrittenFiles, Wrote
 
 SAYS = "import argparse, json, os, sys\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float)\n"
 SAYS += "lr = p.parse_args().lr\n"

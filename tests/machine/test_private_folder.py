@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.machine.logs import LOG_BYTES, REMOVED, output_in, remove_empty, shorten
 from tuner.machine.private_folder import private_folder, usable_bases
+from tuner.machine.processes import LOG_BYTES, REMOVED, output_in, remove_empty, shorten
 
 KILLED = """
 import os, sys

@@ -31,9 +31,8 @@ from tuner.execution.worker_failures import at_cap, lost_outcome
 from tuner.machine.caps import thread_variables, worker_environment
 from tuner.machine.devices import pin
 from tuner.machine.holders import status
-from tuner.machine.logs import open_log, output_in
 from tuner.machine.peak import PeakMeter
-from tuner.machine.processes import end_tree, exit_text, own_process, time_made
+from tuner.machine.processes import end_tree, exit_text, open_log, output_in, own_process, time_made
 from tuner.training.program import deliver, warm_up_program
 from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Status
 from tuner.workloads.pickling import received

@@ -12,7 +12,7 @@ from tuner.execution.executor import START_SECONDS, Executor, ExecutorEvent, Exe
 from tuner.execution.mapped_arrays import pack
 from tuner.execution.weights import weights_of
 from tuner.execution.worker import WORKER
-from tuner.machine.logs import shorten
+from tuner.machine.processes import shorten
 from tuner.trial import Began, EpochReport, Outcome, Placement, Question
 from tuner.workloads.task import Tasks
 

@@ -18,9 +18,8 @@ from typing import Any
 from tuner.errors import ExecutionError, InputError, ParameterError, TunerError, one_line
 from tuner.machine.caps import environment
 from tuner.machine.interrupts import SIGNALS, take_back
-from tuner.machine.logs import LOG_BYTES
 from tuner.machine.private_folder import NAME_LENGTH, SOCKET_BYTES, private_folder, usable_bases
-from tuner.machine.processes import end_tree, port_answers, time_made
+from tuner.machine.processes import LOG_BYTES, end_tree, port_answers, time_made
 from tuner.trial import MB, Device
 
 PORT_SECONDS = 3

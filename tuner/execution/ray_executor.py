@@ -45,8 +45,7 @@ from tuner.execution.weights import weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes, raised_in_worker
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice
-from tuner.machine.logs import shorten
-from tuner.machine.processes import ProcessExit, free_port
+from tuner.machine.processes import ProcessExit, free_port, shorten
 from tuner.trial import LOOPBACK, Began, Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.base import is_built_in
 from tuner.workloads.pickling import sent_by_value

@@ -1,4 +1,4 @@
-"""Ends processes together with all their descendants, and says how processes ended; finds free ports for them."""
+"""Processes: how they end with all that they have started, their free ports, and their log files, which are kept short."""
 
 import ctypes
 import fcntl
@@ -9,12 +9,15 @@ import socket
 import struct
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
-from tuner.trial import GB, LOOPBACK
+from tuner.machine.safe_files import not_following
+from tuner.trial import GB, LOOPBACK, MB
 
 # ``ioctl(pidfd, PIDFD_GET_INFO)`` of linux/pidfd.h, version 0 of ``struct pidfd_info``: 64 bytes, of which the first
 # 8 are a mask of the requested and returned fields, and the last 4 the status that ``wait`` returns. It works for any
@@ -192,3 +195,70 @@ def port_answers(address: str, timeout_seconds: float) -> bool:
     except OSError:
         return False
     return True
+
+
+LOG_BYTES = 8 * MB
+REMOVED = b"[earlier output was removed]\n"
+OUTPUTS = (1, 2)  # the descriptors of standard output and standard error
+
+
+def open_log(log: Path) -> BinaryIO:
+    """Opens a file for appending, in a folder that is made on first use; raises OSError."""
+    log.parent.mkdir(exist_ok=True)
+    return open(log, "ab", opener=not_following)
+
+
+@contextmanager
+def output_in(log: Path | None) -> Iterator[None]:
+    """Appends what this process prints in the block to a file, unless that cannot be opened.
+
+    The descriptors are redirected, so earlier logging handlers, C libraries, child processes and Python's report of a
+    crash write there as well.
+    """
+    kept: dict[int, int] = {}
+    if log is not None:
+        _flush()
+        with suppress(OSError), open_log(log) as file:
+            kept = {descriptor: os.dup(descriptor) for descriptor in OUTPUTS}
+            for descriptor in OUTPUTS:
+                os.dup2(file.fileno(), descriptor)
+    try:
+        yield
+    finally:
+        if kept:
+            _flush()
+        for descriptor, before in kept.items():
+            os.dup2(before, descriptor)
+            os.close(before)
+
+
+def remove_empty(logs: Path | None) -> None:
+    """Removes the empty files of a folder of logs, and the folder if nothing is left."""
+    with suppress(OSError):
+        for log in logs.glob("*.log") if logs else ():
+            if log.stat().st_size == 0:
+                log.unlink()
+        if logs:
+            logs.rmdir()
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the trial may have closed or replaced it
+            stream.flush()
+
+
+def shorten(log: Path | None) -> None:
+    """Cuts a file that has grown beyond ``LOG_BYTES`` to its last half of that.
+
+    Its writer, which appends, goes on. Lines that come meanwhile may be lost.
+    """
+    with suppress(OSError):  # it is gone, or the disk is full
+        if log is None or log.stat().st_size <= LOG_BYTES:
+            return
+        with log.open("r+b") as file:
+            file.seek(-LOG_BYTES // 2, os.SEEK_END)
+            kept = file.read()
+            file.seek(0)
+            file.truncate()
+            file.write(REMOVED + kept)

@@ -25,7 +25,7 @@ from tuner.search.optuna_names import FIFO, PBT
 from tuner.study.prepare import Steering, Study
 from tuner.trial import Configuration, EpochReport, MemoryEstimate, Outcome, Placement, Question, Request, Trial
 from tuner.values import label
-from tuner.workloads.written_files import WrittenFiles, Wrote
+from tuner.workloads.script import WrittenFiles, Wrote
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The user's Python script, or any command such as ``torchrun``, as a trial: each is a process."""
+"""The user's Python script, or any command such as ``torchrun``, as a trial in its own process; and the files it writes."""
 
 import _thread
 import ast
@@ -12,19 +12,20 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import dataclass, field
+from functools import wraps
 from itertools import pairwise
 from pathlib import Path
 
-from tuner.errors import InputError, WorkloadError, one_line
+from tuner.errors import InputError, WorkloadError, one_line, option
 from tuner.machine.processes import adopt_descendants, end_descendants, free_port
 from tuner.trial import Config
 from tuner.workloads.command_line import SCRIPT, CommandLine, name_of
 from tuner.workloads.output import LOOK_SECONDS, Output, Reports, failure
 from tuner.workloads.program import HEAVY
 from tuner.workloads.session import Session
-from tuner.workloads.written_files import Wrote, writing
 
 
 class Script(CommandLine):
@@ -235,3 +236,80 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(END_SECONDS)
     end_descendants()
     process.wait()
+
+
+MOST_OF_TRIAL = 20
+MOST = 10_000  # of a study
+
+
+@dataclass(frozen=True)
+class Wrote:
+    """What a trial says at its end: the files in the current folder that it has written, by their paths there."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass
+class WrittenFiles:
+    """The files of a study's trials."""
+
+    _writers: dict[str, str] = field(default_factory=dict)  # the first trial that wrote each, by path
+    _told: bool = False
+
+    def shared(self, trial: str, wrote: Wrote) -> str:
+        """Takes a trial's files; says once if another one has written one of them."""
+        for path in wrote.paths:
+            if len(self._writers) < MOST:
+                self._writers.setdefault(path, trial)
+            first = self._writers.get(path, trial)
+            if first != trial and not self._told:
+                self._told = True
+                remedy = f"give {option('cwd', 'trial')}, or {{trial_dir}} among the arguments"
+                return f"{first} and {trial} both wrote {path}: to give each trial its own folder, {remedy}"
+        return ""
+
+
+@contextmanager
+def writing(own_folder: str) -> Iterator[set[str]]:
+    """Yields a set that gets the files which this process writes below the current folder while the block runs.
+
+    Files in ``own_folder`` and files that are appended to do not count. It is for a process that runs one trial, as
+    Python's audit hooks stay.
+    """
+    folder, paths, active = os.getcwd(), set[str](), True
+
+    def add(path: str | bytes) -> None:
+        full = os.path.abspath(os.fsdecode(path))
+        within = full.startswith(os.path.join(folder, "")) and not full.startswith(os.path.join(own_folder, ""))
+        if within and "__pycache__" not in full and len(paths) < MOST_OF_TRIAL:
+            paths.add(os.path.relpath(full, folder))
+
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
+        if not active:
+            return
+        written = event == "open" and _overwrites(arguments[2])
+        path = arguments[0] if written else arguments[1] if event == "os.rename" else None
+        if isinstance(path, (str, bytes)):
+            add(path)
+
+    sys.addaudithook(hear)
+    if torch := sys.modules.get("torch"):  # which opens files without Python
+        setattr(torch, "save", _saving(getattr(torch, "save"), add))  # noqa: B009, B010
+    try:
+        yield paths
+    finally:
+        active = False
+
+
+def _overwrites(flags: object) -> bool:
+    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR)) and not flags & os.O_APPEND
+
+
+def _saving(save: Callable[..., None], add: Callable[[str], None]) -> Callable[..., None]:
+    @wraps(save)
+    def saved(obj: object, f: object, *arguments: object, **named: object) -> None:
+        if isinstance(f, (str, os.PathLike)):
+            add(os.fspath(f))
+        save(obj, f, *arguments, **named)
+
+    return saved
