@@ -1,4 +1,4 @@
-"""Processes: how they end with all that they have started, their free ports, and their log files, which are kept short."""
+"""Processes: how they end with all that they have started, free ports for them, and their log files, kept short."""
 
 import ctypes
 import fcntl
