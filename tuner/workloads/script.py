@@ -1,4 +1,4 @@
-"""The user's Python script, or a command such as ``torchrun``, as a trial in its own process; and the files it writes."""
+"""The user's Python script, or a command such as ``torchrun``, as a trial of its own process; the files it writes."""
 
 import _thread
 import ast
