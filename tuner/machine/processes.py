@@ -36,6 +36,10 @@ ROUNDS = 10  # of searching for processes that were started meanwhile
 END_SECONDS = 5.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 
+LOG_BYTES = 8 * MB
+REMOVED = b"[earlier output was removed]\n"
+OUTPUTS = (1, 2)  # the descriptors of standard output and standard error
+
 
 class ProcessExit:
     """The end of a process that is not this one's child."""
@@ -195,11 +199,6 @@ def port_answers(address: str, timeout_seconds: float) -> bool:
     except OSError:
         return False
     return True
-
-
-LOG_BYTES = 8 * MB
-REMOVED = b"[earlier output was removed]\n"
-OUTPUTS = (1, 2)  # the descriptors of standard output and standard error
 
 
 def open_log(log: Path) -> BinaryIO:

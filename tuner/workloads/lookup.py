@@ -19,8 +19,107 @@ from tuner.workloads.contract import summarize
 from tuner.workloads.program import Function, Program
 from tuner.workloads.script import script_in
 
+# A name, module:Class or module:function, an object, its class, or a function.
+WorkloadLike = str | Trainable | type[Workload] | Callable[..., object]
+WorkloadsLike = WorkloadLike | Sequence[WorkloadLike]
+
+Classes = Mapping[str, str | None]
+NO_CLASSES: Classes = MappingProxyType({})
+WAS_OBJECT = "was passed as an object whose class is not in a module or that has attributes of its own"
 SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # package.module:Class
 RESERVED = ("name", "workload")  # keys of an entry of a list of configurations that are not hyperparameters
+
+
+def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Trainable:
+    """The workload for a name, ``package.module:name``, a script's command, an object, its class, or a function.
+
+    Modules are also found in the current folder. ``classes`` maps the names of a study's workloads to their
+    ``module:Class``, or to None if it is unknown. Raises ``InputError`` if the workload is missing or invalid.
+    """
+    if isinstance(wanted, str) and wanted in BUILT_IN:
+        module, _, attribute = BUILT_IN[wanted].partition(":")
+        return cast(Trainable, getattr(importlib.import_module(module), attribute)())
+    if isinstance(wanted, Trainable):
+        workload = wanted
+        check(workload)
+    elif isinstance(wanted, type) and issubclass(wanted, Workload):
+        workload = _made(wanted)
+    elif isinstance(wanted, str) and (wanted in classes or ":" in wanted or wanted.startswith(SCRIPT)):
+        workload = _by_spec(wanted, classes)
+    elif callable(wanted) and not isinstance(wanted, type):
+        workload = Function(wanted)
+    else:
+        names = ", ".join(BUILT_IN)
+        hint = in_file(wanted) if isinstance(wanted, str) else ""
+        hint = hint or f"choose one of {names}, or give your own as MODULE:CLASS or MODULE:FUNCTION"
+        raise InputError(f"unknown workload {wanted!r}: {hint}")
+    if workload.name in BUILT_IN and BUILT_IN[workload.name] != workload.spec:
+        raise InputError(f"workload {workload.name}: a built-in workload has this name: give your class another name")
+    return workload
+
+
+def as_list(wanted: WorkloadsLike) -> list[WorkloadLike]:
+    """One workload or several, as a list."""
+    return list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
+
+
+def specs_of(wanted: WorkloadsLike) -> Sequence[str] | str | None:
+    """The workloads as texts for a file; None if one of them has no ``module:Class``."""
+    if all(isinstance(workload, str) for workload in as_list(wanted)):
+        return wanted  # type: ignore[return-value]
+    texts = [workload if isinstance(workload, str) else find_workload(workload).spec for workload in as_list(wanted)]
+    return None if None in texts else [str(text) for text in texts]
+
+
+def texts_of(wanted: WorkloadsLike) -> Sequence[str] | str:
+    """The workloads as texts: names or ``module:Class``, and the name of one that has no ``module:Class``."""
+    texts = specs_of(wanted)
+    if texts is not None:
+        return texts
+    return [(specs_of([workload]) or [find_workload(workload).name])[0] for workload in as_list(wanted)]
+
+
+def classes_of(workloads: Sequence[Trainable]) -> dict[str, str | None]:
+    """``module:Class`` of the user's own workloads by name; None for one that has none."""
+    return {workload.name: workload.spec for workload in workloads if not is_built_in(workload)}
+
+
+class Finder:
+    """Finds each workload once and remembers it by its name."""
+
+    def __init__(self, classes: Classes = NO_CLASSES) -> None:
+        self._classes = classes
+        self._known: dict[str, Trainable] = {}
+        self._functions: dict[int, Trainable] = {}  # by the id of the user's function
+
+    def __call__(self, wanted: WorkloadLike) -> Trainable:
+        """As ``find_workload``; raises ``InputError`` also if two different workloads have the same name."""
+        if isinstance(wanted, str) and wanted in self._known:
+            return self._known[wanted]
+        workload = self._functions.get(id(wanted)) or find_workload(wanted, self._classes)
+        if isinstance(workload, Function):
+            self._functions[id(wanted)] = workload
+        first = self._known.setdefault(workload.name, workload)
+        if first is not workload and (type(first) is not type(workload) or vars(first) or vars(workload)):
+            raise InputError(f"two workloads are called {workload.name!r}: give one of them another name")
+        if isinstance(wanted, str):
+            self._known[wanted] = first
+        return first
+
+
+def _by_spec(wanted: str, classes: Classes) -> Trainable:
+    spec = classes.get(wanted, wanted)
+    if not isinstance(spec, str):
+        raise InputError(f"workload {wanted} {WAS_OBJECT}: pass it again from Python")
+    workload: Trainable
+    if spec.startswith(SCRIPT):
+        workload = script_in(spec)
+    else:
+        code = _load(spec)
+        workload = _made(code) if isinstance(code, type) else Function(code)
+    if wanted in classes and workload.name != wanted:
+        raise InputError(f"workload {wanted}: {spec} is now called {workload.name!r}: give it its old name")
+    return workload
 
 
 def _load(spec: str) -> type[Workload] | Callable[..., object]:
@@ -161,104 +260,3 @@ def _classes(module: object, wanted: str) -> str:
 
 def _what(cls: type[Trainable]) -> str:
     return f"workload {cls.__module__}:{cls.__qualname__}"
-
-
-# A name, module:Class or module:function, an object, its class, or a function.
-WorkloadLike = str | Trainable | type[Workload] | Callable[..., object]
-WorkloadsLike = WorkloadLike | Sequence[WorkloadLike]
-
-Classes = Mapping[str, str | None]
-NO_CLASSES: Classes = MappingProxyType({})
-WAS_OBJECT = "was passed as an object whose class is not in a module or that has attributes of its own"
-
-
-def find_workload(wanted: WorkloadLike, classes: Classes = NO_CLASSES) -> Trainable:
-    """The workload for a name, ``package.module:name``, a script's command, an object, its class, or a function.
-
-    Modules are also found in the current folder. ``classes`` maps the names of a study's workloads to their
-    ``module:Class``, or to None if it is unknown. Raises ``InputError`` if the workload is missing or invalid.
-    """
-    if isinstance(wanted, str) and wanted in BUILT_IN:
-        module, _, attribute = BUILT_IN[wanted].partition(":")
-        return cast(Trainable, getattr(importlib.import_module(module), attribute)())
-    if isinstance(wanted, Trainable):
-        workload = wanted
-        check(workload)
-    elif isinstance(wanted, type) and issubclass(wanted, Workload):
-        workload = _made(wanted)
-    elif isinstance(wanted, str) and (wanted in classes or ":" in wanted or wanted.startswith(SCRIPT)):
-        workload = _by_spec(wanted, classes)
-    elif callable(wanted) and not isinstance(wanted, type):
-        workload = Function(wanted)
-    else:
-        names = ", ".join(BUILT_IN)
-        hint = in_file(wanted) if isinstance(wanted, str) else ""
-        hint = hint or f"choose one of {names}, or give your own as MODULE:CLASS or MODULE:FUNCTION"
-        raise InputError(f"unknown workload {wanted!r}: {hint}")
-    if workload.name in BUILT_IN and BUILT_IN[workload.name] != workload.spec:
-        raise InputError(f"workload {workload.name}: a built-in workload has this name: give your class another name")
-    return workload
-
-
-def as_list(wanted: WorkloadsLike) -> list[WorkloadLike]:
-    """One workload or several, as a list."""
-    return list(wanted) if isinstance(wanted, Sequence) and not isinstance(wanted, str) else [wanted]
-
-
-def specs_of(wanted: WorkloadsLike) -> Sequence[str] | str | None:
-    """The workloads as texts for a file; None if one of them has no ``module:Class``."""
-    if all(isinstance(workload, str) for workload in as_list(wanted)):
-        return wanted  # type: ignore[return-value]
-    texts = [workload if isinstance(workload, str) else find_workload(workload).spec for workload in as_list(wanted)]
-    return None if None in texts else [str(text) for text in texts]
-
-
-def texts_of(wanted: WorkloadsLike) -> Sequence[str] | str:
-    """The workloads as texts: names or ``module:Class``, and the name of one that has no ``module:Class``."""
-    texts = specs_of(wanted)
-    if texts is not None:
-        return texts
-    return [(specs_of([workload]) or [find_workload(workload).name])[0] for workload in as_list(wanted)]
-
-
-def classes_of(workloads: Sequence[Trainable]) -> dict[str, str | None]:
-    """``module:Class`` of the user's own workloads by name; None for one that has none."""
-    return {workload.name: workload.spec for workload in workloads if not is_built_in(workload)}
-
-
-class Finder:
-    """Finds each workload once and remembers it by its name."""
-
-    def __init__(self, classes: Classes = NO_CLASSES) -> None:
-        self._classes = classes
-        self._known: dict[str, Trainable] = {}
-        self._functions: dict[int, Trainable] = {}  # by the id of the user's function
-
-    def __call__(self, wanted: WorkloadLike) -> Trainable:
-        """As ``find_workload``; raises ``InputError`` also if two different workloads have the same name."""
-        if isinstance(wanted, str) and wanted in self._known:
-            return self._known[wanted]
-        workload = self._functions.get(id(wanted)) or find_workload(wanted, self._classes)
-        if isinstance(workload, Function):
-            self._functions[id(wanted)] = workload
-        first = self._known.setdefault(workload.name, workload)
-        if first is not workload and (type(first) is not type(workload) or vars(first) or vars(workload)):
-            raise InputError(f"two workloads are called {workload.name!r}: give one of them another name")
-        if isinstance(wanted, str):
-            self._known[wanted] = first
-        return first
-
-
-def _by_spec(wanted: str, classes: Classes) -> Trainable:
-    spec = classes.get(wanted, wanted)
-    if not isinstance(spec, str):
-        raise InputError(f"workload {wanted} {WAS_OBJECT}: pass it again from Python")
-    workload: Trainable
-    if spec.startswith(SCRIPT):
-        workload = script_in(spec)
-    else:
-        code = _load(spec)
-        workload = _made(code) if isinstance(code, type) else Function(code)
-    if wanted in classes and workload.name != wanted:
-        raise InputError(f"workload {wanted}: {spec} is now called {workload.name!r}: give it its old name")
-    return workload

@@ -21,6 +21,11 @@ QUIET_SECONDS = 5.0  # how long a trial's first report waits for further values,
 BUFFERED_SECONDS = 120.0  # how long TensorBoard's writers buffer values; no report waits longer
 PLACES = ("epoch", "step")  # what says where a row belongs, in this order
 
+MOST_BYTES = 2**26  # of a file, which is read again as it grows
+KINDS = "expected a name that ends with .csv or .jsonl, or TensorBoard's event files or their folder"
+
+Piece = tuple[float, Row, str, int | None]  # when it was written or its place, its writer, and an event's step
+
 
 @dataclass(eq=False)
 class _Begun:
@@ -125,11 +130,6 @@ def place_of(row: Row) -> float | None:
 
 if TYPE_CHECKING:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-MOST_BYTES = 2**26  # of a file, which is read again as it grows
-KINDS = "expected a name that ends with .csv or .jsonl, or TensorBoard's event files or their folder"
-
-Piece = tuple[float, Row, str, int | None]  # when it was written or its place, its writer, and an event's step
 
 
 class MetricsFiles:

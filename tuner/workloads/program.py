@@ -22,6 +22,9 @@ from tuner.workloads.session import Session, is_number
 if TYPE_CHECKING:
     from tuner.workloads.session import Session
 
+HEAVY = ("torch", "numpy", "pandas", "sklearn", "lightning", "pytorch_lightning", "transformers", "torch_geometric")
+UNNAMED = "function"
+
 
 class Program(Trainable):
     """A training that tuner does not look into: it is called with a configuration, and reports.
@@ -97,10 +100,6 @@ def arguments(config: Config, objects: Objects) -> dict[str, object]:
             place = inner
         place[name] = value
     return grouped
-
-
-HEAVY = ("torch", "numpy", "pandas", "sklearn", "lightning", "pytorch_lightning", "transformers", "torch_geometric")
-UNNAMED = "function"
 
 
 class Function(Program):

@@ -27,6 +27,12 @@ from tuner.workloads.output import LOOK_SECONDS, Output, Reports, failure
 from tuner.workloads.program import HEAVY
 from tuner.workloads.session import Session
 
+MODULE = "-m"
+POLL_SECONDS = 0.1  # between two looks whether a command has ended
+END_SECONDS = 5.0  # that a command has to end when it is asked to, as launchers then end their processes
+CHUNK_BYTES = 2**16
+MOST_OF_TRIAL, MOST = 20, 10_000  # the most written files that are remembered, of a trial and of a study
+
 
 class Script(CommandLine):
     """A Python script, which runs in the trial's own process, and may also call ``tuner.report``."""
@@ -119,12 +125,6 @@ def _imported(tree: ast.Module, folder: Path, names: set[str]) -> set[str]:
         with suppress(OSError, SyntaxError, ValueError):  # no such module in the folder, or one that cannot be parsed
             _imported(ast.parse((folder / f"{name}.py").read_bytes()), folder, names)
     return names
-
-
-MODULE = "-m"
-POLL_SECONDS = 0.1  # between two looks whether it has ended
-END_SECONDS = 5.0  # for a command that is asked to end, as launchers then end their processes
-CHUNK_BYTES = 2**16
 
 
 class Command(CommandLine):
@@ -236,10 +236,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(END_SECONDS)
     end_descendants()
     process.wait()
-
-
-MOST_OF_TRIAL = 20
-MOST = 10_000  # of a study
 
 
 @dataclass(frozen=True)
