@@ -122,7 +122,7 @@ def _is_header(columns: Sequence[str], delimiter: str | None) -> bool:
 
 
 def _table(names: Sequence[str], delimiter: str | None) -> tuple[str, Rest]:
-    """The pattern of a table's rows, and what takes the end of a row apart; ``None`` stands for blanks.
+    """The pattern of a table's rows, and what splits the end of a row; ``None`` stands for blanks.
 
     Rows may have fewer fields than there are names, or empty ones, where they have fewer bytes.
     """

@@ -1,4 +1,4 @@
-"""Faults of data files, each told in one line: the file, the line, what is wrong."""
+"""Faults of data files, each in one line: the file, the line, what is wrong."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Makes libraries load and reserve before a trial's cap what they otherwise would under it, at their first use.
+"""Has libraries load and reserve memory before a trial's cap, which they would otherwise do under it.
 
 Without memory, an import raises ``SystemError``, crashes, or hangs as OpenBLAS asks for its buffer again and again.
 """

@@ -133,7 +133,7 @@ class PeakMeter:
         return max(0, self._holds_bytes() - self._held_bytes)
 
     def host_peak_bytes(self) -> int | None:
-        """The peak in RAM since ``start``, with child processes; None on the CPU, without /proc, or not asked for."""
+        """The peak in RAM since ``start``, with child processes; None on the CPU, or if it is unknown."""
         return self._host.peak_bytes() if self._host and self._cuda else None
 
     def stop(self) -> None:

@@ -91,13 +91,13 @@ def signal_text(name: str) -> str:
 
 
 def own_process() -> tuple[int, float, bool]:
-    """This process as ``end_tree`` takes it: its id, ``time_made``, and whether it leads its process group."""
+    """This process for ``end_tree``: its id, ``time_made``, and whether it leads its process group."""
     pid = os.getpid()
     return pid, time_made(pid), os.getpgrp() == pid
 
 
 def time_made(pid: int) -> float:
-    """The creation time of a process of this machine, which tells it from a later process with the same id.
+    """The creation time of a process of this machine; a later process with the same id has another.
 
     It is in ticks since the boot: field 22 of proc_pid_stat(5). Without ``/proc`` it is in seconds by the system's
     clock. Raises ``psutil.NoSuchProcess``.

@@ -78,7 +78,7 @@ class Checkpoint:
         return self._take_over(self._parent, model, optimizer) if self._parent else TrainingState()
 
     def _take_over(self, parent: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> TrainingState:
-        """Begins with the checkpoint of another trial, or of its own past, with its own hyperparameters."""
+        """Begins with another trial's checkpoint, or an earlier one of its own, but with its own hyperparameters."""
         if not parent.exists():
             self._faults["read"] = f"checkpoint {parent.name} is gone: training begins anew"
             return TrainingState()

@@ -124,7 +124,7 @@ def _from_first(value: Tensor) -> None:
 
 
 def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Gradients of one type that are next to each other, as many as are exchanged at once."""
+    """Consecutive gradients of one type, grouped for one exchange."""
     bucket: list[Tensor] = []
     for gradient in gradients:
         size = sum(part.nbytes for part in bucket) + gradient.nbytes

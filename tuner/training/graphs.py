@@ -229,7 +229,7 @@ class GraphedSteps(Steps):
         return loss
 
     def _warm_up(self, batch: Batch) -> Tensor:
-        """A step before the recording. State that the last one changes would also be changed by every later step."""
+        """A step before the recording. If the last one changes hidden state, every later step would."""
         batch = self._recorder.to_device(batch)
         self._before += 1
         last = self._before == WARM_UP_STEPS

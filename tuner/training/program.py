@@ -189,7 +189,7 @@ class _Session:
         return self._store.trial_folder
 
     def run(self, program: Program, data: object, threads: int) -> None:
-        """Runs the program in this thread, and says that it has ended."""
+        """Runs the program in this thread, and reports its end."""
         limit_threads(threads)  # here, as OpenMP counts them for each thread by itself
         error: BaseException | None = None
         _answering[self._trial.trial_id] = self._replies
@@ -343,7 +343,7 @@ def deliver(trial_id: str, answer: object) -> None:
 
 
 def warm_up_program(device: str, threads: int, tasks: Sequence[TrainingTask]) -> None:
-    """Imports what the programs need and takes a step with torch, so that neither is in a trial's footprint."""
+    """Imports what the programs need and takes a step with torch, so that no trial's footprint has these."""
     names = {name for task in tasks if isinstance(task.workload, Program) for name in task.workload.imports}
     for name in sorted(names):
         with suppress(Exception):  # the trial will raise it again

@@ -1,4 +1,4 @@
-"""A command line with placeholders, of which each trial is a process of its own."""
+"""A command line with placeholders. Each trial runs it as a separate process."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class CommandLine(Program):
 
     @property
     def config_names(self) -> set[str]:
-        """The placeholders among them that stand for a file with the configuration, if it is no key itself."""
+        """The placeholders for a file with the configuration."""
         return self.named.intersection([CONFIG, *(CONFIG + suffix for suffix in SUFFIXES)])
 
     @property
@@ -145,9 +145,9 @@ class CommandLine(Program):
                 os.rmdir(placeholders[FOLDER])
 
     def command(self, config: Config, placeholders: Mapping[str, str] = NONE) -> list[str]:
-        """The arguments of a trial, which has its ``own`` placeholders besides.
+        """The arguments of a trial; ``placeholders`` are those that every trial has.
 
-        One that names a key that the trial has not is left out, and the flag before it if no value is left for it.
+        An argument is left out if the trial lacks its key, and so is the flag before it if that has no other value.
         """
         values, words = {**placeholders, **values_of(config, self.objects)}, self.arguments
         kept = [all(key in values for key in PLACEHOLDER.findall(word)) for word in words]

@@ -26,7 +26,7 @@ def is_score(metric: str) -> bool:
 
 
 def objective_of(workload: Trainable, metrics: Sequence[str] = (), directions: Sequence[Direction] = ()) -> Objective:
-    """What the trials of a workload are compared by: by default what the workload itself says.
+    """What the trials of a workload are compared by; by default its own objective.
 
     The workload's direction applies to its own metric only. Figures that are known before trials run, such as
     ``parameters``, can follow a metric that they report.

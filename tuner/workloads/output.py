@@ -1,4 +1,4 @@
-"""What a script or a command prints: the reports in it, and how it tells why it failed."""
+"""The output of a script or a command: the reports in it, and why it failed."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _modules_beside(code: Iterable[object]) -> list[ModuleType]:
 
 
 def own_bytes(data: object) -> int:
-    """What each of a machine's processes takes of its RAM for data.
+    """The RAM that data take in each process of a machine.
 
     Arrays and tensors are shared: their memory is mapped from a file or from Ray's store, once for all processes.
     Objects of Python are not. Data that cannot be pickled count as nothing; no worker could have them.

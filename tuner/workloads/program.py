@@ -1,4 +1,4 @@
-"""What trains by itself: the interface of a user's function, a script or an Optuna objective; and functions."""
+"""Programs, which train by themselves: their interface, and the user's functions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Function(Program):
     """A function ``train(config)``, or ``train(config, data)``."""
 
     def __init__(self, function: Callable[..., object]) -> None:
-        """Raises ``InputError`` if it takes no configuration, or a trial of Optuna's in place of one."""
+        """Raises ``InputError`` if it takes no configuration, or takes an Optuna trial instead."""
         self.function = function
         self.name = re.sub(r"\W+", "-", getattr(self.code, "__name__", "")).strip("-") or UNNAMED
         self.takes_data, self.needs_data = _takes_data(function, self.name, of_optuna=self.asks)
@@ -165,7 +165,7 @@ def _of_optuna(name: str) -> str:
 
 
 def _takes_data(function: Callable[..., object], name: str, *, of_optuna: bool) -> tuple[bool, bool]:
-    """Whether a function takes the data, too, and whether it must be given them."""
+    """Whether a function takes the data as well, and whether it requires them."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a builtin

@@ -195,7 +195,7 @@ def script_in(spec: str) -> CommandLine:
 
 
 def _starting(start: Sequence[str]) -> list[str]:
-    """The words that start a program, which may be beside this Python; raises ``InputError`` if there is none."""
+    """The words that start a program, maybe in this Python's folder; raises ``InputError`` if there is none."""
     if start[-1] == MODULE:
         return [sys.executable, MODULE]
     folders = os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
@@ -207,7 +207,7 @@ def _starting(start: Sequence[str]) -> list[str]:
 
 
 def _ports() -> dict[str, str]:
-    """A free port for the processes of a launcher, whose own default would be the same for all trials."""
+    """A free port for a launcher's processes: the launchers of all trials have the same default."""
     port = str(free_port())
     return {"MASTER_PORT": port, "PET_MASTER_PORT": port}  # torchrun reads the second one
 
@@ -240,7 +240,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 @dataclass(frozen=True)
 class Wrote:
-    """What a trial says at its end: the files in the current folder that it has written, by their paths there."""
+    """The files in the current folder that a trial has written, by their paths there."""
 
     paths: tuple[str, ...]
 
@@ -253,7 +253,7 @@ class WrittenFiles:
     _told: bool = False
 
     def shared(self, trial: str, wrote: Wrote) -> str:
-        """Takes a trial's files; says once if another one has written one of them."""
+        """Takes a trial's files; warns once if two trials have written the same file."""
         for path in wrote.paths:
             if len(self._writers) < MOST:
                 self._writers.setdefault(path, trial)

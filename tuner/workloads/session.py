@@ -1,4 +1,4 @@
-"""What a trial's own program says: ``tuner.report`` and ``tuner.checkpoint`` in a function or a script."""
+"""The connection of a trial's program to its study: ``tuner.report`` and ``tuner.checkpoint``."""
 
 import math
 import threading
@@ -105,7 +105,7 @@ def is_metric_name(name: object) -> bool:
 
 
 def to_number(value: object) -> float:
-    """A metric as a number; raises what ``float`` raises, and ``TypeError`` for text, which that would accept."""
+    """A metric as a number; raises as ``float`` does, and ``TypeError`` for text."""
     if isinstance(value, (str, bytes)):
         raise TypeError
     return float(value)  # type: ignore[arg-type]
@@ -161,5 +161,5 @@ def is_number(value: object) -> bool:
 
 
 def is_comparable(value: float | None, *, infinite: bool) -> bool:
-    """Whether a metric can be compared; ``infinite`` says whether infinities can."""
+    """Whether a metric can be compared; ``infinite`` allows infinities."""
     return value is not None and (math.isfinite(value) or (infinite and not math.isnan(value)))

@@ -49,7 +49,7 @@ class TrainingTask:
 
     @cached_property
     def own_bytes(self) -> int:
-        """What each of a machine's processes takes of its RAM for the data: see ``pickling.own_bytes``."""
+        """The RAM that the data take in each process: see ``pickling.own_bytes``."""
         return own_bytes(self.data)
 
 

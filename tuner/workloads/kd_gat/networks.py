@@ -293,7 +293,7 @@ def _dropped(h: Tensor, dropout: float, training: bool) -> Tensor:
 
 
 def edges_of(batch: Batch) -> tuple[Tensor, Tensor]:
-    """The edges and log(1 + count), with a loop of count 0 for each node beside the loops that the traffic has."""
+    """The edges and log(1 + count), with one more loop, of count 0, for each node."""
     edge_index, edge_attr = add_self_loops(
         batch.edge_index, batch.edge_attr.log1p(), fill_value=0.0, num_nodes=batch.num_nodes
     )
