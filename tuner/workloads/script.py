@@ -283,8 +283,9 @@ def writing(own_folder: str) -> Iterator[set[str]]:
     def hear(event: str, arguments: tuple[object, ...]) -> None:
         if not active:
             return
-        written = event == "open" and _overwrites(arguments[2])
-        path = arguments[0] if written else arguments[1] if event == "os.rename" else None
+        flags = arguments[2] if event == "open" else None
+        overwrites = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR) and not flags & os.O_APPEND
+        path = arguments[0] if overwrites else arguments[1] if event == "os.rename" else None
         if isinstance(path, (str, bytes)):
             add(path)
 
@@ -295,10 +296,6 @@ def writing(own_folder: str) -> Iterator[set[str]]:
         yield paths
     finally:
         active = False
-
-
-def _overwrites(flags: object) -> bool:
-    return isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR)) and not flags & os.O_APPEND
 
 
 def _saving(save: Callable[..., None], add: Callable[[str], None]) -> Callable[..., None]:
