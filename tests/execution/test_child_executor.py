@@ -49,7 +49,7 @@ def begun(
     """An executor that runs a trial of this function."""
     executor = ChildExecutor(**options)
     plan = make_plan([ram_device()], [GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
-    task = TrainingTask(Function(function), data, asked=Objective("loss"))
+    task = TrainingTask(Function(function), data, objective=Objective("loss"))
     executor.open({task.workload.name: task}, plan, folder)
     trial = Trial("t001", task.workload.name, "one", {}, seed=0)
     executor.submit(Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, GB, 1))

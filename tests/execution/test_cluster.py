@@ -61,7 +61,7 @@ def plan(joined: RayExecutor) -> Plan:
     made = make_plan(joined.devices("cpu"), [GB // 2] * 2, packing="uniform", buffer_bytes=0, threads=1)
     ranks = Function(spread)
     ranks.imports = ()  # whichever other tests have imported
-    tasks = {"toy": TrainingTask(Slow(), None), "spread": TrainingTask(ranks, None, asked=Objective("loss"))}
+    tasks = {"toy": TrainingTask(Slow(), None), "spread": TrainingTask(ranks, None, objective=Objective("loss"))}
     joined.open(tasks, made, None)
     return made
 

@@ -89,7 +89,7 @@ def changes_all(config: dict[str, Any], data: dict[str, int]) -> None:
 
 def opened(executor: Executor, function: Any, folder: Path, data: object = None) -> Executor:
     plan = make_plan([DEVICE], [GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
-    task = TrainingTask(Function(function), data, asked=Objective("loss"))
+    task = TrainingTask(Function(function), data, objective=Objective("loss"))
     executor.open({task.workload.name: task}, plan, folder)
     return executor
 

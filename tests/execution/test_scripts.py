@@ -52,7 +52,7 @@ def events_of_words(folder: Path, words: list[str], limit_bytes: int, how: Comma
     trial = Trial("t001", script.name, "one", {"lr": 0.5}, seed=0)
     placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)
     options = TrialOptions(checkpoints=folder / "checkpoints", fresh=True)
-    tasks = pack({trial.workload: TrainingTask(script, None, asked=Objective("loss"))})
+    tasks = pack({trial.workload: TrainingTask(script, None, objective=Objective("loss"))})
     with closing(Child(tasks, ram_device(), 1, options)) as child:
         return list(run_in(child, placed, options.log("t001")))
 
@@ -172,7 +172,9 @@ def test_each_script_has_a_new_process_beside_the_study(tmp_path: Path) -> None:
     trials = [Trial(f"t00{number}", "train", "one", {}, seed=0) for number in (1, 2)]
     processes: list[float] = []
     with closing(ChildExecutor()) as executor:
-        executor.open({"train": TrainingTask(script, None, asked=Objective("loss"))}, plan, tmp_path / "checkpoints")
+        executor.open(
+            {"train": TrainingTask(script, None, objective=Objective("loss"))}, plan, tmp_path / "checkpoints"
+        )
         for trial in trials:
             executor.submit(Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, GB, 1))
         while len(processes) < 2:

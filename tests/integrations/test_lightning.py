@@ -135,7 +135,7 @@ def test_outside_of_a_trial_metrics_are_printed_and_nothing_is_saved(
 def test_a_trial_in_a_process_beside_the_study_trains_by_lightning(tmp_path: Path) -> None:
     plan = make_plan([ram_device()], [2 * GB], packing="uniform", buffer_bytes=0, max_workers=1, threads=1)
     with closing(ChildExecutor()) as executor:
-        executor.open({"train": TrainingTask(Function(given().train), None, asked=LOSS)}, plan, tmp_path)
+        executor.open({"train": TrainingTask(Function(given().train), None, objective=LOSS)}, plan, tmp_path)
         executor.submit(Placement(TRIAL, MemoryEstimate.given(2.0), ram_device(), 1.0, 2 * GB, 1))
         (ended,) = (event for event in until_the_end(executor))
     assert (ended.error, ended.status, ended.epochs) == ("", "completed", 3)

@@ -34,7 +34,7 @@ def study(folder: Path) -> StudyResult:
     program = Configuration("program", {"folder": str(folder)})
     selections = [
         Selection(Stuck(), lambda: None, configurations([*stuck, *good], Stuck.hyperparameters)),
-        Selection(waits, lambda: None, [program], asked=Objective("loss")),
+        Selection(waits, lambda: None, [program], objective=Objective("loss")),
     ]
     return run_study(
         StudySpec(

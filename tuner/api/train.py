@@ -119,7 +119,7 @@ def _planned(past: PastTrial, options: TrainOptions) -> tuple[Selection, Setting
     changes += [] if past.has_data(data) else [option("data", settings.data)]
     if options.exact:
         _check_exact(past.row, changes)
-    selection = replace(chosen, load_data=lambda: data, asked=past.objective)
+    selection = replace(chosen, load_data=lambda: data, objective=past.objective)
     if selection.last_epoch is not None:
         selection = replace(selection, last_epoch=options.epochs or selection.last_epoch)
     elif options.all_data:

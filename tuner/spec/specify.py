@@ -144,7 +144,7 @@ def _with_objectives(selections: Sequence[Selection], settings: Settings) -> lis
             rule = f"takes one workload, not {workloads}"
             raise ParameterError(name, " ".join(given), rule, f"write {name} into the class of each")
     asked = settings.metric, settings.direction
-    return [replace(selection, asked=objective_of(selection.workload, *asked)) for selection in selections]
+    return [replace(selection, objective=objective_of(selection.workload, *asked)) for selection in selections]
 
 
 def _chosen(settings: Settings, record: StudyRecord) -> StudySpec:

@@ -39,13 +39,13 @@ class TrainingTask:
     workload: Trainable
     data: object
     checkpointing: bool = False  # whether one of the trials uses gradient checkpointing
-    asked: Objective | None = None  # what the user compares its trials by; None for the workload's own objective
+    # What its trials are compared by; by default the workload's own.
+    objective: Objective = None  # type: ignore[assignment]
     last_epoch: int | None = None  # nothing is held out, and training ends after it; None with held-out data
 
-    @property
-    def objective(self) -> Objective:
-        """What its trials are compared by."""
-        return self.asked or self.workload.objective
+    def __post_init__(self) -> None:
+        """Takes the workload's own objective if none is given."""
+        object.__setattr__(self, "objective", self.objective or self.workload.objective)
 
     @cached_property
     def own_bytes(self) -> int:
@@ -63,7 +63,7 @@ class Selection:
     workload: Trainable
     load_data: Callable[[], object]  # called once, after everything else has been checked
     configurations: Sequence[Configuration]  # complete and valid
-    asked: Objective | None = None  # what the user compares them by; None for the workload's own objective
+    objective: Objective = None  # type: ignore[assignment]  # as in ``TrainingTask``
     last_epoch: int | None = None  # as in ``TrainingTask``
 
     def __post_init__(self) -> None:
@@ -71,6 +71,7 @@ class Selection:
 
         ``accumulation`` must divide the batch, and others need a method of the workload.
         """
+        object.__setattr__(self, "objective", self.objective or self.workload.objective)
         if isinstance(self.workload, Program):  # its keys mean what its author says
             return
         key, name = self.workload.memory_scales_with, self.workload.name
@@ -90,11 +91,6 @@ class Selection:
             if fault := _loop_fault(self.workload, configuration.values):
                 raise InputError(f"{configuration.name}: {fault}")
 
-    @property
-    def objective(self) -> Objective:
-        """What its trials are compared by."""
-        return self.asked or self.workload.objective
-
     def load_checked(self) -> object:
         """The data; raises ``InputError`` if they cannot be read or do not fit a configuration."""
         data = self.load_data()
@@ -108,7 +104,7 @@ def on_all_data(selection: Selection, last_epoch: int) -> Selection:
     def load() -> object:
         return joined_splits(selection.workload, selection.load_data())
 
-    return replace(selection, load_data=load, asked=Objective("train_loss"), last_epoch=last_epoch)
+    return replace(selection, load_data=load, objective=Objective("train_loss"), last_epoch=last_epoch)
 
 
 def _loop_fault(workload: Trainable, values: Config) -> str:
@@ -134,7 +130,7 @@ def load_tasks(selections: Sequence[Selection]) -> dict[str, TrainingTask]:
             selection.workload,
             selection.load_checked(),
             any(configuration.values.get(CHECKPOINTING) for configuration in selection.configurations),
-            selection.asked,
+            selection.objective,
             selection.last_epoch,
         )
         for selection in selections
