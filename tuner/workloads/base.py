@@ -49,39 +49,28 @@ def _unpickled(_: SearchPath, cls: type[Trainable]) -> Trainable:
 
 
 class Trainable(ABC):
-    """What trials train: a ``Workload``, or a program whose training is its own.
+    """What trials train: a ``Workload``, or a program whose training is its own."""
 
-    Attributes:
-        name: its name in results; by default the class's name, as ``my-model``.
-        metric: the metric by which configurations are compared.
-        direction: whether less of the metric is better, or more: "minimize" or "maximize", "min" or "max" for short.
-            None is "minimize", but a metric such as an accuracy needs a direction (``objectives.py``).
-        headline: other metrics of ``evaluate``, of the test split, that the tables at a study's end show.
-        batches_vary: whether batches differ in size, apart from the last one of an epoch.
-        memory_scales_with: the key of the batch size, if memory grows with it and ``loss`` is a mean over the batch.
-            Then a batch may be split into micro-batches, and the key's value may be ``AUTO``.
-        default_data: the default ``source`` of ``load_data``.
-        imports: modules that its training imports and its own module does not. A worker has them before its first
-            trial, so they are in no trial's footprint.
-        asks: whether its trials ask the study questions as they run.
-        own_process: whether each trial needs a new process, whose main thread runs it.
-        data_keys: the keys of a configuration that ``load_data`` takes by name where they are not the default. Data
-            are loaded once, so all configurations of a study have the same values of these.
-        skips_bad_files: whether ``load_data`` accepts ``skip_bad=True``, which leaves out files that cannot be used.
-    """
-
-    name: str
-    metric: str
+    name: str  # in results; by default the class's name, as ``my-model``
+    metric: str  # by which configurations are compared
+    # Whether less of the metric is better, or more. None is "minimize", but a metric such as an accuracy needs a
+    # direction (``objectives.py``).
     direction: DirectionWord | None = None
-    headline: ClassVar[Sequence[str]] = ()
-    batches_vary: ClassVar[bool] = False
+    headline: ClassVar[Sequence[str]] = ()  # other test metrics that the tables at a study's end show
+    batches_vary: ClassVar[bool] = False  # whether batches differ in size, apart from the last one of an epoch
+    # The key of the batch size, if memory grows with it and ``loss`` is a mean over the batch. Then a batch may be
+    # split into micro-batches, and the key's value may be ``AUTO``.
     memory_scales_with: ClassVar[str | None] = None
+    # Modules that its training imports and its own module does not. A worker has them before its first trial, so they
+    # are in no trial's footprint.
     imports: Sequence[str] = ()
-    asks: ClassVar[bool] = False
-    own_process: ClassVar[bool] = False
-    skips_bad_files: ClassVar[bool] = False
+    asks: ClassVar[bool] = False  # whether its trials ask the study questions as they run
+    own_process: ClassVar[bool] = False  # whether each trial needs a new process, whose main thread runs it
+    skips_bad_files: ClassVar[bool] = False  # whether ``load_data`` accepts ``skip_bad=True``
+    # The keys of a configuration that ``load_data`` takes by name where they are not the default. Data are loaded
+    # once, so all configurations of a study have the same values of these.
     data_keys: ClassVar[Sequence[str]] = ()
-    default_data: ClassVar[str] = ""
+    default_data: ClassVar[str] = ""  # the default ``source`` of ``load_data``
 
     def __reduce__(self) -> tuple[object, ...]:
         """Sends the import folder before the user's code, so that a worker can import it."""

@@ -57,20 +57,13 @@ class CommandLine(Program):
     """Words of a command line, in which ``{key}`` stands for a hyperparameter.
 
     It reports by its output or by files: see ``Reports``.
-
-    Attributes:
-        program: what it is called in messages.
-        path: the file with its code, if it has one.
-        start: the words with which people start it.
-        arguments: the words behind these.
-        options: see ``CommandOptions``.
     """
 
     own_process = True
-    program: str
-    path: Path
-    start: tuple[str, ...]
-    arguments: tuple[str, ...]
+    program: str  # its name in messages
+    path: Path  # the file with its code, if it has one
+    start: tuple[str, ...]  # the words with which people start it
+    arguments: tuple[str, ...]  # the words behind these
     options = CommandOptions()
 
     @property

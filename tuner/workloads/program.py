@@ -27,15 +27,10 @@ UNNAMED = "function"
 
 
 class Program(Trainable):
-    """A training that tuner does not look into: it is called with a configuration, and reports.
+    """A training that tuner does not look into: it is called with a configuration, and reports."""
 
-    Attributes:
-        objects: what labels of configurations stand for; see ``tuner.values``.
-        takes_infinite: whether an infinite metric is a result. Else the trial has diverged.
-    """
-
-    objects: Objects = MappingProxyType({})
-    takes_infinite: ClassVar[bool] = False
+    objects: Objects = MappingProxyType({})  # what labels of configurations stand for; see ``tuner.values``
+    takes_infinite: ClassVar[bool] = False  # whether an infinite metric is a result; else the trial has diverged
 
     @property
     def schema(self) -> None:

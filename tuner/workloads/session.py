@@ -37,19 +37,11 @@ class ProgramPruned(Exception):
 
 
 class Session(Protocol):
-    """The connection of a trial's program to its study.
+    """The connection of a trial's program to its study."""
 
-    Attributes:
-        metric: what trials are compared by; every report has it.
-        reports: the number of reports so far.
-        returned: whether the program has returned, so that its next report is the last.
-        trial_id: the trial's id.
-        seed: its seed.
-    """
-
-    metric: str
-    reports: int
-    returned: bool
+    metric: str  # what trials are compared by; every report has it
+    reports: int  # the number of reports so far
+    returned: bool  # whether the program has returned, so that its next report is the last
     trial_id: str
     seed: int
 
