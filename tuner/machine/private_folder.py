@@ -87,10 +87,8 @@ def _remove(path: Path) -> None:
 def locked(name: str, seconds: float) -> Iterator[Path]:
     """This user's folder, with a lock that one process at a time has for its block.
 
-    The lock's file is removed at the end, and the folder if it is empty.
-
-    Raises:
-        OSError: other users can use the folder or have made it, or the lock is held for ``seconds``.
+    The lock's file is removed at the end, and the folder if it is empty. Raises ``OSError`` if other users can use
+    the folder or have made it, or if the lock is held for ``seconds``.
     """
     end = time.monotonic() + seconds
     while (descriptor := _try_to_lock(name)) is None:

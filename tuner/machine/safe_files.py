@@ -19,8 +19,7 @@ MOST_BYTES = 256 * 2**20  # of a file that is read as a whole and holds no data 
 def regular(path: Path, most_bytes: int | None = None) -> Path:
     """The path, if it is a regular file of at most ``most_bytes``: reading a pipe or a device would never end.
 
-    Raises:
-        OSError: there is no such file, it is no regular file, or it is too large; ``strerror`` says which.
+    Raises ``OSError`` if there is no such file, it is no regular file, or it is too large; ``strerror`` says which.
     """
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):

@@ -87,11 +87,7 @@ class ProgramCheckpoints:
         return not self._last
 
     def pause(self) -> None:
-        """Keeps the last checkpoint for this trial or another one, which takes it over.
-
-        Raises:
-            WorkloadError: there is none, or it could not be written.
-        """
+        """Keeps the last checkpoint for this trial or another one; raises ``WorkloadError`` if there is none."""
         if self.faults or not (self._last and self._path and self._paused):
             why = self.faults[0] if self.faults else "give tuner.report(…, checkpoint=…) a state dict or a folder"
             raise WorkloadError(f"a population takes over checkpoints, and this trial has none: {why}")
@@ -119,8 +115,7 @@ class ProgramCheckpoints:
     def save(self, checkpoint: State, progress: Progress, *, is_best: bool) -> None:
         """Keeps a checkpoint under a new number, and drops those that are neither the last nor the best.
 
-        Raises:
-            WorkloadError: it holds more than tensors and plain values, or it is not a folder.
+        Raises ``WorkloadError`` if it holds more than tensors and plain values, or it is not a folder.
         """
         content = _checked(checkpoint)
         if self._path is None:

@@ -31,8 +31,7 @@ def objective_of(workload: Trainable, metrics: Sequence[str] = (), directions: S
     The workload's direction applies to its own metric only. Figures that are known before trials run, such as
     ``parameters``, can follow a metric that they report.
 
-    Raises:
-        InputError: there is no metric, the workload does not have it, or its direction is not given.
+    Raises ``InputError`` if there is no metric, the workload does not have it, or its direction is not given.
     """
     if directions and len(directions) != max(1, len(metrics)):
         rule = f"it is given {len(directions)} times, and there are {len(metrics) or 1} metrics"

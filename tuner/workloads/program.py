@@ -124,10 +124,8 @@ class Function(Program):
     def run(self, config: Config, data: object, session: Session) -> Mapping[str, float] | None:
         """Calls the function. If it returns metrics by name with the one compared, they are its last report.
 
-        Other numbers that it returns by name are added to those of the best report.
-
-        Raises:
-            WorkloadError: it is an objective of Optuna's, or returns a number without a name and reports none.
+        Other numbers that it returns by name are added to those of the best report. Raises ``WorkloadError`` if it is
+        an objective of Optuna's, or returns a number without a name and reports none.
         """
         values = self.arguments_of(config)
         arguments = [values, data] if self.takes_data else [values]
