@@ -34,7 +34,9 @@ class Windows:
     """G graphs with N nodes and E edges in total. A graph's nodes are in the order of their IDs, numbered from 0."""
 
     identifier: NDArray[np.int32]  # (N,) the nodes' CAN IDs
-    features: NDArray[np.float32]  # (N, 10) ``FEATURES``: bytes / 255, frames and position / the window's length
+    # (N, 10) ``FEATURES``: the means of a frame's 8 bytes / 255 (missing bytes are 0), the number of frames and the
+    # position of the last one from 0, both divided by the window's length.
+    features: NDArray[np.float32]
     nodes: NDArray[np.int64]  # (G,) the number of nodes of each graph
     edge: NDArray[np.int32]  # (2, E) from a frame's ID to the next one's; each pair once; loops are possible
     edge_count: NDArray[np.float32]  # (E,) how often each pair occurred
@@ -93,13 +95,9 @@ class CanData:
 
     identifiers: NDArray[np.int32]  # (V,) the vocabulary's CAN IDs, ascending: index k is ``identifiers[k - 1]``
     ids: NDArray[np.int32]  # (N,) each node's index in the vocabulary; 0 for an unknown ID
-    # (N, 10): the means of a frame's 8 bytes / 255 (missing bytes are 0), the number of frames and the position of
-    # the last one from 0, both divided by the window's length.
-    features: NDArray[np.float32]
+    features: NDArray[np.float32]  # (N, 10) as in ``Windows``
     first: NDArray[np.int64]  # (G + 1,) the start of each graph's nodes
-    # (2, E) from a frame's node to the next frame's, numbered from 0 in each graph. Each pair occurs once; loops are
-    # possible.
-    edge: NDArray[np.int32]
+    edge: NDArray[np.int32]  # (2, E) as in ``Windows``, by nodes that are numbered from 0 in each graph
     edge_count: NDArray[np.float32]  # (E,) how often each pair occurred
     first_edge: NDArray[np.int64]  # (G + 1,) the start of each graph's edges
     label: NDArray[np.int8]  # (G,) 1 if a frame of the window was injected
