@@ -125,7 +125,7 @@ def to_numbers(metrics: Mapping[str, object], needed: str = "") -> dict[str, flo
 
 
 def select(logged: Mapping[str, object], metrics: Selected) -> dict[str, object]:
-    """What to report of logged metrics; raises ``WorkloadError`` if a selected one is missing, or none is a number."""
+    """What to report of logged metrics; raises ``WorkloadError`` if one is missing, or none is a number."""
     numbers = {name: value for name, value in logged.items() if is_number(value)}
     if isinstance(metrics, str):
         metrics = [metrics]
