@@ -194,7 +194,7 @@ def with_nccl(estimate: MemoryEstimate) -> MemoryEstimate:
 
 
 def _in_context(estimate: MemoryEstimate, context_bytes: int, note: str) -> MemoryEstimate:
-    """The estimate with this context, and with what is to be said of it."""
+    """The estimate with this context and this note."""
     return replace(estimate, context_bytes=context_bytes, note=joined(estimate.note, note))
 
 

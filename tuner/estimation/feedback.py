@@ -224,7 +224,7 @@ class StudyFeedback:
             self.correct(replace(state.requests[trial.trial_id], history=History()))
 
     def begin(self, requests: Sequence[Request], own_bytes: int = 0) -> list[Request]:
-        """The requests with corrected estimates, first those from which most is to be learned.
+        """The requests with corrected estimates, those that teach the most first.
 
         ``own_bytes`` is the size of this process if trials run in it, and else 0.
         """

@@ -210,7 +210,7 @@ class LearnedFit:
         self._fitted = self._new = 0  # what it knew, and what has come since
 
     def choose_first(self, requests: Sequence[Request], own_bytes: int) -> list[str]:
-        """The ids of the trials from which most is to be learned. They keep their memory if nothing is known yet.
+        """The ids of the trials that teach the most. They keep their memory if nothing is known yet.
 
         ``own_bytes`` is the size of this process if trials run in it, and else 0.
         """

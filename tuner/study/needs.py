@@ -138,7 +138,7 @@ class Needs:
         chosen = replace(trial, config={**trial.config, RANKS: 1})
         for ranks in (1, 2, 4, 8) if nodes in (1, 2, 4, 8) else ():
             one = replace(trial, config={**trial.config, RANKS: ranks})
-            with suppress(InputError):  # its batch cannot be divided by so many
+            with suppress(InputError):  # its batch cannot be divided by this number
                 (request,) = self.of([one]).requests
                 if self.limits.of(one.shape)[0]:  # if none fits, the error is about the most that have a place
                     chosen = one
@@ -147,7 +147,7 @@ class Needs:
         return chosen
 
     def _estimate(self, trials: Sequence[Trial], together: int) -> None:
-        """Estimates trials, of which so many are asked for together."""
+        """Estimates trials; with others that have an estimate, this many were asked for together."""
         kinds = list({device.name: device for device in self.devices}.values())
         first = 0  # the same for all, and only needed if a footprint is learned
         for name, task in self.tasks.items():

@@ -34,7 +34,7 @@ def to_trials(selections: Sequence[Selection], settings: Settings) -> list[Trial
     The trials of the first seed come first, so that more seeds only add trials.
 
     Raises:
-        InputError: a study cannot have so many trials.
+        InputError: there are too many trials.
     """
     if (number := settings.seeds * sum(len(selection.configurations) for selection in selections)) > MOST_TRIALS:
         rule = f"makes {number:,} trials; {MOST_TRIALS:,} are the most"
@@ -130,10 +130,10 @@ def _plan_of(devices: Sequence[Device], requests: Sequence[Request], settings: S
 
 
 def plan_more(state: State, devices: Sequence[Device], settings: Settings, more: int) -> Plan | None:
-    """A plan for devices that join a study, of which no trial's memory was estimated there.
+    """A plan for devices that join a study, on which no trial's memory was estimated.
 
-    None if no trial that is left can use them. A search may suggest so many ``more``, which are taken to be like
-    those before.
+    None if no remaining trial can use them. A search may suggest this many ``more``; they are taken to be like those
+    before.
     """
     plan, remaining = state.plan, state.left
     assert plan is not None, "the study has been opened"
