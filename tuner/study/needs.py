@@ -53,7 +53,7 @@ class Estimates:
 class Needs:
     """What trials need of these devices, and whether they can have it.
 
-    Trials that differ only in what decides no memory share an estimate, which is made once.
+    Trials whose configurations differ only in values without effect on memory share one estimate.
     """
 
     tasks: Tasks
