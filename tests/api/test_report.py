@@ -84,7 +84,7 @@ def test_a_study_given_twice_is_one(folder: Path) -> None:
         ({"directory": "nowhere"}, "report nowhere: there is no such folder"),
         ({"directory": "results"}, "report results: holds no study.json"),
         ({"output": "results"}, "output='results': is a folder"),
-        ({"output": "no/page.html"}, "output='no/page.html': there is not a folder no"),
+        ({"output": "no/page.html"}, "output='no/page.html': there is no folder no"),
         ({"port": 1}, "port=1: has no effect without watch"),
         ({"port": 70000, "watch": True}, "port=70000: must be at most 65535"),
     ],

@@ -93,7 +93,7 @@ def _check_file(file: Path) -> None:
     if file.is_dir():
         raise ParameterError("output", str(file), "is a folder", "give the name of a file")
     if not file.parent.is_dir():
-        raise ParameterError("output", str(file), f"there is not a folder {file.parent}", "make it or give another")
+        raise ParameterError("output", str(file), f"there is no folder {file.parent}", "make it or give another")
     try:
         check_replaceable(file)
     except OSError as error:
