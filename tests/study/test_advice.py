@@ -94,12 +94,3 @@ def test_nothing_measures_a_step_of_a_function_or_halves_its_batch() -> None:
 
 def test_in_python_options_are_spelled_as_arguments() -> None:
     assert advice(*ALIKE, in_python=True)[0].split(": ")[1].startswith("`model_memory_gb=0.55` would run 6")
-    device = Device("", "cpu", 0, "a CPU", GB, GB, 1)
-    plan = make_plan([device], [1], packing="uniform", buffer_bytes=0)
-    figures = Figures([], [], plan, Settings())
-    named = [figures.option("on_oom", "grow"), figures.option("calibration", False), figures.option("resume")]
-    assert [spelled(text) for text in named] == [
-        "`on_oom='grow'`",
-        "`calibration=False`",
-        "`resume`",
-    ]

@@ -29,10 +29,6 @@ class Figures:
     settings: Settings  # the study's
     programs: Collection[str] = ()  # the workloads that are functions or scripts
 
-    def option(self, name: str, value: object = NOT_GIVEN) -> str:
-        """An option, and its value if one is advised, rounded to hundredths."""
-        return f"`{option(name, round(value, 2) if isinstance(value, float) else value)}`"
-
 
 def advise(figures: Figures) -> list[str]:
     """Pieces of advice, the most useful first."""
@@ -53,15 +49,15 @@ def _out_of_memory(figures: Figures) -> str:
     if given_up and whole and programs:
         return ""
     if given_up and whole and settings.on_oom != "accumulate":
-        remedy = f"a whole device was not enough for {given_up}: {figures.option('on_oom', 'accumulate')} halves them"
+        remedy = f"a whole device was not enough for {given_up}: {_advised('on_oom', 'accumulate')} halves them"
     elif settings.estimates_memory and settings.memory_estimation == "measured":
         return ""
     elif settings.estimates_memory:
-        remedy = f"{figures.option('memory_estimation', 'measured')} measures a step of each instead"
+        remedy = f"{_advised('memory_estimation', 'measured')} measures a step of each instead"
     elif enough and not given_up:
-        remedy = f"{figures.option(settings.given_by, _up(enough))} was enough in the end"
+        remedy = f"{_advised(settings.given_by, _up(enough))} was enough in the end"
     else:
-        remedy = f"without {figures.option(settings.given_by)} the need of each is estimated"
+        remedy = f"without {_advised(settings.given_by)} the need of each is estimated"
     times = count_text(len(ran_out), "time")
     return f"{count_text(len(names), 'trial')} ran out of memory {times}, with {most:.2f} GB at most: {remedy}"
 
@@ -77,7 +73,7 @@ def _shares(figures: Figures) -> str:
     most = min(sum(fit), settings.max_workers or sum(fit), len(figures.rows))
     if enough >= share or most <= plan.workers:
         return ""
-    peaks_text = f"peaks reached {max(peaks) / share:.0%} of the shares: {figures.option(settings.given_by, enough)}"
+    peaks_text = f"peaks reached {max(peaks) / share:.0%} of the shares: {_advised(settings.given_by, enough)}"
     return f"{peaks_text} would run {most} instead of {plan.workers} at once"
 
 
@@ -94,3 +90,8 @@ def _peaks(figures: Figures) -> list[float]:
 def _up(gb: float) -> float:
     """A number of GB rounded up to hundredths."""
     return math.ceil(round(100 * gb, 6)) / 100
+
+
+def _advised(name: str, value: object = NOT_GIVEN) -> str:
+    """An option, and its value if one is advised, rounded to hundredths."""
+    return f"`{option(name, round(value, 2) if isinstance(value, float) else value)}`"
