@@ -1,4 +1,4 @@
-"""A timeline of all attempts, with their devices and memory."""
+"""A timeline of all attempts, with their devices and memory, and how a population's hyperparameters changed."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, get_args
 from tuner.records.attempts import Attempt
 from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.figures.chart import MOST_POINTS, Chart, Names, plain, thinned, time_unit
-from tuner.reporting.figures.style import PALE, colour, new_plot
+from tuner.reporting.figures.style import PALE, colour, house_style, new_plot, ranked
 from tuner.reporting.texts import count_text, duration, number_text
 from tuner.trial import GB, Status
+from tuner.values import in_table, value_key
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
@@ -277,3 +278,56 @@ def _finding(bars: Sequence[Bar], budget_gb: float, pauses: Pauses) -> str:
     text += f"{count_text(short, 'attempt')} ran out of memory. " if short else ""
     text += f"{count_text(len(pauses), 'pause')} in which nothing ran left out (dotted). " if pauses else ""
     return text.rstrip()
+
+
+TRAINED = ("paused", "completed")
+MOST_KEYS = 8  # the most hyperparameters
+NAMED = 5  # the best trials, which are in the legend
+KEY_HEIGHT = 190  # of each hyperparameter's plot, in CSS pixels
+
+
+def schedules(study: RecordedStudy) -> Chart | None:
+    """A line for each trial of a population: the values with which it was trained; None if it is none."""
+    from plotly.subplots import make_subplots
+
+    if not any(row.parent_checkpoint for row in study.attempts):
+        return None
+    changed = [
+        key
+        for key in dict.fromkeys(key for row in study.attempts for key in row.config)
+        if len({value_key(row.config.get(key)) for row in study.attempts}) > 1
+    ]
+    if not changed:
+        return Chart("Schedules", "No hyperparameter has changed.")
+    shown = changed[:MOST_KEYS]
+    plot = make_subplots(len(shown), 1, shared_xaxes=True, vertical_spacing=0.18 / len(shown))
+    for place, best in enumerate(study.rows):
+        rows = [row for row in study.attempts if row.trial_id == best.trial_id and row.status in TRAINED]
+        ends = [row.epochs for row in rows]
+        epochs = [epoch for ends_of in zip([0, *ends[:-1]], ends, strict=True) for epoch in ends_of] if ends else []
+        for number, key in enumerate(shown, 1):
+            values = [in_table(row.config.get(key)) for row in rows for _ in range(2)]
+            look = ranked(place if place < NAMED else None, NAMED)
+            plot.add_scatter(
+                row=number,
+                col=1,
+                mode="lines",
+                x=epochs,
+                y=values,
+                **{**look, "showlegend": look["showlegend"] and number == 1},
+                name=plain(study.trial_names[best.trial_id]),
+                legendgroup=best.trial_id,
+                customdata=[[best.trial_id]] * len(epochs),
+                hovertemplate="%{fullData.name}<br>epoch %{x}: %{y}<extra></extra>",
+            )
+    for number, key in enumerate(shown, 1):
+        scale = study.record.scales.get(key)
+        plot.update_yaxes(title=plain(key), type=scale if scale in ("linear", "log") else None, row=number, col=1)
+    taken = sum(row.parent_checkpoint.partition("@")[0] not in ("", row.trial_id) for row in study.attempts)
+    text = "The values with which each trial was trained. "
+    text += f"{count_text(taken, 'time')} a trial took over the checkpoint of another."
+    if len(changed) > MOST_KEYS:
+        text += f" {MOST_KEYS} of {len(changed)} hyperparameters are drawn."
+    styled = house_style(plot, KEY_HEIGHT * len(shown) + 60, showlegend=True)
+    styled.update_xaxes(title="epoch", tickformat="d", showgrid=False, row=len(shown), col=1)
+    return Chart("Schedules", text, styled)

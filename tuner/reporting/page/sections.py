@@ -19,8 +19,7 @@ from tuner.reporting.figures import optuna_figures
 from tuner.reporting.figures.fronts import fronts, hypervolume
 from tuner.reporting.figures.machine import estimate_against_peak, machine_load
 from tuner.reporting.figures.optuna_study import drawn, subset
-from tuner.reporting.figures.schedules import schedules
-from tuner.reporting.figures.timeline import timeline, to_bars, without_pauses
+from tuner.reporting.figures.timeline import schedules, timeline, to_bars, without_pauses
 from tuner.reporting.page.parts import address, command, facts, figure, pair, section
 from tuner.reporting.page.tables import configurations_table, most_rows, trials_table, values_text
 from tuner.reporting.result_tables import interval_text, intervals
