@@ -92,15 +92,14 @@ def test_a_switch_that_is_refused_is_not_proposed() -> None:
 
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Capacity]:
-    """The answer for batches of 2, 8 and 64 with ``footprint`` for estimates."""
+    """The answer for batches of 2, 8 and 64 with ``size_of`` for estimates."""
 
-    def estimates(_: Any, workload: Any, listed: list[Configuration], *given: Any) -> list[EstimatePair]:
-        raw = [MemoryEstimate("traced", context_bytes=footprint(trial.values)) for trial in listed]
-        return list(map(EstimatePair, raw, raw))
+    def answer(*sizes: float, size_of: Callable[[Any], int] = footprint, **options: Any) -> Capacity:
+        def estimates(_: Any, workload: Any, listed: list[Configuration], *given: Any) -> list[EstimatePair]:
+            raw = [MemoryEstimate("traced", context_bytes=size_of(trial.values)) for trial in listed]
+            return list(map(EstimatePair, raw, raw))
 
-    monkeypatch.setattr(EstimationService, "estimate_all", estimates)
-
-    def answer(*sizes: float, **options: Any) -> Capacity:
+        monkeypatch.setattr(EstimationService, "estimate_all", estimates)
         trials = [Trial(f"t{batch}", "toy", f"b{batch}", {"batch": batch, "epochs": 1}, 0) for batch in (2, 8, 64)]
         settings = Settings(auto_memory=True, gpu_memory_buffer_gb=2, **options)
         return capacity({"toy": TrainingTask(Batched(), None)}, trials, [int(size * GB) for size in sizes], settings)
@@ -127,12 +126,9 @@ def test_a_misfit_tells_its_change_with_what_it_takes_or_the_card_it_needs(made_
     assert (record["change"], record["changed_need_gb"]) == ({"accumulation": 8}, 10)
 
 
-def test_each_configuration_is_estimated_once_for_all_cards(
-    made_up: Callable[..., Capacity], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_configuration_is_estimated_once_for_all_cards(made_up: Callable[..., Capacity]) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr("tests.api.test_capacity.footprint", lambda config: asked.append(dict(config)) or 10**12)
-    made_up(4, 5, 6, 7)
+    made_up(4, 5, 6, 7, size_of=lambda config: asked.append(dict(config)) or 10**12)
     assert len(asked) == 3 + 2, "as they are, and two batches of one, which are the same for all"
 
 

@@ -179,13 +179,15 @@ class Stuck(Toy):
             time.sleep(0.01)
 
 
-def test_an_interrupt_while_the_study_is_planned_ends_it_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_while_the_study_is_planned_ends_it_at_once(tmp_path: Path) -> None:
     closed: list[Any] = []
-    monkeypatch.setattr(InProcessExecutor, "close", lambda self: closed.append(self))
+
+    class Closing(InProcessExecutor):
+        def close(self) -> None:
+            closed.append(self)
+
     with pytest.raises(KeyboardInterrupt):
-        study(tmp_path / "out", {"name": "a"}, workload=Stuck(), auto_memory=True)
+        study(tmp_path / "out", {"name": "a"}, executor=Closing, workload=Stuck(), auto_memory=True)
     assert (len(closed), list(tmp_path.iterdir())) == (1, [])
 
 
