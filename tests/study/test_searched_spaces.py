@@ -90,15 +90,16 @@ def test_a_condition_may_name_what_is_fixed(fixed: str) -> None:
 def test_a_file_of_a_space_is_what_its_content_is(tmp_path: Path, bare: bool) -> None:
     file, space = tmp_path / "own.json", {"lr": {"uniform": [0.1, 0.2]}}
     file.write_text(json.dumps(space if bare else {"space": space, "points": [{"lr": 0.15}]}))
-    settings = Settings(workload=Toy(), space=file, search="random", num_samples=2)
-    spec = choose_searched(plainly(settings), UNKNOWN)
+    given: dict[str, Any] = {"workload": Toy(), "space": file, "search": "random", "num_samples": 2}
+    settings = Settings(**given)
+    spec = choose_searched(settings, UNKNOWN)
     (choice,), label = spec.selections, spec.label
     assert label == "random-own"
     assert (choice.configurations[0].values["lr"] == 0.15) is not bare
     assert to_stored(settings)["space"] == json.loads(file.read_text()), "a study does not depend on the file"
     with pytest.raises(InputError, match=r"own.json: lr: 'unifrom' is not a kind of domain: did you mean uniform\?"):
         file.write_text('{"lr": {"unifrom": [0, 1]}}')
-        choose_searched(plainly(settings), UNKNOWN)
+        choose_searched(Settings(**given), UNKNOWN)
 
 
 def test_points_are_tried_first_also_by_a_search_that_goes_on() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from tuner.errors import InputError, ParameterError, did_you_mean, is_writable, option
 from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperparameter
 from tuner.search.domains import flat
-from tuner.search.parsing import parse_file
+from tuner.search.parsing import GivenFile, parse_file
 from tuner.trial import AUTO, LARGEST_NUMBER, MOST_NAME, MOST_TRIALS, UNNAMED, Configuration, ConfigValue
 from tuner.values import config_key, label, plain, to_text
 
@@ -86,15 +86,17 @@ def has_space(config: Configs) -> bool:
     return "space" in _content(config)[0]
 
 
-def space_content(space: object) -> object:
-    """What the option ``space`` holds: a file's content, or the mapping itself."""
-    return parse_file(Path(space), "space") if isinstance(space, (str, Path)) else space
+def content_of(given: object, what: str) -> object:
+    """What an option holds: the content of a file, which errors call ``what``, or the object itself."""
+    if isinstance(given, GivenFile):
+        return given.content(what)
+    return parse_file(Path(given), what) if isinstance(given, (str, Path)) else given
 
 
 def given_space(space: object) -> GivenSpace:
     """The space of the option ``space``: a file, its content with ``space:``, or the mapping alone."""
     source = str(space) if isinstance(space, (str, Path)) else "space"
-    content = space_content(space)
+    content = content_of(space, "space")
     if isinstance(content, Mapping) and isinstance(content.get("space"), Mapping) and set(content) <= set(FILE_KEYS):
         content, defaults = _content(content, source)
         return GivenSpace(content["space"], source, defaults, content.get("points"))
@@ -121,7 +123,7 @@ def read_space(config: Configs) -> GivenSpace:
 def _content(config: Configs, source: str = "") -> tuple[Mapping[str, object], Mapping[str, object]]:
     """The content of a configuration file, and its defaults."""
     source = source or source_name(config)
-    content: object = parse_file(Path(config)) if isinstance(config, (str, Path)) else config
+    content = content_of(config, "configuration file")
     if content is config and isinstance(config, list):
         content = {"configurations": config}
     if not isinstance(content, Mapping):

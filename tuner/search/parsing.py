@@ -22,6 +22,16 @@ MERGE, TEXT, FLOAT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str", "tag:ya
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 
 
+class GivenFile(str):
+    """The path of a file that a user gives. It is read once, however often its content is asked for."""
+
+    def content(self, what: str) -> object:
+        """As ``parse_file``."""
+        if "_content" not in vars(self):
+            self._content = parse_file(Path(self), what)
+        return self._content
+
+
 def parse_file(path: Path, what: str = "configuration file") -> object:
     """The content of a YAML, TOML or JSON file in plain values; ``what`` is what an error calls it."""
     try:

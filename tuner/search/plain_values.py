@@ -34,7 +34,7 @@ TUNE_KINDS = {  # by the classes of a domain and of its sampler
 def plain_configs(config: Configs) -> Configs:
     """The configurations as mappings and lists of values; a file as its path. Other types raise ``InputError``."""
     if isinstance(config, (str, Path)):
-        return str(config)
+        return config
     if isinstance(config, Mapping):
         return {key: _part(key, value) for key, value in config.items()}
     if not isinstance(config, Sequence) or not all(isinstance(entry, Mapping) for entry in config):
@@ -60,7 +60,7 @@ def plain_space(space: object) -> object:
     A domain that is not supported raises ``InputError``.
     """
     if isinstance(space, (str, Path)):
-        return str(space)
+        return space
     if not isinstance(space, Mapping):
         raise InputError(f"space: must be a mapping from hyperparameter to a value or a range, not {space!r:.60}")
     return {key: _plain(str(key), value) for key, value in space.items()}

@@ -16,6 +16,7 @@ from tuner.decisions.retry import OnOom
 from tuner.errors import ParameterError, both_given, option
 from tuner.objective import DIRECTIONS
 from tuner.search.optuna_names import FIFO, PRUNERS, SCHEDULERS, SEARCHES, canonical
+from tuner.search.parsing import GivenFile
 from tuner.spec.goal_groups import EarlyEnd
 from tuner.spec.memory_groups import DeviceMemory, TrialMemory
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     Space = str | Path | Mapping[str, object]
     Points = Sequence[Mapping[str, object]]
 else:  # looked over where they are used, which imports torch
-    Configs = WorkloadsLike = Space = Points = object
+    WorkloadsLike = Points = object
+    Configs = Space = Annotated[object, BeforeValidator(lambda given: _given_file(given))]
     Search = Scheduler = Annotated[object, BeforeValidator(canonical)]
 
 DEFAULT_MODE = "quick"
@@ -54,6 +56,12 @@ def parse_seconds(given: str | float, parameter: str) -> float:
         rule = "must be a time above 0: seconds, or numbers with h, m and s, such as 90s or 1h30m"
         raise ParameterError(parameter, given, rule)
     return seconds
+
+
+def _given_file(given: object) -> object:
+    """A path as that of a file that is read once; anything else as it is."""
+    is_path = isinstance(given, (str, Path)) and not isinstance(given, GivenFile)
+    return GivenFile(given) if is_path else given
 
 
 def _time(given: object, about: ValidationInfo) -> object:

@@ -4,11 +4,10 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 from tuner.errors import InputError, ParameterError, option
 from tuner.records.study_record import OPTUNA_CALL, StudyRecord
-from tuner.search.configurations import given_space, has_space, space_content
+from tuner.search.configurations import content_of, given_space, has_space
 from tuner.search.optuna_names import SCHEDULERS, SEARCHES, canonical
 from tuner.search.plain_values import plain_configs, plain_space
 from tuner.spec.settings import Settings
@@ -44,7 +43,7 @@ def to_stored(settings: Settings) -> dict[str, object]:
     values = {
         **settings.values(),
         "callbacks": None,
-        "space": space_content(settings.space),
+        "space": content_of(settings.space, "space"),
         "config": _with_content(settings.config),
         "auto_memory": settings.estimates_memory,
     }
@@ -57,8 +56,10 @@ def to_stored(settings: Settings) -> dict[str, object]:
 
 def _with_content(config: object) -> object:
     """The content of a file with a space; other configurations as they are given."""
-    is_file = isinstance(config, (str, Path)) and Path(config).is_file()
-    return space_content(config) if is_file and has_space(cast("str", config)) else config
+    if not isinstance(config, (str, Path)):
+        return config
+    searched = Path(config).is_file() and has_space(config)
+    return content_of(config, "configuration file") if searched else str(config)
 
 
 def unlike(study: StudyRecord, settings: Settings, names: Collection[str]) -> dict[str, tuple[object, object]]:
