@@ -58,14 +58,14 @@ def optimize(options: OptunaOptions) -> StudyResult:
     objective = OptunaObjective(options.objective, names, catch)
     callbacks = _tuple("callbacks", options.callbacks or (), "functions of a study and a trial", callable)
     settings, record = _settings(options)
-    found = open_study(Path(settings.resume)) if settings.resume else NOT_RUN
+    recorded = open_study(Path(settings.resume)) if settings.resume else NOT_RUN
     if settings.resume:
         check_same(record, replace(record, workload=objective.name), settings.resume)
-        check_has_trials(study, found, option("resume", settings.resume))
+        check_has_trials(study, recorded, option("resume", settings.resume))
         study.sampler.reseed_rng()  # a new sampler with the same seed would repeat its suggestions
     if (options.n_trials is not None and options.n_trials <= 0) or options.timeout == 0:  # as Optuna, nothing
         nothing = Plan((), 0, (), "uniform", 0, (), (), (), threads=1, bound="max_workers")
-        return StudyResult(nothing, {}, found, {objective.name: objective}).with_objects()
+        return StudyResult(nothing, {}, recorded, {objective.name: objective}).with_objects()
     most = options.n_trials or 10 ** max(3, len(str(settings.num_samples))) - 1
     with closing(ObjectiveTrials(study, objective, callbacks, options.timeout, record.id)) as trials:
         spec = StudySpec(
@@ -99,12 +99,12 @@ def _settings(options: OptunaOptions) -> tuple[Settings, StudyRecord]:
     record = read_study(Path(folder), option("resume", folder))
     settings = with_own(record, settings)
     has = len(record.configurations)
-    known = settings.num_samples or has
-    most = 10 ** max(3, len(str(known))) - 1  # more would have longer ids
+    planned = settings.num_samples or has
+    most = 10 ** max(3, len(str(planned))) - 1  # more would have longer ids
     if number and not has <= number <= most:
         remedy = f"give {has + number} for {number} more, or 0 for none" if number < has else f"give at most {most}"
         raise ParameterError("n_trials", number, f"{folder} has {has}, and they count, too", remedy)
-    return settings.changed(num_samples=max(known, number)), record
+    return settings.changed(num_samples=max(planned, number)), record
 
 
 def _is_error(value: object) -> bool:

@@ -17,7 +17,7 @@ from tuner.records.study_record import UNKNOWN, StudyRecord
 from tuner.search.spaces import parse_space
 from tuner.spec.searched import choose_searched, with_search
 from tuner.spec.settings import Settings
-from tuner.spec.stored_options import CALL, needs_objects, plainly, resumed, to_stored, unlike
+from tuner.spec.stored_options import CALL, needs_objects, resumed, to_stored, unlike
 from tuner.trial import Configuration
 from tuner.values import Label
 from tuner.workloads.program import arguments

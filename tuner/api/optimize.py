@@ -67,16 +67,16 @@ def optimize(options: OptimizeOptions) -> Optimization:
         options.max_batch_size,
     )
     if options.footprint is not None:
-        found = _of_footprint(options.footprint, options, goal)
+        sized = _of_footprint(options.footprint, options, goal)
     else:
-        found = _of_workloads(options, goal, target.device)
-    edits, notes = _planned(files, keys, found)
+        sized = _of_workloads(options, goal, target.device)
+    edits, notes = _planned(files, keys, sized)
     return Optimization(
         device=target.device,
         goal=goal,
-        source=found.source,
-        chosen=tuple(found.chosen),
-        notes=(*target.notes, *found.notes, *notes),
+        source=sized.source,
+        chosen=tuple(sized.chosen),
+        notes=(*target.notes, *sized.notes, *notes),
         edits=tuple(edits),
         backups=tuple(apply_edits(edits)) if options.apply and not options.dry_run else (),
     )
@@ -128,10 +128,10 @@ def _of_workloads(options: OptimizeOptions, goal: Goal, device: Device) -> _Foun
         for configuration in choice.configurations:
             name = title(choice.workload.name, configuration.name, several=several)
             phases.show(f"looking for the largest batch, {len(chosen) + 1} of {number}")
-            found, lines = _sized(predictor, name, configuration.values, goal, profile=options.profile)
-            chosen.append(found)
+            choice_made, lines = _sized(predictor, name, configuration.values, goal, profile=options.profile)
+            chosen.append(choice_made)
             why += lines
-    smallest = min(chosen, key=lambda found: found.batch_size)
+    smallest = min(chosen, key=lambda choice_made: choice_made.batch_size)
     if options.config_path and options.overrides:
         values = ", ".join(options.overrides)
         why.append(f"sized with {values}, which is not written: the files must say so themselves")
@@ -186,20 +186,20 @@ def _files(options: OptimizeOptions) -> tuple[dict[Path, bool], dict[str, str]]:
     return config_files(paths), keys
 
 
-def _planned(files: Mapping[Path, bool], given: Mapping[str, str], found: _Found) -> tuple[list[FileEdit], list[str]]:
+def _planned(files: Mapping[Path, bool], given: Mapping[str, str], sized: _Found) -> tuple[list[FileEdit], list[str]]:
     """The changes of the files, and notes for the user."""
     if not files:
         return [], []
-    first = found.to_write[0]
-    batch = first.step_size if found.one_step else first.batch_size
-    common = {found.batch: batch, ACCUMULATION: first.accumulation}
-    names = dict.fromkeys([*common, *(name for chosen in found.to_write for name in chosen.variables)])
+    first = sized.to_write[0]
+    batch = first.step_size if sized.one_step else first.batch_size
+    common = {sized.batch: batch, ACCUMULATION: first.accumulation}
+    names = dict.fromkeys([*common, *(name for chosen in sized.to_write for name in chosen.variables)])
     for name in given:
         if name not in names:
             hint = did_you_mean(name, names, f"known are {', '.join(sorted(names))}")
             raise ParameterError("key", f"{name}={given[name]}", "nothing that is chosen has this name", hint)
-    keys = {name: given.get(name, found.keys.get(name, name)) for name in names}
-    return plan_edits(files, NewValues(found.to_write, common, keys), list(given))
+    keys = {name: given.get(name, sized.keys.get(name, name)) for name in names}
+    return plan_edits(files, NewValues(sized.to_write, common, keys), list(given))
 
 
 def _check(options: OptimizeOptions) -> None:
@@ -215,22 +215,22 @@ def _check(options: OptimizeOptions) -> None:
             raise both_given(name, "footprint", "a footprint has no model to train")
 
 
-def to_record(found: Optimization, spelling: Spelling = in_python) -> dict[str, object]:
+def to_record(result: Optimization, spelling: Spelling = in_python) -> dict[str, object]:
     """The result as plain values, in GB."""
     return {
-        "device": found.device.name,
-        "device_memory_gb": round(found.device.total_bytes / GB, 4),
-        "safety_margin": found.goal.safety_margin,
-        "limit_gb": round(found.goal.limit_bytes / GB, 4),
-        "source": found.source,
-        "chosen": [_chosen_record(chosen, found.device) for chosen in found.chosen],
-        "explanations": [spelled(text, spelling) for text in found.notes],
+        "device": result.device.name,
+        "device_memory_gb": round(result.device.total_bytes / GB, 4),
+        "safety_margin": result.goal.safety_margin,
+        "limit_gb": round(result.goal.limit_bytes / GB, 4),
+        "source": result.source,
+        "chosen": [_chosen_record(chosen, result.device) for chosen in result.chosen],
+        "explanations": [spelled(text, spelling) for text in result.notes],
         "changes": [
             {"file": str(edit.path), "key": key, "before": before, "after": after}
-            for edit in found.edits
+            for edit in result.edits
             for key, before, after in edit.changes
         ],
-        "backups": [str(path) for path in found.backups],
+        "backups": [str(path) for path in result.backups],
     }
 
 

@@ -80,20 +80,20 @@ def plan(options: PlanOptions) -> Forecast | Capacity:
             raise both_given("gpu", name)
     gpus = options.gpus
     if gpus is None:
-        found = () if sizes else detect_with_idle_cores(options.device)
+        devices = () if sizes else detect_with_idle_cores(options.device)
     else:
-        found = tuple(_imagined(gpus, options.device_memory_gb))
+        devices = tuple(_imagined(gpus, options.device_memory_gb))
     settings = with_search(settings)
     check_search(settings)
     is_live = settings.search is not None and not is_up_front(settings)
-    known = settings.changed(search="random", search_options=()) if is_live else settings
-    selections = choose_searched(known, UNKNOWN).selections
+    up_front = settings.changed(search="random", search_options=()) if is_live else settings
+    selections = choose_searched(up_front, UNKNOWN).selections
     rows = _finished_rows(options.like, [selection.workload.name for selection in selections]) if options.like else []
     loaded = load(StudySpec(selections, settings))
     if sizes:
         _refuse_auto(loaded.trials)
         return capacity(loaded.tasks, loaded.trials, sizes, loaded.settings)
-    study, _ = prepare(loaded, found)
+    study, _ = prepare(loaded, devices)
     tasks, plan = study.tasks, study.plan
     requests = with_times(study.requests, rows) if rows else study.requests
     measured = all(request.seconds for request in requests)
@@ -141,7 +141,7 @@ def speed(rows: Sequence[Attempt]) -> Seconds:
     A configuration that has run takes for an epoch what it took; another one follows by its memory from those of its
     workload that have run. Without any, an epoch takes 1 second for each GB.
     """
-    known = {(row.workload, _key(row.config)): row.duration_s / row.epochs for row in rows}
+    by_config = {(row.workload, _key(row.config)): row.duration_s / row.epochs for row in rows}
     timed: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         timed.setdefault(row.workload, []).append((row.estimated_memory_gb, row.duration_s / row.epochs))
@@ -151,7 +151,7 @@ def speed(rows: Sequence[Attempt]) -> Seconds:
         trial = request.trial
         size = request.estimate.total_bytes / GB
         by_size = paces[trial.workload].seconds(size) if trial.workload in paces else size
-        an_epoch = known.get((trial.workload, _key(trial.config)), by_size)
+        an_epoch = by_config.get((trial.workload, _key(trial.config)), by_size)
         return max(1e-9, float(trial.epochs * (an_epoch or 0.0)))
 
     return seconds

@@ -78,8 +78,8 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     for note in past.notes:
         print_text(console, f"note: {note}")
     if option("data", settings.data) in changes:
-        said = "the data are not the study's, so the metrics cannot be compared"
-        print_text(console, f"note: {said}: {settings.data}")
+        note_text = "the data are not the study's, so the metrics cannot be compared"
+        print_text(console, f"note: {note_text}: {settings.data}")
     spec = StudySpec(
         [selection],
         settings,
@@ -91,14 +91,16 @@ def train_again(options: TrainOptions, spelling: Spelling) -> TrainingResult:
     result = run_study(spec)
     here, there = _metrics(result), row.metrics
     compared = not changes and row.status == "completed"
-    found = TrainingResult(Path(result), here, there, differing(here, there) if compared else None)
+    training = TrainingResult(Path(result), here, there, differing(here, there) if compared else None)
     with suppress(OSError):  # nobody reads it any more
         print_lines(console, figures_lines(here, there, (settings.seed, row.seed)))
         given = "" if past.spec else "workload=…"
-        print_text(console, f"saved: {found.folder / BEST}; {load_best_call(found.folder, given)} gives the model")
-    if found.differences is not None:
-        print_text(console, _verdict(found.differences, past, result.plan.devices[0], exact=options.exact))
-    return found
+        print_text(
+            console, f"saved: {training.folder / BEST}; {load_best_call(training.folder, given)} gives the model"
+        )
+    if training.differences is not None:
+        print_text(console, _verdict(training.differences, past, result.plan.devices[0], exact=options.exact))
+    return training
 
 
 def _planned(past: PastTrial, options: TrainOptions) -> tuple[Selection, Settings, list[str]]:

@@ -48,8 +48,8 @@ def parse_seconds(given: str | float, parameter: str) -> float:
     seconds = 0.0
     if isinstance(given, str) and re.fullmatch(_NUMBER, given.strip()):
         seconds = float(given)
-    elif isinstance(given, str) and (found := _TIME.fullmatch(given.strip())):
-        seconds = sum(float(number or 0) * unit for number, unit in zip(found.groups(), (3600, 60, 1), strict=True))
+    elif isinstance(given, str) and (parts := _TIME.fullmatch(given.strip())):
+        seconds = sum(float(number or 0) * unit for number, unit in zip(parts.groups(), (3600, 60, 1), strict=True))
     elif isinstance(given, (int, float)) and not isinstance(given, bool):
         seconds = float(given)
     if not 0 < seconds < math.inf:
@@ -156,12 +156,12 @@ class SelectionOptions(Options, title="Configurations and data"):
         """
         several = not isinstance(self.workload, str) and isinstance(self.workload, Sequence)
         names: Sequence[object] = self.workload if several else [self.workload]  # type: ignore[assignment]
-        own = [name for name in names if isinstance(name, str) and ":" in name]
+        users = [name for name in names if isinstance(name, str) and ":" in name]
         if self.mode in DIRECTIONS:
             rule = "is not a list of configurations, which this option expects"
             raise ParameterError("mode", self.mode, rule, f"give {option('direction', DIRECTIONS[self.mode])}")
-        if "mode" in self.model_fields_set and own and len(own) == len(names):
-            rule = f"workload {' and '.join(own)} has no modes"
+        if "mode" in self.model_fields_set and users and len(users) == len(names):
+            rule = f"workload {' and '.join(users)} has no modes"
             raise ParameterError("mode", self.mode, rule, f"give it a list by {option('config')}")
         if self.config is not None and "mode" in self.model_fields_set:
             raise both_given("config", "mode")

@@ -34,38 +34,37 @@ if TYPE_CHECKING:
     from tuner.workloads.lookup import WorkloadsLike
 
 
-def choose(
-    options: SelectionOptions,
-    data_seed: int,
-    *,
-    workload: WorkloadsLike | None = None,
-    found: Mapping[str, Sequence[Configuration]] | None = None,
-) -> tuple[list[Selection], str]:
+def choose(options: SelectionOptions, data_seed: int) -> tuple[list[Selection], str]:
     """What is to be tried of each workload, and what the list of configurations is called.
 
     An entry of a file without the key ``workload`` is for every workload asked for. Without a file, a workload that
-    is not built in has no modes, and one configuration of its defaults. ``workload`` replaces the options' own, and
-    ``found`` what a file or a mode has.
+    is not built in has no modes, and one configuration of its defaults.
 
     Raises:
         InputError: one of these cannot be used; data are not looked at.
     """
     options.check_selection()
     find, mode = Finder(), options.mode
-    asked = options.workload if workload is None else workload
-    names = list(dict.fromkeys(find(wanted).name for wanted in as_list(asked)))
+    names = list(dict.fromkeys(find(workload).name for workload in as_list(options.workload)))
     config = None if options.config is None else plain_configs(options.config)
-    if config is not None and mode != DEFAULT_MODE:
+    if config is None:
+        listed = _of_mode(mode, names or [DEFAULT_WORKLOAD], find)
+    elif mode != DEFAULT_MODE:
         raise both_given("config", "mode")
-    if found is None and config is not None:
-        listed, defaults = read_configs(config)
-        found = _by_workload(listed, names, defaults, find, source=source_name(config))
-    elif found is None:
-        found = _of_mode(mode, names or [DEFAULT_WORKLOAD], find)
-    sources = _sources(options.data, found, find)
-    selected = _overridden(select(found, only=options.only, limit=options.limit), options.overrides, find)
-    label = label_of(config) or (mode if any(is_built_in(find(name)) for name in found) else "default")
-    return _choices(selected, sources, data_seed, options.skip_bad, find), label
+    else:
+        entries, defaults = read_configs(config)
+        listed = _by_workload(entries, names, defaults, find, source=source_name(config))
+    label = label_of(config) or (mode if any(is_built_in(find(name)) for name in listed) else "default")
+    return selections_of(listed, options, data_seed, find), label
+
+
+def selections_of(
+    listed: Mapping[str, Sequence[Configuration]], options: SelectionOptions, data_seed: int, find: Finder
+) -> list[Selection]:
+    """The selection of each workload of which these are the configurations."""
+    sources = _sources(options.data, listed, find)
+    selected = _overridden(select(listed, only=options.only, limit=options.limit), options.overrides, find)
+    return _choices(selected, sources, data_seed, options.skip_bad, find)
 
 
 def label_of(config: Configs | None) -> str:
@@ -90,10 +89,12 @@ def chosen_before(
     find = Finder(classes)
     for workload in as_list(given):
         find(workload)
-    found = _by_workload(list(listed), names, {}, find, source="study.json")
+    by_workload = _by_workload(list(listed), names, {}, find, source="study.json")
     if isinstance(data, Mapping):  # of it, what no trial needs was left out when the study was begun, too
-        data = {name: source for name, source in data.items() if {name} & {*found, *map(classes.get, found)}}
-    return _choices(found, _sources(data, found, find), seed, skip_bad, find)
+        data = {
+            name: source for name, source in data.items() if {name} & {*by_workload, *map(classes.get, by_workload)}
+        }
+    return _choices(by_workload, _sources(data, by_workload, find), seed, skip_bad, find)
 
 
 def source_of(data: str | Mapping[str, str], name: str, classes: Classes = NO_CLASSES) -> str:
@@ -121,7 +122,7 @@ def is_workload(text: str) -> bool:
 
 
 def _of_mode(mode: str, names: Sequence[str], find: Finder) -> dict[str, list[Configuration]]:
-    found = {}
+    by_workload = {}
     for name in names:
         workload = find(name)
         if not is_built_in(workload):
@@ -129,12 +130,12 @@ def _of_mode(mode: str, names: Sequence[str], find: Finder) -> dict[str, list[Co
                 raise ParameterError(
                     "mode", mode, f"workload {name} has no modes: give it a list by {option('config')}"
                 )
-            found[name] = configurations_of(workload, [{}])
+            by_workload[name] = configurations_of(workload, [{}])
             continue
         path = mode_file(name, mode)
         listed, defaults = read_configs(path)
-        found[name] = configurations_of(workload, listed, str(path), defaults)
-    return found
+        by_workload[name] = configurations_of(workload, listed, str(path), defaults)
+    return by_workload
 
 
 def configurations_of(
@@ -150,9 +151,9 @@ def to_configuration(workload: Trainable, values: Mapping[str, object], name: st
     Raises:
         InputError: the workload does not allow them, they do not go together, or something must be trained first.
     """
-    (found,) = configurations_of(workload, [Configuration(name, values)], "a suggestion")
-    Selection(workload, lambda: None, [found])
-    return found
+    (configuration,) = configurations_of(workload, [Configuration(name, values)], "a suggestion")
+    Selection(workload, lambda: None, [configuration])
+    return configuration
 
 
 def _by_workload(
@@ -168,18 +169,18 @@ def _by_workload(
         defaults = {key: defaults[key] for key in defaults if key != "workload"}
     whose = [_key(entry, default, find, source) for entry in entries]
     if not names:
-        whose = [own or DEFAULT_WORKLOAD for own in whose]
+        whose = [owner or DEFAULT_WORKLOAD for owner in whose]
         names = list(dict.fromkeys(filter(None, whose))) or [DEFAULT_WORKLOAD]
     named = {name: _workload(name, find, source) for name in [*names, *filter(None, whose)]}
     schemas = {name: workload.schema for name, workload in named.items()}
-    found = {}
+    by_workload = {}
     for name in names:
-        mine = [entry for entry, own in zip(entries, whose, strict=True) if own in (None, name)]
+        mine = [entry for entry, owner in zip(entries, whose, strict=True) if owner in (None, name)]
         if entries and not mine:
             raise InputError(f"{source}: no configuration is of workload {name!r}")
         common = _of_schema(defaults, schemas[name], schemas.values())
-        found[name] = configurations_of(named[name], mine if entries else listed, source, common)
-    return found
+        by_workload[name] = configurations_of(named[name], mine if entries else listed, source, common)
+    return by_workload
 
 
 def _entry(entry: object, *, programs: bool) -> object:
@@ -192,9 +193,9 @@ def _entry(entry: object, *, programs: bool) -> object:
 
 def _key(entry: object, default: object, find: Finder, source: str) -> str | None:
     """The name of the workload that an entry is of, if it says so."""
-    own = entry.get("workload", default) if isinstance(entry, Mapping) else default
-    own = entry.workload or default if isinstance(entry, Configuration) else own
-    return None if own is None else _workload(str(own), find, source).name
+    name = entry.get("workload", default) if isinstance(entry, Mapping) else default
+    name = entry.workload or default if isinstance(entry, Configuration) else name
+    return None if name is None else _workload(str(name), find, source).name
 
 
 def _workload(name: str, find: Finder, source: str) -> Trainable:
@@ -216,13 +217,13 @@ def _of_schema(values: Mapping[str, object], schema: Schema, schemas: Collection
 
 
 def _overridden(
-    found: Mapping[str, Sequence[Configuration]], overrides: Sequence[str], find: Finder
+    by_workload: Mapping[str, Sequence[Configuration]], overrides: Sequence[str], find: Finder
 ) -> dict[str, Sequence[Configuration]]:
     """The configurations with the values of ``overrides``, each workload with those that it has."""
     given = dict(parse_override(text) for text in overrides)
-    schemas = {name: find(name).schema for name in found}
+    schemas = {name: find(name).schema for name in by_workload}
     replaced = {}
-    for name, listed in found.items():
+    for name, listed in by_workload.items():
         values = _of_schema(given, schemas[name], schemas.values())
         once = [Configuration(UNNAMED, values)]  # a fault is told once, not for each
         configurations(once, schemas[name], source=option("overrides"))
@@ -248,29 +249,33 @@ def _sources(data: Any, names: Collection[str], find: Finder) -> dict[str, Any]:
         raise ParameterError(
             "data", f"a {type(wrong).__name__}", "only a function takes data", "give a name or a folder"
         )
-    found = {}
+    sources = {}
     for key, source in given.items():
         name = find(key).name if SPEC.fullmatch(key) else key
         if name not in names:
             raise ParameterError(
                 "data", f"{key}={source}", f"no trial is of that workload; they are of {', '.join(names)}"
             )
-        found[name] = source
-    return {name: found.get(name) or find(name).default_data for name in names}
+        sources[name] = source
+    return {name: sources.get(name) or find(name).default_data for name in names}
 
 
 def _choices(
-    found: Mapping[str, Sequence[Configuration]], sources: Mapping[str, str], seed: int, skip_bad: bool, find: Finder
+    by_workload: Mapping[str, Sequence[Configuration]],
+    sources: Mapping[str, str],
+    seed: int,
+    skip_bad: bool,
+    find: Finder,
 ) -> list[Selection]:
-    named = [find(name) for name in found]
+    named = [find(name) for name in by_workload]
     if skip_bad and not any(workload.skips_bad_files for workload in named):
-        raise InputError(f"{option('skip_bad')}: has no effect on the data of {', '.join(found)}")
+        raise InputError(f"{option('skip_bad')}: has no effect on the data of {', '.join(by_workload)}")
     chosen = []
     for workload in named:
         load = partial(load_data, workload, sources[workload.name], seed)
         skipping = {"skip_bad": True} if skip_bad and workload.skips_bad_files else {}
-        loading = data_values(workload, [configuration.values for configuration in found[workload.name]])
-        chosen.append(Selection(workload, partial(load, **skipping, **loading), found[workload.name]))
+        loading = data_values(workload, [configuration.values for configuration in by_workload[workload.name]])
+        chosen.append(Selection(workload, partial(load, **skipping, **loading), by_workload[workload.name]))
     return chosen
 
 
@@ -279,7 +284,7 @@ def data_values(workload: Trainable, listed: Sequence[Mapping[str, ConfigValue]]
 
     Raises ``InputError`` if they differ in it.
     """
-    found = {}
+    values_of_data = {}
     for key in workload.data_keys:
         default = (workload.schema or {})[key].default
         given = list(dict.fromkeys(values.get(key, default) for values in listed)) or [default]
@@ -289,5 +294,5 @@ def data_values(workload: Trainable, listed: Sequence[Mapping[str, ConfigValue]]
                 f"{option('overrides', f'{key}={given[0]}')}, and run a study for each"
             )
         if given[0] != default:
-            found[key] = given[0]
-    return found
+            values_of_data[key] = given[0]
+    return values_of_data

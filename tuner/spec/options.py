@@ -224,8 +224,8 @@ class Options(BaseModel):
         for name in cls.signature().parameters:
             terminal = cls.terminal(name)
             unset = f"By default {terminal.unset}." if terminal.unset else ""
-            said = filter(None, [cls.model_fields[name].description, terminal.in_python, unset])
-            text = spelled(f"{name}: {' '.join(said)}", in_python)
+            sentences = filter(None, [cls.model_fields[name].description, terminal.in_python, unset])
+            text = spelled(f"{name}: {' '.join(sentences)}", in_python)
             lines += textwrap.wrap(text, WIDTH, initial_indent="    ", subsequent_indent="        ")
         return "\n".join(lines)
 
@@ -288,16 +288,16 @@ def public(options: type[Given]) -> Callable[[Callable[[Given], R]], Public[Give
 
 def _unexpected(unknown: Sequence[str], options: type[Options]) -> str:
     """Which arguments do not exist, and for each what was most likely meant."""
-    known = {name: name for name in options.names()}
+    names = {name: name for name in options.names()}
     for name in options.names():
-        known |= {alias.lstrip("-").replace("-", "_"): name for alias in options.terminal(name).aliases}
-    said = []
+        names |= {alias.lstrip("-").replace("-", "_"): name for alias in options.terminal(name).aliases}
+    texts = []
     for name in unknown:
-        close = difflib.get_close_matches(name, known, 1, ALIKE)
-        hint = SHARES if name == "resources_per_trial" else f"did you mean {known[close[0]]}?" if close else ""
-        said.append(f"{name!r}: {hint}" if hint else repr(name))
-    what = "an unexpected keyword argument" if len(said) == 1 else "unexpected keyword arguments"
-    return f"got {what} {'; '.join(said)}"
+        close = difflib.get_close_matches(name, names, 1, ALIKE)
+        hint = SHARES if name == "resources_per_trial" else f"did you mean {names[close[0]]}?" if close else ""
+        texts.append(f"{name!r}: {hint}" if hint else repr(name))
+    what = "an unexpected keyword argument" if len(texts) == 1 else "unexpected keyword arguments"
+    return f"got {what} {'; '.join(texts)}"
 
 
 def docstring(text: str, options: type[Options]) -> str:

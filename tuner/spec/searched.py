@@ -20,7 +20,7 @@ from tuner.search.drawing import MAX_REJECTED_DRAWS, Draws, check_number, grid, 
 from tuner.search.optuna_names import FIFO, PBT, UP_FRONT, check_choice, make_pruner, make_sampler
 from tuner.search.searchers import RaySearcher, Searcher, is_of_tune
 from tuner.search.spaces import flat_keys, kinds_of, parse_points, parse_space
-from tuner.spec.listed import choose, configurations_of, label_of, parse_override, to_configuration
+from tuner.spec.listed import choose, configurations_of, label_of, parse_override, selections_of, to_configuration
 from tuner.spec.settings import Settings
 from tuner.spec.study_spec import Search, SearchedSpace, StudySpec
 from tuner.trial import AUTO, UNNAMED, Configuration, ConfigValue
@@ -81,21 +81,18 @@ def choose_searched(settings: Settings, study: StudyRecord) -> StudySpec:
     names = list(dict.fromkeys(find(workload).name for workload in as_list(settings.workload)))
     if is_up_front(settings):
         spaces = searched_spaces(settings, names, find)
-        known = study.configurations if len(spaces) == 1 else []
+        earlier = study.configurations if len(spaces) == 1 else []
         listed = {
-            one.workload.name: _grid(settings, one) if search == "grid" else _random(settings, one, known)
+            one.workload.name: _grid(settings, one) if search == "grid" else _random(settings, one, earlier)
             for one in spaces
         }
-        workloads = [one.workload for one in spaces]
-        selections, _ = choose(settings, settings.data_seed, workload=workloads, found=listed)
-        return StudySpec(selections, settings, label, spaces=spaces)
+        return StudySpec(selections_of(listed, settings, settings.data_seed, find), settings, label, spaces=spaces)
     one = _one_space(settings, names, find)
     workload, before = one.workload, study.configurations
     objective = objective_of(workload, settings.metric, settings.direction)
     live = Search(workload, _searcher(settings, one, objective, before), one.fixed)
     tried = configurations_of(workload, before or [Configuration(UNNAMED, _of_data(one))], "study.json")
-    asked = settings.changed(overrides=())
-    selections, _ = choose(asked, settings.data_seed, workload=[workload], found={workload.name: tried})
+    selections = selections_of({workload.name: tried}, settings.changed(overrides=()), settings.data_seed, find)
     selections = selections if before else [replace(selection, configurations=[]) for selection in selections]
     return StudySpec(selections, settings, label, search=live, spaces=[one])
 
@@ -171,7 +168,6 @@ def check_search(settings: Settings) -> None:
         return
     if number is None:
         raise InputError(f"{named}: say by {option('num_samples')} how many configurations to try")
-    settings.check()
     if search == "random" and is_up_front(settings):
         return
     if seeds > 1:
@@ -220,40 +216,42 @@ def _random(settings: Settings, one: SearchedSpace, before: Sequence[Configurati
     A study that is resumed keeps its own, also those that an earlier version drew in another way.
     """
     number = check_number(one.space, settings.num_samples or 0, one.source, one.points)
-    found = configurations_of(one.workload, before, "study.json") if before else []
-    if number < len(found):
-        raise fewer(settings, len(found))
+    configurations = configurations_of(one.workload, before, "study.json") if before else []
+    if number < len(configurations):
+        raise fewer(settings, len(configurations))
     drawn, rejected, reason = Draws(one.space, settings.seed, one.points), 0, "all were drawn already"
-    for tried in found:
+    for tried in configurations:
         drawn.recall("", tried.values)
-    while len(found) < number:
+    while len(configurations) < number:
         if rejected == MAX_REJECTED_DRAWS or (values := drawn.ask("")) is None:
-            rule = f"{one.source} gave {len(found)} usable ones, and then none in {MAX_REJECTED_DRAWS} draws"
+            rule = f"{one.source} gave {len(configurations)} usable ones, and then none in {MAX_REJECTED_DRAWS} draws"
             raise ParameterError("num_samples", number, f"{rule}; reason of the last: {reason}")
         try:
             # The names are not padded: with more samples the first are called as before.
-            found.append(to_configuration(one.workload, {**one.fixed, **values}, f"sample-{len(found) + 1}"))
+            configurations.append(
+                to_configuration(one.workload, {**one.fixed, **values}, f"sample-{len(configurations) + 1}")
+            )
             rejected = 0
         except InputError as error:
             rejected, reason = rejected + 1, error.text
-    return found
+    return configurations
 
 
-def fewer(settings: Settings, known: int) -> ParameterError:
+def fewer(settings: Settings, number: int) -> ParameterError:
     """The error of fewer samples than a study has that is resumed."""
     return ParameterError(
-        "num_samples", settings.num_samples, f"{settings.resume} has {known} already", "give no fewer"
+        "num_samples", settings.num_samples, f"{settings.resume} has {number} already", "give no fewer"
     )
 
 
-def _one_space(settings: Settings, asked: Sequence[str], find: Finder) -> SearchedSpace:
+def _one_space(settings: Settings, names: Sequence[str], find: Finder) -> SearchedSpace:
     """What a live search searches; a searcher of Tune's may have its own space."""
-    own = is_of_tune(settings.search) and settings.space is None and settings.config is None
-    if len(asked) > 1:
-        raise ParameterError("search", settings.search_name, f"takes one workload, not {', '.join(asked)}")
-    if own:
-        return SearchedSpace(find(asked[0] if asked else DEFAULT_WORKLOAD), {}, _fixed(settings), "space")
-    (one,) = searched_spaces(settings, asked, find)
+    has_own_space = is_of_tune(settings.search) and settings.space is None and settings.config is None
+    if len(names) > 1:
+        raise ParameterError("search", settings.search_name, f"takes one workload, not {', '.join(names)}")
+    if has_own_space:
+        return SearchedSpace(find(names[0] if names else DEFAULT_WORKLOAD), {}, _fixed(settings), "space")
+    (one,) = searched_spaces(settings, names, find)
     if one.workload.schema is not None and any(AUTO in domain.values for domain in one.space.values()):
         raise InputError(
             f"{one.source}: {AUTO}: a batch is found for trials that are known: use another {option('search')}, "
@@ -271,14 +269,14 @@ def searched_spaces(
     settings: Settings, names: Sequence[str], find: Callable[[str], Trainable]
 ) -> list[SearchedSpace]:
     """What is searched for each workload."""
-    asked = _asked(settings)
-    if asked is not None:
-        given = [asked] * max(1, len(names))
+    shared = _asked(settings)
+    if shared is not None:
+        given = [shared] * max(1, len(names))
     else:
         given = [read_space(_mode_file(find(name), settings.mode)) for name in names or [DEFAULT_WORKLOAD]]
     raw = given[0].space if isinstance(given[0].space, Mapping) else {}
     named = names or [str({**given[0].defaults, **raw}.get("workload", DEFAULT_WORKLOAD))]
-    return [_searched(settings, find(name), own) for name, own in zip(named, given, strict=True)]
+    return [_searched(settings, find(name), space) for name, space in zip(named, given, strict=True)]
 
 
 def _searched(settings: Settings, workload: Trainable, given: GivenSpace) -> SearchedSpace:
@@ -286,14 +284,14 @@ def _searched(settings: Settings, workload: Trainable, given: GivenSpace) -> Sea
 
     Where a workload's schema does not fill them in, configurations lack the keys whose conditions do not hold.
     """
-    source, own = given.source, _fixed(settings)
-    parsed = parse_space(given.space, workload.schema, source, given.defaults, own)
+    source, overrides = given.source, _fixed(settings)
+    parsed = parse_space(given.space, workload.schema, source, given.defaults, overrides)
     if settings.points is not None and given.points is not None:
         raise InputError(f"{option('points')}: {source} has points, too: leave one of them out")
     listed = given.points if settings.points is None else settings.points
     points = [] if listed is None else parse_points(listed, parsed, source)
-    fixed = {key: value for key, value in {**given.defaults, **own}.items() if key != "workload"}
-    named = set(flat_keys(cast("Mapping[str, object]", given.space))) - set(own)
+    fixed = {key: value for key, value in {**given.defaults, **overrides}.items() if key != "workload"}
+    named = set(flat_keys(cast("Mapping[str, object]", given.space))) - set(overrides)
     # Without a schema all keys are the program's, and in its space.
     return SearchedSpace(workload, parsed, {} if workload.schema is None else fixed, source, points, named)
 

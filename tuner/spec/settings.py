@@ -82,8 +82,8 @@ class Settings(
         if self.estimate is not None:
             raise both_given(self.given_by, "estimate")
         if self.memory_estimation != "auto":
-            asked = option("memory_estimation", self.memory_estimation)
-            raise InputError(f"{asked}: has no effect with {option(self.given_by)}")
+            given = option("memory_estimation", self.memory_estimation)
+            raise InputError(f"{given}: has no effect with {option(self.given_by)}")
 
     @property
     def estimates_memory(self) -> bool:

@@ -106,8 +106,8 @@ def _command_options(settings: Settings, program: CommandLine, metric: str) -> C
     if pattern is not None:
         names = _groups(options, pattern)
         if metric not in names and set(names) != {""}:
-            found = ", ".join(names) or "no group"
-            raise ParameterError("metric_pattern", pattern, f"it has {found}", f"add a group (?P<{metric}>…)")
+            groups = ", ".join(names) or "no group"
+            raise ParameterError("metric_pattern", pattern, f"it has {groups}", f"add a group (?P<{metric}>…)")
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts or not file):
         rule = "it is in the folder of the trial, whose path is {trial_dir} among the arguments"
         raise ParameterError("metrics_file", file, rule, "give its path within that")
@@ -143,17 +143,17 @@ def _with_objectives(selections: Sequence[Selection], settings: Settings) -> lis
             workloads = " and ".join(selection.workload.name for selection in selections)
             rule = f"takes one workload, not {workloads}"
             raise ParameterError(name, " ".join(given), rule, f"write {name} into the class of each")
-    asked = settings.metric, settings.direction
-    return [replace(selection, objective=objective_of(selection.workload, *asked)) for selection in selections]
+    goal = settings.metric, settings.direction
+    return [replace(selection, objective=objective_of(selection.workload, *goal)) for selection in selections]
 
 
 def _chosen(settings: Settings, record: StudyRecord) -> StudySpec:
     """What is to be tried. A resumed study has its earlier selections if no others are asked for."""
-    check_search(settings)
     of_list = settings.search is None or is_up_front(settings)
     if of_list and record.options is not None and not unlike(record, settings, SELECTION):
-        known = record.configurations, record.workloads, settings.data, settings.data_seed, settings.skip_bad
-        before = chosen_before(*known, record.classes, settings.workload)
+        check_search(settings)
+        stored = record.configurations, record.workloads, settings.data, settings.data_seed, settings.skip_bad
+        before = chosen_before(*stored, record.classes, settings.workload)
         programs = {one.workload.name: one.workload for one in before if isinstance(one.workload, Program)}
         named = {one.workload.name: one.workload for one in before} if settings.scheduler == PBT else programs
         searched = named and settings.search is not None  # programs' objects are in the space

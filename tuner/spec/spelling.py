@@ -64,8 +64,8 @@ def command(settings: Settings) -> str:
 
 def program() -> str:
     """The words that start this process's tuner again, also where ``tuner`` is not on the path."""
-    found = shutil.which("tuner")  # it may be one of another environment
-    if found and Path(found).parent == Path(sys.executable).parent:
+    path = shutil.which("tuner")  # it may be one of another environment
+    if path and Path(path).parent == Path(sys.executable).parent:
         return "tuner"
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)
     return shlex.join([python, "-m", "tuner"])

@@ -68,28 +68,28 @@ def unlike(study: StudyRecord, settings: Settings, names: Collection[str]) -> di
     A space is compared by its content, an object by its label. Of two mappings it is what differs.
     Earlier versions kept labels of tuples, dates and paths too.
     """
-    found: dict[str, tuple[object, object]] = {}
-    asked = json.loads(json.dumps(to_stored(settings)))
+    differing: dict[str, tuple[object, object]] = {}
+    current = json.loads(json.dumps(to_stored(settings)))
     stored = {**json.loads(json.dumps(to_stored(Settings()))), **(study.options or {})}
     for name in names:
-        own, other = _compared(name, stored[name]), _compared(name, asked[name])
-        if not _same(own, other):
-            if isinstance(own, Mapping) and isinstance(other, Mapping):
-                apart = [key for key in {**own, **other} if not _same(own.get(key, name), other.get(key, name))]
-                own, other = ({key: one[key] for key in apart if key in one} for one in (own, other))
-            found[name] = own, other
-    return found
+        before, after = _compared(name, stored[name]), _compared(name, current[name])
+        if not _same(before, after):
+            if isinstance(before, Mapping) and isinstance(after, Mapping):
+                apart = [key for key in {**before, **after} if not _same(before.get(key, name), after.get(key, name))]
+                before, after = ({key: one[key] for key in apart if key in one} for one in (before, after))
+            differing[name] = before, after
+    return differing
 
 
-def _same(stored: object, asked: object) -> bool:
+def _same(stored: object, current: object) -> bool:
     """Whether two options of ``study.json`` are the same value, the first perhaps one of an earlier version."""
-    if isinstance(stored, list) and isinstance(asked, list):
-        return len(stored) == len(asked) and all(map(_same, stored, asked))
-    if isinstance(stored, Mapping) and isinstance(asked, Mapping):
-        if OBJECT in stored and OBJECT not in asked:
-            return stored[OBJECT] in (repr(value := decode(asked)), label(value))
-        return set(stored) == set(asked) and all(_same(stored[key], asked[key]) for key in stored)
-    return stored == asked
+    if isinstance(stored, list) and isinstance(current, list):
+        return len(stored) == len(current) and all(map(_same, stored, current))
+    if isinstance(stored, Mapping) and isinstance(current, Mapping):
+        if OBJECT in stored and OBJECT not in current:
+            return stored[OBJECT] in (repr(value := decode(current)), label(value))
+        return set(stored) == set(current) and all(_same(stored[key], current[key]) for key in stored)
+    return stored == current
 
 
 def _compared(name: str, value: object) -> object:
@@ -106,9 +106,9 @@ def _compared(name: str, value: object) -> object:
 def from_stored(stored: Mapping[str, object]) -> Settings:
     """The options of a study, without functions and data, which only Python can give again."""
     left_out = {*functions_of(stored), "auto_memory"}  # which follows from what is given
-    known = {name: value for name, value in stored.items() if name in Settings.model_fields and name not in left_out}
-    known |= {name: decode(known[name]) for name in OBJECTS if name in known}
-    return Settings.of({name: value for name, value in known.items() if value != Settings.default(name)})
+    values = {name: value for name, value in stored.items() if name in Settings.model_fields and name not in left_out}
+    values |= {name: decode(values[name]) for name in OBJECTS if name in values}
+    return Settings.of({name: value for name, value in values.items() if value != Settings.default(name)})
 
 
 def functions_of(options: Mapping[str, object]) -> list[str]:
@@ -141,28 +141,29 @@ def resumed(study: StudyRecord, settings: Settings) -> Settings:
     if study.options is None or study.command == OPTUNA_CALL:
         again = f"call that again with resume={folder!r}"
         raise ParameterError("resume", folder, f"it was started by {study.command}", again)
-    own = from_stored(study.options)
-    asked = as_list(settings.workload) if "workload" in settings.given() else []
-    found = {find_workload(workload, study.classes).name: workload for workload in asked}
+    before = from_stored(study.options)
+    given = as_list(settings.workload) if "workload" in settings.given() else []
+    workloads = {find_workload(workload, study.classes).name: workload for workload in given}
     objects = [name for name, spec in study.classes.items() if spec is None]
-    if not found or set(found) & set(study.workloads):
-        left_out = [name for name in objects if name not in found]
+    if not workloads or set(workloads) & set(study.workloads):
+        left_out = [name for name in objects if name not in workloads]
         kinds = ["function" if name in study.programs else "workload" for name in left_out]
         _check_given_again(study, settings, [f"{kind} {name}" for kind, name in zip(kinds, left_out, strict=True)])
-    if found and set(found) not in (set(study.workloads), set(objects)):
-        rule = f"its workload is {study.workload!r}, not {list(found) if len(found) > 1 else next(iter(found))!r}"
+    if workloads and set(workloads) not in (set(study.workloads), set(objects)):
+        named = list(workloads) if len(workloads) > 1 else next(iter(workloads))
+        rule = f"its workload is {study.workload!r}, not {named!r}"
         raise ParameterError("resume", folder, rule, "start a new study for that")
-    anew: dict[str, object] = {"workload": _workloads(study, own, found)} if found else {}
-    if isinstance(settings.data, Mapping) and isinstance(own.data, Mapping):
-        anew["data"] = {**own.data, **settings.data}
+    anew: dict[str, object] = {"workload": _workloads(study, before, workloads)} if workloads else {}
+    if isinstance(settings.data, Mapping) and isinstance(before.data, Mapping):
+        anew["data"] = {**before.data, **settings.data}
     return with_own(study, settings).changed(**anew)
 
 
-def _workloads(study: StudyRecord, own: Settings, found: Mapping[str, WorkloadLike]) -> object:
+def _workloads(study: StudyRecord, before: Settings, given: Mapping[str, WorkloadLike]) -> object:
     """The study's own workloads, with the objects that were given in the place of their names."""
     names = {spec: name for name, spec in study.classes.items()}
-    workloads = [found.get(names.get(str(text), str(text)), text) for text in as_list(own.workload)]
-    return own.workload if all(isinstance(workload, str) for workload in workloads) else workloads
+    workloads = [given.get(names.get(str(text), str(text)), text) for text in as_list(before.workload)]
+    return before.workload if all(isinstance(workload, str) for workload in workloads) else workloads
 
 
 def with_own(study: StudyRecord, settings: Settings) -> Settings:
@@ -176,19 +177,19 @@ def with_own(study: StudyRecord, settings: Settings) -> Settings:
     if "mode" in given and (source := next((name for name in ("space", "config") if stored.get(name)), "")):
         raise ParameterError("mode", settings.mode, f"{settings.resume} has a {option(source)}", "leave it out")
     kept = {*KEPT, *(OF_SPACE if stored.get("search") else ())} & set(given)
-    for name, (known, other) in unlike(study, settings, kept).items():
-        shown = [one if len(repr(one)) <= 60 else f"{one!r:.60}…" for one in (known, other)]  # may be a whole file
-        rule = f"{settings.resume} has {option(name, shown[0]) if known else 'none'}"
+    for name, (before, after) in unlike(study, settings, kept).items():
+        shown = [one if len(repr(one)) <= 60 else f"{one!r:.60}…" for one in (before, after)]  # may be a whole file
+        rule = f"{settings.resume} has {option(name, shown[0]) if before else 'none'}"
         raise ParameterError(name, shown[1], rule, "leave it out, or start a new study")
     given = {name: value for name, value in given.items() if name not in kept or name in _objects_in(stored)}
     if set(MEMORY) & set(given):
         replaced = (*MEMORY, *["memory_estimation"] * (not settings.estimates_memory))
         stored = {name: value for name, value in stored.items() if name not in replaced}
-    own = from_stored(stored)
+    kept_settings = from_stored(stored)
     of_one_run: dict[str, object] = {"output": None, "time_limit": None, "dry_run": False}
-    if own.scheduler_name != settings.scheduler_name and "scheduler" in given:
+    if kept_settings.scheduler_name != settings.scheduler_name and "scheduler" in given:
         of_one_run["scheduler_options"] = ()  # it has others
-    return own.changed(**{**of_one_run, "threads": own.threads or study.plan.threads, **given})
+    return kept_settings.changed(**{**of_one_run, "threads": kept_settings.threads or study.plan.threads, **given})
 
 
 def with_options(study: StudyRecord, settings: Settings) -> StudyRecord:
@@ -220,8 +221,8 @@ def same_call(folder: str) -> str:
 def _check_given_again(study: StudyRecord, settings: Settings, left_out: Sequence[str] = ()) -> None:
     """Refuses to continue a study without its objects that only Python can give; ``left_out`` are some of them."""
     needed, folder = _objects_in(study.options or {}), str(settings.resume)
-    if left := [*left_out, *(text for name, text in needed.items() if name not in settings.given())]:
-        *first, last = left
+    if lacking := [*left_out, *(text for name, text in needed.items() if name not in settings.given())]:
+        *first, last = lacking
         named = f"{', '.join(first)} and {last}" if first else last
         rule = f"its {named} must be given again, as only Python can give {'them' if first else 'it'}"
         raise ParameterError("resume", folder, rule, f"make {same_call(folder)}")

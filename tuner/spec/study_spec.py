@@ -60,6 +60,10 @@ class StudySpec:
     returns_table: bool = False  # the caller returns a table that a notebook shows, so that none is printed there
     from_python: bool = False  # the user called a function, so that texts name its parameters
 
+    def __post_init__(self) -> None:
+        """Raises ``InputError`` for options that exclude each other, and for folders that cannot be used."""
+        self.settings.check()
+
     @property
     def is_endless(self) -> bool:
         """Whether the number of trials is unknown."""

@@ -83,8 +83,8 @@ class ObjectiveTrials(OptunaTrials):
             if where in (self.id, str(folder.resolve())):
                 self._keep(trial_id, optuna.Trial(self.study, frozen._trial_id))
         for trial_id in list(self._trials):
-            if known := ended.get(trial_id):
-                self._end(trial_id, known.result.status, known.metrics)
+            if end := ended.get(trial_id):
+                self._end(trial_id, end.result.status, end.metrics)
 
     def answer(self, question: Question) -> object:
         """What Optuna's trial answers; raises what it raises."""
@@ -98,15 +98,15 @@ class ObjectiveTrials(OptunaTrials):
             raise AttributeError(call.name)
         if call.name == "system_attrs":  # which only a frozen trial has
             return self._frozen(trial).system_attrs
-        asked = self.study if call.of_study else trial
+        target = self.study if call.of_study else trial
         if call.arguments is None:
-            return getattr(asked, call.name)
+            return getattr(target, call.name)
         # A retry repeats reports.
         if call.name == "report" and call.arguments[1] in self._frozen(trial).intermediate_values:
             return None
         _check_writable([*call.arguments, *(call.keywords or {}).values()])
-        answered: object = getattr(asked, call.name)(*call.arguments, **(call.keywords or {}))
-        return answered
+        answer: object = getattr(target, call.name)(*call.arguments, **(call.keywords or {}))
+        return answer
 
     def hear(self, state: State, event: events.Event) -> None:
         """Begins a trial when it starts, and tells the study what it came to."""
@@ -133,28 +133,32 @@ class ObjectiveTrials(OptunaTrials):
     def described(self, outcome: Outcome) -> Outcome:
         """The outcome with its trial's number and suggestions; ``infeasible`` if that breaks a constraint."""
         trial = outcome.trial
-        if (asked := self._trials.get(trial.trial_id)) is None:
+        if (suggested := self._trials.get(trial.trial_id)) is None:
             return outcome
-        params = {name: plain(value) for name, value in asked.params.items()}
-        outcome = replace(outcome, trial=replace(trial, name=named(asked.number), config={**trial.config, **params}))
-        return infeasible(outcome, self._broken(self._frozen(asked))) if outcome.status == "completed" else outcome
+        params = {name: plain(value) for name, value in suggested.params.items()}
+        outcome = replace(
+            outcome, trial=replace(trial, name=named(suggested.number), config={**trial.config, **params})
+        )
+        return (
+            infeasible(outcome, self._broken(self._frozen(suggested))) if outcome.status == "completed" else outcome
+        )
 
     def _broken(self, frozen: FrozenTrial) -> str:
         """Which constraints a trial breaks. The sampler computes its own when the study is told, which is later."""
-        sampler, found = self.study.sampler, {str(name): value for name, value in frozen.constraints.items()}
+        sampler, excesses = self.study.sampler, {str(name): value for name, value in frozen.constraints.items()}
         check = getattr(getattr(sampler, "_base_sampler", sampler), "_constraints_func", None)
         with suppress(Exception):  # Optuna raises it again
-            found.update({str(place): value for place, value in enumerate(check(frozen) if check else ())})
-        figures = {f"constraint {name}": value for name, value in found.items()}
+            excesses.update({str(place): value for place, value in enumerate(check(frozen) if check else ())})
+        figures = {f"constraint {name}": value for name, value in excesses.items()}
         return broken([Condition(name, "<=", "0") for name in figures], figures)
 
     def scales(self) -> dict[str, Scale]:
         """The scale of each range that objectives have asked for, by parameter."""
         return {
-            name: "log" if found.log else "linear"
+            name: "log" if distribution.log else "linear"
             for trial in self.study.get_trials(deepcopy=False)
-            for name, found in trial.distributions.items()
-            if isinstance(found, FloatDistribution | IntDistribution)
+            for name, distribution in trial.distributions.items()
+            if isinstance(distribution, FloatDistribution | IntDistribution)
         }
 
     @property
@@ -255,16 +259,19 @@ class UsersOptunaStudy(Sampled):
         return self.objectives.ended_by
 
 
-def check_has_trials(study: optuna.Study, found: RecordedStudy, where: str) -> None:
+def check_has_trials(study: optuna.Study, recorded: RecordedStudy, where: str) -> None:
     """Refuses to resume a folder with a study that lacks trials of it: other trials would get their names."""
-    own, known = set[str](), found.record.id
+    names, study_id = set[str](), recorded.record.id
     for trial in study.get_trials(deepcopy=False):
         owner = trial.system_attrs.get(OWNER, "")
         # Earlier versions had the owner in a user attribute, and no id.
-        if not known or owner.startswith(f"{known}/") or OWNER in trial.user_attrs:
-            own |= {named(trial.number), owner}
-    for row in found.rows:
-        if row.status != "interrupted" and not own & {row.name, f"{known}/{row.trial_id}"}:  # else it may not be told
+        if not study_id or owner.startswith(f"{study_id}/") or OWNER in trial.user_attrs:
+            names |= {named(trial.number), owner}
+    for row in recorded.rows:
+        if row.status != "interrupted" and not names & {
+            row.name,
+            f"{study_id}/{row.trial_id}",
+        }:  # else it may not be told
             rule = f"study {study.study_name!r} is another one, and lacks its {row.name}"
             raise InputError(f"{where}: {rule}: load its own from an Optuna storage, or leave resume out")
 
@@ -274,8 +281,8 @@ def named(number: int) -> str:
     return f"trial-{number}"
 
 
-def _check_writable(asked: Sequence[object]) -> None:
-    for value in asked:
+def _check_writable(values: Sequence[object]) -> None:
+    for value in values:
         if isinstance(value, (list, tuple)):
             _check_writable(value)
         elif isinstance(value, str) and not is_writable(value):

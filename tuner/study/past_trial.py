@@ -81,12 +81,12 @@ class PastTrial:
 
     def has_data(self, data: object) -> bool:
         """Whether these are the study's data; their folder may have another name now."""
-        known = self.study.fingerprints.get(self.row.workload)
-        if known == fingerprint(data):
+        digest = self.study.fingerprints.get(self.row.workload)
+        if digest == fingerprint(data):
             return True
         if not is_dataclass(data) or isinstance(data, type) or not hasattr(data, "name"):
             return False
-        return known == fingerprint(replace(data, name=Path(self.source).name))
+        return digest == fingerprint(replace(data, name=Path(self.source).name))
 
 
 def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: int | None) -> PastTrial:
@@ -104,12 +104,12 @@ def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: i
     if name is not None and name not in study.workloads:
         raise InputError(f"{option('workload', name)}: the study in {folder} is of {', '.join(study.workloads)}")
     recorded = open_study(folder, where, some=True)
-    known = {key: recorded.of_workload(key) for key in recorded.objectives if name in (None, key)}
-    if not any(known.values()):
+    by_workload = {key: recorded.of_workload(key) for key in recorded.objectives if name in (None, key)}
+    if not any(by_workload.values()):
         remedy = f"continue it with {option('resume', str(folder))}"
         raise ParameterError("study", str(folder), "no trial has ended there yet", remedy)
-    found = _meant(recorded, known, wanted)
-    row = next((row for row in found if row.seed == seed), found[0])
+    meant = _meant(recorded, by_workload, wanted)
+    row = next((row for row in meant if row.seed == seed), meant[0])
     if given is None and study.classes.get(row.workload, "") is None:
         raise InputError(
             f"{option('study', str(folder))}: its workload {row.workload} {WAS_OBJECT}: give it again, from Python: "
@@ -141,28 +141,28 @@ def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[st
     wanted = next((name for name, spec in study.classes.items() if spec == wanted is not None), wanted)
     if wanted is None or (isinstance(wanted, str) and ":" not in wanted):
         return wanted, None
-    found = find_workload(wanted)
-    return found.name, found
+    trainable = find_workload(wanted)
+    return trainable.name, trainable
 
 
-def _meant(study: RecordedStudy, known: Mapping[str, Sequence[Attempt]], wanted: str) -> list[Attempt]:
+def _meant(study: RecordedStudy, by_workload: Mapping[str, Sequence[Attempt]], wanted: str) -> list[Attempt]:
     """The trial with this id, else those of this name, the best first; of "best" those of the best one's name."""
-    rows = [row for own in known.values() for row in own]
-    found = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
+    rows = [row for listed in by_workload.values() for row in listed]
+    meant = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
     if wanted == BEST_TRIAL:
-        bests = {name: best.name for name in known if (best := study.best(name))}
-        found = [row for row in rows if row.name == bests.get(row.workload)]
-    if not found and wanted == BEST_TRIAL:
+        bests = {name: best.name for name in by_workload if (best := study.best(name))}
+        meant = [row for row in rows if row.name == bests.get(row.workload)]
+    if not meant and wanted == BEST_TRIAL:
         raise InputError(
             f"{option('study', str(study.path))}: none of its trials has reported its metric; name one by "
             f"{option('trial')}, such as {rows[0].trial_id} ({rows[0].status})"
         )
-    if not found:
+    if not meant:
         names = list(dict.fromkeys([*(row.trial_id for row in rows), *(row.name for row in rows)]))
         hint = did_you_mean(wanted, names, f"there are {', '.join(names)}", most=3, cutoff=0.5)
         raise InputError(f"{option('trial', wanted)}: no trial in {study.path} has ended that is called so; {hint}")
-    workloads = list(dict.fromkeys(row.workload for row in found))
+    workloads = list(dict.fromkeys(row.workload for row in meant))
     if len(workloads) > 1:
-        asked, named = option("trial", wanted), " and one of ".join(workloads)
-        raise InputError(f"{asked}: there is one of {named}; choose by {option('workload')}")
-    return found
+        trial, named = option("trial", wanted), " and one of ".join(workloads)
+        raise InputError(f"{trial}: there is one of {named}; choose by {option('workload')}")
+    return meant

@@ -60,9 +60,9 @@ class Population(Listed):
 
     def kept(self, state: State) -> set[str]:
         """The names of the checkpoints that somebody may still take over."""
-        left = {name: request.trial for name, request in state.requests.items() if name not in state.ended}
+        unfinished = {name: request.trial for name, request in state.requests.items() if name not in state.ended}
         paused = {ended.trial.trial_id: ended.epochs for ended in state.paused}
-        least = min((paused.get(name, trial.begun) for name, trial in left.items()), default=math.inf)
+        least = min((paused.get(name, trial.begun) for name, trial in unfinished.items()), default=math.inf)
         of_others = {
             member.trial.pause
             for epochs, members in self._members.items()
@@ -70,7 +70,11 @@ class Population(Listed):
             if epochs >= least
         }
         # A running trial may just have written its next one.
-        return of_others | {trial.pause for trial in left.values()} | {trial.parent for trial in left.values()}
+        return (
+            of_others
+            | {trial.pause for trial in unfinished.values()}
+            | {trial.parent for trial in unfinished.values()}
+        )
 
     def hear(self, state: State, event: Event) -> None:
         """Remembers how far each member is."""
@@ -104,8 +108,8 @@ class Population(Listed):
         """This next attempt of a paused member, with the needs of its values."""
         if config_key(trial.config) == config_key(state.requests[trial.trial_id].trial.config):
             return super().goes_on(state, ended, trial, now)
-        found = self.needs.of([trial])
-        return Retried(ended, found.requests[0], now, raw=found.raw[trial.trial_id])
+        estimates = self.needs.of([trial])
+        return Retried(ended, estimates.requests[0], now, raw=estimates.raw[trial.trial_id])
 
     def _mutated(self, trial: Trial, random: Random) -> Trial:
         """The trial with changed values: with those that fit, and that go with the checkpoint."""

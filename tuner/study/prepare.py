@@ -246,10 +246,10 @@ def timed_as_before(sized: SizedTrials, kept: Mapping[str, float]) -> SizedTrial
         then = kept.get(trial_id, now) if kept else None
         return replace(estimate, epoch_seconds=then, step_seconds=then and now and step and step * (then / now))
 
-    known = sized.estimates
-    requests = [replace(one, estimate=timed(one.trial.trial_id, one.estimate)) for one in known.requests]
-    raw = {trial_id: timed(trial_id, estimate) for trial_id, estimate in known.raw.items()}
-    return replace(sized, estimates=replace(known, requests=tuple(requests), raw=raw))
+    estimates = sized.estimates
+    requests = [replace(one, estimate=timed(one.trial.trial_id, one.estimate)) for one in estimates.requests]
+    raw = {trial_id: timed(trial_id, estimate) for trial_id, estimate in estimates.raw.items()}
+    return replace(sized, estimates=replace(estimates, requests=tuple(requests), raw=raw))
 
 
 def own_bytes(settings: Settings, devices: Sequence[Device]) -> int:
@@ -259,9 +259,9 @@ def own_bytes(settings: Settings, devices: Sequence[Device]) -> int:
 
 def check_known(requests: Sequence[Request], settings: Settings) -> None:
     """Refuses a constraint or an objective on a figure that is not known of trials before they run."""
-    asked = [("constraints", one.text, one.name) for one in settings.limited_by]
-    asked += [("metric", name, name) for name in settings.metric]
-    for parameter, text, name in asked:
+    named = [("constraints", one.text, one.name) for one in settings.limited_by]
+    named += [("metric", name, name) for name in settings.metric]
+    for parameter, text, name in named:
         for request in requests if name in KNOWN else ():
             if name not in known_figures(request.estimate):
                 rule = f"{name} of {request.trial.workload} is not known before it runs"
@@ -271,9 +271,9 @@ def check_known(requests: Sequence[Request], settings: Settings) -> None:
 
 def _check_ids(attempts: Sequence[Attempt], trials: Sequence[Trial], folder: Path) -> None:
     """Refuses a journal with another study's trials, as their names would be used to remove files."""
-    known = {trial.trial_id for trial in trials}
+    trial_ids = {trial.trial_id for trial in trials}
     for row in attempts:
-        if row.trial_id not in known:
+        if row.trial_id not in trial_ids:
             raise InputError(
                 f"{folder / ATTEMPTS}: trial_id is {row.trial_id!r:.60}; the study has no such trial; remove its line"
             )

@@ -42,18 +42,18 @@ def train_prerequisites(spec: StudySpec, make_executor: Callable[[], Executor] |
     """
     settings = spec.settings
     selections = [replace(selection, load_data=cache(selection.load_data)) for selection in spec.selections]
-    found = [(selection, needed(selection)) for selection in selections]
-    if not any(wanted for _, wanted in found):
+    needs = [(selection, needed(selection)) for selection in selections]
+    if not any(wanted for _, wanted in needs):
         return replace(spec, selections=selections)
     began = time.monotonic()
     # What would end the study, or a later one of these, is found before hours of training and not after them.
-    names = [one.name for _, wanted in found for one in wanted]
-    for checked in (settings, *(_own_settings(settings, name, began) for name in names)):
-        checked.check()
+    names = [one.name for _, wanted in needs for one in wanted]
+    for name in names:
+        _own_settings(settings, name, began).check()
     for selection in selections:
         selection.load_checked()
     filled = []
-    for selection, wanted in found:
+    for selection, wanted in needs:
         studies = {one.name: _Study(selection, one, spec, make_executor) for one in wanted}
         paths = {name: study.run(_own_settings(settings, name, began)) for name, study in studies.items()}
         filled.append(selection if settings.dry_run else _filled(selection, paths))
@@ -112,8 +112,8 @@ class _Study:
         if output is not None:
             return f"the same command{f' and {option(*more)}' if more else ''}{or_more} continues it"
         listed, workload = self.selection.configurations, self.selection.workload
-        found = [item for taught in listed for item in prerequisites(workload, taught.values).items()]
-        keys = sorted({key for key, wanted in found if wanted == self.wanted})
+        items = [item for taught in listed for item in prerequisites(workload, taught.values).items()]
+        keys = sorted({key for key, wanted in items if wanted == self.wanted})
         resumed = " ".join(["tuner", in_terminal("resume", folder), *([in_terminal(*more)] if more else [])])
         path = f"{' and '.join(keys)}: {folder}/{BEST}"
         return f"{resumed}{or_more} continues it; then call the same command with {path} in what needs it"
@@ -125,14 +125,14 @@ def needed(selection: Selection) -> list[Configuration]:
     Raises:
         InputError: two different prerequisites have the same name.
     """
-    found: dict[str, Configuration] = {}
+    by_name: dict[str, Configuration] = {}
     for configuration in selection.configurations:
         for wanted in prerequisites(selection.workload, configuration.values).values():
-            known = found.setdefault(wanted.name, wanted)
-            if differing := sorted(key for key in wanted.values if wanted.values[key] != known.values[key]):
+            first = by_name.setdefault(wanted.name, wanted)
+            if differing := sorted(key for key in wanted.values if wanted.values[key] != first.values[key]):
                 several = f"{wanted.name} is needed with several values of {', '.join(differing)}"
                 raise InputError(f"{several}: give one to all")
-    return list(found.values())
+    return list(by_name.values())
 
 
 def _filled(selection: Selection, paths: Mapping[str, str]) -> Selection:
@@ -140,8 +140,8 @@ def _filled(selection: Selection, paths: Mapping[str, str]) -> Selection:
     filled = []
     for configuration in selection.configurations:
         needs = prerequisites(selection.workload, configuration.values)
-        known = {key: paths[wanted.name] for key, wanted in needs.items()}
-        filled.append(replace(configuration, values={**configuration.values, **known}))
+        weights = {key: paths[wanted.name] for key, wanted in needs.items()}
+        filled.append(replace(configuration, values={**configuration.values, **weights}))
     return replace(selection, configurations=filled)
 
 

@@ -99,10 +99,10 @@ class Pruning:
         self._unworthy.pop(trial.trial_id, None)
         excess: list[float] = []
         if self._constraints:
-            known = known_figures(state.requests[trial.trial_id].estimate)
-            if ESTIMATED in known and estimated_bytes:  # as it was when it began; later ones may be corrected
-                known[ESTIMATED] = estimated_bytes / GB
-            excess = excesses(self._constraints, {**known, **metrics})
+            figures = known_figures(state.requests[trial.trial_id].estimate)
+            if ESTIMATED in figures and estimated_bytes:  # as it was when it began; later ones may be corrected
+                figures[ESTIMATED] = estimated_bytes / GB
+            excess = excesses(self._constraints, {**figures, **metrics})
         values = [metrics.get(one.metric) for one in self._objectives[trial.workload].all]
         for judge in self._judges[trial.workload]:
             judge.tell(trial.trial_id, ending, *values, excess=excess)

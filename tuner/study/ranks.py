@@ -44,8 +44,8 @@ def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:
             raise wrong(f"{workload.name} has no batch size to divide", "leave it out")
         rule = f"a batch is divided into {parts} parts, and {key} of {trial.name} is {trial.config[key]}"
         if is_auto(trial.config):
-            own = "optimize_batch_size: 0" if trial.config.get("optimize_batch_size") else f"a number as {key}"
-            raise wrong(rule, f"give {own}")
+            remedy = "optimize_batch_size: 0" if trial.config.get("optimize_batch_size") else f"a number as {key}"
+            raise wrong(rule, f"give {remedy}")
         if int(trial.config[key]) % parts:
             raise wrong(rule, f"choose another {key}")
     if settings.in_process or settings.scheduler_name == PBT:

@@ -109,7 +109,7 @@ def with_batches_of(study: StudyRecord, trials: Sequence[Trial]) -> list[Trial]:
     batches = _batches(study, trials)
     ranks = {(one.workload or study.workload, one.name): one.values.get(RANKS, AUTO) for one in study.configurations}
 
-    def known(trial: Trial) -> Trial:
+    def filled(trial: Trial) -> Trial:
         config, key = dict(trial.config), (trial.workload, trial.name)
         if key in batches and is_auto(config):
             config = with_batch(config, batches[key])
@@ -117,13 +117,13 @@ def with_batches_of(study: StudyRecord, trials: Sequence[Trial]) -> list[Trial]:
             config[RANKS] = ranks.get(key, AUTO)
         return replace(trial, config=config)
 
-    return [known(trial) for trial in trials]
+    return [filled(trial) for trial in trials]
 
 
 def with_more_seeds(study: StudyRecord, trials: Sequence[Trial], seeds: int) -> StudyRecord:
     """The record of a study that is resumed with more seeds."""
-    found = _batches(study, trials)
-    batches = {trial.trial_id: found[key] for trial in trials if (key := (trial.workload, trial.name)) in found}
+    by_name = _batches(study, trials)
+    batches = {trial.trial_id: by_name[key] for trial in trials if (key := (trial.workload, trial.name)) in by_name}
     return replace(study, seeds=seeds, auto_batch=batches)
 
 
@@ -152,14 +152,14 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
         ("seed", study.seed, described.seed),
         ("split_seed", study.data_seed, described.data_seed),
     ]
-    for name, known in study.objectives.items():  # an earlier version kept none
-        now = described.objectives.get(name, known)
-        compared += [("metric", known.metric, now.metric), ("direction", known.direction, now.direction)]
-        further = [[f"{one.metric}, {one.direction}d" for one in by.others] for by in (known, now)]
+    for name, objective in study.objectives.items():  # an earlier version kept none
+        now = described.objectives.get(name, objective)
+        compared += [("metric", objective.metric, now.metric), ("direction", objective.direction, now.direction)]
+        further = [[f"{one.metric}, {one.direction}d" for one in by.others] for by in (objective, now)]
         compared.append(("further metrics", further[0], further[1]))
-    for key, own, asked in compared:
-        if own != asked:
-            raise InputError(f"{where}: its {key} is {own!r}, not {asked!r}; start a new study for that")
+    for key, before, after in compared:
+        if before != after:
+            raise InputError(f"{where}: its {key} is {before!r}, not {after!r}; start a new study for that")
     _check_seeds(study, described, where)
     if study.fingerprint != described.fingerprint:
         raise InputError(f"{where}: its data are different; give its own by {option('data')}")
@@ -170,26 +170,28 @@ def check_same(study: StudyRecord, described: StudyRecord, folder: str) -> None:
 
 def _more_samples(study: StudyRecord, described: StudyRecord) -> bool:
     """Whether trials are added to a random search of one workload and seed."""
-    own, asked = study.configurations, described.configurations
+    before, after = study.configurations, described.configurations
     alone = len(described.workloads) == described.seeds == 1 and not study.auto_batch
-    same_ids = len(str(len(asked))) <= max(3, len(str(len(own))))
+    same_ids = len(str(len(after))) <= max(3, len(str(len(before))))
     grows = study.used.get("search") == "random"
-    return grows and alone and same_ids and _same(asked[: len(own)], own)
+    return grows and alone and same_ids and _same(after[: len(before)], before)
 
 
-def _same(own: Sequence[Configuration], asked: Sequence[Configuration]) -> bool:
-    return list(map(_key, own)) == list(map(_key, asked))
+def _same(before: Sequence[Configuration], after: Sequence[Configuration]) -> bool:
+    return list(map(_key, before)) == list(map(_key, after))
 
 
 def _key(one: Configuration) -> tuple[str, str, str]:
     return one.workload, one.name, config_key(one.values)
 
 
-def _differing(own: Sequence[Configuration], asked: Sequence[Configuration]) -> str:
+def _differing(all_before: Sequence[Configuration], all_now: Sequence[Configuration]) -> str:
     """How two lists of configurations differ, in a few words."""
-    if len(own) != len(asked):
-        return f" (it has {len(own)}, not {len(asked)})"
-    before, now = next((before, now) for before, now in zip(own, asked, strict=True) if _key(before) != _key(now))
+    if len(all_before) != len(all_now):
+        return f" (it has {len(all_before)}, not {len(all_now)})"
+    before, now = next(
+        (before, now) for before, now in zip(all_before, all_now, strict=True) if _key(before) != _key(now)
+    )
     if before.name != now.name:
         return f" (it has {before.name}, not {now.name})"
     old, new = ({key: value_key(value) for key, value in one.values.items()} for one in (before, now))
@@ -201,13 +203,14 @@ def _differing(own: Sequence[Configuration], asked: Sequence[Configuration]) -> 
 
 def _check_seeds(study: StudyRecord, described: StudyRecord, where: str) -> None:
     """Refuses fewer seeds, and so many more that trial ids would change."""
-    has, asked, configurations = study.seeds, described.seeds, len(described.configurations)
-    if asked < has:
+    has, wanted, configurations = study.seeds, described.seeds, len(described.configurations)
+    if wanted < has:
         raise InputError(f"{where}: it has {has} seeds; give {option('seeds', has)} or more")
-    if asked > has and len(str(asked * configurations)) > max(3, len(str(has * configurations))):
+    trials = wanted * configurations
+    if wanted > has and len(str(trials)) > max(3, len(str(has * configurations))):
         raise InputError(
-            f"{where}: {option('seeds', asked)} makes {asked * configurations} trials, which takes longer trial ids "
-            "than it has; start a new study for that"
+            f"{where}: {option('seeds', wanted)} makes {trials} trials, which takes longer trial ids than it has; "
+            "start a new study for that"
         )
 
 
@@ -232,8 +235,8 @@ def events_of(
             timed.append((line.order or 0, line.at, _reported(line)))
     now = -math.inf
     for row in attempts:  # the system's clock may have been changed, and some rows have no time
-        own = [line.at for line in reports.get(row.trial_id, ()) if line.attempt <= row.attempts]
-        now = max(now, -math.inf if row.ended_at is None else row.ended_at, *own)
+        times = [line.at for line in reports.get(row.trial_id, ()) if line.attempt <= row.attempts]
+        now = max(now, -math.inf if row.ended_at is None else row.ended_at, *times)
         timed.append((row.order or 0, now, _ended(row, trials[row.trial_id], begun, paced)))
     return [event for *_, event in sorted(timed, key=lambda found: found[:2])]
 

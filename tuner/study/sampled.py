@@ -120,12 +120,12 @@ class Sampled(Listed):
             key = memory_key(trial.config)
             if key not in self._refused:
                 try:
-                    found = self.needs.of([trial])
+                    estimates = self.needs.of([trial])
                 except InputError as error:
                     self._refused[key] = str(error)
                 else:
                     self._fault = ""
-                    return Planned(found.requests, found.raw, suggested=True, refused=tuple(self._unusable))
+                    return Planned(estimates.requests, estimates.raw, suggested=True, refused=tuple(self._unusable))
             self._refuse(trial.trial_id, self._refused[key])
         return Planned((), {}, suggested=True, refused=tuple(self._unusable)) if self._unusable else None
 
@@ -163,8 +163,8 @@ class Sampled(Listed):
     def ended_early(self) -> str:
         """A line on why there are fewer trials than it might have suggested; empty if there are not."""
         if self._infeasible and not self.left:
-            asked = option("constraints")
-            return f"search: {count_text(self._infeasible, 'suggestion')} broke {asked} and did not run"
+            constraints = option("constraints")
+            return f"search: {count_text(self._infeasible, 'suggestion')} broke {constraints} and did not run"
         if not self.left:
             return ""
         done, why = len(self._requests), f", the last one because of {self._fault}" if self._fault else ""
@@ -187,12 +187,12 @@ class Sampled(Listed):
             self._asked = values
             try:
                 name = self.search.name_of(trial_id)
-                found = to_configuration(workload, {**self.search.fixed, **values}, name)
-                for key, wanted in prerequisites(workload, found.values).items():
+                configuration = to_configuration(workload, {**self.search.fixed, **values}, name)
+                for key, wanted in prerequisites(workload, configuration.values).items():
                     path = option("overrides", f"{key}=PATH")
                     raise InputError(f"{wanted.name} must be trained first: do that, and give the path by {path}")
-                call(workload, OptionalMethods.check, None, [found], data)
-                (trial,) = to_trials([Selection(workload, lambda: None, [found])], self.settings)
+                call(workload, OptionalMethods.check, None, [configuration], data)
+                (trial,) = to_trials([Selection(workload, lambda: None, [configuration])], self.settings)
                 return replace(trial, trial_id=trial_id)
             except InputError as error:
                 self._refuse(trial_id, str(error))

@@ -38,7 +38,6 @@ def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
             raises nothing.
     """
     settings = spec.settings
-    settings.check()
     trackers = choose_trackers(settings.tensorboard, settings.mlflow, settings.wandb)
     if in_notebook():
         import_quietly()
