@@ -72,7 +72,7 @@ def _imports(function: Callable[..., object]) -> list[str]:
     signature = inspect.signature(function)
     texts = [signature.return_annotation, *(parameter.annotation for parameter in signature.parameters.values())]
     words = {word for text in texts for word in re.findall(r"[A-Za-z_]\w*(?:\.\w+)*", str(text))}
-    own = ["groups", "memory_groups", "script_groups", "commands"]
+    own = ["groups", "memory_groups", "settings", "commands"]
     modules = [function.__module__, *(f"tuner.spec.{name}" for name in own)]
     texts_of = {module: inspect.getsource(importlib.import_module(module)) for module in modules}
     sources = "\n".join(texts_of.values())

@@ -28,8 +28,8 @@ from tuner.spec.groups import Scheduler as Scheduler
 from tuner.spec.groups import Search as Search
 from tuner.spec.groups import Space as Space
 from tuner.spec.memory_groups import Build as Build
-from tuner.spec.script_groups import KeptFolders as KeptFolders
-from tuner.spec.script_groups import StartFolder as StartFolder
+from tuner.spec.settings import KeptFolders as KeptFolders
+from tuner.spec.settings import StartFolder as StartFolder
 from tuner.study.result import StudyResult as StudyResult
 from tuner.trial import FreshProcesses as FreshProcesses
 from tuner.trial import MemoryEstimate as MemoryEstimate

@@ -111,7 +111,7 @@ def _is_error(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Exception)
 
 
-def _tuple(name: str, given: Any, what: str, allowed: Callable[[object], bool]) -> tuple[Any, ...]:
+def _tuple(name: str, given: object, what: str, allowed: Callable[[object], bool]) -> tuple[Any, ...]:
     """What is given, one or several, as a tuple."""
     values = tuple(given) if isinstance(given, Iterable) else (given,)
     if wrong := [value for value in values if not allowed(value)]:

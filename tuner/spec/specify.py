@@ -15,9 +15,8 @@ from tuner.search.parsing import parse_file
 from tuner.search.spaces import listed_objects
 from tuner.spec.groups import DEFAULT_DATA
 from tuner.spec.listed import chosen_before
-from tuner.spec.script_groups import ScriptOptions
 from tuner.spec.searched import check_search, choose_searched, is_up_front, searched_spaces, with_search
-from tuner.spec.settings import Settings
+from tuner.spec.settings import ScriptOptions, Settings
 from tuner.spec.spelling import command
 from tuner.spec.stored_options import CALL, KEPT, OF_SPACE, is_object, is_source, plainly, resumed, to_stored, unlike
 from tuner.spec.study_spec import SearchedSpace, StudySpec

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Thread
-from typing import Any
 
 import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import fail_stale_trials
-from optuna.storages._heartbeat import is_heartbeat_enabled
+from optuna.storages._heartbeat import BaseHeartbeat, is_heartbeat_enabled
 from optuna.trial import FrozenTrial, TrialState
 from rpds import HashTrieMap
 
@@ -289,7 +288,7 @@ def _check_writable(values: Sequence[object]) -> None:
             raise WorkloadError(f"trial: {value!r:.60} has a character 0 or bytes that are not UTF-8: rename it")
 
 
-def _beat(storage: Any, number: int, ended: Event) -> None:
+def _beat(storage: BaseHeartbeat, number: int, ended: Event) -> None:
     while True:
         with suppress(Exception):  # the database is locked or away; the next one may get through
             storage.record_heartbeat(number)

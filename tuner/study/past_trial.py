@@ -41,12 +41,12 @@ class PastTrial:
 
     @property
     def threads(self) -> int:
-        """CPU threads that the study's trials computed with."""
+        """The number of CPU threads of the study's trials."""
         return self.study.plan.threads or 1
 
     @property
     def source(self) -> str:
-        """Where the study had the workload's data."""
+        """Where the workload's data were."""
         given = (self.study.options or {}).get("data", DEFAULT_DATA)
         assert isinstance(given, (str, Mapping))
         return source_of(given, self.row.workload, self.study.classes) or self.workload.default_data
@@ -62,7 +62,7 @@ class PastTrial:
         return bool((self.study.options or {}).get("skip_bad")) and self.workload.skips_bad_files
 
     def selection(self, source: str | None) -> Selection:
-        """The trial's configuration as it was trained in the end, with its data from here or from the study's source.
+        """The trial's last configuration, with data from this source or from the study's own.
 
         Raises:
             InputError: this version does not know the workload or a hyperparameter any more.
@@ -90,7 +90,7 @@ class PastTrial:
 
 
 def find_trial(folder: Path, wanted: str, workload: WorkloadLike | None, seed: int | None) -> PastTrial:
-    """The trial of a study that is meant: ``wanted`` is "best", a trial's id or the name of a configuration.
+    """The trial that ``wanted`` names: "best", a trial's id or the name of a configuration.
 
     If a configuration has several seeds, it is the trial with ``seed``, else the best one.
 
@@ -137,7 +137,7 @@ def _check_repeatable(folder: Path, study: StudyRecord) -> None:
 
 
 def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[str | None, Trainable | None]:
-    """The name of the workload that is meant, and the workload itself if it was given as an object or a class."""
+    """The name of the wanted workload, and the workload itself if it was given as an object or a class."""
     wanted = next((name for name, spec in study.classes.items() if spec == wanted is not None), wanted)
     if wanted is None or (isinstance(wanted, str) and ":" not in wanted):
         return wanted, None
@@ -146,7 +146,7 @@ def _named_workload(study: StudyRecord, wanted: WorkloadLike | None) -> tuple[st
 
 
 def _meant(study: RecordedStudy, by_workload: Mapping[str, Sequence[Attempt]], wanted: str) -> list[Attempt]:
-    """The trial with this id, else those of this name, the best first; of "best" those of the best one's name."""
+    """The trial of this id, or the trials of this name or of the best one's name; the best first."""
     rows = [row for listed in by_workload.values() for row in listed]
     meant = [row for row in rows if row.trial_id == wanted] or [row for row in rows if row.name == wanted]
     if wanted == BEST_TRIAL:

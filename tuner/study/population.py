@@ -56,10 +56,10 @@ class Population(Listed):
         return replace(trial, until=until if until < epochs else 0)
 
     def continue_paused(self, engine: Engine) -> None:
-        """It is decided with those that run how a member goes on."""
+        """Leaves them paused: ``decide`` says how each goes on."""
 
     def kept(self, state: State) -> set[str]:
-        """The names of the checkpoints that somebody may still take over."""
+        """The names of the checkpoints that a member may still take over."""
         unfinished = {name: request.trial for name, request in state.requests.items() if name not in state.ended}
         paused = {ended.trial.trial_id: ended.epochs for ended in state.paused}
         least = min((paused.get(name, trial.begun) for name, trial in unfinished.items()), default=math.inf)
@@ -85,7 +85,7 @@ class Population(Listed):
             members[event.trial.trial_id] = Member(event.trial, loss, event.epochs)
 
     def decide(self, state: State, now: float) -> Decision | None:
-        """How the member goes on that is furthest behind, if there is room for it."""
+        """The next attempt of the member that is furthest behind, if there is room for it."""
         if not state.paused or state.plan is None or state.stopping or state.waiting or state.bounds is not None:
             return None
         behind = min(state.paused, key=lambda ended: (ended.epochs, ended.trial.trial_id))
@@ -105,14 +105,14 @@ class Population(Listed):
         return self.goes_on(state, ended, trial if source is member else self._mutated(trial, random), now)
 
     def goes_on(self, state: State, ended: Ended, trial: Trial, now: float = 0.0) -> Retried:
-        """This next attempt of a paused member, with the needs of its values."""
+        """This next attempt of a paused member, with the memory that its values need."""
         if config_key(trial.config) == config_key(state.requests[trial.trial_id].trial.config):
             return super().goes_on(state, ended, trial, now)
         estimates = self.needs.of([trial])
         return Retried(ended, estimates.requests[0], now, raw=estimates.raw[trial.trial_id])
 
     def _mutated(self, trial: Trial, random: Random) -> Trial:
-        """The trial with changed values: with those that fit, and that go with the checkpoint."""
+        """The trial with changed values, as far as they fit a device and the checkpoint."""
         parameters = self.needs.of([trial]).requests[0].estimate.parameters
         drawn = next(draws(self.space, random.getrandbits(32)))
         (task,) = self.tasks.values()

@@ -21,7 +21,7 @@ from tuner.trial import Configuration
 from tuner.workloads.protocols import prerequisites
 from tuner.workloads.task import Selection
 
-# Options of such a study, whatever those of the others are: it is one trial, needed to its end.
+# The options of a prerequisite's study: it has one trial, which must complete.
 ALONE: Mapping[str, object] = {
     **{"seeds": 1, "epochs": None, "scheduler": "fifo", "scheduler_options": ()},
     **{"search": None, "search_options": (), "space": None, "points": None, "num_samples": None},
@@ -46,7 +46,7 @@ def train_prerequisites(spec: StudySpec, make_executor: Callable[[], Executor] |
     if not any(wanted for _, wanted in needs):
         return replace(spec, selections=selections)
     began = time.monotonic()
-    # What would end the study, or a later one of these, is found before hours of training and not after them.
+    # Refuses what would end a later study now, and not after hours of training.
     names = [one.name for _, wanted in needs for one in wanted]
     for name in names:
         _own_settings(settings, name, began).check()

@@ -1,4 +1,4 @@
-"""Decides which running trials end early: pruners, and the search itself, are told what trials report."""
+"""Decides which running trials end early, by what they report to pruners and to the search."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -25,7 +25,7 @@ REFUSED = "refused"  # the id of values that were suggested earlier and could no
 
 
 class Pruning:
-    """Tells what judges a study's trials what they report: the search, and a pruner for each workload.
+    """Tells a study's judges what trials report: the search, and a pruner for each workload.
 
     Trials of different workloads are not compared. If a sampler of Optuna searches, the pruner is that of its study.
     """
@@ -68,14 +68,14 @@ class Pruning:
             self._tell(state, event.outcome.trial, "failed" if event.outcome.status == "failed" else "unfit", {})
 
     def decide(self, state: State, now: float) -> Decision | None:
-        """The next running trial that is to end, and has not been asked to. A new attempt must have come as far."""
+        """The next running trial to ask to end. A new attempt must have come as far as the judged one."""
         for trial_id, epoch in self._unworthy.items():
             if (run := state.running.get(trial_id)) and not run.prune_asked and (run.epoch or 0) >= epoch:
                 return PruneAsked(trial_id)
         return None
 
     def _reported(self, state: State, event: Reported) -> None:
-        """Tells of what a trial is compared by, if it reports that. No trial is stopped after its last epoch."""
+        """Tells the judges a reported objective. No trial is stopped after its last epoch."""
         report = event.report
         if report.is_last:
             self._unworthy.pop(report.trial_id, None)
@@ -109,7 +109,7 @@ class Pruning:
 
 
 def _pruner(settings: Settings, objective: Objective) -> Searcher:
-    """A study of Optuna's that suggests nothing, for its pruner."""
+    """An Optuna study that only prunes."""
     from tuner.search.optuna_trials import OptunaTrials, new_study
 
     pruner = deepcopy(make_pruner(settings.scheduler, settings.scheduler_options))  # some keep what one study had

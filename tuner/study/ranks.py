@@ -1,4 +1,4 @@
-"""Refuses trials of several ranks that cannot be, with the key or the option that asks for them."""
+"""Refuses trials of several ranks that cannot run, and names the key or the option that asks for them."""
 
 import os
 from collections import Counter
@@ -25,7 +25,7 @@ def refusal(trial: Trial, settings: Settings, rule: str, remedy: str = "", key: 
 
 
 def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:
-    """Refuses a number of ranks that is none, and several where they could not share the work."""
+    """Refuses a wrong number of ranks, and several ranks that could not share the work."""
     wrong, ranks, nodes = partial(refusal, trial, settings), trial.config.get(RANKS, 1), trial.config.get(NODES, 1)
     if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
         raise wrong(f"must be a whole number from 1 to {MOST_RANKS}, or {AUTO}")
@@ -54,7 +54,7 @@ def check_ranks(workload: Trainable, trial: Trial, settings: Settings) -> None:
 
 
 def check_place(trial: Trial, devices: Sequence[Device], settings: Settings) -> None:
-    """Refuses ranks for which there are too few machines or GPUs."""
+    """Refuses more ranks than there are machines or GPUs for."""
     on_each, nodes = sorted(Counter(device.node_id for device in devices).values()), trial.shape.nodes
     if nodes > len(on_each):
         rule = f"there is no more than {count_text(len(on_each), 'machine')}"

@@ -7,7 +7,6 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +45,7 @@ def fingerprint(data: object) -> str:
 
 
 def _pickled(data: object, *, fast: bool) -> io.BytesIO:
-    """Pickles data; ``fast`` is without a memo, as equal texts may be the same object or not."""
+    """Pickles data; ``fast`` uses no memo, so that it does not matter whether equal texts are one object."""
     file = io.BytesIO()
     pickler = _Pickler(file, protocol=5)
     pickler.fast = fast
@@ -57,7 +56,7 @@ def _pickled(data: object, *, fast: bool) -> io.BytesIO:
 class _Pickler(pickle.Pickler):
     """Pickles data with each array of numbers replaced by its digest, so that no second copy of the data is made."""
 
-    def reducer_override(self, value: object) -> Any:
+    def reducer_override(self, value: object) -> object:
         torch = sys.modules.get("torch")
         if torch and isinstance(value, torch.Tensor) and value.layout is torch.strided:
             values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -72,7 +71,7 @@ def _digest(kind: str, values: NDArray[np.uint8]) -> tuple[type[str], tuple[str]
 
 
 def description(tasks: Tasks, trials: Sequence[Trial], settings: Settings) -> StudyRecord:
-    """The part of a study's description that is compared when it is resumed."""
+    """What must be the same when a study is resumed."""
     prints = [fingerprint(task.data) for task in tasks.values()]
     several = len(tasks) > 1
     return StudyRecord(
@@ -128,7 +127,7 @@ def with_more_seeds(study: StudyRecord, trials: Sequence[Trial], seeds: int) -> 
 
 
 def with_code(study: StudyRecord, tasks: Tasks) -> StudyRecord:
-    """The record of a study that goes on with the code that there is now."""
+    """The record of a study that goes on with the current code."""
     workloads = [task.workload for task in tasks.values()]
     digest = source_digest(one.path if isinstance(one, CommandLine) else one.code for one in workloads)
     return replace(study, code=[*study.code, digest]) if digest and digest not in study.code[-1:] else study
@@ -202,7 +201,7 @@ def _differing(all_before: Sequence[Configuration], all_now: Sequence[Configurat
 
 
 def _check_seeds(study: StudyRecord, described: StudyRecord, where: str) -> None:
-    """Refuses fewer seeds, and so many more that trial ids would change."""
+    """Refuses fewer seeds, and more seeds if trial ids would change."""
     has, wanted, configurations = study.seeds, described.seeds, len(described.configurations)
     if wanted < has:
         raise InputError(f"{where}: it has {has} seeds; give {option('seeds', has)} or more")
@@ -248,7 +247,7 @@ def _reported(line: EpochLine) -> Reported:
 
 
 def _ended(row: Attempt, planned: Trial, begun: Mapping[str, int], paced: Callable[[Trial], Trial]) -> Ended:
-    """The end of an attempt, with its batch and evaluation as small as they were, and not as they would be now."""
+    """The end of an attempt. Its batch and its evaluation are as small as they were then."""
     now, then = shrunk(planned.config), shrunk(row.config)
     trial = planned if row.attempts == planned.attempt else replace(planned, attempt=row.attempts)
     if row.status == "paused" or row.parent_checkpoint:  # a member of a population, whose values change

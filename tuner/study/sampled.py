@@ -24,7 +24,7 @@ from tuner.workloads.protocols import OptionalMethods, call, prerequisites
 from tuner.workloads.task import Selection
 
 ESTIMATES = 8  # the most consecutive suggestions whose footprint cannot be estimated
-PLANNED = 1000  # for so many trials is planned where nobody has said how many there will be
+PLANNED = 1000  # the number of trials to plan for if nobody has said how many there will be
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ class Sampled(Listed):
 
     @property
     def left(self) -> int:
-        """How many more it may suggest, beside those that break constraints, up to ``INFEASIBLE`` times as many."""
+        """How many more trials it may suggest. Up to ``INFEASIBLE`` times as many may break constraints besides."""
         most = self.search.most or self.settings.num_samples or 0
         return most + min(self._infeasible, INFEASIBLE * most) - len(self._requests)
 
@@ -62,15 +62,15 @@ class Sampled(Listed):
         return replace(self.listed, requests=tuple(self._requests), raw=dict(self._raw))
 
     def expected(self, known: int) -> int:
-        """How many trials there will be, if so many are known; it is planned for no more than ``PLANNED``."""
+        """How many trials there will be, if so many are known; at most ``PLANNED`` if there is no end."""
         expected = super().expected(known)
         return min(expected, PLANNED) if self.search.endless else expected
 
     def planned(self) -> None:
-        """It begins with no trials, as those that it has suggested before are recalled."""
+        """None, as earlier suggestions are recalled."""
 
     def recalled(self, suggestions: Sequence[Suggestion]) -> list[tuple[int | None, Planned]]:
-        """What it has suggested in earlier processes, with the order of that."""
+        """The suggestions of earlier processes, each with its order."""
         lines = {line.number: line for line in suggestions if line.configuration}
         asks: list[tuple[int | None, Planned]] = []
         for number, request in enumerate(self.listed.requests, 1):
@@ -130,7 +130,7 @@ class Sampled(Listed):
         return Planned((), {}, suggested=True, refused=tuple(self._unusable)) if self._unusable else None
 
     def begin(self, engine: Engine, workers: Callable[[Sequence[Request]], int]) -> None:
-        """Suggests trials before anything runs, beside those that are left, so that there is something to plan by.
+        """Suggests trials before any runs, besides those that are left, so that they can be planned.
 
         They are as many as can run at once, for which ``workers`` plans, and at most ``first`` of the search; none
         if an earlier process had seen enough. Those that fit no device are dropped.

@@ -27,7 +27,7 @@ class Objectives(Protocol):
     """The objectives of a user's own Optuna study, which ask for their values as they run."""
 
     def hear(self, state: State, event: Event) -> None:
-        """Something has happened in the study."""
+        """An event of the study has happened."""
 
     def answer(self, question: Question) -> object:
         """The answer to a trial's question; raises what is to be raised in the trial."""
@@ -38,17 +38,17 @@ class Objectives(Protocol):
 
 @dataclass(eq=False)
 class Listed:
-    """A list of trials, all known before the study begins. Other sources say what is otherwise with them.
+    """A list of trials, all known before the study begins. Other sources override what differs.
 
     It is one of the study's policies, and decides nothing.
     """
 
     needs: Needs
-    listed: Estimates  # of the trials that the study begins with, or has begun with
+    listed: Estimates  # of the trials that the study began with
     packer: Packer
-    begun: list[Planned | Dropped] = field(default_factory=list, init=False)  # decided before there is a folder
+    begun: list[Planned | Dropped] = field(default_factory=list, init=False)  # decisions before there is a folder
 
-    searcher: Searcher | None = field(default=None, init=False)  # is to be told what becomes of trials
+    searcher: Searcher | None = field(default=None, init=False)  # is told how trials end
     objectives: Objectives | None = field(default=None, init=False)  # those of a user's own Optuna study
 
     @property
@@ -76,19 +76,19 @@ class Listed:
         return known + self.left
 
     def hear(self, state: State, event: Event) -> None:
-        """Something has happened."""
+        """An event has happened."""
 
     def decide(self, state: State, now: float) -> Decision | None:
         """What is tried next."""
         return None
 
     def planned(self) -> Planned | None:
-        """The trials that it begins with, for a study that is new or begins again."""
+        """The trials that the study begins with; None if it has none yet."""
         requests = tuple(replace(request, trial=self.paced(request.trial)) for request in self.listed.requests)
         return Planned(requests, self.listed.raw) if requests else None
 
     def recalled(self, suggestions: Sequence[Suggestion]) -> list[tuple[int | None, Planned]]:
-        """What it has suggested in earlier processes, with the order of that."""
+        """The suggestions of earlier processes, each with its order."""
         return []
 
     def begin(self, engine: Engine, workers: Callable[[Sequence[Request]], int]) -> None:
@@ -111,14 +111,14 @@ class Listed:
             engine.take(goes_on(engine.state, paused, following(paused.trial, paused.epochs)))
 
     def kept(self, state: State) -> set[str] | None:
-        """The names of the checkpoints that somebody may still take over; None if nobody ever does."""
+        """The names of the checkpoints that a trial may still take over; None if no trial ever does."""
         return None
 
     def open(self, folder: Path, state: State) -> None:
         """The study has a folder, and its trials are about to run."""
 
     def scales(self) -> dict[str, Scale]:
-        """The scale of each range that trials have asked for as they ran, by hyperparameter."""
+        """The scale of each range that objectives asked for, by hyperparameter."""
         return {}
 
     def ended_early(self) -> str:
@@ -131,5 +131,5 @@ class Listed:
 
 
 def following(trial: Trial, epochs: int) -> Trial:
-    """What follows a trial that has paused after so many epochs: its next attempt, from that checkpoint on."""
+    """The next attempt of a trial that paused after this number of epochs. It goes on from that checkpoint."""
     return replace(trial, attempt=trial.attempt + 1, parent=trial.pause, begun=epochs, until=0)
