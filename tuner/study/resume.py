@@ -7,6 +7,7 @@ import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,7 +57,7 @@ def _pickled(data: object, *, fast: bool) -> io.BytesIO:
 class _Pickler(pickle.Pickler):
     """Pickles data with each array of numbers replaced by its digest, so that no second copy of the data is made."""
 
-    def reducer_override(self, value: object) -> object:
+    def reducer_override(self, value: object) -> Any:
         torch = sys.modules.get("torch")
         if torch and isinstance(value, torch.Tensor) and value.layout is torch.strided:
             values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
