@@ -169,7 +169,7 @@ def optimize(options: commands.OptimizeOptions, as_json: bool) -> None:
 
 @command(commands.CalibrateOptions)
 def calibrate(options: commands.CalibrateOptions) -> int:
-    """Measure the memory of configurations, to correct later estimates.
+    """Measure the memory of configurations to correct estimates.
 
     Each is trained for two epochs, and its peak is kept. The command prints the peak and the estimate of each,
     before and after the correction.
