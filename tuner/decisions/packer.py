@@ -82,7 +82,7 @@ class Packer:
             return None
         self._now = now
         if request := self.groups.without_place():
-            error = "its ranks have no place together on the devices"
+            error = "the devices have no place for all its ranks at once"
             return Dropped(request, Outcome(request.trial, "failed", error=error))
         start = self.next()
         return Started(*start) if start else None
