@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from scripts.benchmarks.gpt_model import Built
+from scripts.benchmarks.gpt_model import Built, Parts
 from scripts.benchmarks.gpt_model import build as build_gpt
 from scripts.benchmarks.memory_model_zoo import ZOO, loss_of, random_edges
 from tuner.datasets.can import build as build_can
@@ -48,7 +48,6 @@ STEPS_FILE = Path(__file__).with_name("memory_steps.csv")
 OPTIMIZER_STEPS = 2  # the second has the optimizer's state, which the first one makes
 WORKLOADS = ("graphsage", "gt-ssl", "kd-gat")
 
-Parts = tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]
 Sizes = Mapping[str, Any]
 
 
