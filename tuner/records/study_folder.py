@@ -38,39 +38,33 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 class StudyFolder:
     """The only writer of a study's folder. The files can be read at any moment, also after a kill."""
 
-    path: Path
-    notes: list[str]  # about damage that was found when the study was resumed
-    seeds: int  # of each configuration
-    keep: Literal["all", "best", "none"]  # which of the folders of ended trials stay
-    defaults: Mapping[str, Mapping[str, ConfigValue]]  # of the hyperparameters of each workload
-    code: int | None = None  # the version of the code that trials run
-    clock: Callable[[], float]
-
-    def __init__(self, path: Path, objectives: Mapping[str, Objective], *, new: bool = False) -> None:
+    def __init__(
+        self, path: Path, objectives: Mapping[str, Objective], *, new: bool = False, journal: Journal | None = None
+    ) -> None:
         """Makes the folder with its parents and locks it until it is closed or the process ends.
 
         Args:
             path: the folder.
             objectives: what each workload's trials are compared by.
             new: raise FileExistsError if the folder exists.
+            journal: the one of a folder that is resumed.
 
         Raises:
             InputError: the folder has files, another run is writing there, or it cannot be written.
         """
-        try:
-            path.mkdir(parents=True, exist_ok=not new)
-            check_empty(path)
-            attempts = Journal(path / ATTEMPTS)
-        except OSError as error:
-            if new and isinstance(error, FileExistsError):
-                raise
-            raise _refusal("output", path, error) from error
-        self._begin(path, objectives, attempts)
-        try:
-            check_empty(path)  # again: another run may have written before we had the lock
-        except BaseException:
-            attempts.close()
-            raise
+        self.path, self._objectives, self._journal = path, objectives, journal or _new_journal(path, new=new)
+        self.notes: list[str] = []  # about damage that was found when the study was resumed
+        self.seeds = 1  # of each configuration
+        self.keep: Literal["all", "best", "none"] = "all"  # which of the folders of ended trials stay
+        self.defaults: Mapping[str, Mapping[str, ConfigValue]] = {}  # of the hyperparameters of each workload
+        self.code: int | None = None  # the version of the code that trials run
+        self.clock: Callable[[], float] = time.monotonic
+        self._rows = {row.trial_id: row for row in self._journal.rows}
+        self._in_best: dict[str, str] = {}  # whose weights ``best.pt`` has, by workload
+        self._weights: dict[str, set[str]] = {}  # trials whose weights are kept or staged
+        self._folders: dict[str, set[str]] = {}  # trials with a folder that may be removed
+        self._csv_due = 0.0
+        self._suggests = False  # whether this process wrote the last suggestion
 
     @classmethod
     def resume(cls, path: Path, objectives: Mapping[str, Objective], seeds: int = 1) -> Self:
@@ -81,9 +75,8 @@ class StudyFolder:
         """
         study = read_study(path, option("resume", str(path)))
         _check_links(path)
-        folder = cls.__new__(cls)
         try:
-            folder._begin(path, objectives, Journal(path / ATTEMPTS, study))
+            folder = cls(path, objectives, journal=Journal(path / ATTEMPTS, study))
             folder.seeds = seeds
             try:
                 folder._tidy()
@@ -93,21 +86,6 @@ class StudyFolder:
         except OSError as error:
             raise _refusal("resume", path, error) from error
         return folder
-
-    def _begin(self, path: Path, objectives: Mapping[str, Objective], attempts: Journal) -> None:
-        self.path = path
-        self.notes = []
-        self.seeds = 1
-        self.keep = "all"
-        self.defaults = {}
-        self._objectives = objectives
-        self._journal = attempts
-        self._rows = {row.trial_id: row for row in attempts.rows}
-        self._in_best: dict[str, str] = {}  # whose weights ``best.pt`` has, by workload
-        self._weights: dict[str, set[str]] = {}  # trials whose weights are kept or staged
-        self._folders: dict[str, set[str]] = {}  # trials with a folder that may be removed
-        self.clock, self._csv_due = time.monotonic, 0.0
-        self._suggests = False  # whether this process wrote the last suggestion
 
     def _tidy(self) -> None:
         """Makes all other files agree with the journal."""
@@ -342,6 +320,24 @@ class StudyFolder:
             yield
         except OSError as error:
             raise ExecutionError(f"{self.path} can no longer be written: {error.strerror}") from error
+
+
+def _new_journal(path: Path, *, new: bool) -> Journal:
+    """The journal of a folder that is made for it, locked; see ``StudyFolder``."""
+    try:
+        path.mkdir(parents=True, exist_ok=not new)
+        check_empty(path)
+        journal = Journal(path / ATTEMPTS)
+    except OSError as error:
+        if new and isinstance(error, FileExistsError):
+            raise
+        raise _refusal("output", path, error) from error
+    try:
+        check_empty(path)  # again: another run may have written before we had the lock
+    except BaseException:
+        journal.close()
+        raise
+    return journal
 
 
 def _set_aside(path: Path, staged: Path) -> None:
