@@ -11,7 +11,6 @@ from tuner.errors import InputError, ParameterError, option, printable
 from tuner.records.checking import collecting_later
 from tuner.records.read_studies import RESULTS_FOLDER, labels, newest_study
 from tuner.records.recorded_study import RecordedStudy, open_study
-from tuner.records.study_record import read_study
 from tuner.reporting.figures.chart import check_plotly
 from tuner.reporting.page.document import REPORT, Page, check_replaceable, library_file, write_page
 from tuner.reporting.page.sections import main_html
@@ -111,11 +110,10 @@ def page_of(study: RecordedStudy) -> Page:
 
 def load_study(folder: Path, command: str = "report") -> RecordedStudy:
     """A study's folder as the page shows it; its trials must be comparable."""
-    read_study(folder, where := f"{command} {folder}")  # without it little would be known
-    study = open_study(folder, where)
+    study = open_study(folder, where := f"{command} {folder}", needs_record=True)
     for workload, objective in study.objectives.items():
         if not objective.metric:
             raise InputError(
-                f"report: it is not known what trials of {workload!r} are compared by: no trial has a val_… metric"
+                f"{where}: it is not known what trials of {workload!r} are compared by: no trial has a val_… metric"
             )
     return study

@@ -111,15 +111,16 @@ class RecordedStudy:
         return list(zip(self.record.plan.devices, self.record.plan.budgets, strict=False))
 
 
-def open_study(folder: Path, where: str = "", *, some: bool = False) -> RecordedStudy:
+def open_study(folder: Path, where: str = "", *, some: bool = False, needs_record: bool = False) -> RecordedStudy:
     """The study of a folder, which may be running. Messages begin with ``where``, by default the folder.
 
-    A folder without ``study.json`` has a note. With ``some`` a journal of nothing but incomplete lines is refused.
+    A folder without ``study.json`` has a note, or is refused if it is needed. With ``some`` a journal that has only
+    incomplete lines is refused.
 
     Raises:
         InputError: it is not the folder of a study, or cannot be read.
     """
-    has_record = (folder / STUDY).exists() or not (folder / ATTEMPTS).is_file()
+    has_record = needs_record or (folder / STUDY).exists() or not (folder / ATTEMPTS).is_file()
     record = read_study(folder, where) if has_record else UNKNOWN
     attempts, notes = read_attempts(folder / ATTEMPTS, record, some=some)
     attempts = [_present(row) for row in attempts]
