@@ -43,7 +43,7 @@ class Study:
         self.folder.record(Outcome(made_up, status, metrics=metrics), ESTIMATE, weights or (lambda: made(made_up)))
 
     def resume(self) -> None:
-        self.folder._journal.close()
+        self.folder.journal.close()
         self.folder = StudyFolder.resume(self.folder.path, ACC, self.seeds)
 
     @property

@@ -47,7 +47,7 @@ def names(folder: Path) -> set[str]:
 
 def resumed(study: StudyFolder) -> StudyFolder:
     """The folder as the next run finds it; what its last process had open was closed by its end."""
-    study._journal.close()
+    study.journal.close()
     return StudyFolder.resume(study.path, OBJECTIVES)
 
 
@@ -261,7 +261,7 @@ def test_each_workloads_best_weights_are_those_of_a_trial_of_its_own_after_a_kil
         kill_at(patch, function)
         study.record(of_wide(outcome(gpu_16gb, 3, val_error=0.6)), ESTIMATE, lambda: b"third")
     assert "best-toy-wide.pt.003" in names(study.path)
-    study._journal.close()
+    study.journal.close()
     with closing(StudyFolder.resume(study.path, objectives)) as again:
         again.record(of_wide(outcome(gpu_16gb, 4, val_error=0.65)), ESTIMATE, lambda: b"fourth")
     last = b"fourth" if best == b"second" else best
@@ -292,7 +292,7 @@ def test_what_a_kill_leaves_half_done_is_finished_or_removed(study: StudyFolder,
 
 
 def test_a_study_killed_before_its_first_line_is_gone_on_with(study: StudyFolder) -> None:
-    study._journal.close()
+    study.journal.close()
     (study.path / "attempts.jsonl").unlink()
     again = resumed(study)
     assert again.rows() == []

@@ -52,14 +52,14 @@ class StudyFolder:
         Raises:
             InputError: the folder has files, another run is writing there, or it cannot be written.
         """
-        self.path, self._objectives, self._journal = path, objectives, journal or _new_journal(path, new=new)
+        self.path, self._objectives, self.journal = path, objectives, journal or _new_journal(path, new=new)
         self.notes: list[str] = []  # about damage that was found when the study was resumed
         self.seeds = 1  # of each configuration
         self.keep: Literal["all", "best", "none"] = "all"  # which of the folders of ended trials stay
         self.defaults: Mapping[str, Mapping[str, ConfigValue]] = {}  # of the hyperparameters of each workload
         self.code: int | None = None  # the version of the code that trials run
         self.clock: Callable[[], float] = time.monotonic
-        self._rows = {row.trial_id: row for row in self._journal.rows}
+        self._rows = {row.trial_id: row for row in self.journal.rows}
         self._in_best: dict[str, str] = {}  # whose weights ``best.pt`` has, by workload
         self._weights: dict[str, set[str]] = {}  # trials whose weights are kept or staged
         self._folders: dict[str, set[str]] = {}  # trials with a folder that may be removed
@@ -81,7 +81,7 @@ class StudyFolder:
             try:
                 folder._tidy()
             except BaseException:
-                folder._journal.close()
+                folder.journal.close()
                 raise
         except OSError as error:
             raise _refusal("resume", path, error) from error
@@ -89,7 +89,7 @@ class StudyFolder:
 
     def _tidy(self) -> None:
         """Makes all other files agree with the journal."""
-        self.notes = self._journal.repair()
+        self.notes = self.journal.repair()
         for pattern in (f"*{PARTIAL}", f"{CHECKPOINTS}/*{PARTIAL}", f"{CHECKPOINTS}/*{PRUNE}"):
             for path in self.path.glob(pattern):
                 path.unlink()
@@ -162,7 +162,7 @@ class StudyFolder:
 
     def attempts(self) -> list[Attempt]:
         """All lines of the journal in order, with those of earlier runs."""
-        return list(self._journal.rows)
+        return list(self.journal.rows)
 
     def recorded(self, record: StudyRecord) -> RecordedStudy:
         """The study as it is now: what ``open_study`` would read, but with the defaults that its table shows."""
@@ -194,9 +194,9 @@ class StudyFolder:
 
     def close(self) -> None:
         """Writes the table and unlocks the folder. A second call does nothing."""
-        if self._journal.closed:
+        if self.journal.closed:
             return
-        with self._writing(), closing(self._journal):
+        with self._writing(), closing(self.journal):
             for workload in self._objectives:
                 self._keep_weights(workload, self._contenders(workload, self._weights.get(workload, ()), at_end=True))
             self._write_csv()
@@ -283,7 +283,7 @@ class StudyFolder:
 
     def _append(self, row: Attempt, staged: Path | None) -> None:
         try:
-            self._journal.append(row)
+            self.journal.append(row)
         except OSError:
             if staged:
                 with suppress(OSError):
