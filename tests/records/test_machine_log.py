@@ -23,10 +23,8 @@ def test_a_study_leaves_lines_of_its_machines_load(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
-    looked = Event()
-    with recording(
-        tmp_path / "no" / "machine.jsonl", [], lambda: looked.set() or MachineLine(at=1.0, busy=0.5, ram_gb=1.0), 0.01
-    ):
+    looked, line = Event(), MachineLine(at=1.0, busy=0.5, ram_gb=1.0)
+    with recording(tmp_path / "no" / "machine.jsonl", [], lambda: looked.set() or line, 0.01):
         assert looked.wait(60)
     assert not (tmp_path / "no").exists()
 
