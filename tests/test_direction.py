@@ -236,7 +236,7 @@ def test_studies_of_other_directions_side_by_side_are_told() -> None:
 def test_a_table_is_compared_by_a_score_only_with_its_direction() -> None:
     table = tuner.run(Accurate, direction="max", config=[{"lr": 0.01}, {"lr": 0.3}], output="out", **HERE).to_frame()
     table["workload"] = "elsewhere"
-    with pytest.raises(InputError, match=r"metric='val_accuracy': is more of it better, or less\?: give direction="):
+    with pytest.raises(InputError, match=r"metric='val_accuracy': is a higher or a lower value better\?: give"):
         tuner.compare(table, "val_accuracy")
     most = tuner.compare(table, "val_accuracy", "max")["mean"].tolist()
     assert most == sorted(most, reverse=True) == tuner.compare("out", "test_accuracy")["mean"].tolist()

@@ -142,7 +142,7 @@ def test_a_name_that_is_taken_is_refused_and_nothing_changed(tmp_path: Path, url
 @pytest.mark.parametrize(
     ("storage", "said"),
     [
-        (None, "optuna: say where the study goes"),
+        (None, "optuna: give a database"),
         (
             "x.db",
             "optuna='x.db': cannot be used: Could not parse SQLAlchemy URL .*; give another, such as sqlite:///",

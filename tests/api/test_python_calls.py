@@ -227,7 +227,7 @@ def test_a_result_knows_what_won(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_result_without_a_completed_trial_says_so() -> None:
     result = tuner.run(Toy(), config=[{"fault": 2}], output="out", **HERE)
     with pytest.raises(
-        InputError, match=r"^best: no trial of this table has reported val_loss; its column error says why$"
+        InputError, match=r"^best: no trial of this table has reported val_loss; see its column error$"
     ):
         result.best  # noqa: B018
     with pytest.raises(InputError, match=r"^best_value: no trial has reported val_loss; its column error"):

@@ -39,7 +39,8 @@ def test_a_grid_has_every_combination_and_no_range() -> None:
         (0.5, 0.1, 2),
     ]
     with pytest.raises(
-        InputError, match=r"f: lr: a range has no grid: give {choice: \[...\]} or a step, or use search='random'"
+        InputError,
+        match=r"f: lr: a range without a step has no grid: give {choice: \[...\]} or a step, or use search=",
     ):
         grid(parsed({"lr": {"uniform": [0, 1]}}), "f")
 

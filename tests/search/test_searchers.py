@@ -127,7 +127,7 @@ def test_a_searcher_that_cannot_be_used_says_why() -> None:
 def test_a_searcher_of_tune_takes_steps_and_neither_conditions_nor_points() -> None:
     stepped = parse_space({"lr": {"uniform": [0, 1], "step": 0.25}}, None, "f")
     assert told(stepped, suggests={"lr": 0.6})[0].ask("a") == {"lr": 0.5}
-    with pytest.raises(InputError, match=r"search=Fixed: momentum, beta: searchers of ray\.tune know no conditions"):
+    with pytest.raises(InputError, match=r"search=Fixed: momentum, beta: searchers of ray\.tune support no"):
         told(CONDITIONAL)
     with pytest.raises(InputError, match="search=Fixed: it takes points in its own constructor"):
         RaySearcher(told()[0]._searcher, SPACE, Objective("val_loss"), [{"lr": 0.5}])

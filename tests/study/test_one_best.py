@@ -127,6 +127,6 @@ def test_where_no_trial_has_reported_there_is_no_best(tmp_path: Path) -> None:
         raise ValueError("Boom")
 
     result = run(fails, tmp_path / "out", fail_fast=3)
-    with pytest.raises(InputError, match="no trial has reported acc; its column error says why"):
+    with pytest.raises(InputError, match="no trial has reported acc; see its column error"):
         result.best_value  # noqa: B018
     assert result.best_trials == []

@@ -385,7 +385,7 @@ def test_a_mode_that_is_a_grid_is_a_space() -> None:
         ),
         (
             {"search": "bruteforce", "space": {"lr": {"loguniform": [0.1, 0.2]}}},
-            "space: lr: a range has no grid: give {choice:",
+            "space: lr: a range without a step has no grid: give {choice:",
         ),
         (
             {"search": None, "num_samples": None, "search_options": {"a": 1}},

@@ -86,7 +86,7 @@ def _objective(objective: Objective, workload: str, metric: str | None, directio
         return replace(objective, metric=name)
     if is_score(name):
         words = " or ".join(option("direction", word) for word in ("maximize", "minimize"))
-        raise ParameterError("metric", name, "is more of it better, or less?", f"give {words}")
+        raise ParameterError("metric", name, "is a higher or a lower value better?", f"give {words}")
     return Objective(name)
 
 

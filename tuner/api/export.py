@@ -68,7 +68,7 @@ def export(options: ExportOptions) -> list[Exported]:
     url, directory = options.optuna, options.directory
     if not url:
         example = option("optuna", "sqlite:///optuna.db")
-        raise InputError(f"{option('optuna')}: say where the study goes, such as {example}")
+        raise InputError(f"{option('optuna')}: give a database, such as {example}")
     folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
     view = load_study(folder, "export")
     study, objectives, curves = view.record, view.objectives, histories(view.epochs)

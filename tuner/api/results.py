@@ -24,7 +24,7 @@ from tuner.workloads.base import BUILT_IN
 if TYPE_CHECKING:
     import pandas as pd
 
-OTHER_DATA = "these studies are of different data, or of other splits of them: their figures may not be comparable"
+OTHER_DATA = "these studies have different data or splits: their figures may not be comparable"
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ class Comparison:
     def notes(self) -> list[str]:
         """What could not be read, and what should not be compared, a line each."""
         others = [
-            f"{name}: these studies were of other metrics or directions: all are ranked by {by.metric}, "
-            f"{by.direction}d"
+            f"{name}: these studies had other metrics or directions: all are ranked by {by.metric}, {by.direction}d"
             for name, by in self.objectives.items()
             if any(study.record.objectives.get(name, by) != by for study in self.studies.values())
         ]

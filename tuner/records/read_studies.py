@@ -61,7 +61,7 @@ def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[Recorde
         if damaged:
             more = f"; {len(damaged) - 1} more cannot be read" if len(damaged) > 1 else ""
             raise InputError(f"{damaged[0]}{more}")
-        raise InputError(f"{', '.join(map(str, once))}: no attempt has ended yet; look again later")
+        raise InputError(f"{', '.join(map(str, once))}: no attempt has ended yet; try again later")
     return studies, [*notes, *(f"left out: {text}" for text in damaged)]
 
 

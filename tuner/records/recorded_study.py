@@ -49,7 +49,7 @@ class RecordedStudy:
         subject = "no trial" if among is None else "no trial of this table"
         if wrong := next((row for row in self.of_workload(workload, among) if row.status == "infeasible"), None):
             return f"{subject} meets the constraints: {wrong.error} ({wrong.name})"
-        return f"{subject} has reported {self.objectives[workload].metric}; its column error says why"
+        return f"{subject} has reported {self.objectives[workload].metric}; see its column error"
 
     def front(self, workload: str) -> list[Attempt]:
         """The completed trials that no other dominates; with one objective the best trial."""

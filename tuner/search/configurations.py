@@ -281,7 +281,7 @@ def check_grid(combinations: float, source: str) -> None:
     """Refuses a grid of more combinations than a study can have."""
     if combinations > MOST_TRIALS:
         raise InputError(
-            f"{source}: a grid of {combinations:g} combinations; {MOST_TRIALS:,} are the most: take values out, or "
+            f"{source}: a grid of {combinations:g} combinations; the most is {MOST_TRIALS:,}: remove values, or "
             f"use {option('search', 'random')}"
         )
 

@@ -31,8 +31,8 @@ def grid(space: Space, source: str, points: Sequence[Mapping[str, ConfigValue]] 
 def without_grid(ranges: Sequence[str], source: str) -> InputError:
     """The error of ranges with infinitely many values."""
     return InputError(
-        f"{source}: {', '.join(ranges)}: a range has no grid: give {{choice: [...]}} or a step, or use "
-        f"{option('search', 'random')} or tpe"
+        f"{source}: {', '.join(ranges)}: a range without a step has no grid: give {{choice: [...]}} or a step, or "
+        f"use {option('search', 'random')} or tpe"
     )
 
 

@@ -183,7 +183,7 @@ def _value(parameter: str, option_text: str, value: str, annotation: str) -> obj
     rules = [TYPES[kind][0] for kind in kinds if kind in TYPES]
     if rules in ([], ["none"]):
         rule = "only Python can give it"
-        raise ParameterError(parameter, option_text, rule, "give the object of Optuna itself, which has it")
+        raise ParameterError(parameter, option_text, rule, "give an object of Optuna")
     raise ParameterError(parameter, option_text, f"must be {' or '.join(rules)}")
 
 

@@ -59,7 +59,7 @@ class RaySearcher(Searcher):
             )
         if conditional := [key for key, domain in space.items() if domain.conditions]:
             raise InputError(
-                f"search={name}: {', '.join(conditional)}: searchers of ray.tune know no conditions: leave out "
+                f"search={name}: {', '.join(conditional)}: searchers of ray.tune support no conditions: leave out "
                 "'if', or use search='tpe' or 'random'"
             )
         self._searcher = searcher
@@ -73,7 +73,7 @@ class RaySearcher(Searcher):
         domains = {key: _ray_domain(domain) for key, domain in space.items()}
         taken = searcher.set_search_properties(objective.metric, mode, domains)
         if space and not taken:
-            raise InputError(f"search={name}: it has a space, a metric or a mode of its own: give these in one place")
+            raise InputError(f"search={name}: it already has a space, a metric or a mode: give each in one place")
 
     def ask(self, trial_id: str) -> Mapping[str, ConfigValue] | None:
         """Values for a new trial, or None if the searcher suggests none now.
