@@ -41,7 +41,7 @@ def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[Recorde
     Raises:
         InputError: a path is missing or holds no study, no study can be read, or no attempt has ended yet.
     """
-    listed = _listed_paths(paths)
+    listed = listed_paths(paths)
     places = [place for path in listed for place in _places(path)] or [newest_study(RESULTS_FOLDER)]
     once = {place.resolve(): place for place in places}.values()
     studies: list[RecordedStudy] = []
@@ -134,7 +134,7 @@ def _distinct(names: Sequence[Sequence[str]]) -> bool:
     return len({tuple(name) for name in names}) == len(names)
 
 
-def _listed_paths(paths: object) -> list[Path]:
+def listed_paths(paths: object) -> list[Path]:
     """One or several paths as a list."""
     listed = [paths] if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else paths
     checked: list[Path] = []
