@@ -103,20 +103,16 @@ def declared(key: str, given: Declared) -> AnyHyperparameter:
     """
     if isinstance(given, TextHyperparameter):
         return given
-    standard = LOOP_DEFAULTS.get(key) or LOOP_OPTIONS.get(key)
+    loop = LOOP_DEFAULTS.get(key) or LOOP_OPTIONS.get(key)
     if isinstance(given, str):
-        return (
-            replace(standard, default=given)
-            if isinstance(standard, TextHyperparameter)
-            else TextHyperparameter(given)
-        )
+        return replace(loop, default=given) if isinstance(loop, TextHyperparameter) else TextHyperparameter(given)
     if not isinstance(given, Hyperparameter):
         switch = Hyperparameter(int(given), 0, 1) if isinstance(given, bool) else None
-        as_known = standard is not None and isinstance(standard.default, float)
+        as_known = loop is not None and isinstance(loop.default, float)
         given = switch or Hyperparameter(float(given) if as_known else given)
-    if not isinstance(standard, Hyperparameter) or (given.low, given.high) != (-math.inf, math.inf):
+    if not isinstance(loop, Hyperparameter) or (given.low, given.high) != (-math.inf, math.inf):
         return given
-    return replace(given, low=standard.low, high=standard.high, doc=given.doc or standard.doc)
+    return replace(given, low=loop.low, high=loop.high, doc=given.doc or loop.doc)
 
 
 def is_auto(config: Config) -> bool:

@@ -26,7 +26,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
-from functools import cached_property
 from pathlib import Path, PurePath
 from typing import TypeGuard
 
@@ -230,39 +229,9 @@ class Condition:
     name: str
     operator: str  # see the module's docstring; "=" stands for "==", too
     value: str  # as it was typed, without quotes
+    number: float | None = None  # the same in the unit of the name, if it is a number
+    fault: str = ""  # why it is no number
     text: str = ""  # the whole condition as it was typed
-
-    @property
-    def _quantity(self) -> tuple[float | None, str]:
-        """The number with which the value begins, and its unit."""
-        if not (match := _QUANTITY.fullmatch(self.value)):
-            return None, ""
-        number = float(match[1]) if match[1].endswith("inf") else parse(match[1])
-        return (number, match[2]) if is_number(number) else (None, "")
-
-    @property
-    def _units(self) -> Mapping[str, float]:
-        """The units that the value may have."""
-        return next(units for ending, units in _UNITS.items() if self.name.endswith(ending))
-
-    @cached_property
-    def number(self) -> float | None:
-        """The value as a number in the unit of the name; None if it is no number."""
-        number, unit = self._quantity
-        if number is None or not unit:
-            return number
-        return number * self._units[unit] if unit in self._units else None
-
-    def check_number(self, parameter: str) -> None:
-        """Refuses a value that is no number, as one of that parameter."""
-        unit = self._quantity[1]
-        if unit and self.number is None:
-            raise ParameterError(
-                parameter, self.text, f"{self.name} has the units {', '.join(self._units)}, not {unit}"
-            )
-        if self.number is None:
-            rule = f"{self.name} holds numbers, and {self.value!r} is not a number"
-            raise ParameterError(parameter, self.text, rule)
 
     def holds(self, actual: ConfigValue) -> bool:
         """Whether it holds for a value; an empty text means that there is none."""
@@ -281,13 +250,25 @@ class Condition:
         return {"=": same, "!=": not same}.get(self.operator, False)
 
 
-def parse_condition(parameter: str, text: str) -> Condition:
-    """The condition in a text that was given for a parameter; another text raises ``ParameterError``."""
+def parse_condition(parameter: str, text: str, column: Callable[[str], str] = str) -> Condition:
+    """The condition in a text that was given for a parameter; ``column`` gives the full name of a name.
+
+    Another text raises ``ParameterError``.
+    """
     match = _CONDITION.fullmatch(text)
     if not match or is_number(parse(match[1])):
         raise ParameterError(parameter, text, f"expected a name, one of = != < <= > >= ~ and a value, {_EXAMPLE}")
-    name, sign, value = match.groups()
-    return Condition(name, "=" if sign == "==" else sign, value[1:-1] if value[0] in "\"'" else value, text)
+    name, sign, value = column(match[1]), match[2], match[3].strip(match[3][0] if match[3][0] in "\"'" else " ")
+    units = next(units for ending, units in _UNITS.items() if name.endswith(ending))
+    digits, unit = match.groups() if (match := _QUANTITY.fullmatch(value)) else ("", "")
+    number = float(digits) if digits.endswith("inf") else parse(digits)
+    if not is_number(number):
+        number, fault = None, f"{name} holds numbers, and {value!r} is not a number"
+    elif unit and unit not in units:
+        number, fault = None, f"{name} has the units {', '.join(units)}, not {unit}"
+    else:
+        number, fault = number * units[unit] if unit else number, ""
+    return Condition(name, "=" if sign == "==" else sign, value, number, fault, text)
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -16,7 +16,8 @@ LEAST = 1e-12  # the excess of a value that is equal to the bound, where that is
 def parse_constraint(text: str) -> Condition:
     """A constraint from its text; raises ``InputError`` if it compares nothing with a number."""
     constraint = parse_condition("constraints", text)
-    constraint.check_number("constraints")
+    if constraint.fault:
+        raise ParameterError("constraints", text, constraint.fault)
     if constraint.operator == "~":
         raise ParameterError("constraints", text, "~ compares texts", "give one of = != < <= > >=")
     return constraint

@@ -7,7 +7,7 @@ fixed column is meant. Conditions are those of ``tuner.values``; if a column has
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.objective import Objective
@@ -34,11 +34,11 @@ def parse_condition(text: str, columns: Sequence[str], rows: Sequence[Attempt] =
     Raises:
         InputError: the text is no condition, there is no such column, or it compares one of numbers with a text.
     """
-    condition = parsed_condition("where", text)
-    condition = replace(condition, name=find_column(condition.name, columns, option("where", text)))
+    condition = parsed_condition("where", text, lambda name: find_column(name, columns, option("where", text)))
     values = [value for row in rows if not is_blank(value := row.value(condition.name, BLANK))]
-    if values and condition.operator != "~" and condition.value and all(map(is_number, values)):
-        condition.check_number("where")
+    is_text = condition.fault and condition.operator != "~" and condition.value
+    if is_text and values and all(map(is_number, values)):
+        raise ParameterError("where", text, condition.fault)
     return condition
 
 

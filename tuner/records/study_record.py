@@ -236,13 +236,11 @@ def read_study(folder: Path, where: str = "") -> StudyRecord:
         record = checked_json(StudyRecord, content)
     except ValueError as error:
         raise InputError(f"{where}: {STUDY} is damaged ({error}); {RESTORE}") from error
-    configurations = list(record.configurations)
+    listed = list(record.configurations)
     for suggestion in read_suggestions(folder):
-        if (
-            suggestion.configuration and suggestion.number == len(configurations) + 1
-        ):  # ``study.json`` has those before
-            configurations.append(suggestion.configuration)
-    return replace(record, configurations=[replace(one, values=record.typed(one.values)) for one in configurations])
+        if suggestion.configuration and suggestion.number == len(listed) + 1:  # ``study.json`` has those before
+            listed.append(suggestion.configuration)
+    return replace(record, configurations=[replace(one, values=record.typed(one.values)) for one in listed])
 
 
 def read_suggestions(folder: Path) -> list[Suggestion]:

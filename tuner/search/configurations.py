@@ -249,7 +249,7 @@ def complete(values: Mapping[str, object], schema: Schema) -> dict[str, ConfigVa
 
 
 def select(
-    by_workload: Mapping[str, Sequence[Configuration]], *, only: str | None = None, limit: int | None = None
+    listings: Mapping[str, Sequence[Configuration]], *, only: str | None = None, limit: int | None = None
 ) -> dict[str, list[Configuration]]:
     """Each workload's configuration named ``only``, or its first ``limit`` ones.
 
@@ -259,10 +259,10 @@ def select(
         raise ParameterError("limit", limit, "must be at least 1")
     selected = {
         workload: [made for made in listed if only in (None, made.name)][:limit]
-        for workload, listed in by_workload.items()
+        for workload, listed in listings.items()
     }
     if not any(selected.values()):
-        names = dict.fromkeys(made.name for listed in by_workload.values() for made in listed)
+        names = dict.fromkeys(made.name for listed in listings.values() for made in listed)
         raise InputError(f"no configuration is called {only!r}: choose one of {', '.join(names)}")
     return {workload: listed for workload, listed in selected.items() if listed}
 

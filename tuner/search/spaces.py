@@ -27,7 +27,7 @@ from tuner.search.domains import CROSSED, KINDS, WHOLE, Domain, Kind, Space, exa
 from tuner.trial import AUTO, Configuration, ConfigValue, Objects
 from tuner.values import Label, encode, has_objects, label, parse, plain, value_key
 
-NOTHING: Mapping[str, object] = {}
+Values = Mapping[str, object]
 CONDITION, STEP = "if", "step"
 MOST_STEPS = 10**15  # numbers of more digits are not apart
 # The words of other tools, in lower case, with our kind for each: a "range" is whole if its ends are, one with "<"
@@ -52,21 +52,17 @@ BRACKETS = re.compile(r"(\w*)\[([-+.\deE]+(?::[-+.\deE]+)+)\]")
 
 
 def parse_space(
-    given: object,
-    schema: Schema,
-    source: str,
-    defaults: Mapping[str, object] = NOTHING,
-    fixed: Mapping[str, object] = NOTHING,
+    given: object, schema: Schema, source: str, defaults: Values | None = None, fixed: Values | None = None
 ) -> dict[str, Domain]:
     """Turns a mapping such as the one at the top of this module into domains. ``source`` is its name in errors.
 
-    Keys stand behind those that their conditions name. Without a schema any key may have any value; with one,
-    ``workload`` is no key of the space. ``defaults`` are of keys that are not in the space, and ``fixed`` replaces
-    values. Wrong keys, words, ends, values and conditions raise one ``InputError`` with every fault.
+    Keys stand behind those that their conditions name. ``defaults`` have further keys, and ``fixed`` values replace
+    others. Without a schema any key may have any value; with one, ``workload`` is no key of the space. Wrong keys,
+    words, ends, values and conditions raise one ``InputError`` with every fault.
     """
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{source}: 'space' must be a mapping from hyperparameter to a value or a range")
-    parts = [list(_entries(part)) for part in (defaults, given, fixed)]
+    parts = [list(_entries(part)) for part in (defaults or {}, given, fixed or {})]
     if schema is not None:
         parts[:2] = [[pair for pair in part if pair[0] != "workload"] for part in parts[:2]]
     entries = {key: value for part in parts for key, value in part}
@@ -109,9 +105,7 @@ def parse_points(given: object, space: Space, source: str) -> list[dict[str, Con
         before: dict[str, ConfigValue] = {}
         for key, domain in space.items():
             if key in point and not domain.applies(before):
-                needs = [
-                    f"{name} = {' or '.join(map(label, allowed))}" for name, allowed in domain.conditions.items()
-                ]
+                needs = [f"{name} = {' or '.join(map(label, some))}" for name, some in domain.conditions.items()]
                 raise InputError(f"{where}: {key} needs {' and '.join(needs)}: give that as well, or leave {key} out")
             if key in point or (domain.is_constant and domain.applies(before)):
                 before[key] = point.get(key, domain.values[0])

@@ -149,7 +149,7 @@ class ObjectiveTrials(OptunaTrials):
         with suppress(Exception):  # Optuna raises it again
             excesses.update({str(place): value for place, value in enumerate(check(frozen) if check else ())})
         figures = {f"constraint {name}": value for name, value in excesses.items()}
-        return broken([Condition(name, "<=", "0") for name in figures], figures)
+        return broken([Condition(name, "<=", "0", 0.0) for name in figures], figures)
 
     def scales(self) -> dict[str, Scale]:
         """The scale of each range that objectives have asked for, by parameter."""
