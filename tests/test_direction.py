@@ -229,7 +229,7 @@ def test_a_study_is_not_resumed_with_another_direction() -> None:
 def test_studies_of_other_directions_side_by_side_are_told() -> None:
     tuner.run(Down, config=[{}], output="down", **HERE)
     tuner.run(Up, config=[{}], output="up", **HERE)
-    with pytest.warns(UserWarning, match="toy: these studies were of other metrics .* ranked by val_x, minimized$"):
+    with pytest.warns(UserWarning, match="toy: these studies had other metrics .* ranked by val_x, minimized$"):
         tuner.results(["down", "up"])
 
 

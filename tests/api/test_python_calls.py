@@ -230,7 +230,7 @@ def test_a_result_without_a_completed_trial_says_so() -> None:
         InputError, match=r"^best: no trial of this table has reported val_loss; see its column error$"
     ):
         result.best  # noqa: B018
-    with pytest.raises(InputError, match=r"^best_value: no trial has reported val_loss; its column error"):
+    with pytest.raises(InputError, match=r"^best_value: no trial has reported val_loss; see its column error"):
         result.best_value  # noqa: B018
     assert repr(result) == "StudyResult('out': 1 out_of_memory)"
 

@@ -313,7 +313,7 @@ def test_studies_of_other_data_are_told(one: Path, tmp_path: Path) -> None:
     a, b = (study(tmp_path / name, trial(1), fingerprint=name) for name in "ab")
     assert compared(one, a).notes == []
     (note,) = compared(a, b).notes
-    assert note.startswith("graphsage: these studies are of different data")
+    assert note.startswith("graphsage: these studies have different data")
 
 
 def test_a_workload_that_is_not_built_in_is_ranked_by_its_first_validation_metric(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_an_option_is_an_argument_of_optunas_class(name: str, text: str, attribu
         ("search", "tpe", ["n_startup_trials=two"], "search_options='n_startup_trials=two': must be a whole number$"),
         ("search", "tpe", ["group=1"], "search_options='group=1': must be true or false"),
         ("search", "cmaes", ["sigma0=x"], "search_options='sigma0=x': must be a number or none"),
-        ("search", "cmaes", ["x0=x"], "search_options='x0=x': only Python can give it: give the object of Optuna"),
+        ("search", "cmaes", ["x0=x"], "search_options='x0=x': only Python can give it: give an object of Optuna"),
         (
             "search",
             "qmc",

@@ -120,7 +120,7 @@ def test_a_searcher_of_tune_is_told_of_earlier_trials_if_it_can_be() -> None:
 
 
 def test_a_searcher_that_cannot_be_used_says_why() -> None:
-    with pytest.raises(InputError, match="search=Fixed: it has a space, a metric or a mode of its own"):
+    with pytest.raises(InputError, match="search=Fixed: it already has a space, a metric or a mode"):
         told(own=True)
 
 
