@@ -76,7 +76,7 @@ def test_a_step_gives_a_range_a_grid_of_tidy_values() -> None:
     assert len(rows) == size(space) == 12
     rows = drawn(opened({"lr": {"loguniform": [0.1, 1], "step": 0.1}}), 100)
     assert {row["lr"] for row in rows} == {tenth / 10 for tenth in range(1, 11)}
-    with pytest.raises(InputError, match=r"f: a grid of 1e\+09 combinations; the most is 100,000: .* use search='random'$"):
+    with pytest.raises(InputError, match=r"f: a grid of 1e\+09 combinations; the most is 100,000: .* use search="):
         grid(opened({"lr": {"uniform": [0, 1], "step": 1e-9}}), "f")
 
 
