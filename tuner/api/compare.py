@@ -103,9 +103,7 @@ def _records(
         hint = "" if metric is None else "; several studies are given as a list, such as compare(['a', 'b'])"
         raise InputError(f"metric {by.metric!r}: the trials of {workload} have no such column{hint}")
     several = len({row.study for row in rows}) > 1
-    for group in by_data(
-        chosen, {label: study.record.fingerprints.get(workload) for label, study in studies.items()}
-    ):
+    for group in by_data(chosen, workload, studies):
         for average in averages(group, by):
             yield {**({STUDY: average.study} if several else {}), **_record(workload, average)}
 

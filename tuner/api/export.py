@@ -17,7 +17,7 @@ from tuner.objective import Objective
 from tuner.records.attempts import CONFIG
 from tuner.records.epochs import histories
 from tuner.records.optuna_space import frozen_trials, quiet
-from tuner.records.read_studies import RESULTS_FOLDER, newest_study
+from tuner.records.read_studies import newest_study
 from tuner.records.row_queries import varying
 from tuner.reporting.texts import count_text
 from tuner.spec.commands import ExportOptions
@@ -69,7 +69,7 @@ def export(options: ExportOptions) -> list[Exported]:
     if not url:
         example = option("optuna", "sqlite:///optuna.db")
         raise InputError(f"{option('optuna')}: give a database, such as {example}")
-    folder = newest_study(RESULTS_FOLDER) if directory is None else Path(directory)
+    folder = newest_study() if directory is None else Path(directory)
     view = load_study(folder, "export")
     study, objectives, curves = view.record, view.objectives, histories(view.epochs)
     if not view.rows:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tuner.errors import InputError, ParameterError, option, printable
 from tuner.records.checking import collecting_later
-from tuner.records.read_studies import RESULTS_FOLDER, labels, listed_paths, newest_study
+from tuner.records.read_studies import labels, listed_paths, newest_study
 from tuner.records.recorded_study import RecordedStudy, open_study
 from tuner.reporting.figures.chart import check_plotly
 from tuner.reporting.page.document import REPORT, Page, check_replaceable, library_file, write_page
@@ -69,7 +69,7 @@ def write_page_of(options: ReportOptions) -> tuple[Path, Sequence[str]]:
 def _folders(given: str | Path | Sequence[str | Path] | None) -> list[Path]:
     """The folders of the studies, each once; by default the newest one."""
     once = {path.resolve(): path for path in listed_paths(() if given is None else given)}
-    return list(once.values()) or [newest_study(RESULTS_FOLDER)]
+    return list(once.values()) or [newest_study()]
 
 
 @collecting_later()

@@ -49,7 +49,10 @@ class Comparison:
             for name, by in self.objectives.items()
             if any(study.record.objectives.get(name, by) != by for study in self.studies.values())
         ]
-        several = (name for name in self.objectives if len(set(self._prints(name).values()) - {None}) > 1)
+        records = [study.record for study in self.studies.values()]
+        several = (
+            name for name in self.objectives if len({one.fingerprints.get(name) for one in records} - {None}) > 1
+        )
         return [*self.unread, *(f"{name}: {OTHER_DATA}" for name in several), *others]
 
     @property
@@ -74,11 +77,8 @@ class Comparison:
         rows = [row for row in self.rows if row.workload == workload and (row.study, row.name) in names]
         if len(self.studies) == 1:
             return [rows]
-        groups = by_data(rows, self._prints(workload))
+        groups = by_data(rows, workload, self.studies)
         return [[replace(row, name=name_in_study(row)) for row in group] for group in groups]
-
-    def _prints(self, workload: str) -> dict[str, str | None]:
-        return {label: study.record.fingerprints.get(workload) for label, study in self.studies.items()}
 
 
 @public(ResultsOptions)

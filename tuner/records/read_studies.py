@@ -42,7 +42,7 @@ def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[Recorde
         InputError: a path is missing or holds no study, no study can be read, or no attempt has ended yet.
     """
     listed = listed_paths(paths)
-    places = [place for path in listed for place in _places(path)] or [newest_study(RESULTS_FOLDER)]
+    places = [place for path in listed for place in _places(path)] or [newest_study()]
     once = {place.resolve(): place for place in places}.values()
     studies: list[RecordedStudy] = []
     notes = [f"{path}: read from the {ATTEMPTS} beside it" for path in listed if _stands_for_folder(path)]
@@ -65,11 +65,11 @@ def read_studies(paths: str | Path | Iterable[str | Path]) -> tuple[list[Recorde
     return studies, [*notes, *(f"left out: {text}" for text in damaged)]
 
 
-def newest_study(folder: Path) -> Path:
-    """The newest study in a folder; an InputError is raised if there is none."""
-    studies = _studies_in(folder)
+def newest_study() -> Path:
+    """The newest study under ``results/``; an InputError is raised if there is none."""
+    studies = _studies_in(RESULTS_FOLDER)
     if not studies:
-        raise InputError(f"{folder}/ holds no study: run one, or give the folder of a study")
+        raise InputError(f"{RESULTS_FOLDER}/ holds no study: run one, or give the folder of a study")
     return max(studies, key=_start)
 
 
@@ -113,14 +113,11 @@ def read_together(
     return by_label, [replace(row, study=label) for label, study in by_label.items() for row in study.rows], notes
 
 
-def by_data(rows: Iterable[Attempt], prints: Mapping[str, str | None]) -> list[list[Attempt]]:
-    """Rows in groups that may be compared seed by seed: of one study, or of studies of the same data.
-
-    ``prints`` has the fingerprint of each study's data, None if unknown.
-    """
+def by_data(rows: Iterable[Attempt], workload: str, studies: Mapping[str, RecordedStudy]) -> list[list[Attempt]]:
+    """A workload's rows in groups that may be compared seed by seed: of one study, or of studies of the same data."""
     groups: dict[tuple[str, bool], list[Attempt]] = {}
     for row in rows:
-        fingerprint = prints.get(row.study)
+        fingerprint = studies[row.study].record.fingerprints.get(workload) if row.study in studies else None
         groups.setdefault((fingerprint or row.study, bool(fingerprint)), []).append(row)
     return list(groups.values())
 
