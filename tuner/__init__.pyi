@@ -430,9 +430,8 @@ def plan(
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         search: How to search a space, or a mode that is a grid: grid, random, tpe, gp, cmaes, qmc, nsgaii, nsgaiii,
-            bruteforce. All but grid are Optuna's samplers. One of Optuna's samplers or a searcher of ray.tune.search can
-            be given as it is. By default a list is tried as it is, choices alone as a grid, and any other space at
-            random.
+            bruteforce. All but grid are of Optuna. One of Optuna's samplers or a searcher of ray.tune.search can be given
+            as it is. By default a list is tried as it is, choices alone as a grid, and any other space at random.
         search_options: An option of the sampler, as KEY=VALUE: an argument of its constructor in Optuna. A dictionary of
             them.
         space: A file with the space to search: YAML, TOML or JSON, with the space alone or under "space:". A mapping can
@@ -468,11 +467,11 @@ def plan(
             of its own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of
             this name in a configuration or a space takes precedence.
         nodes_per_trial: The number of machines of a cluster that share the ranks of a trial evenly.
-        adaptive_workers: Measure the throughput of the trials that share a GPU, and run more or fewer of them at once
-            where that is faster.
+        adaptive_workers: Measure the throughput of trials that share a GPU, and run more or fewer at once where that is
+            faster.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
-            the study.
+            all.
         gpus: Plan for N GPUs of device_memory_gb each. They need not exist; their machines are assumed to have enough CPU
             cores.
         gpu: The sizes of cards in GB, such as "8,16,24". They need not exist. For each size, show how the study would run
@@ -668,9 +667,8 @@ def run(
         keep: Which folders of trials to keep once trials have ended: all, only that of the best trial (best), or none.
             Those of failed trials are kept.
         search: How to search a space, or a mode that is a grid: grid, random, tpe, gp, cmaes, qmc, nsgaii, nsgaiii,
-            bruteforce. All but grid are Optuna's samplers. One of Optuna's samplers or a searcher of ray.tune.search can
-            be given as it is. By default a list is tried as it is, choices alone as a grid, and any other space at
-            random.
+            bruteforce. All but grid are of Optuna. One of Optuna's samplers or a searcher of ray.tune.search can be given
+            as it is. By default a list is tried as it is, choices alone as a grid, and any other space at random.
         search_options: An option of the sampler, as KEY=VALUE: an argument of its constructor in Optuna. A dictionary of
             them.
         space: A file with the space to search: YAML, TOML or JSON, with the space alone or under "space:". A mapping can
@@ -711,8 +709,8 @@ def run(
             of its own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of
             this name in a configuration or a space takes precedence.
         nodes_per_trial: The number of machines of a cluster that share the ranks of a trial evenly.
-        adaptive_workers: Measure the throughput of the trials that share a GPU, and run more or fewer of them at once
-            where that is faster.
+        adaptive_workers: Measure the throughput of trials that share a GPU, and run more or fewer at once where that is
+            faster.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
@@ -730,14 +728,14 @@ def run(
             0 never ends it.
         patience: End the study after N trials without an improvement.
         target: End the study once the metric of a completed trial has reached this value.
-        time_limit: End the study after this time and keep its results so far: seconds, or a text such as "90s", "30m" or
+        time_limit: End the study after this time and keep its results: seconds, or a text such as "90s", "30m" or
             "1h30m".
         in_process: Train one trial after another in this process, without Ray: it starts fastest, and a debugger works.
         fresh_processes: Run each trial in a new process, so that nothing of an earlier trial is left in it: on, off, or
             auto, which does so on the CPU, where it costs milliseconds.
         address: Join this Ray cluster: auto or HOST:PORT. By default a local Ray is started.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
-            the study.
+            all.
         output: The study's folder, new or empty. By default a new one under results/.
         resume: Continue the study in this folder. Its options are kept, except those that are given now.
         report: Write report.html, a page of plots and tables, at the end.
@@ -881,8 +879,8 @@ def tune_hyperparameters_parallel(
             of its own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of
             this name in a configuration or a space takes precedence.
         nodes_per_trial: The number of machines of a cluster that share the ranks of a trial evenly.
-        adaptive_workers: Measure the throughput of the trials that share a GPU, and run more or fewer of them at once
-            where that is faster.
+        adaptive_workers: Measure the throughput of trials that share a GPU, and run more or fewer at once where that is
+            faster.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
@@ -900,7 +898,7 @@ def tune_hyperparameters_parallel(
             0 never ends it.
         patience: End the study after N trials without an improvement.
         target: End the study once the metric of a completed trial has reached this value.
-        time_limit: End the study after this time and keep its results so far: seconds, or a text such as "90s", "30m" or
+        time_limit: End the study after this time and keep its results: seconds, or a text such as "90s", "30m" or
             "1h30m".
         in_process: Train one trial after another in this process, without Ray: it starts fastest, and a debugger works.
         fresh_processes: Run each trial in a new process, so that nothing of an earlier trial is left in it: on, off, or

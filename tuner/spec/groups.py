@@ -222,9 +222,7 @@ class PackingOptions(TrialMemory, DeviceMemory, title="Packing"):
         1, "The number of machines of a cluster that share the ranks of a trial evenly.", Terminal("N"), ge=1, le=64
     )
     adaptive_workers: bool = field(
-        True,
-        "Measure the throughput of the trials that share a GPU, and run more or fewer of them at once where "
-        "that is faster.",
+        True, "Measure the throughput of trials that share a GPU, and run more or fewer at once where that is faster."
     )
     threads: int | None = field(
         None, "The number of CPU threads of each trial.", Terminal("N", unset="idle cores / workers"), ge=1
@@ -235,8 +233,7 @@ class TooLarge(Options, title="Packing"):
     """What happens to a configuration that fits no device."""
 
     skip_too_large: bool = field(
-        False,
-        "Leave out configurations that fit on no device, and list them as too_large, instead of refusing the study.",
+        False, "Leave out configurations that fit on no device, and list them as too_large, instead of refusing all."
     )
 
 
@@ -291,8 +288,7 @@ class StudyOptions(Training, PackingOptions, Retries, Caps, EarlyEnd, title="Exe
 
     time_limit: Time = field(
         None,
-        'End the study after this time and keep its results so far: seconds, or a text such as "90s", "30m" '
-        'or "1h30m".',
+        'End the study after this time and keep its results: seconds, or a text such as "90s", "30m" or "1h30m".',
         Terminal("90s|30m|1h30m", aliases=("--timeout", "--time-budget")),
     )
     in_process: bool = field(
@@ -340,8 +336,7 @@ class SpaceOptions(Options, title="Search"):
 
     search: Search | None = field(
         None,
-        f"How to search a space, or a mode that is a grid: {', '.join(SEARCHES)}. All but grid are Optuna's "
-        "samplers.",
+        f"How to search a space, or a mode that is a grid: {', '.join(SEARCHES)}. All but grid are of Optuna.",
         Terminal(
             "NAME",
             unset="a list is tried as it is, choices alone as a grid, and any other space at random",
