@@ -66,8 +66,9 @@ def trace_workload(
     with tracing(device_kind, card, origins=origins) as tracker:
         with tracker.paused(tracker.on_gpu):
             model = built(workload, config, data)
-        frozen = list(call(workload, OptionalMethods.frozen, (), model))
-        kept = _mark_frozen(tracker, frozen, offloaded=uses(config, OFFLOADING))
+        kept = _mark_frozen(  # a name for the modules would keep their copies, which the trace counts
+            tracker, list(call(workload, OptionalMethods.frozen, (), model)), offloaded=uses(config, OFFLOADING)
+        )
         _mark_model(tracker, model)
         prepare(workload, model, config, data, rehearsal=True)
         tracker.mark(model.buffers(), "data")  # again, as ``prepare`` may add buffers, such as a teacher's outputs
