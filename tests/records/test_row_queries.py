@@ -16,8 +16,8 @@ from tuner.records.row_queries import (
     find_column,
     head,
     parse_columns,
-    parse_condition,
     parse_order,
+    parse_where,
     sort_rows,
     varying,
 )
@@ -80,7 +80,7 @@ COLUMNS = [
     ],
 )
 def test_a_condition_compares_a_column_with_a_value(text: str, values: dict[str, Any], holds: bool) -> None:
-    condition = parse_condition(text, COLUMNS)
+    condition = parse_where(text, COLUMNS)
     assert condition.holds(attempt(**values).value(condition.name, "")) is holds
 
 
@@ -89,17 +89,17 @@ def test_a_condition_compares_a_column_with_a_value(text: str, values: dict[str,
 )
 def test_what_is_no_comparison_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError, match=r'^where=.*: expected a name, .* such as "hidden_dim>=64"'):
-        parse_condition(text, COLUMNS)
+        parse_where(text, COLUMNS)
 
 
 def test_a_condition_is_never_executed() -> None:
     with pytest.raises(InputError, match=r'no column "__import__\('):
-        parse_condition("__import__('os').getcwd()=5", COLUMNS)
+        parse_where("__import__('os').getcwd()=5", COLUMNS)
 
 
 def test_an_unknown_column_is_told_with_those_that_are_close() -> None:
     with pytest.raises(InputError, match=r"^where='hiden_dim>3': no column 'hiden_dim': did you mean hidden_dim\?$"):
-        parse_condition("hiden_dim>3", COLUMNS)
+        parse_where("hiden_dim>3", COLUMNS)
     with pytest.raises(InputError, match=r"^sort='-xyz': no column 'xyz': there are study, name"):
         parse_order("-xyz", COLUMNS)
     with pytest.raises(InputError, match=r"^columns: no column 'stat': did you mean status\?$"):

@@ -15,7 +15,7 @@ from tuner.records.attempts import columns as csv_columns
 from tuner.records.ranking import best_first, best_of
 from tuner.records.read_studies import by_data, name_in_study, objective_in, read_together
 from tuner.records.recorded_study import RecordedStudy
-from tuner.records.row_queries import parse_columns, parse_condition, parse_order, sort_rows
+from tuner.records.row_queries import parse_columns, parse_order, parse_where, sort_rows
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat, values_again
@@ -107,7 +107,7 @@ def side_by_side(options: ResultsOptions) -> Comparison:
     }
     rows = best_first(rows, objectives)
     orders = [parse_order(text, columns) for text in options.sort]
-    conditions = [parse_condition(text, columns, rows) for text in options.where]
+    conditions = [parse_where(text, columns, rows) for text in options.where]
     chosen = None if options.columns is None else parse_columns(options.columns, columns)
     matching = [
         row for row in rows if all(condition.holds(row.value(condition.name, BLANK)) for condition in conditions)

@@ -100,10 +100,8 @@ class Account:
 
     def keep(self, trial: Trial, need: int, until: float) -> None:
         """Keeps room for ranks of a trial, each of which needs ``need`` bytes."""
-        number, later = (
-            self.ranks_of(trial),
-            {rank: size for rank, (end, size) in self.running.items() if end > until},
-        )
+        number = self.ranks_of(trial)
+        later = {rank: size for rank, (end, size) in self.running.items() if end > until}
         spare, slots = self.budget - need * number - sum(later.values()), self.allowed - number - len(later)
         self.reservation = Reservation(trial.trial_id, until, need * number, spare, slots, later)
 

@@ -13,8 +13,7 @@ from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.objective import Objective
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, BLANK, CONFIG, STUDY, Attempt, is_blank
 from tuner.trial import FRONT, ConfigValue
-from tuner.values import Condition, is_number, label
-from tuner.values import parse_condition as parsed_condition
+from tuner.values import Condition, is_number, label, parse_condition
 
 # Short names of columns in the table; conditions and options accept them, too.
 SHORT = {"duration_s": "seconds", "estimated_memory_gb": "estimated_gb", "peak_memory_gb": "peak_gb"}
@@ -28,13 +27,13 @@ class Order:
     descending: bool = False  # largest first; missing values come last in any case
 
 
-def parse_condition(text: str, columns: Sequence[str], rows: Sequence[Attempt] = ()) -> Condition:
+def parse_where(text: str, columns: Sequence[str], rows: Sequence[Attempt] = ()) -> Condition:
     """A condition such as ``hidden_dim>=64`` with the full name of its column.
 
     Raises:
         InputError: the text is no condition, there is no such column, or it compares one of numbers with a text.
     """
-    condition = parsed_condition("where", text, lambda name: find_column(name, columns, option("where", text)))
+    condition = parse_condition("where", text, lambda name: find_column(name, columns, option("where", text)))
     values = [value for row in rows if not is_blank(value := row.value(condition.name, BLANK))]
     is_text = condition.fault and condition.operator != "~" and condition.value
     if is_text and values and all(map(is_number, values)):

@@ -66,8 +66,9 @@ def trace_workload(
     with tracing(device_kind, card, origins=origins) as tracker:
         with tracker.paused(tracker.on_gpu):
             model = built(workload, config, data)
-        kept = _mark_frozen(  # a name for the modules would keep their copies, which the trace counts
-            tracker, list(call(workload, OptionalMethods.frozen, (), model)), offloaded=uses(config, OFFLOADING)
+        # Without a name of their own, their copies are released as in training.
+        kept = _mark_frozen(
+            tracker, call(workload, OptionalMethods.frozen, (), model), offloaded=uses(config, OFFLOADING)
         )
         _mark_model(tracker, model)
         prepare(workload, model, config, data, rehearsal=True)
