@@ -43,7 +43,7 @@ from tuner.search.configurations import configurations
 from tuner.training.loop import Fit, fit
 from tuner.training.step import evaluate
 from tuner.trial import Configuration, Trial
-from tuner.workloads.kd_gat.batches import graphs_of, usable
+from tuner.workloads.kd_gat.graphs import graphs_of, usable
 from tuner.workloads.kd_gat.model import Distilled
 from tuner.workloads.kd_gat.workload import KDGAT
 from tuner.workloads.protocols import finish_of

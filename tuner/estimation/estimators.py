@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from tuner.errors import InputError, ParameterError, joined
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.cards import card_of
+from tuner.estimation.estimate_cache import cached
 from tuner.estimation.graphsage_formula import estimate_graphsage
 from tuner.estimation.overheads import CONTEXT_BYTES, NCCL_BYTES, RAY_BYTES, context_of, import_bytes
 from tuner.training.ranks import BACKEND
@@ -69,7 +70,12 @@ class TracedEstimator(Estimator):
         self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``."""
-        estimate = trace_of(workload, config, data, device).to_estimate(device.kind, expandable_segments)
+        others = device.kind, card_of(device), expandable_segments
+
+        def trace() -> MemoryEstimate:
+            return trace_of(workload, config, data, device).to_estimate(device.kind, expandable_segments)
+
+        estimate = cached(trace, workload, config, data, *others)
         if device.kind == "cuda":
             return with_context(estimate, device)
         compiler = bool(config.get(CHECKPOINTING) or optional(workload, OptionalMethods.optimizer))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tuner.decisions.plan import need_bytes
 from tuner.estimation import calibration
-from tuner.estimation.service import WITHOUT_MEMORY
+from tuner.estimation.estimate_cache import WITHOUT_MEMORY
 from tuner.trial import MB, SUCCESSFUL, AttemptResult, EpochReport, MemoryEstimate, Request, Trial
 from tuner.values import config_key
 

@@ -12,6 +12,7 @@ from tuner.decisions.seconds import Pace
 from tuner.errors import InputError, ParameterError, TunerError, WorkloadError, joined, option, spelled
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample, to_sample
+from tuner.estimation.estimate_cache import memory_key
 from tuner.estimation.estimators import (
     AUTO,
     ESTIMATORS,
@@ -24,8 +25,7 @@ from tuner.estimation.estimators import (
     with_nccl,
 )
 from tuner.estimation.overheads import program_bytes
-from tuner.trial import MAX_BATCH, RANKS, UNNAMED, Config, Configuration, Device, MemoryEstimate
-from tuner.values import config_key
+from tuner.trial import RANKS, UNNAMED, Config, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Trainable, Workload
 from tuner.workloads.micro_batches import divided
 from tuner.workloads.program import Program
@@ -43,12 +43,6 @@ A_STEP = " | a step, "  # with a method, the end of the keys for step times
 # epoch over its steps, evaluation included.
 MICROSECOND = 1e-6
 MOST_BEYOND = 2.0  # the factor by which activations may lie outside the range of those timed
-WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)  # parameters that no allocation depends on
-
-
-def memory_key(config: Config) -> str:
-    """The parameters that decide a configuration's memory. Configurations with the same key share an estimate."""
-    return config_key(config, WITHOUT_MEMORY)
 
 
 class EstimatePair(NamedTuple):

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from tuner.decisions.plan import Bound, make_plan, need_bytes
 from tuner.errors import InputError, ParameterError, option, spelled
-from tuner.estimation.service import EstimatePair, memory_key
+from tuner.estimation.estimate_cache import memory_key
+from tuner.estimation.service import EstimatePair
 from tuner.hyperparameters import is_auto, with_batch
 from tuner.sizing.choices import MEMORY, TRAINING_SET, DoesNotFit, LargestBatch
 from tuner.sizing.workload_sizing import Predictor, batch_bound, batch_key

@@ -13,10 +13,11 @@ from tuner.decisions.events import Dropped
 from tuner.decisions.plan import budget_bytes, host_need_bytes, need_bytes
 from tuner.errors import InputError, one_line, option
 from tuner.estimation.calibration import Sample
+from tuner.estimation.estimate_cache import memory_key
 from tuner.estimation.estimators import first_share, with_room
 from tuner.estimation.feedback import corrected
 from tuner.estimation.overheads import with_host
-from tuner.estimation.service import IN_RAM, EstimatePair, EstimationService, memory_key
+from tuner.estimation.service import IN_RAM, EstimatePair, EstimationService
 from tuner.reporting import phases
 from tuner.spec.memory_groups import check_gb
 from tuner.spec.settings import Settings

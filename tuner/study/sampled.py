@@ -9,7 +9,7 @@ from tuner.decisions.policies import Engine
 from tuner.decisions.state import State
 from tuner.decisions.stopping import StudyStopping
 from tuner.errors import InputError, option
-from tuner.estimation.service import memory_key
+from tuner.estimation.estimate_cache import memory_key
 from tuner.records.study_record import Suggestion
 from tuner.reporting.texts import count_text
 from tuner.search.drawing import MAX_REJECTED_DRAWS

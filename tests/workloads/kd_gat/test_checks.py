@@ -13,7 +13,7 @@ from tuner.datasets.can import CanData
 from tuner.errors import InputError
 from tuner.estimation.tracing.tracer import trace_workload
 from tuner.trial import Configuration
-from tuner.workloads.kd_gat.batches import graphs_of, usable
+from tuner.workloads.kd_gat.graphs import graphs_of, usable
 from tuner.workloads.kd_gat.model import load_teacher
 from tuner.workloads.kd_gat.workload import KDGAT
 

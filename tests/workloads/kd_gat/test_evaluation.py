@@ -10,9 +10,10 @@ from tests.support.kd_gat_models import config, model_of
 from tuner.datasets.can import CanData
 from tuner.training.step import evaluate
 from tuner.trial import EVALUATION_PARTS
-from tuner.workloads.kd_gat.batches import collate, usable
+from tuner.workloads.kd_gat.batches import collate
 from tuner.workloads.kd_gat.distillation import vgae_loss
 from tuner.workloads.kd_gat.evaluation import attack_metrics, auroc, largest_errors
+from tuner.workloads.kd_gat.graphs import usable
 from tuner.workloads.kd_gat.workload import KDGAT
 
 

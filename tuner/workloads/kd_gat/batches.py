@@ -22,8 +22,8 @@ from tuner.datasets.arrays import spans, starts
 from tuner.datasets.can import CanData
 from tuner.workloads.batches import to_tensor
 from tuner.workloads.kd_gat import CHUNK
+from tuner.workloads.kd_gat.graphs import Index
 
-Index = NDArray[np.int64]
 FIRST_PERCENTILE, LAST_PERCENTILE = 75.0, 95.0
 FIRST_RATIO, LAST_RATIO = 1.0, 10.0
 
@@ -70,32 +70,6 @@ def parts(batch: Batch, count: int) -> Iterator[Batch]:
             batch=batch.batch[node] - graph.start,
             ptr=batch.ptr[graph.start : graph.stop + 1] - node.start,
         )
-
-
-def usable(data: CanData, graphs: Index, *, stage: str, held_out: str = "") -> Index:
-    """The given graphs that can be used for training or validation, in their order.
-
-    An autoencoder uses only normal graphs. No model uses the kind of attack that is ``held_out``.
-    """
-    keep = data.label[graphs] == 0 if stage == "autoencoder" else np.ones(len(graphs), bool)
-    if held_out:
-        keep &= data.attack[graphs] != data.attacks.index(held_out)
-    kept: Index = graphs[keep]
-    return kept
-
-
-def graphs_of(data: CanData, split: str, *, stage: str, held_out: str = "") -> Index:
-    """The graphs of a split that a stage uses.
-
-    Of the test graphs these are the normal ones, and for a classifier all attacks, or only the kind that is held out.
-    """
-    if split != "test":
-        return usable(data, getattr(data, split), stage=stage, held_out=held_out)
-    if not held_out or stage == "autoencoder":
-        return usable(data, data.test, stage=stage)
-    kind = data.attack[data.test]
-    chosen: Index = data.test[(kind == 0) | (kind == data.attacks.index(held_out))]
-    return chosen
 
 
 def select(graphs: Index, label: NDArray[np.int8], difficulty: NDArray[np.float32], progress: float) -> Index:

@@ -14,8 +14,9 @@ from torch_geometric.nn import global_max_pool
 from tuner.datasets.can import CanData
 from tuner.workloads.base import Split
 from tuner.workloads.kd_gat import CHUNK
-from tuner.workloads.kd_gat.batches import Index, chunks, graphs_of
+from tuner.workloads.kd_gat.batches import chunks
 from tuner.workloads.kd_gat.distillation import vgae_loss
+from tuner.workloads.kd_gat.graphs import Index, graphs_of
 from tuner.workloads.kd_gat.model import Distilled
 from tuner.workloads.kd_gat.networks import GAT, VGAE
 from tuner.workloads.micro_batches import chunk_size

@@ -1,12 +1,12 @@
 """A VGAE or a GAT with a frozen teacher or its cached outputs, and with the difficulties for a curriculum.
 
-The teacher's outputs are computed for parts of a batch, or once and cached. ``check`` finds what does not fit.
+The teacher's outputs are computed for parts of a batch, or once and cached.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TypedDict, cast
@@ -19,9 +19,9 @@ from torch_geometric.data import Batch
 
 from tuner.datasets.can import CanData
 from tuner.errors import InputError, one_line
-from tuner.trial import ACCUMULATION, Config, Configuration
-from tuner.workloads.kd_gat import CHUNK, SHARED, SIZES
-from tuner.workloads.kd_gat.batches import chunks, graphs_of, largest, parts
+from tuner.trial import ACCUMULATION, Config
+from tuner.workloads.kd_gat import CHUNK, SIZES
+from tuner.workloads.kd_gat.batches import chunks, largest, parts
 from tuner.workloads.kd_gat.distillation import (
     difficulty,
     distilled_gat_loss,
@@ -29,6 +29,7 @@ from tuner.workloads.kd_gat.distillation import (
     gat_loss,
     vgae_loss,
 )
+from tuner.workloads.kd_gat.graphs import graphs_of
 from tuner.workloads.kd_gat.networks import GAT, NUM_FEATURES, VGAE, GraphAttention
 
 STUDENT = "student."
@@ -280,64 +281,3 @@ def _content(path: str, modified: int) -> Saved:
     except Exception as error:  # torch raises many types for files that are not its own
         raise InputError(f"not a best.pt ({type(error).__name__}): {ANOTHER}") from error
     return cast(Saved, dict(content))
-
-
-def check(configurations: Sequence[Configuration], data: CanData) -> None:
-    """Raises ``InputError`` if the configurations do not fit the data or their teachers.
-
-    Reasons are several stages in one study, a missing attack, a split without attacks or without normal graphs, and a
-    teacher that does not fit.
-    """
-    if len(stages := {str(configuration.values["stage"]) for configuration in configurations}) > 1:
-        raise InputError(
-            f"stages {' and '.join(sorted(stages))} in one study: their losses cannot be compared: run one for each"
-        )
-    for configuration in configurations:
-        try:
-            _check_one(configuration.values, data)
-        except InputError as error:
-            raise InputError(f"{configuration.name}: {error.text}") from error
-
-
-def _check_one(config: Config, data: CanData) -> None:
-    with torch.device("meta"):  # raises InputError if no model has these sizes
-        student(config, 1)
-    stage, held_out = str(config["stage"]), str(config["held_out"])
-    if held_out and held_out not in data.attacks[1:]:
-        raise InputError(
-            f"held_out {held_out!r}: {data.name} has no such attack: choose one of "
-            f"{', '.join(data.attacks[1:]) or 'none, as it has no attacks'}"
-        )
-    _check_labels(data, stage, held_out)
-    for key, needed in (("teacher_path", stage), ("scorer_path", "autoencoder")):
-        if config[key]:
-            _check_teacher(key, config, needed, data)
-
-
-def _check_labels(data: CanData, stage: str, held_out: str) -> None:
-    for part in ("train", "validation", "test"):
-        labels = data.label[graphs_of(data, part, stage=stage, held_out=held_out)]
-        if not (labels == 0).any():
-            raise InputError(f"{data.name} has no normal graph for {part}: give it attack-free traffic, too")
-        if stage == "classifier" and not labels.any():
-            beside = f" but {held_out}, which is held out" if held_out and part != "test" else ""
-            raise InputError(
-                f"{data.name} has no graph with injected frames (flag T) for {part}{beside}: stage classifier needs "
-                "labels: give recordings of attacks, or set stage to autoencoder (the mode of that name does)"
-            )
-
-
-def _check_teacher(key: str, config: Config, stage: str, data: CanData) -> None:
-    """Loads the teacher once, so that faults of its file are found before anything is planned."""
-    path, here = Path(str(config[key])), Path.cwd()
-    shown = f"{key} {path.relative_to(here) if path.is_relative_to(here) else path}"
-    try:
-        trained_with, _ = load_teacher(str(path), stage, len(data.identifiers) + 1)
-    except InputError as error:
-        raise InputError(f"{shown}: {error.text}") from error
-    for name in SHARED if key == "teacher_path" else ("held_out",):
-        if trained_with[name] != config[name]:
-            raise InputError(
-                f"{shown}: it was trained with {name} {trained_with[name]!r}, and this configuration has "
-                f"{config[name]!r}: both must have the same: give another"
-            )

@@ -19,7 +19,7 @@ from torch_geometric.nn import GATConv, JumpingKnowledge, global_mean_pool
 from torch_geometric.utils import add_self_loops
 
 from tuner.datasets.can import FEATURES
-from tuner.errors import InputError
+from tuner.workloads.kd_gat.graphs import check_sizes
 
 PART = 4096  # the number of edges whose messages are computed at a time
 NUM_FEATURES = len(FEATURES)
@@ -163,11 +163,7 @@ class VGAE(torch_geometric.nn.VGAE):  # type: ignore[misc]  # PyG is not typed
         ``num_ids`` is V with the entry for unknown IDs. The heads of the first layer have ``hidden_channels``
         together, those of the second half as many. The decoder's last layer has one head.
         """
-        if hidden_channels % (2 * heads) or latent_channels % heads:
-            raise InputError(
-                f"hidden_channels {hidden_channels}, latent_channels {latent_channels}, heads {heads}: half of "
-                "hidden_channels, and latent_channels, must be multiples of heads"
-            )
+        check_sizes(hidden_channels, latent_channels, heads)
         half = hidden_channels // 2
         super().__init__(
             _Stack([NodeInput.channels, hidden_channels, half, latent_channels], heads, heads, dropout),

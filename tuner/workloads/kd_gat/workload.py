@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tuner.datasets.can import CanData
-    from tuner.workloads.kd_gat.batches import Index
+    from tuner.workloads.kd_gat.graphs import Index
     from tuner.workloads.kd_gat.model import Distilled
 
 STAGES = ("autoencoder", "classifier")
@@ -101,7 +101,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return load_can(source)
 
     def check(self, configurations: Sequence[Configuration], data: CanData) -> None:
-        from tuner.workloads.kd_gat.model import check
+        from tuner.workloads.kd_gat.checks import check
 
         check(configurations, data)
 
@@ -195,7 +195,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
         return evaluate(model, data, split, parts)
 
     def _graphs(self, config: Config, data: CanData) -> Index:
-        from tuner.workloads.kd_gat.batches import graphs_of
+        from tuner.workloads.kd_gat.graphs import graphs_of
 
         return graphs_of(data, "train", stage=str(config["stage"]), held_out=str(config["held_out"]))
 
