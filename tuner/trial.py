@@ -215,6 +215,11 @@ class MemoryEstimate:
         return self.is_learned and not self.margin
 
     @property
+    def predicted_bytes(self) -> int | None:
+        """The total; None for a share to begin with, which predicts nothing."""
+        return None if self.is_first_share else self.total_bytes
+
+    @property
     def total_bytes(self) -> int:
         """The sum of all parts: the memory of the trial's process on its device."""
         return sum(self.parts().values())

@@ -74,10 +74,18 @@ def test_the_plan_says_that_footprints_are_learned_given_or_traced() -> None:
         needs = Needs({"train": TrainingTask(function(), None)}, [CPU], settings)
         plan, served = plan_requests(needs, needs.of(trials()).requests)
         said.append(next(line for line in plan_text(plan, served, "").splitlines() if "footprint" in line))
-    assert "footprint  not known yet: the first trials get " in said[0]
+    assert "footprint  not known yet: the first trials share the memory, " in said[0]
     assert said[0].endswith(" GB each; their peaks tell what others need")
     assert said[1].endswith("2.50 GB a trial, as given")
     assert "the largest (traced" in said[2]
+
+
+def test_where_first_shares_follow_from_cores_the_plan_says_cores() -> None:
+    two = replace(CPU, cores=2)
+    needs = Needs({"train": TrainingTask(function(), None)}, [two], Settings())
+    plan, served = plan_requests(needs, needs.of(trials()).requests)
+    text = plan_text(plan, served, "")
+    assert "bounded by CPU cores" in text and "fit by memory" not in text and "at most 2 run at once" in text
 
 
 def test_what_a_function_builds_is_traced() -> None:
@@ -170,7 +178,7 @@ def test_a_study_of_a_function_learns_as_it_runs_and_as_it_is_resumed(
     folder = tmp_path / "study"
     view = open_study(folder)
     said = capsys.readouterr().out.partition("estimates: ")[2].partition("\n")[0]
-    assert view.record.plan.first_shares
+    assert view.rows[0].estimated_bytes is None and view.rows[-1].estimated_bytes
     assert said in estimate_against_peak(view).caption, "the terminal and the page count the same trials"
     assert [row.status for row in run(resume=str(folder)).trials] == ["completed"] * len(SIZES)
 

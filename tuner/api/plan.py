@@ -144,7 +144,8 @@ def speed(rows: Sequence[Attempt]) -> Seconds:
     by_config = {(row.workload, _key(row.config)): row.duration_s / row.epochs for row in rows}
     timed: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
-        timed.setdefault(row.workload, []).append((row.estimated_memory_gb, row.duration_s / row.epochs))
+        if size := row.estimated_memory_gb or row.peak_memory_gb:
+            timed.setdefault(row.workload, []).append((size, row.duration_s / row.epochs))
     paces = {workload: Pace(pairs) for workload, pairs in timed.items()}
 
     def seconds(request: Request) -> float:
@@ -231,7 +232,7 @@ def _finished_rows(folder: str, names: Sequence[str]) -> list[Attempt]:
     finished = [
         replace(row, duration_s=max(row.duration_s, took[row.trial_id]))
         for row in rows
-        if row.status == "completed" and row.duration_s and row.epochs and row.estimated_memory_gb
+        if row.status == "completed" and row.duration_s and row.epochs
     ]
     for name in names:
         if name not in its:

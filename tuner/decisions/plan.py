@@ -156,6 +156,7 @@ def make_plan(
     limits: list[tuple[int, Bound]] = [  # the first of equal limits is reported
         (len(needs), "number of trials"),
         (max_workers or len(needs), "max_workers"),
+        (sum(within_cores([len(needs)] * len(devices), devices)), "CPU cores"),  # from which a first share follows
         (sum(by_memory), "memory"),
         (sum(within_ram(by_memory, devices, in_ram)), "RAM"),
         (sum(capacity), "CPU cores"),

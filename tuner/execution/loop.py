@@ -226,7 +226,7 @@ class StudyLoop:
             outcome = constrained(self._unless_starved(happening), self.constraints, self.known)
             assert outcome.placement is not None
             self.listener.append(outcome, weights)
-            size = outcome.placement.estimate.total_bytes
+            size = outcome.placement.estimate.predicted_bytes or 0
             self.take(
                 Ended(outcome.trial, outcome.result, outcome.metrics, self.clock(), size, outcome, outcome.epochs)
             )

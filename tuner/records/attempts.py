@@ -61,7 +61,7 @@ class Attempt:
     duration_s: Amount
     device: Shown | None = None
     gpu_fraction: Amount | None = None
-    estimated_bytes: Size
+    estimated_bytes: Size | None = None  # None if it had a share to begin with
     peak_bytes: Size | None = None
     peak_ram_bytes: Size | None = None  # of its host's RAM, for a trial on a GPU
     error: Shown = ""
@@ -101,7 +101,7 @@ class Attempt:
             device=placement.label if placement else None,
             # Rounded down: seven shares of 0.142857 fit on a device, but seven of 0.1429 do not.
             gpu_fraction=math.floor(placement.fraction * 1e6) / 1e6 if placement else None,
-            estimated_bytes=estimate.total_bytes,
+            estimated_bytes=estimate.predicted_bytes,
             peak_bytes=outcome.peak_bytes,
             peak_ram_bytes=outcome.host_peak_bytes,
             error=f"{outcome.phase}: {outcome.error}" if outcome.phase and outcome.error else outcome.error,
@@ -125,9 +125,9 @@ class Attempt:
         return AttemptResult(self.status, self.lost, limit, self.peak_bytes, self.phase, self.short_of, ram, peak)
 
     @property
-    def estimated_memory_gb(self) -> float:
-        """The estimate of its memory."""
-        return self.estimated_bytes / GB
+    def estimated_memory_gb(self) -> float | None:
+        """The estimate of its memory; None if it had a share to begin with."""
+        return None if self.estimated_bytes is None else self.estimated_bytes / GB
 
     @property
     def peak_memory_gb(self) -> float | None:
@@ -357,7 +357,7 @@ def attempts_of(table: pd.DataFrame) -> list[Attempt]:
 def _of_table(line: Mapping[str, object], number: int) -> Attempt:
     """The attempt in a table's row. Missing columns get defaults; of unknown columns only numbers are metrics."""
     whole = {"seed": 0, "attempts": 1, "epochs": 0}
-    blank = {**whole, "trial_id": f"row{number}", "workload": "-", "duration_s": 0, "estimated_memory_gb": 0}
+    blank = {**whole, "trial_id": f"row{number}", "workload": "-", "duration_s": 0}
     cells = {
         key: value
         for key, value in line.items()

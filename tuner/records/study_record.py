@@ -7,23 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import Field, PlainValidator
 
 from tuner.errors import InputError
 from tuner.machine.safe_files import MOST_BYTES, regular
 from tuner.objective import Direction, Objective
-from tuner.records.checking import (
-    Amount,
-    Name,
-    Names,
-    Shown,
-    Size,
-    TrialId,
-    Whole,
-    checked_json,
-    in_bytes,
-    readable_lines,
-)
+from tuner.records.checking import Amount, Name, Names, Shown, TrialId, Whole, checked_json, readable_lines
 from tuner.records.files import STUDY, SUGGESTIONS
 from tuner.trial import Config, Configuration, ConfigValue, Device
 from tuner.values import decode, encode, label, value_key
@@ -84,16 +73,9 @@ class PlanRecord:
     ram_footprint_bytes: int = 0
     workers: int = 0
     tight: Sequence[str] = field(default_factory=list)  # the names of trials with less than they would cache
-    # The shares in bytes of first trials whose footprints were not known yet. They are no estimates.
-    first_shares: Sequence[Size] = field(default_factory=list)
     # Expected times where known: an epoch of each trial by its id, and all trials together.
     epoch_seconds: Mapping[str, Amount] = field(default_factory=dict)
     seconds: Amount | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _older(cls, values: object) -> object:
-        return in_bytes(values, {"first_shares_gb": "first_shares"}) if isinstance(values, dict) else values
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ def plan_text(
     lines += [labelled("batch", batches), labelled("footprint", "\n".join(_footprint_lines(plan, requests)))]
     whose = _whose(requests)
     lines += [
-        labelled(device.label, _device_text(plan, index, whose))
+        labelled(device.label, _device_text(plan, index, whose, known=not requests[0].estimate.is_first_share))
         for index, device in enumerate(plan.devices[:DEVICES])
     ]
     lines += [more_devices(plan), *_ram_lines(plan), labelled("workers", _workers(plan, fewer_by))]
@@ -146,14 +146,15 @@ def _whose(requests: Sequence[Request]) -> str:
     return "rank" if any(request.trial.ranks > 1 for request in requests) else "trial"
 
 
-def _device_text(plan: Plan, index: int, whose: str) -> str:
+def _device_text(plan: Plan, index: int, whose: str, *, known: bool) -> str:
+    """A device's memory and the number of trials on it. A share that follows from their number is no footprint."""
     device, budget, fit = plan.devices[index], plan.budgets[index], plan.fits[index]
     share = f", each with 1/{fit} of it" if plan.packing == "uniform" and fit else ""
     cores = f", {device.cores} CPU cores" if device.cores else ""
     return (
         f"{device.name}: {gb_text(device.total_bytes, 1)} in all, {gb_text(plan.buffer_bytes, 1)} buffer, "
         f"{gb_text(device.free_bytes, 1)} free: {gb_text(budget, 1)} for trials{cores}\n"
-        f"{_quotient(budget, plan.footprint_bytes, fit)} by memory, at most "
+        f"{_quotient(budget, plan.footprint_bytes, fit) + ' by memory, ' if known else ''}at most "
         f"{plan.expected[index]} {'ranks ' * (whose == 'rank')}run at once{share}"
     )
 
@@ -206,7 +207,8 @@ def _footprint(plan: Plan, requests: Sequence[Request]) -> str:
     if guess.is_first_share:
         if len(requests) == 1:
             return f"not known yet: the trial gets {sizes}"
-        return f"not known yet: the first {_whose(requests)}s get {sizes} each; their peaks tell what others need"
+        first = f"the first {_whose(requests)}s share the memory, {sizes} each"
+        return f"not known yet: {first}; their peaks tell what others need"
     parts = f" = {guess.context_bytes / GB:.2f} context + {guess.reserved_bytes / GB:.2f}"
     parts += f" + {guess.margin:.0%} margin" if guess.margin else ""
     parts += f" + {guess.headroom_bytes / GB:.2f} headroom" if guess.headroom_bytes else ""

@@ -174,21 +174,17 @@ def interval_text(interval: Interval | None, *, signed: bool = False) -> str:
     return with_error(interval.mean, interval.half_width, signed=signed) if interval else ""
 
 
-def measured_rows(rows: Sequence[Attempt], first_shares: Sequence[int]) -> list[Attempt]:
-    """The completed rows with a known peak and an estimate.
-
-    A share of ``PlanRecord.first_shares`` is no estimate.
-    """
-    measured = [row for row in rows if row.status == "completed" and row.peak_bytes]
-    return [row for row in measured if row.estimated_bytes not in first_shares]
+def measured_rows(rows: Sequence[Attempt]) -> list[Attempt]:
+    """The completed rows with an estimate and a known peak."""
+    return [row for row in rows if row.status == "completed" and row.peak_bytes and row.estimated_bytes is not None]
 
 
-def estimate_accuracy(rows: Sequence[Attempt], first_shares: Sequence[int]) -> str:
+def estimate_accuracy(rows: Sequence[Attempt]) -> str:
     """Summarises the errors of estimates and names trials that exceeded their shares; empty without any."""
-    measured = measured_rows(rows, first_shares)
+    measured = measured_rows(rows)
     if not measured:
         return ""
-    errors = [row.estimated_bytes / (row.peak_bytes or 1) - 1 for row in measured]
+    errors = [(row.estimated_bytes or 0) / (row.peak_bytes or 1) - 1 for row in measured]
     worst = max(range(len(errors)), key=lambda i: abs(errors[i]))
     median = statistics.median(map(abs, errors))
     several, seeds = len({row.workload for row in rows}) > 1, len({row.seed for row in rows}) > 1

@@ -257,4 +257,4 @@ def _ended(row: Attempt, planned: Trial, begun: Mapping[str, int], paced: Callab
     elif now != then:
         config = {key: value for key, value in planned.config.items() if key not in now} | then
         trial = replace(trial, config=config)
-    return Ended(trial, row.result, row.metrics, 0.0, row.estimated_bytes, epochs=row.epochs)
+    return Ended(trial, row.result, row.metrics, 0.0, row.estimated_bytes or 0, epochs=row.epochs)

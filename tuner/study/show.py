@@ -136,7 +136,7 @@ def _print_end(console: Console, study: Study, result: StudyResult, page: Path |
     folder, record, several = Path(result), result.study.record, len(study.objectives) > 1
     tables = not (study.spec.returns_table and in_notebook())
     figures = Figures(result.trials, result.study.attempts, result.plan, study.settings, record.programs)
-    lines = [estimate_accuracy(result.trials, record.plan.first_shares)] if study.settings.estimates_memory else []
+    lines = [estimate_accuracy(result.trials)] if study.settings.estimates_memory else []
     lines += [f"advice: {sentence}" for sentence in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, objective in study.objectives.items():

@@ -78,8 +78,6 @@ def to_record(study: Study) -> StudyRecord:
     if not study.settings.resume:
         return _new(study)
     record = with_code(with_options(record, study.settings), study.tasks)
-    if (shares := _first_shares(study, record.plan)) != list(record.plan.first_shares):
-        record = replace(record, plan=replace(record.plan, first_shares=shares))
     if study.spec.search or len(configurations) > len(record.configurations):
         study_id = study.spec.id or record.id
         return replace(record, configurations=configurations, id=study_id)
@@ -109,7 +107,6 @@ def _new(study: Study) -> StudyRecord:
             **vars(study.plan),
             workers=study.plan.workers,
             tight=_tight(study),
-            first_shares=_first_shares(study, PlanRecord()),
             epoch_seconds=_epoch_seconds(study),
             seconds=study.seconds if (study.seconds or 0.0) <= LARGEST_AMOUNT else None,
         ),
@@ -128,12 +125,6 @@ def doubt(task: TrainingTask) -> str:
         return call(task.workload, OptionalMethods.caution, "", task.data)
     except Exception as error:  # a study is complete all the same
         return f"the workload's method caution failed: {summarize(error)}"
-
-
-def _first_shares(study: Study, before: PlanRecord) -> list[int]:
-    """The first shares of this run and of earlier runs, in bytes."""
-    learned = [estimate for estimate in study.estimates.raw.values() if estimate.is_learned]
-    return sorted({*before.first_shares, *(estimate.total_bytes for estimate in learned)})
 
 
 def _epoch_seconds(study: Study) -> dict[str, float]:

@@ -35,9 +35,9 @@ def test_memory_that_was_given_is_no_estimate(study: RecordedStudy, given: dict[
 
 def test_the_shares_of_first_trials_are_no_estimates(study: RecordedStudy) -> None:
     completed = [row for row in study.rows if row.status == "completed"]
-    first = {row.estimated_bytes for row in completed[:2]}
-    view = replace(study, record=replace(study.record, plan=replace(study.record.plan, first_shares=[*first])))
-    others = sum(row.estimated_bytes not in first for row in completed)
-    chart = estimate_against_peak(view)
+    first = completed[:2]
+    rows = [replace(row, estimated_bytes=None) if row in first else row for row in study.rows]
+    others = len(completed) - len(first)
+    chart = estimate_against_peak(replace(study, attempts=rows))
     assert 0 < others < len(completed)
     assert (len(points(chart, "markers").x), f" of {others} under the peak" in chart.caption) == (others, True)

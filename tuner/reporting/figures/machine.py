@@ -108,13 +108,12 @@ def estimate_against_peak(study: RecordedStudy) -> Chart:
         given = settings.get("memory_gb") or settings.get("model_memory_gb")
         size = f"{given:g} GB" if isinstance(given, (int, float)) else "what a function of its configuration says"
         return Chart(title, f"No memory was estimated: each was given {size}.")
-    first_shares = study.record.plan.first_shares
-    rows = measured_rows(study.rows, first_shares)
+    rows = measured_rows(study.rows)
     if not rows:
         return Chart(
             title, "No completed trial has an estimate and a measured peak yet, so no estimate can be judged."
         )
-    text = estimate_accuracy(study.rows, first_shares).removeprefix("estimates: ")
+    text = estimate_accuracy(study.rows).removeprefix("estimates: ")
     points = thinned(rows)
     text = f"Estimates were {text}. Triangles, above the diagonal, took more than was estimated."
     return Chart(title, text + some_drawn(len(points), len(rows)), _draw(points, study.trial_names))
