@@ -24,7 +24,7 @@ from tuner.errors import DataError, InputError
 from tuner.execution import cluster as joining
 from tuner.execution.cluster import RayConnection, find_address, join_cluster
 from tuner.execution.executor import DevicesFound
-from tuner.execution.mapped_arrays import put, unpack
+from tuner.execution.mapped_arrays import loaded, put, unpack
 from tuner.execution.nodes import crash_signal, limited_by_ray, on_one_machine, oom_kills
 from tuner.execution.ray_executor import RayExecutor
 from tuner.objective import Objective
@@ -91,7 +91,7 @@ def test_mapped_arrays_go_to_other_machines_by_content_and_on_one_by_name(
     with ray.get(named).open("rb") as packed:
         assert unpack(packed.fileno())["array"].filename == str(tmp_path / "a.npy")
         (tmp_path / "a.npy").unlink()
-        content = ray.get(whole)[0]["array"]
+        content = loaded(ray.get(whole))["array"]
         with pytest.raises(DataError, match=r"a\.npy has been removed or replaced"):
             unpack(packed.fileno())
     files[0].close()

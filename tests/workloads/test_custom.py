@@ -276,7 +276,7 @@ LOAD = "import pickle, sys; found = pickle.load(open(sys.argv[1], 'rb')); print(
 
 @pytest.mark.parametrize("by_value", [False, True])
 def test_another_process_has_the_class_by_its_folder_or_by_its_code(here: Path, by_value: bool) -> None:
-    from ray import cloudpickle
+    import cloudpickle
 
     (here / "project").mkdir()
     (here / "project" / "helpers.py").write_text("import numpy as np\ndef half(x): return np.array([x / 2])\n")

@@ -23,7 +23,7 @@ from pathlib import Path
 from pickle import dumps, loads
 from typing import Any, BinaryIO, cast
 
-from tuner.execution.mapped_arrays import pack, unpack
+from tuner.execution.mapped_arrays import loaded, pack, unpack
 from tuner.execution.nodes import oom_kills
 from tuner.execution.weights import WeightsLost
 from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent, run_trial, torch_device
@@ -35,7 +35,6 @@ from tuner.machine.peak import PeakMeter
 from tuner.machine.processes import end_tree, exit_text, open_log, output_in, own_process, time_made
 from tuner.training.program import deliver, warm_up_program
 from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Status
-from tuner.workloads.pickling import received
 from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
@@ -279,7 +278,7 @@ class Worker:
 
     def __init__(
         self,
-        tasks: Tasks | Path | tuple[Any, ...],
+        tasks: Tasks | Path | list[Any],
         device: Device,
         threads: int,
         options: TrialOptions,
@@ -296,7 +295,7 @@ class Worker:
         self.device = device
         os.environ.update(thread_variables(threads))
         self._child: Child | None = None
-        tasks = received(*tasks) if isinstance(tasks, tuple) else tasks
+        tasks = loaded(tasks) if isinstance(tasks, list) else tasks
         if options.fresh and not forks:
             file = tasks.open("rb") if isinstance(tasks, Path) else pack(tasks)
             self._child = Child(file, device, threads, options)

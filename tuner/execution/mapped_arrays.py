@@ -5,6 +5,7 @@ Arrays that are mapped from files of their own are mapped again from these.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import io
 import mmap
@@ -12,9 +13,12 @@ import os
 import pickle
 import sys
 import warnings
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import cloudpickle
 import numpy as np
@@ -22,18 +26,19 @@ from numpy.typing import NDArray
 
 from tuner.errors import DataError, option
 from tuner.execution.nodes import ObjectRef
-from tuner.workloads.pickling import place_of, received, with_main_module
+from tuner.workloads.pickling import MainModule, place_of
 
 if TYPE_CHECKING:
     import torch
 
 ALIGNMENT = 64  # of arrays in a packed file
+SMALL_BYTES = 2**20  # of a name of the main module to which trials do not refer: it is no data
 IN_MEMORY = hasattr(os, "memfd_create")  # on Linux, where packed files take no place on a drive
 GONE = f"has been removed or replaced since the study began: run it again, or resume it with {option('resume')}"
 
 
 def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectRef:
-    """Gives content to Ray's workers: for ``received``, or on ``one_machine`` the path of a file for ``unpack``.
+    """Gives content to Ray's workers: for ``loaded``, or on ``one_machine`` the path of a file for ``unpack``.
 
     That file is added to ``files``, and must stay open as long as workers may start. Of several machines some may not
     have the mapped files, so there Ray's store has one copy for each node.
@@ -42,44 +47,62 @@ def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectR
         DataError: a mapped file has been removed.
     """
     import ray
-    from ray.util import deregister_serializer, register_serializer
 
     if one_machine and IN_MEMORY:
         files.append(pack(content))
         return ObjectRef(ray.put(Path(f"/proc/{os.getpid()}/fd/{files[-1].fileno()}")))
-    register_serializer(np.memmap, serializer=np.asarray, deserializer=np.asarray)
-    try:
-        (pickler := _Pickler(io.BytesIO(), protocol=5, buffer_callback=[].append)).dump(content)
-        return ObjectRef(ray.put(with_main_module(content, pickler.sent)))
-    finally:
-        deregister_serializer(np.memmap)
+    return ObjectRef(ray.put([np.frombuffer(part, np.uint8) for part in _parts(content, mapped=False)]))
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles mapped arrays by their files, tensors as their content, and code that cannot be imported by value."""
+    """Pickles mapped arrays by their files, tensors as their content, and code that cannot be imported by value.
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    Functions of the main module have its names as their globals, there as here.
+    """
+
+    def __init__(self, *arguments: Any, mapped: bool = True, known: Collection[str] = (), **options: Any) -> None:
+        """``mapped``: others read content from a file. ``known``: the main module's names that they have by then."""
         super().__init__(*arguments, **options)
+        self._mapped, self._known = mapped, known
         self.sent: dict[str, object] = {}  # the classes and functions of the main module, by name
+        self.globals_ref[id(vars(sys.modules["__main__"]))] = _MainNames()
         if (main := sys.modules.get("__mp_main__")) and main.__name__ == "__mp_main__":  # a spawned process has it
             cloudpickle.register_pickle_by_value(main)
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, np.memmap):
-            return _mapping(obj)
-        if is_plain_tensor(obj):
+            return _mapping(obj) if self._mapped else (np.asarray, (np.asarray(obj),))
+        if self._mapped and is_plain_tensor(obj):
             flat = obj.contiguous().reshape(-1).view(sys.modules["torch"].uint8).numpy()
             return _tensor, (pickle.PickleBuffer(flat), obj.dtype, tuple(obj.shape))
+        if isinstance(obj, (WeakKeyDictionary, WeakValueDictionary)):  # as functools.singledispatch has
+            return type(obj), (dict(obj),)
+        if obj is dataclasses.MISSING:  # which is compared by identity
+            return "MISSING"
+        name = getattr(obj, "__qualname__", "")
+        is_main = isinstance(name, str) and vars(sys.modules["__main__"]).get(name) is obj
+        if is_main and name in self._known:
+            return _by_name, (name,)
         named = isinstance(obj, functools._lru_cache_wrapper) and place_of(obj) is None  # pickled as a name by itself
         reduced: Any = (
             (_cached, (obj.__wrapped__, obj.cache_parameters())) if named else super().reducer_override(obj)
         )
-        name = getattr(obj, "__qualname__", "")
-        if isinstance(reduced, tuple) and vars(sys.modules["__main__"]).get(name) is obj:
+        if is_main and isinstance(reduced, tuple):
             self.sent[name] = obj
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:
             reduced[2][0]["__qualname__"] = name  # which would be the name alone
         return reduced
+
+
+class _MainNames:
+    """Stands for the names of this process's main module, which in another process are those of its own."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return vars, (sys.modules["__main__"],)
+
+
+def _by_name(name: str) -> Any:
+    return getattr(sys.modules["__main__"], name)
 
 
 def _cached(function: Any, parameters: dict[str, Any]) -> Any:
@@ -110,11 +133,8 @@ def pack(content: object) -> BinaryIO:
     Raises:
         DataError: a mapped file has been removed.
     """
-    pickled, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-    pickler = _Pickler(pickled, protocol=5, buffer_callback=buffers.append)
-    pickler.dump(with_main_module(content, pickler.sent))  # pickled in this order
+    parts = _parts(content)
     file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if IN_MEMORY else TemporaryFile()  # noqa: SIM115
-    parts = [pickled.getbuffer(), *(buffer.raw() for buffer in buffers)]
     file.write(np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes())
     for part in parts:
         file.write(bytes(-file.tell() % ALIGNMENT))
@@ -133,7 +153,61 @@ def unpack(descriptor: int) -> Any:
         place += -place % ALIGNMENT
         parts.append(mapped[place : place + size])
         place += size
-    return received(*pickle.loads(parts[0], buffers=parts[1:]))  # noqa: S301  # the file is our own
+    return loaded(parts)
+
+
+def _parts(content: object, *, mapped: bool = True) -> list[memoryview]:
+    """Content for ``loaded`` in another process: pickled, the other names of the main module, and buffers."""
+    pickled, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+    pickler = _Pickler(pickled, mapped=mapped, protocol=5, buffer_callback=buffers.append)
+    pickler.dump((MainModule(), content, pickler.sent))  # pickled in this order
+    others = pickle.dumps(_other_names(pickler.sent))
+    return [pickled.getbuffer(), memoryview(others), *(buffer.raw() for buffer in buffers)]
+
+
+def _other_names(sent: Mapping[str, object]) -> dict[str, bytes]:
+    """The other names of the main module, each pickled, without those that cannot be, and without data."""
+    others: dict[str, bytes] = {}
+    for name, value in list(vars(sys.modules["__main__"]).items()):
+        if name not in sent and not name.startswith("__"):
+            with suppress(Exception):  # whatever the user's own classes raise
+                _Pickler(file := _Small(), known=sent.keys() | others.keys(), protocol=5).dump(value)
+                others[name] = file.getvalue()
+    return others
+
+
+class _Small(io.BytesIO):
+    """Refuses more than ``SMALL_BYTES``."""
+
+    def write(self, content: Any) -> int:
+        if self.tell() + len(content) > SMALL_BYTES:
+            raise pickle.PicklingError("is too large")
+        return super().write(content)
+
+
+def loaded(parts: Sequence[Any]) -> Any:
+    """Content in another process, whose main module then has the names of the user's.
+
+    Of the names to which content does not refer, those that need a module which is not loaded here are left out.
+    """
+    _, content, sent = pickle.loads(parts[0], buffers=parts[2:])  # noqa: S301  # the file is our own
+    names = vars(sys.modules["__main__"])
+    names.update(sent)
+    for name, value in pickle.loads(parts[1]).items():  # noqa: S301
+        before = dict(names)
+        with suppress(Exception):  # a module is not here, or the user's own classes raise
+            names[name] = _OfLoaded(io.BytesIO(value)).load()
+        names.update(before)
+    return content
+
+
+class _OfLoaded(pickle.Unpickler):
+    """Imports no module but Python's own: others take memory, and may start threads."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] not in sys.stdlib_module_names:
+            sys.modules[module]  # a KeyError where it is not loaded
+        return sys.modules.__getitem__ if name == "subimport" else super().find_class(module, name)
 
 
 def _mapping(array: np.memmap[tuple[int, ...], np.dtype[np.generic]]) -> tuple[Any, tuple[object, ...]]:

@@ -1,22 +1,23 @@
 """The user's code: where it is, its revision and digest, and how other processes get it."""
 
+import builtins
 import hashlib
 import inspect
 import io
+import linecache
 import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
-T = TypeVar("T")
 # How much larger Python objects are than their pickled bytes: a float takes 32 instead of 9 bytes.
 UNPICKLED = 8
 GIT_SECONDS = 2.0  # git checks every file for changes, which takes long on a slow disk
@@ -86,28 +87,35 @@ def source_digest(sources: Iterable[object]) -> str:
     return digest.hexdigest()
 
 
-def with_main_module(content: object, sent: dict[str, object]) -> tuple[object, ...]:
-    """Content for ``received`` in another process, with what was ``sent`` of the main module, and where that is."""
-    main, method = sys.modules["__main__"], multiprocessing.get_start_method(allow_none=True)
-    file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
-    return content, sent, file and os.path.abspath(file), spec and spec.name, sys.argv, method
+class MainModule:
+    """Stands for this process's main module. Another process that unpickles it has that module, still without names.
 
-
-def received(content: T, sent: dict[str, object], file: str, name: str, argv: list[str], method: str | None) -> T:
-    """The content. In this process's main module, which is a new one, ``pickle`` finds by name what was sent.
-
-    The user's file is not imported, but processes that a trial spawns do that, as ``multiprocessing`` does.
+    The user's file is not run there, but processes that a trial spawns do that, as ``multiprocessing`` does.
     """
-    if getattr(sys.modules["__main__"], "__file__", None) != file:  # else it is the study's own process
-        main, alias = ModuleType("__main__"), ModuleType("__mp_main__")
-        vars(alias)["__getattr__"] = lambda name: getattr(sys.modules["__main__"], name)  # which a script replaces
-        if file and os.path.isfile(file):  # as on this machine
-            main.__file__ = file
-        vars(main).update(sent, __spec__=ModuleSpec(name, None) if name else None)
-        sys.modules["__main__"], sys.modules["__mp_main__"] = main, alias
-        sys.argv[:] = argv
-        multiprocessing.set_start_method(method, force=True)
-    return content
+
+    def __reduce__(self) -> tuple[object, ...]:
+        main, method = sys.modules["__main__"], multiprocessing.get_start_method(allow_none=True)
+        file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+        names = {"__doc__": main.__doc__, "__package__": main.__package__}
+        cells = {} if file else {name: entry for name, entry in linecache.cache.items() if entry[1:2] == (None,)}
+        return _main_module, (file and os.path.abspath(file), spec and spec.name, names, sys.argv, method, cells)
+
+
+def _main_module(
+    file: str | None, spec: str | None, names: Mapping[str, object], argv: list[str], method: str | None, cells: Any
+) -> None:
+    """Makes the main module of another process this one's, unless it is that process."""
+    if getattr(sys.modules["__main__"], "__file__", None) == file:
+        return
+    main, alias = ModuleType("__main__"), ModuleType("__mp_main__")
+    vars(alias)["__getattr__"] = lambda name: getattr(sys.modules["__main__"], name)  # which a script replaces
+    if file and os.path.isfile(file):  # as on this machine
+        main.__file__ = file
+    vars(main).update(names, __builtins__=builtins, __spec__=ModuleSpec(spec, None) if spec else None)
+    sys.modules["__main__"], sys.modules["__mp_main__"] = main, alias
+    linecache.cache.update(cells)
+    sys.argv[:] = argv
+    multiprocessing.set_start_method(method, force=True)
 
 
 @contextmanager
@@ -116,7 +124,7 @@ def sent_by_value(code: Iterable[object]) -> Iterator[None]:
 
     Loaded modules from the same folders are included. Imports in functions that have not run yet are not followed.
     """
-    from ray import cloudpickle
+    import cloudpickle
 
     modules = _modules_beside(code)
     for module in modules:
