@@ -111,6 +111,9 @@ def test_what_is_recorded_comes_back_under_its_own_key_only(tmp_path: Path) -> N
     record(name, samples(3), tmp_path)
     assert len(load_samples(name, tmp_path)) == 4
     assert load_samples(key("toy", "another GPU"), tmp_path) == []
+    with_option = key("toy", "a GPU", "expandable_segments:True")
+    assert with_option == f"{name} | expandable segments", "as it was stored before"
+    assert len({name, with_option, key("toy", "a GPU", "max_split_size_mb:64")}) == 3
 
 
 def test_the_latest_samples_are_kept_and_of_one_footprint_the_largest(tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ from tuner.decisions.events import Corrected, Planned
 from tuner.decisions.plan import make_plan, need_bytes
 from tuner.decisions.state import State, apply
 from tuner.errors import InputError
-from tuner.estimation.estimators import FIRST_SHARES, LearnedEstimator, first_share, with_room
+from tuner.estimation.estimators import (
+    FIRST_SHARES,
+    LEAST_ROOM_BYTES,
+    LearnedEstimator,
+    first_share,
+    with_room,
+)
 from tuner.estimation.feedback import StudyFeedback
 from tuner.estimation.learned_footprints import FIRST, FITTED, LearnedFootprints
 from tuner.trial import (
@@ -174,10 +180,18 @@ def test_a_traced_workload_is_not_learned_and_its_order_stays() -> None:
 
 
 def test_the_first_trials_share_a_device_by_its_workers_where_that_is_enough() -> None:
-    assert first_share(22 * GB, 2) == 11 * GB
-    assert first_share(80 * GB, 64) == first_share(80 * GB, 0) == 80 * GB // FIRST_SHARES
-    assert first_share(2 * GB, 16) == 2 * GB // 2
-    assert first_share(GB // 4, 16) == GB // 4
+    assert first_share(22 * GB, 2, IDLE) == 11 * GB
+    assert first_share(80 * GB, 64, IDLE) == first_share(80 * GB, 0, IDLE) == 80 * GB // FIRST_SHARES
+    assert first_share(2 * GB, 16, 500 * MB) == 2 * GB // 2
+    assert first_share(GB // 4, 16, 500 * MB) == GB // 4
+
+
+@pytest.mark.parametrize("card_gb", [8, 24, 80])
+@pytest.mark.parametrize("context", [500 * MB, 742 * MB, 1100 * MB])
+def test_a_first_share_has_room_above_the_context_of_its_card(context: int, card_gb: int) -> None:
+    share = first_share((card_gb - 2) * GB, 16, context)
+    assert share >= context + LEAST_ROOM_BYTES
+    assert share == (card_gb - 2) * GB // FIRST_SHARES or (card_gb - 2) * GB // share <= FIRST_SHARES
 
 
 def test_a_workload_is_traced_instead() -> None:

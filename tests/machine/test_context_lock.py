@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +15,7 @@ import pytest
 
 from tests.support.fake_nvml import FakeNvml
 from tuner.machine import peak
+from tuner.machine.private_folder import locked
 from tuner.trial import Device
 
 
@@ -50,9 +53,21 @@ def test_a_lock_that_is_never_released_is_waited_for_and_then_gone_without(folde
             assert time.monotonic() - began >= 0.1
 
 
-def test_a_context_is_measured_where_the_driver_lists_no_processes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_that_want_the_lock_at_once_have_it_in_turn(folder: Path) -> None:
+    def hold() -> None:
+        with locked("context.lock", 10.0):
+            assert is_locked()
+            time.sleep(0.01)
+
+    with ThreadPoolExecutor(16) as threads:  # each has a descriptor of its own, as processes do
+        for started in [threads.submit(hold) for _ in range(64)]:
+            started.result()
+
+
+@pytest.fixture
+def hidden(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """A MIG instance whose driver lists no processes; its used memory grows by 500 bytes with the context."""
+
     def refuses(handle: object) -> list[object]:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
@@ -62,5 +77,26 @@ def test_a_context_is_measured_where_the_driver_lists_no_processes(
     used = iter([100, 600])
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda handle: SimpleNamespace(used=next(used)))
     monkeypatch.setattr(peak, "_contexts", {})
-    device = Device("", "cuda", 0, "", 1000, 1000, 1, "MIG-aa0", instance=0)
-    assert peak._make_cuda_context(device, lambda: None) == 500
+    return Device("", "cuda", 0, "", 1000, 1000, 1, "MIG-aa0", instance=0)
+
+
+def is_locked() -> bool:
+    try:
+        with locked("context.lock", 0.0):
+            return False
+    except TimeoutError:
+        return True
+
+
+def test_others_wait_while_a_context_is_measured_and_not_for_the_rehearsal(hidden: Device) -> None:
+    seen: list[bool] = []
+    look = lambda: seen.append(is_locked())  # noqa: E731
+    assert peak.make_cuda_context(hidden, look, first=look) == 500
+    assert seen == [True, False]
+
+
+def test_a_context_that_the_plan_has_measured_is_not_measured_among_others(hidden: Device) -> None:
+    seen: list[bool] = []
+    look = lambda: seen.append(is_locked())  # noqa: E731
+    assert peak.make_cuda_context(replace(hidden, context_bytes=742), look, first=look) == 742
+    assert seen == [False, False]

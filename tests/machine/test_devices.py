@@ -14,7 +14,6 @@ from tuner.machine.devices import (
     NvmlDevice,
     NvmlGpu,
     _visible,
-    allocator_environment,
     available_cores,
     cgroup_memory,
     cuda_devices,
@@ -185,10 +184,3 @@ def test_a_gpu_is_seen_with_its_memory() -> None:
     except InputError as error:
         pytest.skip(f"no GPU on this machine: {error}")
     assert device.total_bytes > device.free_bytes > 0
-
-
-def test_the_allocators_option_is_set_beside_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
-    expected = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64,expandable_segments:True"}
-    assert allocator_environment(True) == expected
-    assert allocator_environment(False) == {}

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 from tests.support.recorded_events import events_from_trace
-from tuner.estimation.caching_allocator import RELEASE, Event, round_size
+from tuner.estimation.allocator_pools import round_size
+from tuner.estimation.caching_allocator import RELEASE, Event
 from tuner.estimation.cards import find_card
 from tuner.estimation.tracing.tracer import tracing
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tuner.decisions.plan import low_bytes, need_bytes
 from tuner.errors import InputError, ParameterError, TunerError, option
-from tuner.estimation.estimators import trace_of, trace_of_step
+from tuner.estimation.estimators import trace_of, trace_of_step, with_context
 from tuner.estimation.service import EstimationService
 from tuner.estimation.tracing.trace import Trace, write_snapshot
 from tuner.records.attempts import Attempt
@@ -127,7 +127,7 @@ def _of_step(step: Step, options: EstimateOptions, device: Device) -> MemoryEsti
     if options.memory_estimation not in ("auto", "traced"):
         rule = "a step of your own can only be traced"
         raise ParameterError("memory_estimation", options.memory_estimation, rule)
-    return trace_of_step(step, device).to_estimate(device.kind, options.expandable_segments)
+    return with_context(trace_of_step(step, device).to_estimate(device.kind, options.expandable_segments), device)
 
 
 def transformer(options: EstimateOptions) -> TransformerConfig | None:

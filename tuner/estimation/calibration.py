@@ -121,11 +121,11 @@ def to_sample(estimate: MemoryEstimate, peak_bytes: int) -> Sample:
 
 
 @cache
-def key(workload: str, device: str, expandable_segments: bool = False) -> str:
-    """The key of a list of samples: workload, device, versions of what a worker imports, the allocator's option."""
+def key(workload: str, device: str, allocator: str = "") -> str:
+    """The key of a list of samples: workload, device, versions of what a worker imports, ``allocator_key``."""
     from importlib import metadata
 
-    option = " | expandable segments" if expandable_segments else ""
+    option = f" | {allocator}".replace("expandable_segments:True", "expandable segments") if allocator else ""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "torch_geometric"))
     return f"{workload} | {device} | {versions}{option}"
 

@@ -16,7 +16,8 @@ from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.cards import card_of
 from tuner.estimation.estimate_cache import cached
 from tuner.estimation.graphsage_formula import estimate_graphsage
-from tuner.estimation.overheads import CONTEXT_BYTES, NCCL_BYTES, RAY_BYTES, context_of, import_bytes
+from tuner.estimation.overheads import NCCL_BYTES, RAY_BYTES, context_of, import_bytes
+from tuner.machine.allocator_settings import allocator_key
 from tuner.training.ranks import BACKEND
 from tuner.trial import CHECKPOINTING, CUDA_GRAPHS, LEARNED, MB, Config, Device, MemoryEstimate
 from tuner.workloads.base import Trainable, Workload, needs_workload
@@ -70,7 +71,7 @@ class TracedEstimator(Estimator):
         self, workload: Trainable, config: Config, data: object, device: Device, *, expandable_segments: bool
     ) -> MemoryEstimate:
         """See ``Estimator.estimate``."""
-        others = device.kind, card_of(device), expandable_segments
+        others = device.kind, card_of(device), allocator_key(expandable_segments)
 
         def trace() -> MemoryEstimate:
             return trace_of(workload, config, data, device).to_estimate(device.kind, expandable_segments)
@@ -133,7 +134,8 @@ class LearnedEstimator(Estimator):
         if not self.serves(workload):
             raise InputError(f"the step of workload {workload.name} can be traced")
         estimate = with_context(MemoryEstimate(LEARNED), device)
-        return with_room(estimate, first_share(min(device.total_bytes, device.free_bytes), device.cores))
+        budget = min(device.total_bytes, device.free_bytes)
+        return with_room(estimate, first_share(budget, device.cores, estimate.context_bytes))
 
 
 ESTIMATORS: Mapping[str, Estimator] = {
@@ -181,9 +183,9 @@ def trace_of_step(
     return trace_step(make, device_kind=device.kind, card=card_of(device), origins=origins, forward=forward)
 
 
-def first_share(budget_bytes: int, workers: int) -> int:
+def first_share(budget_bytes: int, workers: int, context_bytes: int) -> int:
     """The memory of each of the first trials: an equal share for each worker, if that is enough to begin with."""
-    most = min(FIRST_SHARES, budget_bytes // (max(CONTEXT_BYTES.values()) + LEAST_ROOM_BYTES))
+    most = min(FIRST_SHARES, budget_bytes // (context_bytes + LEAST_ROOM_BYTES))
     return budget_bytes // max(1, min(workers or FIRST_SHARES, most))
 
 

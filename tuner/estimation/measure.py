@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeV
 import cloudpickle
 
 from tuner.errors import ExecutionError, WorkloadError, one_line
+from tuner.machine.allocator_settings import allocator_environment
 from tuner.machine.caps import environment, is_out_of_memory, worker_environment
-from tuner.machine.devices import allocator_environment, pin
+from tuner.machine.devices import pin
 from tuner.machine.peak import PeakMeter
 from tuner.trial import Config, Device, MemoryEstimate
 from tuner.workloads.base import Workload

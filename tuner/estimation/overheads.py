@@ -63,7 +63,13 @@ def context_of(device: Device) -> tuple[int, str]:
     """
     if device.kind == "cpu" or device.node_id or not device.uuid:
         return CONTEXT_BYTES[device.kind], ""
-    return _context_on(replace(device, free_bytes=0, free_ram_bytes=0, idle_cores=None))
+    return _context_on(replace(device, free_bytes=0, free_ram_bytes=0, idle_cores=None, context_bytes=0))
+
+
+def measured_context(device: Device) -> int:
+    """The bytes of ``context_of`` if they were measured, and else 0."""
+    context_bytes, why_assumed = context_of(device)
+    return context_bytes if device.uuid and not device.node_id and not why_assumed else 0
 
 
 @cache
@@ -97,7 +103,7 @@ def context_key(name: str, driver: str) -> str:
 def _made_context(_content: bytes, device: Device) -> tuple[int, bool]:
     """The bytes of this process's context on a GPU, with the libraries that load late, and whether NVML lists it."""
     from tuner.machine.holders import gpu_handle, held_here
-    from tuner.machine.peak import PeakMeter
+    from tuner.machine.peak import make_cuda_context
     from tuner.training.rehearsal import warm_up
 
     signal.alarm(CONTEXT_SECONDS)  # it ends a process that hangs in CUDA
@@ -110,8 +116,7 @@ def _made_context(_content: bytes, device: Device) -> tuple[int, bool]:
         with suppress(Exception):  # without cuDNN there is nothing to load
             torch.nn.Conv2d(1, 1, 1).to("cuda:0")(torch.ones(1, 1, 1, 1, device="cuda:0")).sum().backward()
 
-    context_bytes = PeakMeter(device, steps, host=False).context_bytes
-    return context_bytes, bool(held_here(gpu_handle(device)))
+    return make_cuda_context(device, lambda: None, steps), bool(held_here(gpu_handle(device)))
 
 
 def import_bytes(cls: type[Workload], *, compiler: bool = False) -> int:

@@ -25,6 +25,7 @@ from tuner.estimation.estimators import (
     with_nccl,
 )
 from tuner.estimation.overheads import program_bytes
+from tuner.machine.allocator_settings import allocator_key
 from tuner.trial import RANKS, UNNAMED, Config, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Trainable, Workload
 from tuner.workloads.micro_batches import divided
@@ -220,7 +221,7 @@ class EstimationService:
             calibration.record(self._key(workload.name, device) + A_STEP + method, samples, latest=True)
 
     def _key(self, workload: str, device: str) -> str:
-        return calibration.key(workload, device, self.expandable_segments)
+        return calibration.key(workload, device, allocator_key(self.expandable_segments))
 
 
 def can_be_recorded(raw: MemoryEstimate) -> bool:

@@ -12,7 +12,8 @@ from tuner.decisions.plan import Plan
 from tuner.decisions.state import State
 from tuner.execution.stop_requests import StopRequests
 from tuner.execution.worker import TrialOptions
-from tuner.machine.devices import DeviceChoice, allocator_environment, detect_with_idle_cores
+from tuner.machine.allocator_settings import allocator_environment
+from tuner.machine.devices import DeviceChoice, detect_with_idle_cores
 from tuner.machine.processes import remove_empty
 from tuner.trial import Began, Device, EpochReport, FreshProcesses, Outcome, Placement, Question
 from tuner.workloads.program import Program

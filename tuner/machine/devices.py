@@ -16,11 +16,10 @@ from typing import Any, Literal
 import psutil
 
 from tuner.errors import InputError, ParameterError
+from tuner.machine.allocator_settings import allocator_settings
 from tuner.trial import Device
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
-# torch 2.0 to 2.13 reads this name.
-ALLOCATOR_VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 CGROUP = Path("/sys/fs/cgroup")
 IDLE_SECONDS = 0.2
 MEMBERSHIP = Path("/proc/self/cgroup")
@@ -60,7 +59,7 @@ class NvmlGpu:
 def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
     """The devices for trials: the visible GPUs for "cuda", RAM for "cpu". "auto" chooses GPUs if there are any.
 
-    Raises ``InputError`` if the choice is "cuda" and there is no GPU.
+    Raises ``InputError`` if the choice is "cuda" and there is no GPU, or if torch could not use one.
     """
     if choice not in ("auto", "cpu", "cuda"):
         raise InputError(f"unknown device {choice!r}: choose auto, cpu or cuda")
@@ -73,6 +72,8 @@ def detect_devices(choice: DeviceChoice = "auto") -> tuple[Device, ...]:
     gpus = beside(ram_device(), cuda_devices())
     if choice == "cuda" and not gpus:
         raise ParameterError("device", choice, "NVML finds no visible GPU on this machine; use cpu")
+    if gpus:
+        allocator_settings()
     return gpus or (ram_device(),)
 
 
@@ -128,14 +129,6 @@ def torch_index(device: Device) -> int | None:
             if device.uuid.endswith(str(torch.cuda.get_device_properties(index).uuid)):
                 return index
     return None
-
-
-def allocator_environment(expandable_segments: bool) -> dict[str, str]:
-    """Environment variables that add ``expandable_segments`` to the user's options of the CUDA allocator."""
-    if not expandable_segments:
-        return {}
-    users = os.environ.get(ALLOCATOR_VARIABLE, "")
-    return {ALLOCATOR_VARIABLE: ",".join(filter(None, [users, "expandable_segments:True"]))}
 
 
 @cache

@@ -10,7 +10,8 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,7 +21,7 @@ from tuner.machine.private_folder import locked
 from tuner.trial import Device
 
 CLEAR_REFS = Path("/proc/self/clear_refs")
-LOCK_SECONDS = 20.0  # a context takes a few seconds; a process that hangs with the lock must not block others
+LOCK_SECONDS = 120.0  # for dozens of contexts of a second or two; one that hangs must not block others for good
 LOOK_SECONDS = 1.0  # between two measurements of a trial and its child processes
 RESET_PEAK = "5"  # proc(5): writing 5 resets VmHWM to the current resident size
 
@@ -84,7 +85,7 @@ class PeakMeter:
         self._device, self._cuda = device, device.kind == "cuda"
         # ``context_bytes``: the CUDA context, or the resident bytes after the worker's imports.
         if self._cuda:
-            self.context_bytes = _make_cuda_context(device, warm_up)
+            self.context_bytes = make_cuda_context(device, warm_up)
         else:
             warm_up()
             _return_free_heap()
@@ -219,24 +220,33 @@ def _free_heap_bytes() -> int:
 _contexts: dict[str, int] = {}  # by the device's UUID: a process makes its context there once
 
 
-def _make_cuda_context(device: Device, warm_up: Callable[[], None]) -> int:
+def _first_kernels() -> None:
+    import torch
+
+    weight = torch.ones(8, 8, device="cuda", requires_grad=True)
+    torch.autograd.backward((weight @ weight).sum())
+
+
+def make_cuda_context(device: Device, warm_up: Callable[[], None], first: Callable[[], None] = _first_kernels) -> int:
     """Makes this process's CUDA context, if it has none yet, and returns its bytes by NVML's list of processes.
 
-    In a container that list has the host's process ids. Then the growth of the device's used memory counts, and a
-    lock keeps this user's other workers on this machine from making their contexts at the same time.
+    In a container that list has the host's process ids. Then the context is the device's. Without one, it is what the
+    used memory grows by in ``first``, which also has cuBLAS load its kernels, and a lock keeps this user's other
+    workers on this machine from making their contexts at the same time. ``warm_up`` runs beside theirs.
     """
     if device.uuid in _contexts:
         return _contexts[device.uuid]
     import torch
 
     nvml, handle = initialized_nvml(), gpu_handle(device)
-    with _alone():
+    with nullcontext() if device.context_bytes else _alone(), ThreadPoolExecutor(1) as thread:
         before = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
-        warm_up()
-        grown = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) - before
+        thread.submit(first).result()  # as it ends, it leaves cuBLAS' handle with its workspace to other threads
+        grown = int(nvml.nvmlDeviceGetMemoryInfo(handle).used) - before - int(torch.cuda.memory_reserved())
+    warm_up()
     held = held_here(handle)  # none of a MIG instance on a host of virtual GPUs
-    context_bytes = max(0, int(held or grown) - int(torch.cuda.memory_reserved()))
-    return _contexts.setdefault(device.uuid, context_bytes)
+    context_bytes = held - int(torch.cuda.memory_reserved()) if held else device.context_bytes or grown
+    return _contexts.setdefault(device.uuid, max(0, context_bytes))
 
 
 @contextmanager

@@ -107,8 +107,8 @@ def locked(name: str, seconds: float) -> Iterator[Path]:
 
 def _try_to_lock(name: str) -> int | None:
     """The descriptor that holds the lock; None if another process holds it, or has just removed the file."""
-    path = users_folder() / name
     try:
+        path = users_folder() / name
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except FileNotFoundError:
         return None
@@ -123,7 +123,8 @@ def _try_to_lock(name: str) -> int | None:
 def users_folder() -> Path:
     """This user's folder; an OSError is raised if other users can use it or have made it."""
     folder = Path(tempfile.gettempdir()) / f"{PREFIX}{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):  # it may be removed now: the caller tries again
+        folder.mkdir(mode=0o700)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(f"{folder} is not private")

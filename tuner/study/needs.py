@@ -150,14 +150,12 @@ class Needs:
     def _estimate(self, trials: Sequence[Trial], together: int) -> None:
         """Estimates trials; with others that have an estimate, this many were asked for together."""
         kinds = list({device.name: device for device in self.devices}.values())
-        first = 0  # the same for all, and only needed if a footprint is learned
         for name, task in self.tasks.items():
             mine = [trial for trial in trials if trial.workload == name]
             for trial, pair in zip(mine, self._largest(task, mine, kinds), strict=True):
                 if pair.raw.is_learned:
                     most = self.limits.of(trial.shape)[0] or self.limits.device_bytes
-                    first = first or self._first_room(together)
-                    room = with_room(pair.raw, min(most, first))
+                    room = with_room(pair.raw, min(most, self._first_room(together, pair.raw)))
                     pair = EstimatePair(room, room)
                 self._pairs[_key(trial)] = self.in_ram(name, pair)
 
@@ -167,15 +165,20 @@ class Needs:
         on_each = [self.service.estimate_all(task.workload, listed, task.data, device) for device in kinds if listed]
         return [max(pairs, key=lambda pair: need_bytes(pair.calibrated)) for pairs in zip(*on_each, strict=True)]
 
-    def _first_room(self, trials: int) -> int:
+    def _first_room(self, trials: int, raw: MemoryEstimate) -> int:
         """The share in bytes of each first trial whose footprint is not known yet."""
         settings = self.settings
         roomiest = max(self.devices, key=lambda device: budget_bytes(device, settings.buffer_bytes))
         most = min(filter(None, (roomiest.cores, settings.max_workers, max(trials, settings.num_samples or 0))))
-        return first_share(self.limits.device_bytes, most)
+        return first_share(self.limits.device_bytes, most, raw.context_bytes + raw.headroom_bytes)
 
     def _given(self, trial: Trial) -> EstimatePair:
-        given = MemoryEstimate.given(given_gb(self.tasks[trial.workload].workload, trial, self.settings))
+        gb = given_gb(self.tasks[trial.workload].workload, trial, self.settings)
+        largest = max(self.devices, key=lambda device: device.context_bytes)
+        if (taken_gb := largest.context_bytes / GB) >= gb:
+            before = f"a process takes {taken_gb:.2f} GB of {largest.label} before its first tensor"
+            raise InputError(f"{trial.name}: {gb:.2f} GB is given, and {before}: give more than both together")
+        given = MemoryEstimate.given(gb)
         return self.in_ram(trial.workload, EstimatePair(given, given))
 
     def in_ram(self, workload: str, pair: EstimatePair) -> EstimatePair:

@@ -10,6 +10,7 @@ from tuner.decisions.capacity import limited
 from tuner.decisions.plan import Plan, make_plan, need_bytes
 from tuner.decisions.state import State
 from tuner.errors import InputError, ParameterError, option
+from tuner.estimation.overheads import measured_context
 from tuner.machine.leases import with_leased
 from tuner.reporting.texts import count_text
 from tuner.spec.settings import Settings
@@ -21,10 +22,10 @@ from tuner.workloads.task import Selection
 
 
 def usable(devices: Sequence[Device], settings: Settings) -> tuple[Device, ...]:
-    """The devices with the memory that other studies will free, limited to what the user allows."""
-    devices = with_leased(devices)
+    """The devices with their contexts, and the memory that other studies will free, within what the user allows."""
+    devices = [replace(device, context_bytes=measured_context(device)) for device in with_leased(devices)]
     if settings.device_memory_gb is None:
-        return devices
+        return tuple(devices)
     return tuple(limited(device, int(settings.device_memory_gb * GB)) for device in devices)
 
 

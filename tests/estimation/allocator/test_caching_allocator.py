@@ -23,14 +23,16 @@ from tuner.estimation.caching_allocator import (
     least_capacity,
     replay,
 )
+from tuner.machine.allocator_settings import AllocatorSettings
 
+EXPANDABLE = AllocatorSettings(expandable_segments=True)
 KIB, MIB = 1 << 10, 1 << 20
 SEEDS = range(20)
 
 
 @pytest.mark.parametrize("expandable", [False, True])
 def test_streams_and_graphs_share_no_blocks_and_a_graph_keeps_its_own(expandable: bool) -> None:
-    allocator = CachingAllocator(expandable_segments=expandable)
+    allocator = CachingAllocator(AllocatorSettings(expandable_segments=expandable))
     for pools in (DEFAULT, SIDE, PRIVATE):
         allocator.use(pools)
         allocator.free(allocator.allocate(20 * MIB))
@@ -51,7 +53,7 @@ def test_nothing_is_given_back_while_a_graph_is_recorded() -> None:
 
 
 def reserved_for(*sizes: int, expandable: bool = False) -> tuple[int, int]:
-    allocator = CachingAllocator(expandable_segments=expandable)
+    allocator = CachingAllocator(AllocatorSettings(expandable_segments=expandable))
     for size in sizes:
         allocator.allocate(size)
     return allocator.allocated_bytes, allocator.reserved_bytes
@@ -144,12 +146,12 @@ def interleaved(size: int, count: int) -> list[Event]:
 def test_gaps_too_small_for_the_next_tensors_are_fragmentation() -> None:
     peaks = replay(interleaved(4 * MIB, 20))
     assert peaks == AllocatorPeaks(peak_allocated_bytes=80 * MIB, peak_reserved_bytes=140 * MIB)
-    peaks = replay(interleaved(4 * MIB, 20), expandable_segments=True)
+    peaks = replay(interleaved(4 * MIB, 20), EXPANDABLE)
     assert peaks.peak_reserved_bytes - peaks.peak_allocated_bytes == 40 * MIB
 
 
 def test_freed_pages_stay_mapped_until_the_cache_is_emptied() -> None:
-    allocator = CachingAllocator(expandable_segments=True)
+    allocator = CachingAllocator(EXPANDABLE)
     blocks = [allocator.allocate(30 * MIB) for _ in range(3)]
     allocator.free(blocks[1])
     assert allocator.reserved_bytes == 100 * MIB
@@ -384,7 +386,7 @@ def test_the_simulator_does_what_a_literal_transcript_of_the_source_does(
 ) -> None:
     transcript, real = (
         Transcript(expandable, capacity),
-        CachingAllocator(expandable_segments=expandable, capacity_bytes=capacity),
+        CachingAllocator(AllocatorSettings(expandable_segments=expandable), capacity_bytes=capacity),
     )
     addresses: dict[int, int] = {}
     peak = 0

@@ -13,15 +13,8 @@ from typing import Any
 import pytest
 
 import tuner
-from tuner.estimation.caching_allocator import (
-    MIN_BLOCK_SIZE,
-    SMALL_BUFFER,
-    SMALL_SIZE,
-    CachingAllocator,
-    Pool,
-    round_size,
-    segment_size,
-)
+from tuner.estimation.allocator_pools import MIN_BLOCK_SIZE, SMALL_BUFFER, SMALL_SIZE, Pool, round_size, segment_size
+from tuner.estimation.caching_allocator import CachingAllocator
 
 RECORDINGS = Path(tuner.__file__).parents[1].parent / "shared/data/gpu"
 NAMES = ("transformer_a", "transformer_b", "small_cnn")

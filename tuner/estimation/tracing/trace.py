@@ -6,16 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from tuner.estimation.caching_allocator import (
-    MIN_BLOCK_SIZE,
-    RELEASE,
-    Event,
-    largest_peaks,
-    least_capacity,
-    round_size,
-)
+from tuner.errors import joined
+from tuner.estimation.allocator_pools import MIN_BLOCK_SIZE, round_size
+from tuner.estimation.caching_allocator import RELEASE, Event, largest_peaks, least_capacity
 from tuner.estimation.calibration import UNCALIBRATED_MARGIN
 from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
+from tuner.machine.allocator_settings import allocator_settings
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES
 from tuner.machine.safe_files import replacing
 from tuner.trial import MemoryEstimate
@@ -69,15 +65,19 @@ class Trace:
         """The uncalibrated estimate.
 
         On CUDA, a replay gives the reserved bytes. Those beyond the tensors' peak are fragmentation, of which a cap
-        gives some back. On the CPU, the estimate is the tensors' peak and the heap's gaps.
+        gives some back. It has the user's settings of the allocator (``allocator_settings``, which raises errors). On
+        the CPU, the estimate is the tensors' peak and the heap's gaps.
         """
         parts = self.parts_at_peak()
         allocated = reserved = sum(parts.values())
         heap = cached = 0
+        note = GUESS if self.has_guess else ""
         if device_kind == "cuda":
-            peaks = largest_peaks(self.events, expandable_segments=expandable_segments)
+            settings = allocator_settings(expandable_segments)
+            peaks = largest_peaks(self.events, settings)
             reserved = peaks.peak_reserved_bytes
-            cached = reserved - least_capacity(self.events, peaks, expandable_segments=expandable_segments)
+            cached = reserved - least_capacity(self.events, peaks, settings)
+            note = joined(note, settings.note)
         else:  # each larger tensor has its own mapping, outside the heap
             heap = _peak((key, size) for key, size in self.events if size < MMAP_THRESHOLD_BYTES)[0]
         return MemoryEstimate(
@@ -93,7 +93,7 @@ class Trace:
             heap_bytes=round(HEAP_SLACK * heap),
             context_bytes=CONTEXT_BYTES[device_kind],
             margin=GUESS_MARGIN if self.has_guess else UNCALIBRATED_MARGIN,
-            note=GUESS if self.has_guess else "",
+            note=note,
             host_bytes=self.host_bytes if device_kind == "cuda" else 0,
             parameters=self.parameters,
         )

@@ -11,10 +11,11 @@ from torch import nn
 
 from tuner.errors import InputError, TunerError
 from tuner.estimation.cards import card_of, cublas_workspace_bytes
-from tuner.estimation.overheads import CONTEXT_BYTES, HEAP_SLACK
+from tuner.estimation.estimators import with_context
+from tuner.estimation.overheads import HEAP_SLACK, context_of
 from tuner.estimation.tracing.tracer import Parts, Untraceable, trace_step
 from tuner.machine.caps import is_out_of_memory
-from tuner.machine.devices import ram_device
+from tuner.machine.devices import cuda_devices, ram_device
 from tuner.sizing.batch_size_finder.budget import FREE_MEMORY, WHO_HOLDS_THE_REST, MemoryBudget
 from tuner.sizing.batch_size_finder.counting import activation_bytes, count, optimizer_bytes
 from tuner.sizing.batch_size_finder.measuring import Line, Rehearsal, measure_line, rehearsal, step_failed
@@ -46,11 +47,12 @@ class Details(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class _Search:
-    """The search's step, samples, device, memory limit, what sets it, and bounds."""
+    """The search's step, samples, device, a process's context there, memory limit, what sets it, and bounds."""
 
     step: TrainingStep
     samples: Samples
     device: Device
+    context_bytes: int
     limit_bytes: int
     limited_by: str
     smallest: int
@@ -118,10 +120,10 @@ def compute_batch_size(
     _check_model(step)
     normalises = any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
     smallest = min(max_batch_size, 2 if normalises else 1)
-    limit_bytes, limited_by = int(target.total_bytes * target_utilization), MEMORY
-    if total_gb is None and (room_bytes := _room_bytes(step, target)) < limit_bytes:
+    context, (limit_bytes, limited_by) = context_of(target)[0], (int(target.total_bytes * target_utilization), MEMORY)
+    if total_gb is None and (room_bytes := context + _room_bytes(step, target)) < limit_bytes:
         limit_bytes, limited_by = room_bytes, FREE_MEMORY
-    search = _Search(step, samples_of(sample), target, limit_bytes, limited_by, smallest, max_batch_size)
+    search = _Search(step, samples_of(sample), target, context, limit_bytes, limited_by, smallest, max_batch_size)
     try:
         footprint = {"static": _static, "traced": _traced, "measured": _measured}[mode](search)
         largest = _largest(search, footprint, max(min_batch_size, smallest))
@@ -135,7 +137,7 @@ def _static(search: _Search) -> _Footprint:
     counted, (state_bytes, least_bytes) = count(step), optimizer_bytes(step, device.kind)
     held = counted.total_bytes + state_bytes
     per_sample = samples.sample_bytes + sum(activation_bytes(model, samples.extent) for model in step.models())
-    context, fragmentation = CONTEXT_BYTES[device.kind], FRAGMENTATION[device.kind]
+    context, fragmentation = search.context_bytes, FRAGMENTATION[device.kind]
     workspace_bytes = 2 * cublas_workspace_bytes(device)  # for the forward and the backward pass
 
     def need(size: int) -> int:
@@ -173,7 +175,7 @@ def _trace(step: TrainingStep, samples: Samples, device: Device, size: int) -> M
         if isinstance(error.__cause__, InputError):
             raise error.__cause__ from None
         raise _explained(error, size) from error
-    return trace.to_estimate(device.kind)
+    return with_context(trace.to_estimate(device.kind), device)
 
 
 def _explained(error: Untraceable, size: int) -> TunerError:
@@ -190,7 +192,7 @@ def _traced_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _measured(search: _Search) -> _Footprint:
-    device, context = search.device, CONTEXT_BYTES[search.device.kind]
+    device, context = search.device, search.context_bytes
     fragmentation = FRAGMENTATION["cuda"] if device.kind == "cuda" else 0.0  # the heap's gaps are measured
     room_bytes = int(min(search.limit_bytes - context, device.free_bytes) / (1 + fragmentation))
     # For Tensor.to, "cpu:0" is a different device, so each batch would be copied.
@@ -232,7 +234,7 @@ def _fragmentation(search: _Search, line: Line, run: Rehearsal) -> float:
     share = FRAGMENTATION["cuda"]
     for _ in range(FRAGMENTATION_STEPS):
         try:
-            size = _largest(search, _on_line(line, CONTEXT_BYTES["cuda"], 0, share), search.smallest).batch_size
+            size = _largest(search, _on_line(line, search.context_bytes, 0, share), search.smallest).batch_size
             measured = run.reserved_bytes(size) / line.at(size) - 1
         except DoesNotFit:  # said by the search that follows
             break
@@ -261,7 +263,7 @@ def _largest(search: _Search, footprint: _Footprint, least: int) -> LargestBatch
 
 
 def _budget(search: _Search, footprint: _Footprint, largest: LargestBatch, mode: str) -> MemoryBudget:
-    counted, context = count(search.step), CONTEXT_BYTES[search.device.kind]
+    counted, context = count(search.step), search.context_bytes
     held = counted.total_bytes + footprint.optimizer_bytes
 
     def for_samples(taken_bytes: int) -> int:
@@ -338,14 +340,14 @@ def _device(choice: str | torch.device, mode: str, total_gb: float | None) -> De
 
 
 def _room_bytes(step: TrainingStep, device: Device) -> int:
-    """The memory that a training of this model may take: free memory, a context, and its tensors that are there."""
+    """The memory that a training of this model may take beside its context: what is free, and its tensors there."""
     gradients = [p.grad for model in step.models() for p in model.parameters() if p.grad is not None]
     there = {
         tensor.data_ptr(): tensor.nbytes
         for tensor in (*step.tensors(), *gradients)
         if tensor.device.type == device.kind and (tensor.device.index or 0) == device.index
     }
-    return device.free_bytes + CONTEXT_BYTES[device.kind] + sum(there.values())
+    return device.free_bytes + sum(there.values())
 
 
 def _gpu(chosen: torch.device, mode: str, total_gb: float | None) -> Device:
@@ -353,7 +355,9 @@ def _gpu(chosen: torch.device, mode: str, total_gb: float | None) -> Device:
     if index < torch.cuda.device_count():
         free, total = torch.cuda.mem_get_info(index)
         free += torch.cuda.memory_reserved(index) - torch.cuda.memory_allocated(index)  # what is cached
-        return Device("", "cuda", index, torch.cuda.get_device_name(index), total, free, cores=0)
+        properties = torch.cuda.get_device_properties(index)
+        uuid = next((gpu.uuid for gpu in cuda_devices() if gpu.uuid.endswith(str(properties.uuid))), "")
+        return Device("", "cuda", index, properties.name, total, free, cores=0, uuid=uuid)
     if mode == "measured" or total_gb is None:
         remedy = 'a GPU that is elsewhere has mode="static" or mode="traced" and its memory as total_gb'
         raise InputError(f"device='{chosen}': this machine has no such GPU; {remedy}")

@@ -8,7 +8,7 @@ from typing import Any, Unpack, get_type_hints
 
 from tuner.errors import InputError, did_you_mean, one_line, option
 from tuner.estimation.cards import CUBLAS_WORKSPACE_BYTES, cublas_workspace_bytes
-from tuner.estimation.overheads import CONTEXT_BYTES
+from tuner.estimation.estimators import with_context
 from tuner.machine.safe_files import MOST_BYTES, regular
 from tuner.sizing.choices import largest_batch
 from tuner.sizing.transformers.formula import (
@@ -37,11 +37,8 @@ def transformer_estimates(config: TransformerConfig, device: Device) -> list[tup
 
 
 def _estimate(config: TransformerConfig, precision: Precision, device: Device) -> MemoryEstimate:
-    return replace(
-        footprint(config, precision, device.kind),
-        workspace_bytes=HANDLES * cublas_workspace_bytes(device),
-        context_bytes=CONTEXT_BYTES[device.kind],
-    )
+    estimate = footprint(config, precision, device.kind)
+    return with_context(replace(estimate, workspace_bytes=HANDLES * cublas_workspace_bytes(device)), device)
 
 
 def largest_batches(config: TransformerConfig, precision: Precision, device: Device) -> dict[int, int]:
