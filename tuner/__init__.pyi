@@ -440,7 +440,8 @@ def plan(
         points: Configurations to try before the search draws any, each a mapping with some or all hyperparameters.
         num_samples: The number of configurations that a search tries; a grid is tried as a whole.
         seed: The seed of the validation split, weights, batches and dropout.
-        epochs: Train every configuration for N epochs. By default each configuration's own number.
+        epochs: Train every configuration for N epochs; a function or a script is ended after N reports. By default each
+            configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
@@ -568,6 +569,7 @@ def run(
     limit: int | None = None,
     metric: str | Sequence[str] = (),
     direction: str | Sequence[str] = (),
+    score: str = 'best',
     constraints: str | Sequence[str] = (),
     inference_batch: int | None = None,
     cwd: StartFolder = 'script',
@@ -625,6 +627,7 @@ def run(
     tensorboard: bool = False,
     mlflow: str | None = None,
     wandb: str | None = None,
+    trial_time_limit: str | float | None = None,
     dry_run: bool = False,
     callbacks: Sequence[Callable[[object], object]] | None = None,
 ) -> StudyResult:
@@ -651,6 +654,8 @@ def run(
             inference_gb, trials are ranked by Pareto fronts. By default the workload's own.
         direction: Whether a smaller or a larger metric is better: minimize (or min), or maximize (or max). By default
             what the workload says, else minimize; functions, scripts and metrics such as an accuracy need it.
+        score: Which reports of a function or a script count: best, last, or mean:N for the mean of the last N, such as of
+            N folds.
         constraints: A condition that the best trial must meet, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a
             name, a comparison and a number with a unit. A configuration that breaks one on estimated_gb, inference_gb,
             parameters or step_seconds is not run, as these are known before.
@@ -682,7 +687,8 @@ def run(
         scheduler_options: An option of the pruner, as KEY=VALUE: an argument of its constructor in Optuna; for pbt
             interval and epochs, in reports, quantile, resample or mutate. A dictionary of them.
         seed: The seed of the validation split, weights, batches and dropout.
-        epochs: Train every configuration for N epochs. By default each configuration's own number.
+        epochs: Train every configuration for N epochs; a function or a script is ended after N reports. By default each
+            configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.
@@ -742,6 +748,8 @@ def run(
         tensorboard: Write event files for TensorBoard, with HParams, into the study's folder.
         mlflow: Also send results to this MLflow server, or to a store such as sqlite:///FILE; needs the extra mlflow.
         wandb: Also send results to this project of Weights & Biases; needs the extra wandb.
+        trial_time_limit: End a function or a script that trains for this long, as completed: seconds, or a text such as
+            "90s" or "10m". With in_process it ends at its next report. By default none.
         dry_run: Stop after the plan.
         callbacks: Functions that are called in this process with each event of the study: trials that start, report, end
             or are tried again. The events are classes of tuner.decisions.events.
@@ -855,7 +863,8 @@ def tune_hyperparameters_parallel(
         gpu_memory_buffer_gb: The memory to leave free on each device, a GPU or the machine's RAM, in GB.
         max_workers: The maximum number of trials at once; each rank of a trial counts as one. By default as many as fit.
         seed: The seed of the validation split, weights, batches and dropout.
-        epochs: Train every configuration for N epochs. By default each configuration's own number.
+        epochs: Train every configuration for N epochs; a function or a script is ended after N reports. By default each
+            configuration's own number.
         seeds: Train every configuration with N seeds, starting with seed. The data stay split by that one.
         split_seed: The seed of the validation split alone. By default seed.
         device: Where to train: cuda, cpu, or auto for GPUs where there are any.

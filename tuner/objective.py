@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
 from typing import Literal
 
 Direction = Literal["minimize", "maximize"]
@@ -16,6 +19,8 @@ DIRECTIONS: Mapping[object, Direction] = {
     "maximize": "maximize",
     "max": "maximize",
 }
+BEST = "best"  # a score: the best report of a trial counts
+SCORE = re.compile(r"best|last|mean:([1-9]\d{0,3})")
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class Objective:
     metric: str
     direction: Direction = "minimize"
     others: tuple[Objective, ...] = ()  # what they are compared by as well: then trials are ranked by fronts
+    score: str = BEST  # which reports of a trial count, by ``SCORE``
 
     @property
     def all(self) -> tuple[Objective, ...]:
@@ -43,3 +49,16 @@ class Objective:
     def worst(self) -> float:
         """The infinity than which every number is better."""
         return self.loss(math.inf)
+
+    @cached_property
+    def last(self) -> int:
+        """How many of a trial's last reports count, by their means; 0 if the best one does."""
+        match = SCORE.fullmatch(self.score)
+        assert match, self.score
+        return int(match[1] or self.score != BEST)
+
+    def mean(self, reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The means of the metrics of the last reports, which count."""
+        counted = reports[-self.last :]
+        names = dict.fromkeys(name for report in counted for name in report)
+        return {name: fmean(report[name] for report in counted if name in report) for name in names}

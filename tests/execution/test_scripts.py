@@ -7,12 +7,13 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
 
 from tuner.decisions.plan import make_plan
-from tuner.errors import InputError, spelled
+from tuner.errors import InputError, WorkloadError, spelled
 from tuner.execution.child import Child, run_in
 from tuner.execution.child_executor import ChildExecutor
 from tuner.execution.mapped_arrays import pack
@@ -22,6 +23,7 @@ from tuner.objective import Objective
 from tuner.trial import GB, Config, EpochReport, MemoryEstimate, Outcome, Placement, Question, Trial
 from tuner.workloads.command_line import CommandOptions
 from tuner.workloads.metrics_files import MetricsFiles
+from tuner.workloads.output import Reports
 from tuner.workloads.script import Command, Script, WrittenFiles, Wrote, script_of
 from tuner.workloads.task import TrainingTask
 
@@ -37,17 +39,19 @@ def outcome_of(folder: Path, body: str, limit_bytes: int = 2 * GB) -> tuple[Outc
 
 
 def outcome_of_words(
-    folder: Path, words: list[str], limit_bytes: int = 2 * GB, how: CommandOptions | None = None
+    folder: Path, words: list[str], limit_bytes: int = 2 * GB, how: CommandOptions | None = None, **ends: float
 ) -> tuple[Outcome, list[EpochReport]]:
     """The same of a script or a command."""
-    events = events_of_words(folder, words, limit_bytes, how or CommandOptions())
+    events = events_of_words(folder, words, limit_bytes, how or CommandOptions(), **ends)
     (ended,) = (event for event in events if isinstance(event, Outcome))
     return ended, [event for event in events if isinstance(event, EpochReport)]
 
 
-def events_of_words(folder: Path, words: list[str], limit_bytes: int, how: CommandOptions) -> list[WorkerEvent]:
+def events_of_words(
+    folder: Path, words: list[str], limit_bytes: int, how: CommandOptions, **ends: float
+) -> list[WorkerEvent]:
     """All that its process says."""
-    script = script_of(words).replaced(options=how)
+    script = script_of(words).replaced(options=how, **ends)
     (folder / "checkpoints").mkdir()
     trial = Trial("t001", script.name, "one", {"lr": 0.5}, seed=0)
     placed = Placement(trial, MemoryEstimate.given(1.0), ram_device(), 1.0, limit_bytes, 1)
@@ -149,6 +153,28 @@ def test_only_the_argument_of_a_key_that_a_trial_has_not_is_dropped(
 ) -> None:
     (tmp_path / "train.py").write_text("")
     assert Script(tmp_path / "train.py", arguments).command({"model.lr": 0.5, "n": -3}) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "config", "expected"),
+    [
+        (["{amp?--amp}", "--lr", "{lr}"], {"amp": True, "lr": None}, ["--amp"]),
+        (["--lr", "{lr}", "{amp?--amp}"], {"amp": True, "lr": None}, ["--amp"]),
+        (["--lr", "{lr}", "{amp?--amp:--no-amp}"], {"amp": False, "lr": 1}, ["--lr", "1", "--no-amp"]),
+        (["--mode", "{amp?fast}", "-v"], {"amp": False}, ["-v"]),
+        (["--drop={drop}", "end"], {"drop": None}, ["end"]),
+        (["--layers", "{layers}", "x={layers}"], {"layers": [64, "a"]}, ["--layers", "64", "a", 'x=[64, "a"]']),
+        (["--more", "{more}"], {"more": {"a": [1, True]}}, ["--more", '{"a": [1, true]}']),
+        (["--of", "{of}"], {"of": [[1, 2], [3]]}, ["--of", "[1, 2]", "[3]"]),
+    ],
+)
+def test_flags_null_lists_and_dicts_are_arguments(
+    tmp_path: Path, arguments: list[str], config: Config, expected: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    script = Script(tmp_path / "train.py", arguments)
+    script.check_keys(config)
+    assert script.command(config) == expected
 
 
 def test_a_key_that_no_placeholder_can_name_is_refused(tmp_path: Path) -> None:
@@ -339,6 +365,39 @@ def test_a_file_with_metrics_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert ended.error == f"no file matches logs/*.csv in {tmp_path}/trials/t001"
 
 
+def test_a_metric_that_a_file_lacks_is_told_with_the_names_that_it_has(tmp_path: Path) -> None:
+    files = MetricsFiles(tmp_path, "**/*.csv")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a.csv").write_text("epoch, train\n1,0.5\n")
+    session = Mock(metric="loss", reports=0)
+    with pytest.raises(WorkloadError, match=r"^logs/a.csv has epoch, train, but not loss$"):
+        Reports(session, None, files).end()
+
+
+def test_a_pattern_that_no_line_matches_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    script = Script(tmp_path / "train.py", []).replaced(options=CommandOptions(metric_pattern="Acc: (.*)"))
+    assert spelled(script.remedy("loss")).startswith("no line matches metric_pattern='Acc: (.*)'")
+
+
+@pytest.mark.parametrize("start", [[], [sys.executable, "-u"]])
+def test_a_script_that_does_not_end_is_completed_after_its_epochs_or_its_time(
+    tmp_path: Path, start: list[str]
+) -> None:
+    body = "import time\nfor e in range(10**9):\n    print(json.dumps({'loss': lr - e}))\n"
+    body += "    time.sleep(60 * (e == 6))\n"
+    (tmp_path / "train.py").write_text(SAYS + body)
+    words = [*start, str(tmp_path / "train.py"), "--lr", "{lr}"]
+    for number, ends in enumerate(({"most_epochs": 3}, {"most_seconds": 2.0})):
+        (tmp_path / str(number)).mkdir()
+        ended, reports = outcome_of_words(tmp_path / str(number), words, **ends)
+        assert (ended.status, ended.metrics["loss"], len(reports)) == (
+            "completed",
+            [-1.5, -5.5][number],
+            [4, 8][number],
+        )
+
+
 @pytest.mark.parametrize(
     ("suffix", "read"), [(".yaml", "yaml.safe_load"), (".toml", "toml.loads"), (".json", "json.loads")]
 )
@@ -373,14 +432,14 @@ def test_the_files_that_a_script_writes_into_the_current_folder_are_known(
     assert [event.content for event in told if isinstance(event, Question)] == [Wrote(("model.pt",))]
 
 
-def test_two_trials_that_write_the_same_file_are_told_once() -> None:
+def test_each_trial_that_writes_anothers_file_is_told() -> None:
     files = WrittenFiles()
-    warnings = [files.shared(trial, Wrote((path,))) for trial, path in [("a", "x"), ("b", "y"), ("a", "x")]]
-    assert warnings == ["", "", ""]
-    assert spelled(files.shared("c", Wrote(("x",)))).startswith(
-        "a and c both wrote x: to give each trial its own folder"
-    )
-    assert files.shared("d", Wrote(("x",))) == ""
+    remarks = [files.remark(trial, Wrote((path,))) for trial, path in [("a", "x"), ("b", "y"), ("a", "x")]]
+    assert remarks == ["", "", ""]
+    for trial in "cd":
+        assert spelled(files.remark(trial, Wrote(("z" + trial, "x")))).startswith(
+            f"a and {trial} both wrote x: to give each trial its own folder"
+        )
 
 
 def rows_of(files: MetricsFiles, *, last: bool = False) -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -226,9 +227,46 @@ def test_a_script_is_tuned_from_the_command_line(
     assert "there is no" in refused(capsys, "script", "other.py", *options).replace("No such file", "there is no")
 
 
-def test_the_number_of_epochs_is_the_functions_own(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"epochs=3.* train itself decides how long it trains"):
-        run(train, tmp_path / "out", epochs=3, space=SPACE, num_samples=2)
+def test_a_function_that_does_not_end_is_completed_after_its_epochs(tmp_path: Path) -> None:
+    def forever(config: dict[str, Any]) -> None:
+        for number in itertools.count(1):
+            tuner.report(score=number * config["a"])
+
+    space = {"a": {"choice": [1, 2]}}
+    result = run(forever, tmp_path / "out", epochs=3, space=space)
+    assert [(row.status, row.epochs, row.metrics["score"]) for row in result.trials] == [
+        ("completed", 3, 6.0),
+        ("completed", 3, 3.0),
+    ]
+    timed = run(forever, tmp_path / "timed", trial_time_limit=0.2, score="mean:2", space=space)
+    assert {(row.status, row.metrics["score"] / row.config["a"] % 1) for row in timed.trials} == {("completed", 0.5)}
+    with pytest.raises(InputError, match=r"score='last': .*timed has score='mean:2': leave it out"):
+        run(forever, tmp_path / "none", resume=tmp_path / "timed", output=None, score="last")
+    with pytest.raises(InputError, match=r"score='mean:0': must be best, last, or mean:N"):
+        run(forever, tmp_path / "none", space=space, score="mean:0")
+    with pytest.raises(InputError, match=r"trial_time_limit='1s': workload graphsage has its own epochs"):
+        run("graphsage", tmp_path / "none", metric=None, direction=None, trial_time_limit="1s")
+
+
+def test_a_returned_mean_that_counts_less_than_a_fold_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def folds(config: dict[str, Any]) -> dict[str, float]:
+        for fold in (0.9, 0.8, 0.7):
+            tuner.report(score=fold + config["a"])
+        return {"score": 0.8 + config["a"]}
+
+    space = {"a": {"choice": [0.01, 0.02]}}
+    result = run(folds, tmp_path / "out", space=space)
+    assert result.best_value == pytest.approx(0.92)
+    told = "returned mean: it returned the mean 0.82 of its reports, and the best of them, 0.92, counts: "
+    told += "give score='last'"
+    assert result.trials[0].error == told
+    assert f"warning: a=0.02: {told} (and 1 more trials)" in capsys.readouterr().out
+    for score in ("last", "mean:3"):
+        scored = run(folds, tmp_path / score, space=space, score=score)
+        assert scored.best_value == pytest.approx(0.82 if score == "last" else 0.78, abs=0.01)
+        assert not any(row.error for row in scored.trials)
 
 
 def test_small_metrics_are_ranked_and_data_for_nobody_is_refused(tmp_path: Path) -> None:

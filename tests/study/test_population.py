@@ -128,7 +128,7 @@ def test_a_member_needs_checkpoints(tmp_path: Path) -> None:
         ({"seeds": 2}, "trains a member once: leave it out"),
         ({"scheduler_options": {"quantile": 0.9}}, "quantile is 0.9: give more than 0 and at most 0.5"),
         ({"scheduler_options": {"mutate": "depth", "epochs": 1}}, "the space has no depth"),
-        ({"scheduler_options": {}}, "say by scheduler_options='epochs=N' how often a trial reports"),
+        ({"scheduler_options": {}}, "give epochs, after how many reports a trial ends"),
     ],
 )
 def test_what_a_population_cannot_use_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:

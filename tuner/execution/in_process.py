@@ -4,6 +4,7 @@ import gc
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
@@ -32,6 +33,7 @@ class InProcessExecutor(Executor):
         """See ``Executor``."""
         options.setdefault("caps", False)
         super().__init__(**options)
+        self._options = replace(self._options, in_study=True)
         self._queue: deque[Iterator[WorkerEvent]] = deque()
         self._state: ProcessState | None = None  # of the running trial, if it has begun
 

@@ -65,6 +65,7 @@ class TrialOptions:
     # The time between a trial's checkpoints and before the first. ``StopRequests`` cause another one.
     checkpoint_seconds: float = 60.0
     fresh: bool = False  # whether each trial has a process of its own
+    in_study: bool = False  # whether trials run in the study's own process, which cannot be ended
     imports: tuple[str, ...] = ()  # the modules that trials need, which a process imports before their code
 
     @property
@@ -111,6 +112,7 @@ class _TrialExecution:
         self.earlier_seconds = 0.0  # of the training before the checkpoint with which it went on
         self.weights: bytes | WeightsLost = b""
         self._kills = 0  # ``oom_kills`` before it
+        self._left = False  # whether its program still runs
         self._wanted_bytes = 0  # what it held as an allocation failed, and what that asked for; 0 if unknown
 
     def train(self, task: TrainingTask) -> Iterator[EpochReport | Question]:
@@ -150,6 +152,7 @@ class _TrialExecution:
                 began, busy = time.perf_counter(), time.process_time()
             training.close()  # frees everything but the weights
             self._record(metrics=event.metrics)
+            self._left = event.left
             if event.weights or event.files:
                 self._keep(event, program=isinstance(task.workload, Program))
             elif event.unkept:
@@ -174,7 +177,7 @@ class _TrialExecution:
             kept_bytes = meter.left_bytes() - (len(in_ram) if isinstance(in_ram, bytes) else 0)
             # A failed kernel breaks the CUDA context. An import without enough memory leaves half a module.
             ended_well = self.outcome.status in ("completed", "diverged", "pruned", "paused")
-            reusable = ended_well and kept_bytes <= LEFT_BYTES
+            reusable = ended_well and kept_bytes <= LEFT_BYTES and not self._left
         except Exception as error:  # a failed kernel has broken the CUDA context
             fault = f"the worker cannot be used again: {_one_line(error)}"
         host_peak = meter.host_peak_bytes()
@@ -275,7 +278,12 @@ def _training(
         store = ProgramCheckpoints(folder, trial)
         stopped = requests.stop_requested
         program = run_program(
-            workload, trial, task.data, task.objective, store, place=placement, stop_asked=stopped, prune_asked=pruned
+            *(workload, trial, task.data, task.objective, store),
+            place=placement,
+            stop_asked=stopped,
+            prune_asked=pruned,
+            own_process=not options.in_study,
+            notes=notes,
         )
         return program, store
     import torch

@@ -100,7 +100,8 @@ class StudyProgress:
         placement, _ = self._running[report.trial_id]
         self._running[report.trial_id] = (placement, report)
         trial = placement.trial
-        self._count(trial.workload, report.metrics, f"{self._name(trial)}, epoch {report.epoch}")
+        if not self.objectives[trial.workload].last:
+            self._count(trial.workload, report.metrics, f"{self._name(trial)}, epoch {report.epoch}")
 
     def finished(self, outcome: Outcome, retry: Retried | None) -> None:
         """An attempt has ended. Prints its result, and its retry if there is one."""

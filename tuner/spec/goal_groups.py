@@ -8,7 +8,8 @@ from pydantic import BeforeValidator
 
 from tuner.decisions.constraints import parse_constraint
 from tuner.decisions.stopping import EndLimits
-from tuner.objective import DIRECTIONS, Direction
+from tuner.errors import ParameterError
+from tuner.objective import BEST, DIRECTIONS, SCORE, Direction
 from tuner.spec.options import Options, Terminal, Texts, field
 from tuner.values import Condition
 
@@ -31,6 +32,13 @@ def _constraints(given: object) -> object:
     return texts
 
 
+def _score(given: object) -> object:
+    if not SCORE.fullmatch(str(given)):
+        raise ParameterError("score", given, "must be best, last, or mean:N with 1 to 9999 reports")
+    return given
+
+
+Score = Annotated[str, BeforeValidator(_score)]
 Metrics = Annotated[Texts, BeforeValidator(_listed)]
 Directions = Annotated[tuple[Direction, ...], BeforeValidator(_directions)]
 Constraints = Annotated[Texts, BeforeValidator(_constraints)]
@@ -56,6 +64,12 @@ class ObjectiveOptions(Options, title="Configurations and data"):
         ),
     )
 
+    score: Score = field(
+        BEST,
+        "Which reports of a function or a script count: best, last, or mean:N for the mean of the last N, such as "
+        "of N folds.",
+        Terminal("best|last|mean:N"),
+    )
     constraints: Constraints = field(
         (),
         "A condition that the best trial must meet, such as 'estimated_gb <= 2' or 'val_latency_ms < 5': a "

@@ -179,7 +179,10 @@ class Training(Seed, title="Training"):
     """How long, and how often."""
 
     epochs: int | None = field(
-        None, "Train every configuration for N epochs.", Terminal("N", unset="each configuration's own number"), ge=1
+        None,
+        "Train every configuration for N epochs; a function or a script is ended after N reports.",
+        Terminal("N", unset="each configuration's own number"),
+        ge=1,
     )
     seeds: int = field(
         1,

@@ -48,6 +48,7 @@ SHOWN = {  # what callers see of types that convert what is given
     "Memory": "float | Callable[[dict[str, Any]], float] | None",
     "EstimationMethod": "str",
     "Metrics": "str | Sequence[str]",
+    "Score": "str",
     "Directions": "str | Sequence[str]",
 }
 

@@ -14,7 +14,7 @@ from tuner.decisions.retry import RetryPolicy
 from tuner.errors import InputError, ParameterError, both_given, option
 from tuner.records.study_folder import check_empty
 from tuner.spec.goal_groups import ObjectiveOptions
-from tuner.spec.groups import Records, SearchOptions, SelectionOptions, StudyOptions, TooLarge, parse_seconds
+from tuner.spec.groups import Records, SearchOptions, SelectionOptions, StudyOptions, Time, TooLarge, parse_seconds
 from tuner.spec.options import Options, Terminal, field
 from tuner.trial import GB
 
@@ -72,6 +72,12 @@ class Settings(
 ):
     """The specification of a study: what ``tuner run`` and ``tuner.run`` take."""
 
+    trial_time_limit: Time = field(
+        None,
+        'End a function or a script that trains for this long, as completed: seconds, or a text such as "90s" or '
+        f'"10m". With {option("in_process")} it ends at its next report.',
+        Terminal("90s|10m", unset="none"),
+    )
     dry_run: bool = field(False, "Stop after the plan.")
     callbacks: Callbacks | None = field(
         None,
@@ -150,6 +156,11 @@ class Settings(
     def trial_timeout_seconds(self) -> float | None:
         """The seconds without a report after which a trial is ended; None for never."""
         return None if self.trial_timeout is None else parse_seconds(self.trial_timeout, "trial_timeout")
+
+    @property
+    def trial_seconds(self) -> float | None:
+        """The seconds after which a program's trial is completed; None without a limit."""
+        return None if self.trial_time_limit is None else parse_seconds(self.trial_time_limit, "trial_time_limit")
 
     @property
     def search_name(self) -> str | None:

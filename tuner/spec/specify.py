@@ -7,6 +7,7 @@ from types import NoneType
 from typing import cast
 
 from tuner.errors import InputError, ParameterError, one_line, option
+from tuner.objective import BEST
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
 from tuner.search.configurations import read_configs, source_name
 from tuner.search.domains import objects_of
@@ -72,6 +73,10 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
             if name != "keep":
                 raise ParameterError(name, value, "only scripts and commands have it", "leave it out")
     if not isinstance(program, Program):
+        for name, given in (("score", settings.score != BEST), ("trial_time_limit", settings.trial_seconds)):
+            if given:
+                rule = f"workload {program.name} has its own epochs: only functions and scripts have it"
+                raise ParameterError(name, getattr(settings, name), rule, "leave it out")
         return selection
     has_data = not isinstance(settings.data, str) or settings.data != DEFAULT_DATA
     if isinstance(program, CommandLine) and has_data:
@@ -95,7 +100,8 @@ def _with_arguments(selection: Selection, settings: Settings, spaces: Sequence[S
             raise ParameterError("in_process", True, "a script needs processes of its own", "leave it out")
         program.check_keys(keys)
         program = program.replaced(options=_command_options(settings, program, selection.objective.metric))
-    return replace(selection, workload=program.replaced(objects=objects))
+    program = program.replaced(objects=objects, most_epochs=settings.epochs, most_seconds=settings.trial_seconds)
+    return replace(selection, workload=program)
 
 
 def _command_options(settings: Settings, program: CommandLine, metric: str) -> CommandOptions:
@@ -143,7 +149,8 @@ def _with_objectives(selections: Sequence[Selection], settings: Settings) -> lis
             rule = f"takes one workload, not {workloads}"
             raise ParameterError(name, " ".join(given), rule, f"write {name} into the class of each")
     goal = settings.metric, settings.direction
-    return [replace(selection, objective=objective_of(selection.workload, *goal)) for selection in selections]
+    objectives = (replace(objective_of(one.workload, *goal), score=settings.score) for one in selections)
+    return [replace(one, objective=objective) for one, objective in zip(selections, objectives, strict=True)]
 
 
 def _chosen(settings: Settings, record: StudyRecord) -> StudySpec:

@@ -18,7 +18,7 @@ CALL = "tuner.run()"  # in ``study.json``, for a study that no command can start
 FUNCTIONS = ("memory_gb", "estimate", "data")  # options that may be functions or data, of which only a mark is kept
 OBJECTS = ("space", "points", "config", *FUNCTIONS)  # options that may hold objects
 NAMED = ("search", "scheduler")  # options that are a name or an object
-KEPT = ("search", "search_options", "space", "points", "constraints")  # what a study that is resumed keeps
+KEPT = ("search", "search_options", "space", "points", "constraints", "score")  # what a study that is resumed keeps
 OF_SPACE = ("mode", "config", "overrides")  # what it keeps, too, if it searches
 MEMORY = ("auto_memory", "model_memory_gb", "memory_gb")  # of which one is given
 

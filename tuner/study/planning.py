@@ -169,9 +169,8 @@ def _config(workload: Trainable, configuration: Configuration, settings: Setting
             values = {**values, key: given}
     if epochs is None:
         return values
-    if workload.schema is None:
-        rule = f"{workload.name} itself decides how long it trains"
-        raise ParameterError("epochs", epochs, rule, "leave it out")
+    if workload.schema is None:  # its worker ends it, and its keys are its own
+        return {**values, "epochs": epochs} if "epochs" in values else values
     most = numeric_hyperparameter(workload, "epochs").high
     if epochs > most:
         raise ParameterError("epochs", epochs, f"must be at most {most:g}")

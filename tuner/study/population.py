@@ -48,10 +48,10 @@ class Population(Listed):
 
     def paced(self, trial: Trial) -> Trial:
         """The trial that pauses after its next interval, if it is not its last one."""
-        epochs = trial.epochs or self._options.epochs
+        epochs = trial.epochs or self._options.epochs or self.settings.epochs
         if not epochs:
-            given = option("scheduler_options", "epochs=N")
-            raise InputError(f"{option('scheduler', PBT)}: say by {given} how often a trial reports")
+            given = f"give {option('epochs')}, after how many reports a trial ends"
+            raise InputError(f"{option('scheduler', PBT)}: {given}, or a key epochs to each configuration")
         until = trial.begun + (self._options.interval or max(1, epochs // INTERVALS))
         return replace(trial, until=until if until < epochs else 0)
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from tuner.decisions.events import Allowed, Concluded, Dropped, Event, Planned, Reported, Retried, Started
 from tuner.decisions.state import State
-from tuner.errors import joined
+from tuner.errors import joined, spelled
 from tuner.execution.executor import Weights
 from tuner.execution.loop import Listener
 from tuner.execution.weights import weights_so_far
@@ -36,7 +36,8 @@ class _Running:
     at: float  # when it was placed, in seconds since 1970
     began: float  # the same; monotonic seconds
     report: EpochReport | None = None  # the last one
-    best: Mapping[str, float] = field(default_factory=dict)  # the metrics of its best report
+    best: Mapping[str, float] = field(default_factory=dict)  # the metrics of its best report, or those that count
+    last: list[Mapping[str, float]] = field(default_factory=list)  # its last reports, if these count
     stopped: Outcome | None = None  # how it was interrupted
     ended: float | None = None  # and when; monotonic seconds
 
@@ -66,6 +67,7 @@ class Recorder(Listener):
         self._known = len(study.trials)  # configurations; a search may add to them
         self._order = steering.order  # the last one on disk, of all that has happened in the study
         self._written = WrittenFiles()
+        self._remarks: dict[str, str] = {}  # on files that trials share, by id
         self._unfinished = {request.trial.trial_id: request for request in requests}
         self._running: dict[str, _Running] = {}
         self._ends: dict[str, tuple[Attempt, Outcome]] = {}  # of the attempts that have just ended
@@ -119,8 +121,10 @@ class Recorder(Listener):
         """What Optuna's trial answers; raises what it raises. Hears which files a script's trial has written."""
         if isinstance(question.content, Wrote):
             request = self._unfinished.get(question.trial_id)
-            if request and (warning := self._written.shared(request.trial.name, question.content)):
-                self.noted(warning)
+            if request and (remark := self._written.remark(request.trial.name, question.content)):
+                if not self._remarks:
+                    self.noted(remark)
+                self._remarks[question.trial_id] = f"shared file: {spelled(remark)}"
             return None
         return self._objectives.answer(question) if self._objectives else None
 
@@ -178,7 +182,10 @@ class Recorder(Listener):
         objective = self._progress.objectives[attempt.placement.trial.workload]
         best = attempt.best or self._folder.reported(report.trial_id)[0]
         value = report.metrics.get(objective.metric)
-        if value is not None and objective.better(value, than=best.get(objective.metric, objective.worst)):
+        if objective.last:
+            attempt.last = [*attempt.last, report.metrics][-objective.last :]
+            attempt.best = {**objective.mean(attempt.last), "best_epoch": report.epoch}
+        elif value is not None and objective.better(value, than=best.get(objective.metric, objective.worst)):
             attempt.best = {**report.metrics, "best_epoch": report.epoch}
 
     def _follows(self, trial: Trial, retry: Retried | None) -> None:
@@ -203,6 +210,7 @@ class Recorder(Listener):
         """The outcome with the reason why it was pruned, and with the parameters that an objective has asked for."""
         attempt = self._running.get(outcome.trial.trial_id)
         report = attempt.report if attempt else None
+        outcome = replace(outcome, error=joined(outcome.error, self._remarks.get(outcome.trial.trial_id)))
         if outcome.status == "pruned" and report:
             done = count_text(report.epochs or outcome.epochs, "epoch")
             done = f"{outcome.epochs} of {done}" if report.epochs else done

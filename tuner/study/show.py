@@ -137,6 +137,7 @@ def _print_end(console: Console, study: Study, result: StudyResult, page: Path |
     tables = not (study.spec.returns_table and in_notebook())
     figures = Figures(result.trials, result.study.attempts, result.plan, study.settings, record.programs)
     lines = [estimate_accuracy(result.trials)] if study.settings.estimates_memory else []
+    lines += _remarks(result.trials)
     lines += [f"advice: {sentence}" for sentence in advise(figures)]
     lines += [f"results: {folder / RESULTS}", f"report: {page}" if page else ""]
     for workload, objective in study.objectives.items():
@@ -160,6 +161,16 @@ def _print_end(console: Console, study: Study, result: StudyResult, page: Path |
             caution = doubt(study.tasks[workload])
             lines.append(caution and f"warning: {caution}")
     _print_lines(console, lines)
+
+
+def _remarks(rows: Sequence[Attempt]) -> list[str]:
+    """A line for each kind of remark on trials that are completed, with the first one."""
+    kinds: dict[str, list[Attempt]] = {}
+    for row in rows:
+        if row.status == "completed" and row.error and not row.error.startswith(NOT_KEPT):
+            kinds.setdefault(row.error.partition(": ")[0], []).append(row)
+    counts = {kind: f" (and {len(alike) - 1} more trials)" * (len(alike) > 1) for kind, alike in kinds.items()}
+    return [f"warning: {alike[0].name}: {alike[0].error}{counts[kind]}" for kind, alike in kinds.items()]
 
 
 def _unkept(result: StudyResult) -> str:

@@ -49,6 +49,7 @@ class Fit:
         default_factory=dict
     )  # a folder's files as tensors of bytes, by relative path
     unkept: str = ""  # why a program's checkpoint of the best epoch is in neither
+    left: bool = False  # whether the program still runs, as its time was over
 
 
 def phase_of(error: BaseException) -> Phase:

@@ -1,18 +1,21 @@
 """Runs a trial's own program in a thread that waits at each report until the study has taken it."""
 
 import importlib
+import math
 import operator
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
+from statistics import fmean
 
-from tuner.errors import MissingMetric, WorkloadError
+from tuner.errors import MissingMetric, WorkloadError, option, spelled
 from tuner.machine.caps import limit_threads
 from tuner.machine.first_use import load_early
 from tuner.objective import Objective
@@ -41,35 +44,47 @@ def run_program(
     place: Placement | None = None,
     stop_asked: Asked = lambda: False,
     prune_asked: Asked = lambda: False,
+    own_process: bool = True,
+    notes: list[str] | None = None,
 ) -> Generator[EpochReport | Question | Fit, None, None]:
     """Runs a trial's program; yields a report before it begins, then the program's reports, and at the end a ``Fit``.
 
     At the first report the process is idle, so its memory is not counted as the trial's. ``place`` says which rank
-    this is: what another one than rank 0 reports is ignored, and so are its metrics.
+    this is: what another one than rank 0 reports is ignored, and so are its metrics. ``own_process`` says whether the
+    program may still run in the end, as its time is over. ``notes`` gets a line if what it returned does not count.
 
     Raises ``Pruned``, ``Stopped`` if the study ends, ``Diverged`` if the metric was never finite, ``WorkloadError``
     if it reports nothing, and what the program raises.
     """
     progress = store.restore()
-    session = _Session(trial, objective, store, progress, place, program.takes_infinite)
+    epochs, limit, late = program.most_epochs or trial.epochs, program.most_seconds, False
+    session = _Session(trial, objective, store, progress, place, program.takes_infinite, epochs)
     with phases() as enter:
-        yield (begun := EpochReport(trial.trial_id, progress.epoch, trial.epochs))
+        yield (begun := EpochReport(trial.trial_id, progress.epoch, epochs))
         for epoch, metrics in progress.reports:  # a study that was killed may not have written the last ones down
-            yield EpochReport(trial.trial_id, epoch, trial.epochs, metrics, again=True)
+            yield EpochReport(trial.trial_id, epoch, epochs, metrics, again=True)
         if progress.reports and not begun.is_last:  # it may have ended before it was pruned or had paused
             if prune_asked():
                 raise Pruned(progress.best)
             if trial.until and progress.epoch >= trial.until:
                 store.pause()
                 raise Paused(progress.reports[-1][1])
-        program_thread().start(partial(session.run, program, data, place.threads if place else 1))
+        if program.most_epochs and begun.is_last:  # its last report came before the study was killed
+            session.skip()
+        else:
+            program_thread().start(partial(session.run, program, data, place.threads if place else 1))
         enter("training")
+        deadline = None if limit is None else time.monotonic() + limit - store.earlier_seconds
         try:
-            while (message := session.next()) is not None:
+            while (message := session.next(deadline if own_process else None)) is not None:
                 yield message
                 if isinstance(message, Question):
                     continue
+                if deadline is not None and time.monotonic() >= deadline:
+                    break
                 if message.is_last:  # it has done all that it was to do, however late it is asked to end
+                    if program.most_epochs:
+                        break
                     session.go_on()
                     continue
                 if prune_asked():
@@ -80,13 +95,17 @@ def run_program(
                 if stop_asked():
                     raise Stopped(f"stopped after epoch {progress.epoch}")
                 session.go_on()
+        except _TimeOver:
+            late = True
         finally:
-            session.end()
+            session.end(at_once=late)
         if place and place.rank:
             yield Fit({}, {})
             return
         final = to_numbers(session.final) if session.final else {}
         final = final if objective.metric in final else {**progress.best, **final}
+        if late and not progress.best:
+            raise WorkloadError(f"{program.name} reported nothing in {limit:g} s: give a longer trial_time_limit")
         if not session.reports and final and objective.metric not in final:
             raise MissingMetric(f"{program.name} returned {', '.join(final)}, but not {objective.metric!r}")
         if not session.reports and objective.metric not in final:
@@ -94,11 +113,29 @@ def run_program(
         if not is_comparable(final.get(objective.metric), infinite=program.takes_infinite):
             raise Diverged(never_finite(objective.metric), final)
         check_reported(objective, final, program.name)
+        if notes is not None and session.returned and (fault := _mean_missed(objective, progress)):
+            notes.append(fault)
         kept = store.best(progress)
         if isinstance(kept, Path):
-            yield Fit(final, files=files_of(kept))
+            yield Fit(final, files=files_of(kept), left=not session.has_ended)
         else:
-            yield Fit(final, kept or {}, unkept=store.best_fault)
+            yield Fit(final, kept or {}, unkept=store.best_fault, left=not session.has_ended)
+
+
+def _mean_missed(objective: Objective, progress: Progress) -> str:
+    """What to do if a program has returned the mean of its reports, as of folds, and a single one counts instead."""
+    *folds, mean = [metrics[objective.metric] for _, metrics in progress.reports]
+    if objective.last or len(folds) < 2 or not math.isclose(mean, fmean(folds), rel_tol=1e-6):
+        return ""
+    best = progress.best[objective.metric]
+    if not objective.better(best, mean):
+        return ""
+    counts = f"it returned the mean {mean:.6g} of its reports, and the best of them, {best:.6g}, counts"
+    return spelled(f"returned mean: {counts}: give {option('score', 'last')}")
+
+
+class _TimeOver(Exception):
+    """The trial's time is over."""
 
 
 class _Session:
@@ -112,8 +149,9 @@ class _Session:
         progress: Progress,
         place: Placement | None,
         infinite: bool,
+        epochs: int,
     ) -> None:
-        self._trial = trial
+        self._trial, self._epochs = trial, epochs
         self._place = place
         self._objective, self._infinite = objective, infinite
         self.metric = objective.metric
@@ -147,26 +185,32 @@ class _Session:
         progress.epoch = progress.epoch if again else self._counted(epoch)
         numbers = {**(self._numbers if again else {}), **numbers}
         self._given, self._numbers = epoch, numbers
+        most = max(REPORTS, self._objective.last)
+        progress.reports = [*progress.reports[: -1 if again else None], (progress.epoch, numbers)][-most:]
         more = again and progress.best.get("best_epoch") == progress.epoch
-        better = more or self._objective.better(numbers[metric], progress.best.get(metric, self._objective.worst))
-        if is_best := is_comparable(numbers[metric], infinite=self._infinite) and better:
-            progress.best = {**numbers, "best_epoch": progress.epoch}
+        if self._objective.last:
+            is_best, counted = True, self._objective.mean([metrics for _, metrics in progress.reports])
+        else:
+            than = progress.best.get(metric, self._objective.worst)
+            better = more or self._objective.better(numbers[metric], than)
+            is_best, counted = is_comparable(numbers[metric], infinite=self._infinite) and better, numbers
+        if is_best:
+            progress.best = {**counted, "best_epoch": progress.epoch}
         if is_best and not more:
             progress.best_checkpoint, self._store.best_fault = None, ""  # an earlier best is missed no more
-        progress.reports = [*progress.reports[: -1 if again else None], (progress.epoch, numbers)][-REPORTS:]
         self.saved = checkpoint is not None
         if checkpoint is not None:
             self._store.save(checkpoint, progress, is_best=is_best)  # type: ignore[arg-type]
         self.reports += 1
-        epochs = progress.epoch if self.returned else self._trial.epochs
-        self._reports.put(EpochReport(self._trial.trial_id, progress.epoch, epochs, numbers))
+        epochs = progress.epoch if self.returned else self._epochs
+        self._reports.put(EpochReport(self.trial_id, progress.epoch, epochs, numbers))
         if not self._answers.get():
             raise TrialEnd
 
     def ask(self, question: object) -> object:
         """See ``Session.ask``."""
         self._check()
-        self._reports.put(Question(self._trial.trial_id, question))
+        self._reports.put(Question(self.trial_id, question))
         answer = self._replies.get()
         if isinstance(answer, BaseException):
             raise answer
@@ -175,7 +219,7 @@ class _Session:
     def tell(self, content: object) -> None:
         """See ``Session.tell``."""
         self._check()
-        self._reports.put(Question(self._trial.trial_id, content, waits=False))
+        self._reports.put(Question(self.trial_id, content, waits=False))
 
     def checkpoint(self) -> State | None:
         """See ``Session.checkpoint``."""
@@ -212,9 +256,15 @@ class _Session:
         self._ended.set()
         self._reports.put(error)
 
-    def next(self) -> EpochReport | Question | None:
-        """The program's next report or question; None if it has ended. Raises what it has raised."""
-        message = self._reports.get()
+    def next(self, deadline: float | None = None) -> EpochReport | Question | None:
+        """The program's next report or question; None if it has ended.
+
+        Raises what it has raised, and ``_TimeOver`` if there is none until the deadline, in monotonic seconds.
+        """
+        try:
+            message = self._reports.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except Empty:
+            raise _TimeOver from None
         if isinstance(message, SystemExit):
             if message.code in (None, 0):
                 return None
@@ -231,13 +281,25 @@ class _Session:
         """Lets the program continue after a report."""
         self._answers.put(True)
 
-    def end(self) -> None:
-        """Ends a program that waits at a report, and waits until it has ended."""
-        while not self._ended.is_set():
+    def skip(self) -> None:
+        """Ends a program that need not begin."""
+        self._ended.set()
+        self._reports.put(None)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program has."""
+        return self._ended.is_set()
+
+    def end(self, *, at_once: bool = False) -> None:
+        """Ends a program that waits at a report, and waits until it has ended, unless that must be ``at_once``."""
+        while not self.has_ended:
             self._ending = True
             self._answers.put(False)
             self._replies.put(TrialEnd())
             self._ended.wait(IDLE_SECONDS)
+            if at_once:
+                return
 
     def _check(self) -> None:
         """Raises ``TrialEnd`` if the trial ends, and ``WorkloadError`` in a forked process, which nobody hears."""

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     import regex
 
 SCRIPT = "script "  # begins the text of a script or a command with its arguments
-PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.-]*)\}")
+# {key}; or {key?text}, and {key?text:other} with another text where the key is false or 0.
+PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.-]*)(?:\?([^{}:]*)(?::([^{}]*))?)?\}")
 FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+OPTION = re.compile(r"(\{[^{}]*[?:])?-")  # the begin of a word that is no value of the flag before it
 
 FOLDER, ID, SEED = "trial_dir", "trial_id", "seed"  # the placeholders of every trial
 CONFIG = "config"  # a further one: a file with the configuration, also as {config.toml}
@@ -84,7 +86,7 @@ class CommandLine(Program):
     @property
     def named(self) -> set[str]:
         """The placeholders in its arguments."""
-        return {key for argument in self.arguments for key in PLACEHOLDER.findall(argument)}
+        return {key for argument in self.arguments for key in _keys(argument)}
 
     def check_keys(self, keys: Collection[str]) -> None:
         """Raises ``InputError`` if the arguments name another key than these, or lack one of them."""
@@ -140,26 +142,56 @@ class CommandLine(Program):
     def command(self, config: Config, placeholders: Mapping[str, str] = NONE) -> list[str]:
         """The arguments of a trial; ``placeholders`` are those that every trial has.
 
-        An argument is left out if the trial lacks its key, and so is the flag before it if that has no other value.
+        An argument is left out if the trial lacks its key or has null there, and so is the flag before it if that has
+        no other value. A list alone is a word for each of its values.
         """
         values, words = {**placeholders, **values_of(config, self.objects)}, self.arguments
-        kept = [all(key in values for key in PLACEHOLDER.findall(word)) for word in words]
+        parts = [_words(word, values) for word in words]
+        kept = [part is not None for part in parts]
         for place in reversed(range(len(words))):
             if FLAG.fullmatch(words[place]):
-                follow = takewhile(lambda other: not words[other].startswith("-"), range(place + 1, len(words)))
+                follow = takewhile(lambda other: not OPTION.match(words[other]), range(place + 1, len(words)))
                 of_flag = [kept[other] for other in follow]
                 kept[place] = any(of_flag) or not of_flag
-        return [
-            PLACEHOLDER.sub(lambda match: str(values[match[1]]), word)
-            for word, keep in zip(words, kept, strict=True)
-            if keep
-        ]
+        return [word for part, keep in zip(parts, kept, strict=True) if keep for word in part or ()]
 
     def remedy(self, metric: str) -> str:
         """See ``Program.remedy``."""
         ways = f'{{"{metric}": 0.5}}, or give {option("metric_pattern")} or {option("metrics_file")}'
         output = " | ".join(one_line(line, SHOWN) for line in last_lines(LAST))
-        return f"print a line of JSON such as {ways}" + (f"; its output ends with: {output}" if output else "")
+        given = self.options.metric_pattern
+        way = (
+            f"no line matches {option('metric_pattern', given)}" if given else f"print a line of JSON such as {ways}"
+        )
+        return way + (f"; its output ends with: {output}" if output else "")
+
+
+def _keys(word: str) -> list[str]:
+    return [match[1] for match in PLACEHOLDER.finditer(word)]
+
+
+def _words(word: str, values: Mapping[str, object]) -> list[str] | None:
+    """The words for one with placeholders; None if it is left out."""
+    if any(values.get(key) is None for key in _keys(word)):
+        return None
+    alone = PLACEHOLDER.fullmatch(word)
+    if alone and alone[2] is not None:
+        return [text] if (text := _text(alone, values)) else None
+    if alone and isinstance(listed := values[alone[1]], (list, tuple)):
+        return list(map(_word, listed))
+    return [PLACEHOLDER.sub(lambda match: _text(match, values), word)]
+
+
+def _text(match: re.Match[str], values: Mapping[str, object]) -> str:
+    key, of_true, of_false = match.groups()
+    if of_true is None:
+        return _word(values[key])
+    return of_true if values[key] else of_false or ""
+
+
+def _word(value: object) -> str:
+    """A value as a word: lists and dicts as JSON."""
+    return json.dumps(value, default=str) if isinstance(value, (list, tuple, dict)) else str(value)
 
 
 def name_of(text: str) -> str:

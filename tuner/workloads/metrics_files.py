@@ -140,6 +140,7 @@ class MetricsFiles:
         self._pattern = pattern
         self._earlier: set[Path] = set()  # files of an earlier attempt, which this one may write anew
         self._read: dict[Path, int] = {}  # how many rows of each were read
+        self._names: dict[str, dict[str, None]] = {}  # the values' names of each file
         self._events: dict[Path, EventFileLoader] = {}
         self._reports: Assembly | None = None
         for _ in self.new(""):  # of an earlier attempt
@@ -160,14 +161,19 @@ class MetricsFiles:
         if len({writer for _, _, writer, _ in pieces}) > 1:  # as they were written
             pieces.sort(key=itemgetter(0))
         for _, row, writer, step in pieces:
+            self._names.setdefault(writer, {}).update(dict.fromkeys(row))
             yield from made.add(row, writer, step)
         yield from made.ended(last=last)
 
-    def missing(self) -> str:
-        """That no file was there, if that is so."""
-        if self._read or self._events:
-            return ""
-        return f"no file matches {self._pattern} in {self._folder}"
+    def missing(self, metric: str) -> str:
+        """Why nothing was reported: no file was there, or what those that were read have in place of the metric."""
+        if not (self._read or self._events):
+            return f"no file matches {self._pattern} in {self._folder}"
+        return "; ".join(
+            f"{path.relative_to(self._folder)} has {', '.join(self._names.get(str(path), ())) or 'no value'}, "
+            f"but not {metric}"
+            for path in [*self._read, *self._events]
+        )
 
     def _rows(self, path: Path, *, last: bool) -> list[Piece]:
         try:
@@ -235,7 +241,8 @@ def number(text: str) -> object:
 def _table(lines: list[str]) -> list[Row]:
     rows = csv.DictReader(lines, restkey="")
     return [
-        {name: number(text) for name, text in row.items() if name and isinstance(text, str) and text} for row in rows
+        {name.strip(): number(text) for name, text in row.items() if name and isinstance(text, str) and text}
+        for row in rows
     ]
 
 

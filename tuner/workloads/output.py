@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tuner.errors import MissingMetric, WorkloadError, one_line, option
+from tuner.errors import MissingMetric, WorkloadError, joined, one_line, option
 from tuner.workloads.metrics_files import PLACES, Assembly, MetricsFiles, Row, number
 from tuner.workloads.session import Session
 
@@ -84,11 +84,13 @@ class Reports:
                     f"tuner: no report has {lost}: print it in the line of {self._metric}, or name the epoch in both"
                 )
             return
+        missing = self._files.missing(self._metric) if self._files else ""
         if self._others:
-            raise MissingMetric(f"it reported {', '.join(self._others)}, but not {self._metric}")
+            printed = f"it reported {', '.join(self._others)}, but not {self._metric}"
+            raise MissingMetric(joined(printed, missing))
         if self._broken:
             raise WorkloadError(f"a line of its output is not JSON, and none is a report: {self._broken:.80}")
-        if self._files and (missing := self._files.missing()):
+        if missing:
             raise WorkloadError(missing)
 
     def _read(self, line: str) -> None:

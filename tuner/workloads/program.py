@@ -31,6 +31,8 @@ class Program(Trainable):
 
     objects: Objects = MappingProxyType({})  # what labels of configurations stand for; see ``tuner.values``
     takes_infinite: ClassVar[bool] = False  # whether an infinite metric is a result; else the trial has diverged
+    most_epochs: int | None = None  # after which a trial is completed, though the program goes on
+    most_seconds: float | None = None  # the same
 
     @property
     def schema(self) -> None:

@@ -31,6 +31,7 @@ MODULE = "-m"
 POLL_SECONDS = 0.1  # between two looks whether a command has ended
 END_SECONDS = 5.0  # that a command has to end when it is asked to, as launchers then end their processes
 CHUNK_BYTES = 2**16
+REMEDY = f"to give each trial its own folder, give {option('cwd', 'trial')}, or {{trial_dir}} among the arguments"
 MOST_OF_TRIAL, MOST = 20, 10_000  # the most written files that are remembered, of a trial and of a study
 
 
@@ -250,19 +251,13 @@ class WrittenFiles:
     """The files of a study's trials."""
 
     _writers: dict[str, str] = field(default_factory=dict)  # the first trial that wrote each, by path
-    _told: bool = False
 
-    def shared(self, trial: str, wrote: Wrote) -> str:
-        """Takes a trial's files; warns once if two trials have written the same file."""
-        for path in wrote.paths:
-            if len(self._writers) < MOST:
-                self._writers.setdefault(path, trial)
-            first = self._writers.get(path, trial)
-            if first != trial and not self._told:
-                self._told = True
-                remedy = f"give {option('cwd', 'trial')}, or {{trial_dir}} among the arguments"
-                return f"{first} and {trial} both wrote {path}: to give each trial its own folder, {remedy}"
-        return ""
+    def remark(self, trial: str, wrote: Wrote) -> str:
+        """Takes a trial's files; says which of them an earlier trial has written."""
+        for path in wrote.paths[: MOST - len(self._writers)]:
+            self._writers.setdefault(path, trial)
+        shared = (path for path in wrote.paths if self._writers.get(path, trial) != trial)
+        return next((f"{self._writers[path]} and {trial} both wrote {path}: {REMEDY}" for path in shared), "")
 
 
 @contextmanager
