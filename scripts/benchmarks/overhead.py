@@ -1,14 +1,11 @@
 """What a study costs beside its trials: scripts/benchmark overhead [PART ...] [--trials N ...].
 
-    sleep    12 trials of 3 s, two at a time: from the first trial's start to the last one's end (bar 1.12 times 18 s)
-    trivial  200 trials that end at once, two at a time: from the first one's end (bar 0.02 s a trial)
-    small    4 trials of 0.1 s that import no torch, in the study's process: from the command to its exit (bar 3 s)
     given    the driver's CPU time, bytes and memory for a trivial trial of a random search with memory given (bar
              3 ms and 2 KB)
     learned  the same with learned footprints (bar 5 ms)
     tpe      the same for a live search, beside Optuna's own loop with sqlite (bar its CPU)
 
-Of the last three each study has ``--trials`` trials. These are answered at once, without processes; all else is real:
+Each study has ``--trials`` trials. These are answered at once, without processes; all else is real:
 select, plan, loop, policies, journal and table. A trial of the longest study may cost 1.5 times one of 1,000. Exits
 with 1 if a bar is missed.
 """
@@ -19,24 +16,20 @@ import argparse
 import io
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import redirect_stdout
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import optuna
 import psutil
 
-import tuner
 from tuner.execution.executor import Executor, ExecutorEvent
 from tuner.machine.devices import DeviceChoice
-from tuner.records.journal import read_attempts
 from tuner.spec.settings import Settings
 from tuner.spec.specify import specify
 from tuner.study.study import run_study
@@ -51,61 +44,12 @@ DRIVER: Mapping[str, Mapping[str, object]] = {
 BARS = {"given": 3.0, "learned": 5.0}  # milliseconds
 MOST_BYTES, FLAT = 2048, 1.5
 KEYS = ("a", "b", "c", "d")
-SMALL = """
-import time, tuner
-def train(config):
-    time.sleep(0.1)
-    tuner.report(loss=config["x"])
-if __name__ == "__main__":
-    tuner.run(train, space={"x": {"choice": [1, 2, 3, 4]}}, metric="loss", direction="minimize", in_process=True)
-    import sys
-    assert "torch" not in sys.modules
-"""
 
 
 def say(name: str, text: str, value: float, bar: float) -> bool:
     """Prints a figure beside its bar; returns whether it is met."""
     print(f"{name:<8} {value:7.3f} (bar {bar:g}): {text}", flush=True)
     return value <= bar
-
-
-def wait(config: Mapping[str, Any]) -> None:
-    """A trial that does nothing but wait."""
-    time.sleep(config["seconds"])
-    tuner.report(loss=1.0)
-
-
-def two_at_a_time(trials: int, seconds: float, since: str) -> float:
-    """The seconds from the first ``started_at`` or ``ended_at`` to the last trial's end."""
-    listed = [{"name": str(number), "seconds": seconds} for number in range(trials)]
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(Nowhere()):
-        output = Path(folder) / "study"
-        options: dict[str, Any] = {"memory_gb": 0.8, "gpu_memory_buffer_gb": 0, "max_workers": 2, "report": False}
-        tuner.run(wait, config=listed, device="cpu", output=output, **LOSS, **options)
-        lines = [attempt.to_line() for attempt in read_attempts(output / "attempts.jsonl")[0]]
-    assert {line["status"] for line in lines} == {"completed"}, lines[0]["error"]
-    return float(max(line["ended_at"] for line in lines) - min(line[since] for line in lines))
-
-
-def sleep() -> bool:
-    took = two_at_a_time(12, 3.0, "started_at")
-    return say("sleep", f"{took:.1f} s against 18 s", took / 18, 1.12)
-
-
-def trivial() -> bool:
-    took = two_at_a_time(200, 0.0, "ended_at")
-    return say("trivial", f"s each, {took:.1f} s in all", took / 200, 0.02)
-
-
-def small() -> bool:
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "small.py").write_text(SMALL)
-        root = str(Path(__file__).parents[2])
-        began = time.perf_counter()
-        command, environment = [sys.executable, "small.py"], {**os.environ, "PYTHONPATH": root}
-        subprocess.run(command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
-        took = time.perf_counter() - began
-    return say("small", "s from the command to the exit, of which the trials wait 0.4", took, 3.0)
 
 
 class Nowhere(io.StringIO):
@@ -209,18 +153,16 @@ def driver(part: str, trials: list[int]) -> bool:
 
 
 def main() -> int:
-    parts = {"sleep": sleep, "trivial": trivial, "small": small}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     # Python 3.11's argparse refuses an empty list where there are choices.
     parser.add_argument("parts", nargs="*", metavar="PART", help="which; all without any")
     parser.add_argument("--trials", nargs="+", type=int, default=[1000, 10_000], metavar="N", help="of the driver's")
     options = parser.parse_intermixed_args()
-    parts |= {part: partial(driver, part, options.trials) for part in DRIVER}
-    chosen = options.parts or list(parts)
-    if unknown := set(chosen) - set(parts):
-        parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(parts)}")
+    chosen = options.parts or list(DRIVER)
+    if unknown := set(chosen) - set(DRIVER):
+        parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(DRIVER)}")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    met = [parts[name]() for name in chosen]
+    met = [driver(part, options.trials) for part in chosen]
     return 0 if all(met) else 1
 
 
