@@ -62,6 +62,12 @@ class ReportCallback(Callback):  # type: ignore[misc]
             self._epoch_validated = False
             self._report(trainer)
 
+    def on_train_end(self, trainer: Any, pl_module: object) -> None:
+        """Says why there is nothing to report, if that is so."""
+        if (session := current()) and not session.reports:
+            needs = "a validation_step and validation data"
+            session.nothing = f"ReportCallback reports validations, and Trainer.fit ran none: give it {needs}"
+
     def _report(self, trainer: Any) -> None:
         numbers = select(trainer.callback_metrics, self._metrics)
         # Epochs count from 1, also if the first one is not validated.

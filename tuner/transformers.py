@@ -7,7 +7,7 @@ from typing import Any
 
 from tuner.api.inside_trial import checkpoint, report
 from tuner.errors import not_installed
-from tuner.workloads.session import Selected, select
+from tuner.workloads.session import Selected, current, select
 
 try:
     from transformers import TrainerCallback
@@ -70,6 +70,9 @@ class ReportCallback(TrainerCallback):  # type: ignore[misc]
         """Reports the last evaluation, if no checkpoint was saved."""
         self._training = False
         self._report(args, state)
+        if (session := current()) and not session.reports:
+            needs = 'eval_strategy="epoch" and an eval_dataset'
+            session.nothing = f"ReportCallback reports evaluations, and Trainer.train ran none: give it {needs}"
 
     def _report(self, args: Any, state: Any, folder: Path | None = None) -> None:
         if not self._evaluated:

@@ -12,8 +12,9 @@ import tuner
 from tests.support.attempts import attempt
 from tuner.datasets.can_frames import read_frames, read_parquet
 from tuner.datasets.swc import read_swc
-from tuner.errors import InputError
-from tuner.machine.safe_files import regular
+from tuner.errors import ExecutionError, InputError
+from tuner.execution.stop_requests import STOP, StopRequests
+from tuner.machine.safe_files import not_following, regular
 from tuner.records.attempts import to_csv
 from tuner.records.journal import Journal, read_attempts
 from tuner.records.study_record import read_study
@@ -48,6 +49,20 @@ def test_a_pipe_is_no_journal_to_go_on_with(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "attempts.jsonl")
     with pytest.raises(OSError, match="it is a pipe or a device"):
         Journal(tmp_path / "attempts.jsonl")
+
+
+def test_a_pipe_in_a_studys_folder_is_not_waited_for(tmp_path: Path) -> None:
+    for name in ("decisions.log", STOP):
+        os.mkfifo(tmp_path / name)
+    with (
+        pytest.raises(OSError, match="No such device or address"),
+        open(tmp_path / "decisions.log", "a", opener=not_following),
+    ):
+        pass
+    requests = StopRequests(tmp_path)
+    assert not requests.stop_requested()
+    with pytest.raises(ExecutionError, match="stop cannot be written: "):
+        requests.stop_all()
 
 
 def test_a_file_is_refused_by_its_size_before_it_is_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.support.attempts import attempt
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt
-from tuner.reporting.result_tables import MOST_ROWS, best_text, print_averages, print_trials
+from tuner.reporting.result_tables import HEAD, TAIL, best_text, print_averages, print_trials
 
 ACCURACY = Objective("val_accuracy", "maximize")
 
@@ -45,11 +45,21 @@ def test_headline_metrics_of_the_test_split_stand_beside_the_objective() -> None
     assert "0.55 ±" in means
 
 
-def test_a_terminal_shows_the_first_of_many_trials_and_says_how_the_others_ended() -> None:
-    rows = [trial(f"a{number}", 1 - number / 2000, 0.1) for number in range(MOST_ROWS)]
-    rows += [attempt(trial_id="b", name="b", status="failed", error="E: no")] * 2
+def test_a_terminal_shows_the_first_and_the_last_of_many_trials_and_says_how_the_others_ended() -> None:
+    rows = [trial(f"a{number}", 1 - number / 2000, 0.1) for number in range(2000)]
+    rows += [attempt(trial_id="b", name="b", status="failed", error="E: no")] * 7
     console = Console(file=io.StringIO(), width=120, highlight=False)
     print_trials(console, rows, Objective("val_accuracy"))
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert len(lines) == 1 + MOST_ROWS + 1
-    assert lines[-1] == "left out: 2 more trials (2 failed), shown by results.csv"
+    assert len(lines) == 1 + HEAD + TAIL + 1 and lines[TAIL + HEAD].startswith("b ")
+    between = "left out: 1,982 trials between the first 20 and the last 5 (1,980 completed, 2 failed)"
+    assert lines[-1] == f"{between}, shown by results.csv"
+
+
+def test_the_error_of_trials_that_failed_is_cut_and_not_left_out() -> None:
+    rows = [trial("a", 0.5, 0.1), attempt(trial_id="b", name="b", status="failed", error="ValueError: " + "no " * 50)]
+    for width in (60, 80):
+        console = Console(file=io.StringIO(), width=width, highlight=False)
+        print_trials(console, rows, Objective("val_accuracy"))
+        lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert "ValueError: no no" in "".join(lines) and max(map(len, lines)) <= width

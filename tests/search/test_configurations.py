@@ -6,7 +6,7 @@ import pytest
 
 from tuner.errors import InputError
 from tuner.hyperparameters import Hyperparameter
-from tuner.search.configurations import Schema, configurations, mode_file, read_configs, select
+from tuner.search.configurations import Schema, configurations, mode_file, named, read_configs, select
 from tuner.trial import Configuration
 from tuner.workloads.graphsage.workload import GraphSAGE
 
@@ -134,3 +134,9 @@ def test_one_or_the_first_few_can_be_selected() -> None:
         select(found, only="d")
     with pytest.raises(InputError, match="limit=0"):
         select(found, limit=0)
+
+
+def test_names_have_the_keys_that_vary() -> None:
+    rows = [{"epochs": 20, "lr": lr, "size": 8} for lr in (0.1, 0.2)]
+    assert [one.name for one in named(rows)] == ["lr=0.1", "lr=0.2"]
+    assert [one.name for one in named(rows[:1])] == ["epochs=20,lr=0.1,size=8"]

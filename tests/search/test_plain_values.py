@@ -102,3 +102,13 @@ def test_alternatives_of_a_grid_may_be_an_array_and_others_are_values() -> None:
 
     assert plain_configs({"grid": {"a": np.array([1, 2]), "b": (1, 2)}}) == {"grid": {"a": [1, 2], "b": [1, 2]}}
     assert plain_configs([{"a": (1, 2)}, {"a": Choice}]) == [{"a": (1, 2)}, {"a": Choice}]
+
+
+@pytest.mark.parametrize(
+    ("domain", "low", "high"),
+    [("randint", 0, 1), ("uniform", 0, 0), ("lograndint", 3, 4), ("loguniform", 1, 1)],
+)
+def test_a_domain_of_tune_with_a_single_value_is_that_value(domain: str, low: float, high: float) -> None:
+    from ray import tune
+
+    assert plain_space({"x": getattr(tune, domain)(low, high)}) == {"x": {"choice": [low]}}

@@ -9,7 +9,7 @@ from tests.support.toy import Toy
 from tuner.errors import InputError
 from tuner.objective import Objective
 from tuner.search.domains import Space
-from tuner.search.searchers import RaySearcher
+from tuner.search.searchers import RaySearcher, explained
 from tuner.search.spaces import parse_space
 
 SPACE = parse_space(
@@ -131,3 +131,10 @@ def test_a_searcher_of_tune_takes_steps_and_neither_conditions_nor_points() -> N
         told(CONDITIONAL)
     with pytest.raises(InputError, match="search=Fixed: it takes points in its own constructor"):
         RaySearcher(told()[0]._searcher, SPACE, Objective("val_loss"), [{"lr": 0.5}])
+
+
+def test_a_searchers_own_error_names_it_and_the_key() -> None:
+    space = parse_space({"lr": {"uniform": [0, 1]}, "size": {"choice": [1, 2]}}, None, "space")
+    said = r"search='Picky': it cannot take lr = uniform \[0, 1\]: ValueError: Domain of lr is unknown"
+    with pytest.raises(InputError, match=said), explained("Picky", space):
+        raise ValueError("Domain of lr is unknown")

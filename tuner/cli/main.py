@@ -18,7 +18,7 @@ from tuner.errors import DISTRIBUTION, TunerError, WorkloadError, both_given, on
 from tuner.records.attempts import CONFIG, write_rows
 from tuner.records.checking import in_json
 from tuner.reporting import phases
-from tuner.reporting.console import make_console
+from tuner.reporting.console import make_console, print_wrapped
 from tuner.spec import commands
 from tuner.spec.options import Options
 from tuner.spec.settings import Settings
@@ -44,6 +44,9 @@ def cli() -> None:
 PRINTING = {
     "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
     "as_csv": click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of text."),
+    "all_rows": click.option(
+        "--all", "all_rows", is_flag=True, help="Show all of many rows."
+    ),
 }
 
 
@@ -150,7 +153,10 @@ def plan(options: commands.PlanOptions, as_json: bool) -> None:
     if isinstance(planned, capacity.Capacity):
         _print(capacity.to_record(planned) if as_json else spelled(capacity_text(planned), in_terminal))
     else:
-        _print(plan.to_record(planned) if as_json else spelled(forecast_text(planned), in_terminal))
+        if as_json:
+            _print(plan.to_record(planned))
+        else:
+            print_wrapped(make_console(in_terminal), forecast_text(planned))
 
 
 @command(commands.OptimizeOptions, "as_json")
@@ -193,8 +199,8 @@ def train(options: commands.TrainOptions) -> None:
     train_again(options, in_terminal)
 
 
-@command(commands.ResultsOptions, "as_json", "as_csv")
-def results(options: commands.ResultsOptions, as_json: bool, as_csv: bool) -> None:
+@command(commands.ResultsOptions, "as_json", "as_csv", "all_rows")
+def results(options: commands.ResultsOptions, as_json: bool, as_csv: bool, all_rows: bool) -> None:
     """Show and compare the results of studies, also while they run.
 
     Each DIR is the folder of a study or contains such folders; without one, it is the study under results/ that was
@@ -209,7 +215,7 @@ def results(options: commands.ResultsOptions, as_json: bool, as_csv: bool) -> No
     else:
         from tuner.cli.print_results import print_results
 
-        print_results(make_console(), shown, options.top)
+        print_results(make_console(), shown, all_rows=all_rows or options.top is not None)
 
 
 @command(commands.ReportOptions)

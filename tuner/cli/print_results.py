@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def print_results(console: Console, compared: Comparison, top: int | None = None) -> None:
+def print_results(console: Console, compared: Comparison, *, all_rows: bool = False) -> None:
     """Prints what is shown; on a terminal or with COLUMNS within that width, elsewhere in lines of any length.
 
-    Of more than ``MOST_ROWS`` rows it prints the first, unless the user has asked for the ``top`` ones.
+    Of many rows it prints the first and the last, unless the user has asked for ``all_rows``.
     """
     width = line_width(console)
     for workload, objective in compared.objectives.items():
         listed = [row for row in compared.shown if row.workload == workload]
-        rows = listed[: top or result_tables.MOST_ROWS]
+        rows, fewer = (listed, "") if all_rows else result_tables.head_and_tail(listed, "--all or --csv")
         if not rows:
             continue
         if len(compared.objectives) > 1:
@@ -42,7 +42,7 @@ def print_results(console: Console, compared: Comparison, top: int | None = None
                 rows, of_workload, compared.columns, objective, width, elsewhere=elsewhere
             )
         result_tables.print_lines(console, lines)
-        if top is None and (fewer := result_tables.rows_left_out(listed, "--top or --csv")):
+        if fewer:
             console.out(fewer, highlight=False)
         for group in compared.to_average(workload) if objective.metric else []:
             if len({row.name for row in group}) < len(group):

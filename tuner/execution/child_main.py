@@ -30,7 +30,8 @@ from tuner.execution.child import ProcessEnd, Worker
 from tuner.execution.mapped_arrays import unpack
 from tuner.execution.worker import TrialOptions
 from tuner.machine.processes import end_descendants, end_with_parent
-from tuner.training.program import ProgramThread, deliver, use_main_thread
+from tuner.training.program import deliver
+from tuner.training.program_thread import ProgramThread, use_main_thread
 from tuner.trial import Device, Placement
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def _run_here(connection: Pipe, make: Callable[[], Worker], *, once: bool = Fals
         while True:
             try:
                 placement, trial = _next(connection)
-            except EOFError:
+            except (EOFError, OSError):  # the study is gone, maybe with a trial in the pipe
                 os.killpg(0, signal.SIGKILL)
                 return
             done = threading.Event()

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tuner.errors import ExecutionError
+from tuner.machine.safe_files import not_following, regular
 
 STOP = "stop"
 
@@ -33,7 +34,7 @@ class StopRequests:
     def stop_requested(self) -> bool:
         """Whether all trials are asked to stop."""
         with suppress(OSError):
-            return self._folder is not None and bool((self._folder / STOP).read_bytes())
+            return self._folder is not None and bool(regular(self._folder / STOP).read_bytes())
         return False
 
     def prune(self, trial_id: str) -> None:
@@ -67,6 +68,7 @@ class StopRequests:
             return
         path = self._folder / STOP
         try:
-            path.write_bytes(content)
+            with open(path, "wb", opener=not_following) as file:
+                file.write(content)
         except OSError as error:
             raise ExecutionError(f"{path} cannot be written: {error.strerror}") from error

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+IRREGULAR = "it is a pipe or a device; give a file"
 PARTIAL = ".partial"  # the suffix of a file that is being written
 MOST_BYTES = 256 * 2**20  # of a file that is read as a whole and holds no data set
 
@@ -25,7 +26,7 @@ def regular(path: Path, most_bytes: int | None = None) -> Path:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is a pipe or a device; give a file", str(path))
+        raise OSError(errno.EINVAL, IRREGULAR, str(path))
     if most_bytes is not None and status.st_size > most_bytes:
         text = f"it has {status.st_size / 2**20:,.0f} MB, more than {most_bytes / 2**20:,.0f}"
         raise OSError(errno.EFBIG, text, str(path))
@@ -76,8 +77,12 @@ def append_file(path: Path, content: bytes) -> None:
 
 
 def not_following(path: str, flags: int) -> int:
-    """An ``opener`` for ``open`` that raises an OSError where the file is a symbolic link."""
-    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    """An ``opener`` for ``open`` that raises an OSError where the file is a symbolic link, a pipe or a device."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)  # a pipe would wait for its other end
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, IRREGULAR, path)
 
 
 def write_through(file: io.FileIO, content: bytes) -> None:

@@ -57,6 +57,11 @@ def line_width(console: Console) -> int | None:
     return console.width if console.is_terminal or given_width else None
 
 
+def print_wrapped(console: Console, text: str) -> None:
+    """Prints a text without markup, whose lines a terminal breaks between words."""
+    console.print(text, markup=False, highlight=False, soft_wrap=line_width(console) is None)
+
+
 def print_text(console: Console, text: str) -> None:
     """Prints a text without markup and without wrapping."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self, TextIO
 
 from tuner.decisions.policies import LOG
+from tuner.errors import printable
 from tuner.machine.safe_files import not_following
 
 VARIABLE = "TUNER_LOG"
@@ -54,7 +55,7 @@ class DecisionLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a line, or keeps it."""
-        line = self.format(record) + "\n"
+        line = printable(self.format(record)) + "\n"
         if self._kept is not None:
             self._kept.append(line)
         for stream in filter(None, (self._shown, self._file)):

@@ -24,15 +24,17 @@ from tuner.reporting.texts import (
     value_text,
     with_error,
 )
-from tuner.trial import FRONT, title
+from tuner.trial import FRONT, SUCCESSFUL, title
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 LEFT = ("study", "trial_id", "workload", "name", "status", "device", "error")
-# The columns that a narrow terminal omits first. Metrics other than the objective follow.
-SPARED = ("error", "duration_s", "estimated_memory_gb", "peak_memory_gb", "epochs", "attempts")
-MOST_ROWS = 1000  # that a terminal shows unless it is asked for more
+# The columns that a narrow terminal omits first. Metrics other than the objective follow. Errors of trials that have
+# failed stay, and are cut.
+SPARED = ("duration_s", "estimated_memory_gb", "peak_memory_gb", "epochs", "attempts")
+HEAD, TAIL = 20, 5  # the first and the last rows that are shown of many, unless all are asked for
+MOST_ROWS = 30  # that are all shown
 ELSEWHERE = "a wider terminal or results.csv"  # what shows the columns that are left out
 
 
@@ -57,16 +59,21 @@ def print_trials(
     console: Console, rows: Sequence[Attempt], objective: Objective, headline: Sequence[str] = ()
 ) -> None:
     """Prints the trials of one workload with its ``headline`` metrics and the hyperparameters that vary."""
-    print_lines(console, trial_lines(rows[:MOST_ROWS], rows, columns(rows), objective, console.width, headline))
-    if fewer := rows_left_out(rows, "results.csv"):
+    listed, fewer = head_and_tail(rows, "results.csv")
+    print_lines(console, trial_lines(listed, rows, columns(rows), objective, console.width, headline))
+    if fewer:
         print_text(console, fewer)
 
 
-def rows_left_out(rows: Sequence[Attempt], elsewhere: str) -> str:
-    """Says how many rows a terminal does not show, and how they ended; empty if it shows all."""
-    statuses = [row.status for row in rows[MOST_ROWS:]]
-    more = count_text(len(statuses), "more trial")
-    return f"left out: {more} ({counted(statuses)}), shown by {elsewhere}" if statuses else ""
+def head_and_tail(rows: Sequence[Attempt], elsewhere: str) -> tuple[Sequence[Attempt], str]:
+    """The rows that a terminal shows, and how many others ended in which way; an empty text if it shows all."""
+    if len(rows) <= MOST_ROWS:
+        return rows, ""
+    left_out = rows[HEAD:-TAIL]
+    what = f"{count_text(len(left_out), 'trial')} between the first {HEAD} and the last {TAIL}"
+    return [*rows[:HEAD], *rows[-TAIL:]], (
+        f"left out: {what} ({counted(row.status for row in left_out)}), shown by {elsewhere}"
+    )
 
 
 def trial_lines(
@@ -89,7 +96,8 @@ def trial_lines(
     metrics = [name for name in shown if is_metric(name) and name not in (*compared, FRONT)]
     says_nothing = all(row.status == "completed" for row in rows)
     heads = {column: head(column, known_columns) for column in shown}
-    spared = (*["status"] * says_nothing, *SPARED, *metrics)
+    error = ["error"] * all(row.status in SUCCESSFUL for row in rows)
+    spared = (*["status"] * says_nothing, *error, *SPARED, *metrics)
     return table_lines(row_columns(rows, heads, spared), width, elsewhere)
 
 
@@ -112,6 +120,7 @@ def row_columns(rows: Sequence[Attempt], heads: Mapping[str, str], order: Sequen
             left=column in LEFT,
             spared=order.index(column) + 1 if column in order else 0,
             names=column in ("study", "name"),
+            is_cut=column == "error",
         )
         for column, shown_as in heads.items()
     ]

@@ -8,12 +8,13 @@ import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
 from rich.cells import cell_len
 
+from tuner.errors import printable
 from tuner.records.attempts import CONFIG
 from tuner.records.row_queries import is_metric
 from tuner.trial import GB
@@ -27,6 +28,7 @@ MOST_DECIMALS = 12
 LARGE = 1000
 DIGITS = {"duration_s": 1, "gpu_fraction": 3, **GB_DIGITS}  # by column
 GAP = "  "  # between columns
+LEAST_CUT = 30  # characters of a column whose texts are cut
 
 
 def metric_text(value: float, decimals: int = DECIMALS) -> str:
@@ -146,6 +148,7 @@ class TextColumn:
     left: bool = False  # aligned to the left, as words are
     spared: int = 0  # columns of low numbers are left out first; 0 never
     names: bool = False  # its texts are names of rows, with which each block begins
+    is_cut: bool = False  # whether its texts may be cut to what the terminal has left for them
 
     @cached_property
     def size(self) -> int:
@@ -166,8 +169,8 @@ def table_lines(columns: Sequence[TextColumn], width: int | None = None, elsewhe
         width: of the terminal; None for lines of any length.
         elsewhere: what shows the columns that were left out.
     """
-    kept, left_out = list(columns), list[str]()
-    for column in sorted(filter(attrgetter("spared"), columns), key=attrgetter("spared")):
+    kept, left_out = [_cut(column, columns, width) for column in columns], list[str]()
+    for column in sorted(filter(attrgetter("spared"), kept), key=attrgetter("spared")):
         if width is not None and _width(kept) > width:
             kept.remove(column)
             left_out.append(column.head)
@@ -178,6 +181,16 @@ def table_lines(columns: Sequence[TextColumn], width: int | None = None, elsewhe
             f"left out for lack of width: {', '.join(left_out)}{shown_by}", width or 0, break_on_hyphens=False
         )
     return lines
+
+
+def _cut(column: TextColumn, columns: Sequence[TextColumn], width: int | None) -> TextColumn:
+    """The column cut to what a terminal has left beside those that stay, or beside the names alone."""
+    if not column.is_cut or width is None:
+        return column
+    others = [other for other in columns if not (other.spared or other.is_cut)]
+    rooms = [width - _width(some) - len(GAP) for some in (others, [other for other in others if other.names])]
+    room = rooms[0] if rooms[0] >= LEAST_CUT else max(rooms[1], LEAST_CUT)
+    return replace(column, texts=[printable(text, room) for text in column.texts])
 
 
 def _width(columns: Sequence[TextColumn]) -> int:

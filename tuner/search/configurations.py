@@ -22,7 +22,7 @@ from tuner.hyperparameters import AnyHyperparameter, Hyperparameter, TextHyperpa
 from tuner.search.domains import flat
 from tuner.search.parsing import GivenFile, parse_file
 from tuner.trial import AUTO, LARGEST_NUMBER, MOST_NAME, MOST_TRIALS, UNNAMED, Configuration, ConfigValue
-from tuner.values import config_key, label, plain, to_text
+from tuner.values import config_key, label, plain, to_text, value_key
 
 Schema = Mapping[str, AnyHyperparameter] | None  # None accepts any value of any key
 CONFIG = "config/"  # may stand before a hyperparameter's key in a list, as it does in the CSV
@@ -222,10 +222,13 @@ def _finished(name: str, values: dict[str, ConfigValue], finish: Finish, source:
 
 
 def named(rows: Iterable[dict[str, object]], keys: Collection[str] | None = None) -> list[Configuration]:
-    """Rows as configurations, named by their values of these keys. Equal names are numbered."""
-    made, seen = list[Configuration](), Counter[str]()
+    """Rows as configurations, named by their values of those of these keys that vary. Equal names are numbered."""
+    made, seen, rows = list[Configuration](), Counter[str](), list(rows)
+    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if keys is None or key in keys]
+    varied = [key for key in keys if len({value_key(row[key]) if key in row else "" for row in rows}) > 1]
+    keys = set(varied or keys)
     for row in rows:
-        name = name_of(row if keys is None else {key: row[key] for key in row if key in keys})
+        name = name_of({key: row[key] for key in row if key in keys})
         seen[name] += 1
         made.append(Configuration(name if seen[name] == 1 else f"{name} #{seen[name]}", row))
     return made

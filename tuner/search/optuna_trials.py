@@ -10,7 +10,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tuner.objective import Direction
 from tuner.search.domains import Space, in_optuna, size, suggested
-from tuner.search.searchers import Searcher, State
+from tuner.search.searchers import Searcher, State, explained
 from tuner.trial import ConfigValue
 
 FIRST_UNRUN = 10  # a sampler hears of at most this many more trials that never ran than of others
@@ -122,8 +122,9 @@ class OptunaTrials(Searcher):
         if point and (params is None or point.items() <= params.items()):
             self.study.enqueue_trial(point)
             self._points.pop(0)
-        trial = self._trials[trial_id] = self.study.ask()
-        return suggested(trial, self._space, self._widest)
+        with explained(type(self.study.sampler).__name__, self._space):
+            trial = self._trials[trial_id] = self.study.ask()
+            return suggested(trial, self._space, self._widest)
 
     def _frozen(self, trial: optuna.Trial) -> FrozenTrial:
         return self.study._storage.get_trial(trial._trial_id)

@@ -123,9 +123,9 @@ def _of_tune(key: str, value: Domain) -> dict[str, object]:
         raise InputError(f"space: {key}: {what} of ray.tune: use {KNOWN}")
     low, high = _scalar(value.lower), _scalar(value.upper)
     if kind in ("int", "logint") and step in (None, 1):  # only then Tune's range excludes its end
-        return {kind: [low, high - 1]}
+        return _range(kind, low, high - 1, None)
     if step is None:
-        return {kind: [low, high]}
+        return _range(kind, low, high, None)
     exact = Decimal(str(step))  # Tune's values are multiples of the step
     return _range(kind, type(low)(math.ceil(Decimal(str(low)) / exact) * exact), high, step)
 

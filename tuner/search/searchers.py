@@ -6,10 +6,12 @@ Their loops are not used. A searcher suggests values when a trial can start, and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from tuner.errors import InputError, option
+from tuner.errors import InputError, TunerError, one_line, option
 from tuner.objective import Objective
 from tuner.search.domains import WHOLE, Domain, Space
 from tuner.trial import ConfigValue
@@ -71,7 +73,8 @@ class RaySearcher(Searcher):
         self._number = 0
         mode = "min" if objective.direction == "minimize" else "max"
         domains = {key: _ray_domain(domain) for key, domain in space.items()}
-        taken = searcher.set_search_properties(objective.metric, mode, domains)
+        with explained(name, space):
+            taken = searcher.set_search_properties(objective.metric, mode, domains)
         if space and not taken:
             raise InputError(f"search={name}: it already has a space, a metric or a mode: give each in one place")
 
@@ -82,7 +85,8 @@ class RaySearcher(Searcher):
         """
         self._number += 1
         self._suggested[trial_id] = f"{trial_id}-{self._number}"
-        values = self._searcher.suggest(self._suggested[trial_id])
+        with explained(type(self._searcher).__name__, self._space):
+            values = self._searcher.suggest(self._suggested[trial_id])
         if not isinstance(values, Mapping):
             return None
         space = self._space
@@ -139,6 +143,23 @@ class RaySearcher(Searcher):
         self._searcher.add_evaluated_point(
             dict(values), worst, error=failed, pruned=pruned, intermediate_values=reports
         )
+
+
+@contextmanager
+def explained(name: str, space: Space) -> Iterator[None]:
+    """Raises an error of another library's search in the block as ``InputError``.
+
+    It has the name of the search and the keys that the error names, or else all of them.
+    """
+    try:
+        yield
+    except TunerError:
+        raise
+    except Exception as error:  # each search has its own
+        text = f"{type(error).__name__}: {one_line(error)}"
+        keys = [key for key in space if re.search(rf"\b{re.escape(key)}\b", text)] or list(space)
+        listed = ", ".join(f"{key} = {space[key]}" for key in keys)
+        raise InputError(f"{option('search', name)}: it cannot take {listed}: {text}") from error
 
 
 def is_of_tune(search: object) -> bool:

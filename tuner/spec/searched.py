@@ -257,10 +257,11 @@ def _one_space(settings: Settings, names: Sequence[str], find: Finder) -> Search
             f"{one.source}: {AUTO}: a batch is found for trials that are known: use another {option('search')}, "
             "random or grid"
         )
+    beside, others = (f" with {option('constraints')}", "grid") if settings.constraints else ("", "random or grid")
     if products := [key for key, domain in one.space.items() if domain.crossed]:
         raise InputError(
             f"{one.source}: {', '.join(products)}: grid_search has all combinations tried, which "
-            f"{option('search', settings.search_name)} does not: give {{choice: [...]}}, or search random or grid"
+            f"{option('search', settings.search_name)}{beside} does not: give {{choice: [...]}}, or search {others}"
         )
     return one
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from tuner.decisions.events import Allowed, Concluded, Dropped, Event, Planned, Reported, Retried, Started
 from tuner.decisions.state import State
-from tuner.errors import joined, spelled
+from tuner.errors import joined, printable, spelled
 from tuner.execution.executor import Weights
 from tuner.execution.loop import Listener
 from tuner.execution.weights import weights_so_far
@@ -217,6 +217,8 @@ class Recorder(Listener):
             by_itself = self._scheduler in (FIFO, PBT)  # which ends none, so an objective of Optuna's did
             reason = f"{'the objective pruned it' if by_itself else f'{self._scheduler} ended it'} after {done}"
             outcome = replace(outcome, error=joined(reason, outcome.error))
+        error, traceback = printable(outcome.error), printable(outcome.traceback)  # which files keep
+        outcome = replace(outcome, error=error, traceback=traceback)
         return self._objectives.described(outcome) if self._objectives else outcome
 
     def _next(self) -> int:

@@ -18,7 +18,7 @@ from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
 from tuner.records.study_record import StudyRecord
 from tuner.reporting import phases
-from tuner.reporting.console import in_notebook, line_width, print_text
+from tuner.reporting.console import in_notebook, line_width, print_text, print_wrapped
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.result_tables import best_text, estimate_accuracy, print_averages, print_trials
 from tuner.reporting.texts import count_text, labelled
@@ -65,7 +65,8 @@ def show_plan(console: Console, study: Study) -> None:
     if not study.requests:
         last = Counter({row.trial_id: row.status for row in study.attempts}.values())
         lines += [f"{last[status]} {status}: {remedy}" for status, remedy in REMEDIES.items() if last[status]]
-    _print_lines(console, lines)
+    if text := joined(*lines, by="\n"):
+        print_wrapped(console, text)
 
 
 def left_out(study: Study) -> list[str]:
@@ -127,7 +128,7 @@ def show_end(console: Console, study: Study, result: StudyResult, *, early: bool
     with suppress(OSError):  # nobody reads it any more: a closed pipe or terminal
         if study.spec.shows_end:
             _print_end(console, study, result, page)
-        lines = [_unkept(result), how_to_continue(Path(result), result.study.record) if early else fewer]
+        lines = [_unkept(result), _next_step(result) if early else fewer]
         _print_lines(console, lines)
 
 
@@ -187,7 +188,11 @@ def _unkept(result: StudyResult) -> str:
 def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objective, headline: Sequence[str]) -> None:
     """Prints a workload's trials; with several seeds its configurations, and the trials that are not completed."""
     if not has_seeds(rows):
-        print_trials(console, rows, objective, headline)
+        ran = [row for row in rows if row.device or row.status != "interrupted"]
+        if ran:
+            print_trials(console, ran, objective, headline)
+        if len(rows) > len(ran):
+            console.print(f"{len(rows) - len(ran)} of {count_text(len(rows), 'trial')} never started")
         return
     print_averages(console, rows, objective, varying(rows), headline)
     others = [row for row in rows if row.status != "completed"]
@@ -195,6 +200,14 @@ def _print_tables(console: Console, rows: Sequence[Attempt], objective: Objectiv
         print_trials(console, ran, Objective(objective.metric), headline)
     if len(others) > len(ran):
         console.print(f"{len(others) - len(ran)} of {count_text(len(rows), 'trial')} never started")
+
+
+def _next_step(result: StudyResult) -> str:
+    """How to go on with a study that was ended early; one in which all trials failed needs a remedy first."""
+    failed = [row for row in result.trials if row.status == "failed"]
+    if not failed or any(row.status not in ("failed", "interrupted") for row in result.trials):
+        return how_to_continue(Path(result), result.study.record)
+    return f"no trial has succeeded: mend the error first; {option('resume', str(result))} with {REMEDIES['failed']}"
 
 
 def how_to_continue(folder: Path, study: StudyRecord) -> str:

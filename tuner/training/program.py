@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from tuner.objective import Objective
 from tuner.training.endings import REPORTS, Diverged, Fit, Paused, Pruned, Stopped, phases
 from tuner.training.process_state import put_back, seed_of, set_seeds
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
+from tuner.training.program_thread import IDLE_SECONDS, program_thread
 from tuner.training.ranks import joined
 from tuner.trial import MOST_SEED, EpochReport, Placement, Question, Trial
 from tuner.workloads.contract import calling, method_failure
@@ -31,7 +31,6 @@ from tuner.workloads.session import ProgramPruned, State, TrialEnd, entered, is_
 from tuner.workloads.task import TrainingTask
 
 Asked = Callable[[], bool]
-IDLE_SECONDS = 1.0  # an ended program has returned by then
 
 
 def run_program(
@@ -109,7 +108,8 @@ def run_program(
         if not session.reports and final and objective.metric not in final:
             raise MissingMetric(f"{program.name} returned {', '.join(final)}, but not {objective.metric!r}")
         if not session.reports and objective.metric not in final:
-            raise WorkloadError(f"{program.name} ended without a report: {program.remedy(objective.metric)}")
+            remedy = session.nothing or program.remedy(objective.metric)
+            raise WorkloadError(f"{program.name} ended without a report: {remedy}")
         if not is_comparable(final.get(objective.metric), infinite=program.takes_infinite):
             raise Diverged(never_finite(objective.metric), final)
         check_reported(objective, final, program.name)
@@ -164,7 +164,7 @@ class _Session:
         self._process = os.getpid()
         self._ending = False
         self._ended = threading.Event()
-        self.reports, self.returned = 0, False
+        self.reports, self.returned, self.nothing = 0, False, ""
         self._given: int | None = None  # the last report's epoch as the program counts
         self._numbers: Mapping[str, float] = {}  # its metrics
         self.saved = False  # whether the last report came with a checkpoint
@@ -328,71 +328,6 @@ class _Session:
         if (counted := epoch + progress.offset) > MOST_SEED:
             raise WorkloadError(f"tuner.report: epoch is {epoch}: give at most {MOST_SEED - 1}")
         return counted
-
-
-class ProgramThread:
-    """A thread that runs one program after another, so that the threads that torch starts for it are started once."""
-
-    def __init__(self, *, in_this_thread: bool = False) -> None:
-        """Starts the thread; or leaves it to this one, which calls ``work``."""
-        self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._idle = threading.Event()
-        self._idle.set()
-        self._thread = threading.current_thread() if in_this_thread else None
-        if not in_this_thread:
-            threading.Thread(target=self.work, daemon=True, name="trial").start()
-
-    def start(self, job: Callable[[], None]) -> None:
-        """Runs a job, which raises nothing, and returns at once."""
-        self._idle.clear()
-        self._jobs.put(job)
-
-    def is_idle(self) -> bool:
-        """Whether it can take a job; the last one may be about to end."""
-        return self._idle.wait(IDLE_SECONDS)
-
-    def wait(self, job: Callable[[], None]) -> None:
-        """Runs a job, waits for its end, and raises what it raises. The thread itself runs it at once."""
-        if self._thread is threading.current_thread():
-            job()
-            return
-        done: Future[None] = Future()
-
-        def signalling() -> None:
-            try:
-                job()
-                done.set_result(None)
-            except BaseException as error:  # which would end the thread
-                done.set_exception(error)
-
-        self.start(signalling)
-        done.result()
-
-    def work(self) -> None:
-        """Runs jobs for ever."""
-        while True:
-            job = self._jobs.get()
-            try:
-                job()
-            finally:
-                del job  # it holds the trial's data
-                self._idle.set()
-
-
-_threads: list[ProgramThread] = []
-
-
-def program_thread() -> ProgramThread:
-    """The process's thread for programs; a new one if an abandoned program still runs in it."""
-    if not _threads or not _threads[-1].is_idle():
-        _threads.append(ProgramThread())
-    return _threads[-1]
-
-
-def use_main_thread() -> ProgramThread:
-    """Has programs run in the main thread, which must then call ``work``."""
-    _threads.append(ProgramThread(in_this_thread=True))
-    return _threads[-1]
 
 
 _answering: dict[str, SimpleQueue[object]] = {}  # the queues of running trials, by id

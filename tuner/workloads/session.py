@@ -44,6 +44,7 @@ class Session(Protocol):
     returned: bool  # whether the program has returned, so that its next report is the last
     trial_id: str
     seed: int
+    nothing: str  # why nothing was reported, if a callback knows that
 
     def report(
         self, metrics: Mapping[str, object], epoch: int | None = None, checkpoint: State | str | None = None
