@@ -20,7 +20,7 @@ from tuner.spec.spelling import arguments
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-CLI_ONLY = {"debug", "as_json", "as_csv", "path", "arguments"}
+CLI_ONLY = {"debug", "as_json", "as_csv", "all_rows", "path", "arguments"}
 PYTHON_ONLY = {"step", "points", "estimate", "callbacks"}
 
 
