@@ -147,6 +147,11 @@ class Trial:
         return f"{self.trial_id}@{self.attempt}"
 
     @property
+    def micro_batches(self) -> int:
+        """The number of micro-batches in an optimizer step."""
+        return int(self.config.get(ACCUMULATION, 1))
+
+    @property
     def ranks(self) -> int:
         """The number of processes that train it together."""
         return int(self.config.get(RANKS, 1))

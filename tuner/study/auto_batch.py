@@ -62,7 +62,7 @@ class AutoBatch:
 
     def __str__(self) -> str:
         """The batch and its footprint, in one line."""
-        parts = int(self.trial.config.get(ACCUMULATION, 1))
+        parts = self.trial.micro_batches
         size = f"{self.key} {self.batch_size:,}" + (f" in {parts} micro-batches" if parts > 1 else "")
         once = ": one step an epoch" if self.bound == TRAINING_SET else ""
         return f"{size} takes {self.micro.need_bytes / GB:.2f} GB, bounded by {self.bound}{once}"
