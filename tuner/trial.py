@@ -39,8 +39,6 @@ LEARNED = "learned"  # the method of an estimate that is learned from the peaks 
 class Auto(str):
     """A batch size or a number of ranks that tuner chooses, and not the same text of a user's own program."""
 
-    __slots__ = ()
-
 
 AUTO = Auto("auto")  # a batch size that tuner chooses: the largest for which a trial fits into its memory share
 UNNAMED = "default"  # the name of a configuration that sets nothing
@@ -338,8 +336,7 @@ class EpochReport:
     memory_bytes: int | None = None  # the peak of its process so far; None if unknown
     host_peak_bytes: int | None = None  # its peak in its host's RAM so far; None on the CPU, or if unknown
     seconds: float | None = None  # the time since training went on after the report before; None if unknown
-    # The part of a CPU core that the trial kept busy in that time; None on the CPU, or if unknown.
-    core_share: float | None = None
+    core_share: float | None = None  # the part of a core that it kept busy then; None on the CPU, or if unknown
     again: bool = False  # whether it is from before the checkpoint with which the trial goes on
 
     @property
@@ -385,8 +382,7 @@ class Outcome:
     error: str = ""  # why the attempt was not completed, in one line
     traceback: str = ""  # the full traceback of ``error``, for the study's folder
     phase: Phase = ""  # the phase in which the attempt failed
-    # Whether its worker or the whole node died without an exception of the trial, or others held its "memory". A data
-    # loader's process that the kernel killed counts as its worker.
+    # Whether its worker (or a data loader of it), or the node, died without an exception, or others had its "memory".
     lost: Lost = ""
     reusable: bool = True  # whether another trial may run in its worker
     host_peak_bytes: int | None = None  # its peak in its host's RAM; None on the CPU, or if it could not be measured
