@@ -15,6 +15,9 @@ A condition is what ``--where`` and ``--constraint`` take. Its value may have qu
 - ``~`` holds if the text, or the number as it is printed, contains the value. Case is ignored.
 - A missing value is unequal to every value, and no other operator holds for it. The value "" means missing:
   ``error!=""`` selects the rows that have an error.
+- ``and`` joins conditions that must all hold. In a value that reads like one, it needs quotes.
+
+The report's page has the same conditions (``conditions.js``), with the patterns and units of ``GRAMMAR``.
 """
 
 from __future__ import annotations
@@ -201,7 +204,7 @@ def categories(values: Iterable[ConfigValue]) -> dict[str, ConfigValue]:
 _CONDITION = re.compile(
     r"\s*([^=!<>~]+?)\s*(==|!=|<=|>=|=|<|>|~)\s*(\"[^\"]*\"|'[^']*'|[^=!<>~\"'\s].*?)\s*", re.DOTALL
 )
-_EXAMPLE = 'such as "hidden_dim>=64" or "estimated_gb<=2"'
+EXPECTED = 'expected a name, one of = != < <= > >= ~ and a value, such as "hidden_dim>=64" or "estimated_gb<=2"'
 _COMPARE: Mapping[str, Callable[[ConfigValue, ConfigValue], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -219,6 +222,19 @@ _UNITS: Mapping[str, Mapping[str, float]] = {
     "_seconds": _TIMES,
     "_ms": {"ms": 1.0, "s": 1e3},
     "": {"K": 1e3, "M": 1e6, "B": 1e9},
+}
+
+
+_AND = re.compile(r"(\s+and\s+)")
+GRAMMAR: Mapping[str, object] = {
+    "condition": _CONDITION.pattern,
+    "and": _AND.pattern,
+    "quantity": _QUANTITY.pattern,
+    "whole": _WHOLE.pattern,
+    "decimal": _DECIMAL.pattern,
+    "constants": _CONSTANTS,
+    "units": _UNITS,
+    "expected": EXPECTED,
 }
 
 
@@ -250,6 +266,18 @@ class Condition:
         return {"=": same, "!=": not same}.get(self.operator, False)
 
 
+def split_conditions(text: str) -> list[str]:
+    """The conditions that ``and`` joins in a text."""
+    first, *others = _AND.split(text)
+    parts = [first]
+    for joint, part in zip(others[::2], others[1::2], strict=True):
+        if _CONDITION.fullmatch(parts[-1]) and _CONDITION.fullmatch(part):
+            parts.append(part)
+        else:  # it is within a value
+            parts[-1] += joint + part
+    return parts
+
+
 def parse_condition(parameter: str, text: str, column: Callable[[str], str] = str) -> Condition:
     """The condition in a text that was given for a parameter; ``column`` gives the full name of a name.
 
@@ -257,7 +285,7 @@ def parse_condition(parameter: str, text: str, column: Callable[[str], str] = st
     """
     match = _CONDITION.fullmatch(text)
     if not match or is_number(parse(match[1])):
-        raise ParameterError(parameter, text, f"expected a name, one of = != < <= > >= ~ and a value, {_EXAMPLE}")
+        raise ParameterError(parameter, text, EXPECTED)
     name, sign, value = column(match[1]), match[2], match[3].strip(match[3][0] if match[3][0] in "\"'" else " ")
     units = next(units for ending, units in _UNITS.items() if name.endswith(ending))
     digits, unit = match.groups() if (match := _QUANTITY.fullmatch(value)) else ("", "")

@@ -21,7 +21,7 @@ from tuner.records.row_queries import (
     sort_rows,
     varying,
 )
-from tuner.values import Label
+from tuner.values import Label, split_conditions
 
 COLUMNS = [
     "study",
@@ -36,57 +36,82 @@ COLUMNS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "values", "holds"),
-    [
-        ("hidden_dim>=64", {"config/hidden_dim": 64}, True),
-        ("hidden_dim > 64", {"config/hidden_dim": 64}, False),
-        ("config/hidden_dim<64", {"config/hidden_dim": 9}, True),
-        ("hidden_dim==64.0", {"config/hidden_dim": 64}, True),
-        ("hidden_dim='64'", {"config/hidden_dim": 64}, True),
-        ("epochs=5", {"epochs": 5, "config/epochs": 9}, True),
-        ("config/epochs=5", {"epochs": 5, "config/epochs": 9}, False),
-        ("seconds<=1.5", {"duration_s": 1.5}, True),
-        ("seconds > 1 m", {"duration_s": 61.0}, True),
-        ("val_rmse < inf", {"val_rmse": 1.0}, True),
-        ("name=32", {"name": "32"}, True),
-        ("name=32", {"name": "32.0"}, False),
-        ("name<b", {"name": "a"}, True),
-        ('name="a == b"', {"name": "a == b"}, True),
-        ("name=a b ", {"name": "a b"}, True),
-        ("error~MEMORY", {"error": "out of memory"}, True),
-        ("hidden_dim~12", {"config/hidden_dim": 128}, True),
-        ("hidden_dim<abc", {"config/hidden_dim": 1}, False),
-        ("hidden_dim=abc", {"config/hidden_dim": 1}, False),
-        ("hidden_dim!=abc", {"config/hidden_dim": 1}, True),
-        ("val_rmse!=1", {}, True),
-        ("val_rmse=1", {}, False),
-        ("val_rmse<1", {}, False),
-        ("val_rmse~1", {}, False),
-        ('error=""', {}, True),
-        ("error==''", {"error": "x"}, False),
-        ('error!=""', {"error": "x"}, True),
-        ('error!=""', {}, False),
-        ('val_rmse<""', {"val_rmse": 1.0}, False),
-        ("hidden_dim=false", {"config/hidden_dim": False}, True),
-        ("hidden_dim=0", {"config/hidden_dim": False}, False),
-        ("hidden_dim!=True", {"config/hidden_dim": False}, True),
-        ("hidden_dim=none", {"config/hidden_dim": None}, True),
-        ('hidden_dim=""', {"config/hidden_dim": None}, False),
-        ('hidden_dim=""', {}, True),
-        ("hidden_dim=[64, 32]", {"config/hidden_dim": [64, 32]}, True),
-        ("hidden_dim<1", {"config/hidden_dim": False}, False),
-        ("hidden_dim=ReLU", {"config/hidden_dim": Label("ReLU")}, True),
-    ],
-)
+# What the page's conditions are tested with, too.
+CASES = [
+    ("hidden_dim>=64", {"config/hidden_dim": 64}, True),
+    ("hidden_dim > 64", {"config/hidden_dim": 64}, False),
+    ("config/hidden_dim<64", {"config/hidden_dim": 9}, True),
+    ("hidden_dim==64.0", {"config/hidden_dim": 64}, True),
+    ("hidden_dim='64'", {"config/hidden_dim": 64}, True),
+    ("epochs=5", {"epochs": 5, "config/epochs": 9}, True),
+    ("config/epochs=5", {"epochs": 5, "config/epochs": 9}, False),
+    ("seconds<=1.5", {"duration_s": 1.5}, True),
+    ("seconds > 1 m", {"duration_s": 61.0}, True),
+    ("val_rmse < inf", {"val_rmse": 1.0}, True),
+    ("name=32", {"name": "32"}, True),
+    ("name=32", {"name": "32.0"}, False),
+    ("name<b", {"name": "a"}, True),
+    ('name="a == b"', {"name": "a == b"}, True),
+    ("name=a b ", {"name": "a b"}, True),
+    ("error~MEMORY", {"error": "out of memory"}, True),
+    ("hidden_dim~12", {"config/hidden_dim": 128}, True),
+    ("hidden_dim<abc", {"config/hidden_dim": 1}, False),
+    ("hidden_dim=abc", {"config/hidden_dim": 1}, False),
+    ("hidden_dim!=abc", {"config/hidden_dim": 1}, True),
+    ("val_rmse!=1", {}, True),
+    ("val_rmse=1", {}, False),
+    ("val_rmse<1", {}, False),
+    ("val_rmse~1", {}, False),
+    ('error=""', {}, True),
+    ("error==''", {"error": "x"}, False),
+    ('error!=""', {"error": "x"}, True),
+    ('error!=""', {}, False),
+    ('val_rmse<""', {"val_rmse": 1.0}, False),
+    ("hidden_dim=false", {"config/hidden_dim": False}, True),
+    ("hidden_dim=0", {"config/hidden_dim": False}, False),
+    ("hidden_dim!=True", {"config/hidden_dim": False}, True),
+    ("hidden_dim=none", {"config/hidden_dim": None}, True),
+    ('hidden_dim=""', {"config/hidden_dim": None}, False),
+    ('hidden_dim=""', {}, True),
+    ("hidden_dim=[64, 32]", {"config/hidden_dim": [64, 32]}, True),
+    ("hidden_dim<1", {"config/hidden_dim": False}, False),
+    ("hidden_dim=ReLU", {"config/hidden_dim": Label("ReLU")}, True),
+    ("hidden_dim=[64,32]", {"config/hidden_dim": [64, 32]}, True),
+    ('hidden_dim={"b": 1, "a": [2]}', {"config/hidden_dim": {"a": [2], "b": 1}}, True),
+    ("hidden_dim~1e-05", {"config/hidden_dim": 1e-5}, True),
+    ("hidden_dim~1.0", {"config/hidden_dim": 1.0}, True),
+    ("hidden_dim~1.0", {"config/hidden_dim": 1}, False),
+    ("hidden_dim>=1e-5", {"config/hidden_dim": 1e-5}, True),
+    ("hidden_dim>1K", {"config/hidden_dim": 1024}, True),
+    ("hidden_dim=007", {"config/hidden_dim": "007"}, True),
+    ("hidden_dim=stra\u00dfe", {"config/hidden_dim": Label("STRASSE")}, False),
+    ("error~STRASSE", {"error": "stra\u00dfe"}, True),
+]
+
+
+@pytest.mark.parametrize(("text", "values", "holds"), CASES)
 def test_a_condition_compares_a_column_with_a_value(text: str, values: dict[str, Any], holds: bool) -> None:
     condition = parse_where(text, COLUMNS)
     assert condition.holds(attempt(**values).value(condition.name, "")) is holds
 
 
-@pytest.mark.parametrize(
-    "text", ["hidden_dim", "", "=5", "epochs=", "epochs=>5", "epochs===5", "epochs<>5", "name='a", "epochs >"]
-)
+WRONG = ["hidden_dim", "", "=5", "epochs=", "epochs=>5", "epochs===5", "epochs<>5", "name='a", "epochs >"]
+JOINED = [
+    ("lr<0.01 and width=64", ["lr<0.01", "width=64"]),
+    ("a=1  and b!=2 and c~x", ["a=1", "b!=2", "c~x"]),
+    ("error~rock and roll and a=1", ["error~rock and roll", "a=1"]),
+    ('error~"a and b=c" and d=1', ['error~"a and b=c"', "d=1"]),
+    ("error~'a and b=c'", ["error~'a and b=c'"]),
+    ("words and more", ["words and more"]),
+]
+
+
+@pytest.mark.parametrize(("text", "parts"), JOINED)
+def test_and_joins_conditions_and_belongs_to_a_value_elsewhere(text: str, parts: list[str]) -> None:
+    assert split_conditions(text) == parts
+
+
+@pytest.mark.parametrize("text", WRONG)
 def test_what_is_no_comparison_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError, match=r'^where=.*: expected a name, .* such as "hidden_dim>=64"'):
         parse_where(text, COLUMNS)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tests.reporting.studies import rows_of
 from tuner.objective import Objective
-from tuner.reporting.page.sections import standing
+from tuner.records.epochs import EpochLine
+from tuner.reporting.page.standing import standing
 
 LOSS = Objective("val_loss")
 
@@ -14,7 +15,21 @@ LOSS = Objective("val_loss")
 def test_a_lead_is_compared_with_that_over_the_median_trial() -> None:
     first, chance = standing(rows_of(val_loss=[0.5, 0.51, 0.7, 0.9, 1.0]), LOSS, "Train more.")
     assert first == "It is 0.01 better than n1, the second best, and 0.2 better than the median trial."
-    assert chance.startswith("Each configuration was trained once") and chance.endswith("Train more.")
+    assert chance.startswith(
+        "Each configuration has one seed, so nothing here tells how much of this lead is chance."
+    )
+    assert chance.endswith("Train more.")
+
+
+def test_a_lead_is_compared_with_how_much_the_best_trial_moved_between_its_last_epochs() -> None:
+    values = [5.0, 1.0, 0.6, 0.5, 0.6, 0.5, 0.6, 0.5]
+    curve = {
+        epoch: EpochLine(trial_id="t0", attempt=1, epoch=epoch, at=0.0, metrics={"val_loss": value})
+        for epoch, value in enumerate(values, 1)
+    }
+    _, chance, *_ = standing(rows_of(val_loss=[0.5, 0.51, 0.7, 0.9]), LOSS, "", curve=curve)
+    said = "it is less than the 0.1 by which its val_loss changed between its last epochs (median of 5)."
+    assert chance == f"Each configuration has one seed, so how much of this lead is chance is not known; {said}"
 
 
 def test_more_is_better_where_that_is_so_and_equals_are_level() -> None:
@@ -35,7 +50,11 @@ def test_trials_that_are_near_the_best_are_counted() -> None:
 
 def test_the_best_of_many_was_lucky_and_a_test_metric_is_told() -> None:
     rows = rows_of(val_loss=[number / 10 for number in range(10)])
-    assert standing(rows, LOSS, "")[-1] == "As the best of 10 by val_loss, it was probably lucky with it."
+    said = "It is the best of 10 by val_loss, and such a choice favours luck"
+    assert standing(rows, LOSS, "")[-1] == f"{said}: with another seed its value may well be worse."
+    rows = [replace(row, metrics={**row.metrics, "test_loss": row.number("val_loss") + 1}) for row in rows]
+    told = "; its test_loss, by which nothing was chosen, is 1, and 1.5 in the median of the others."
+    assert standing(rows, LOSS, "")[-1] == said + told
 
 
 def test_a_single_trial_leads_nobody_and_a_workloads_caution_is_told() -> None:
@@ -50,4 +69,6 @@ def test_nothing_is_said_of_a_lead_by_several_objectives_as_the_second_may_be_be
 
 def test_a_test_metric_of_zero_is_told_too() -> None:
     rows = [replace(row, metrics={**row.metrics, "test_loss": 0.0}) for row in rows_of(val_loss=[0.1] * 10)]
-    assert standing(rows, LOSS, "")[-1].endswith("its test_loss, by which nothing was chosen, is 0.")
+    assert standing(rows, LOSS, "")[-1].endswith(
+        "its test_loss, by which nothing was chosen, is 0, and 0 in the median of the others."
+    )

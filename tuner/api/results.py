@@ -19,6 +19,7 @@ from tuner.records.row_queries import parse_columns, parse_order, parse_where, s
 from tuner.spec.commands import ResultsOptions
 from tuner.spec.options import public
 from tuner.study.repeat import how_to_repeat, values_again
+from tuner.values import split_conditions
 from tuner.workloads.base import BUILT_IN
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def side_by_side(options: ResultsOptions) -> Comparison:
     }
     rows = best_first(rows, objectives)
     orders = [parse_order(text, columns) for text in options.sort]
-    conditions = [parse_where(text, columns, rows) for text in options.where]
+    conditions = [parse_where(part, columns, rows) for text in options.where for part in split_conditions(text)]
     chosen = None if options.columns is None else parse_columns(options.columns, columns)
     matching = [
         row for row in rows if all(condition.holds(row.value(condition.name, BLANK)) for condition in conditions)

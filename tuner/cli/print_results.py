@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from tuner.api.results import Comparison, again
@@ -12,7 +14,7 @@ from tuner.records.row_queries import head
 from tuner.records.seed_statistics import has_seeds
 from tuner.reporting import result_tables
 from tuner.reporting.console import line_width
-from tuner.reporting.texts import count_text, counted, table_lines
+from tuner.reporting.texts import count_text, counted, metric_text, sparkline, table_lines
 from tuner.trial import title
 
 if TYPE_CHECKING:
@@ -49,7 +51,10 @@ def print_results(console: Console, compared: Comparison, *, all_rows: bool = Fa
                 result_tables.print_averages(console, group, objective)
     if not compared.shown:
         console.out(f"no trial of {len(compared.rows)} meets what --where asks for", highlight=False)
-    console.out("\n".join([*study_lines(compared), *best_lines(compared)]), highlight=False)
+    lines = [*study_lines(compared), *best_lines(compared)]
+    if console.is_terminal and console.encoding.startswith("utf"):
+        lines += history_lines(compared)
+    console.out("\n".join(lines), highlight=False)
 
 
 def study_lines(compared: Comparison) -> list[str]:
@@ -78,6 +83,20 @@ def best_lines(compared: Comparison) -> list[str]:
             whose = f" of {row.study}" if len(compared.studies) > 1 else ""
             value = result_tables.best_value_text(row, compared.rows, objective)
             lines.append(f"{which}: {name}{whose}, {value}. {again(compared, row)}")
+    return lines
+
+
+def history_lines(compared: Comparison) -> list[str]:
+    """Of each workload a small plot of the best value so far over the trials in the order in which they ended."""
+    lines = []
+    for workload, objective in compared.objectives.items():
+        done = [row for row in compared.matching if row.workload == workload and row.status == "completed"]
+        ordered = sorted(done, key=lambda row: (row.ended_at or 0.0, row.trial_id))
+        losses = [loss for row in ordered if math.isfinite(loss := row.loss(objective))]
+        bests = [objective.loss(loss) for loss in accumulate(losses, min)]
+        if len(set(bests)) > 1:
+            ends = f"{metric_text(bests[0])} to {metric_text(bests[-1])}"
+            lines.append(f"best {objective.metric} so far, {ends}: {sparkline(bests)}")
     return lines
 
 

@@ -29,7 +29,7 @@ from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.machine.processes import MORE_SHARED, SHARED
 from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phase_of
 from tuner.training.process_state import put_back
-from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome, Placement, Question, Status
+from tuner.trial import GB, LOGS, MB, Began, Device, EpochReport, Outcome, Placement, Question, Status
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure, traceback_of
 from tuner.workloads.program import Program
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 WorkerEvent = Began | EpochReport | Question | Outcome | bytes | WeightsLost
 
-LOGS = "logs"  # the folder of output in a study's folder
 WORKER = "worker"  # the name of the log for output between trials
 
 # The prefix of a message with the place in torch's source where an allocation failed.

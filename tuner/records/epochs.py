@@ -16,8 +16,19 @@ from pathlib import Path
 from pydantic import model_validator
 
 from tuner.machine.safe_files import not_following
-from tuner.records.checking import Metric, Moment, Size, TrialId, Whole, in_bytes, in_json, readable_lines, recorded
-from tuner.trial import EpochReport
+from tuner.records.checking import (
+    Metric,
+    Moment,
+    Shown,
+    Size,
+    TrialId,
+    Whole,
+    in_bytes,
+    in_json,
+    readable_lines,
+    recorded,
+)
+from tuner.trial import EpochReport, Placement
 
 MOST_BYTES = 2**30
 
@@ -34,6 +45,8 @@ class EpochLine:
     memory_bytes: Size | None = None  # the peak of its process on its device so far; None if unknown
     host_peak_bytes: Size | None = None  # beside a GPU, its peak in its host's RAM so far; None if unknown
     order: Whole | None = None  # among all that happened in the study; None in those of earlier versions
+    device: Shown | None = None  # where the attempt runs; None in those of earlier versions
+    limit_bytes: Size | None = None  # the memory that is reserved for it there
 
     @model_validator(mode="before")
     @classmethod
@@ -51,7 +64,9 @@ class EpochLog:
         self._file: io.FileIO | None = None
         self._is_cut = False  # whether the last line is incomplete
 
-    def add(self, report: EpochReport, attempt: int, order: int | None = None) -> None:
+    def add(
+        self, report: EpochReport, attempt: int, order: int | None = None, placement: Placement | None = None
+    ) -> None:
         """Writes the report of a trial's attempt at once; if that fails, it is lost."""
         line = EpochLine(
             trial_id=report.trial_id,
@@ -62,6 +77,8 @@ class EpochLog:
             memory_bytes=report.memory_bytes,
             host_peak_bytes=report.host_peak_bytes,
             order=order,
+            device=placement.label if placement else None,
+            limit_bytes=placement.limit_bytes if placement else None,
         )
         text = json.dumps({**asdict(line), "metrics": in_json(line.metrics)}).encode() + b"\n"
         with suppress(OSError):

@@ -14,7 +14,7 @@ from tuner.records.journal import read_attempts
 from tuner.records.machine_log import MachineLine, read_machine
 from tuner.records.ranking import best_first, best_of, stands
 from tuner.records.study_record import UNKNOWN, StudyRecord, read_study
-from tuner.trial import FRONT, Device, title
+from tuner.trial import FRONT, Configuration, Device, title
 from tuner.workloads.base import BUILT_IN
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.objectives import is_score
@@ -92,16 +92,21 @@ class RecordedStudy:
         return {line.trial_id: line for line in self.epochs if (line.trial_id, line.attempt) not in ended}
 
     @cached_property
+    def planned(self) -> dict[str, tuple[Configuration, int]]:
+        """The configuration and the seed of each trial, by trial id."""
+        first, listed = self.record.seed or 0, self.record.configurations
+        pairs = [(one, seed) for seed in range(first, first + self.record.seeds) for one in listed]
+        width = max(3, len(str(len(pairs))))
+        return {f"t{number:0{width}d}": pair for number, pair in enumerate(pairs, 1)}
+
+    @cached_property
     def trial_names(self) -> dict[str, str]:
         """The name of each trial, by trial id."""
-        several, seeds, first = len(self.objectives) > 1, self.record.seeds, self.record.seed or 0
-        planned = [
-            title("", configuration.name, several=False, seed=seed if seeds > 1 else None)
-            for seed in range(first, first + seeds)
-            for configuration in self.record.configurations
-        ]
-        width = max(3, len(str(len(planned))))
-        names = {f"t{number:0{width}d}": name for number, name in enumerate(planned, 1)}
+        several, seeds = len(self.objectives) > 1, self.record.seeds
+        names = {
+            trial_id: title("", one.name, several=False, seed=seed if seeds > 1 else None)
+            for trial_id, (one, seed) in self.planned.items()
+        }
         for row in self.rows:
             names[row.trial_id] = title(row.workload, row.name, several=several, seed=row.seed if seeds > 1 else None)
         return names

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from tuner.errors import printable
 from tuner.records.attempts import CONFIG
 from tuner.records.row_queries import is_metric
+from tuner.reporting.figures.chart import thinned
 from tuner.trial import GB
 from tuner.values import label
 
@@ -27,6 +28,7 @@ DECIMALS = 4  # of a metric
 MOST_DECIMALS = 12
 LARGE = 1000
 DIGITS = {"duration_s": 1, "gpu_fraction": 3, **GB_DIGITS}  # by column
+BARS = "▁▂▃▄▅▆▇█"
 GAP = "  "  # between columns
 LEAST_CUT = 30  # characters of a column whose texts are cut
 
@@ -119,6 +121,13 @@ def gb_span(least_bytes: float, most_bytes: float) -> str:
 def gb_of_ranks(ranks: int, each_bytes: int) -> str:
     """The memory of a trial: ``1.50 GB``, or ``2 x 1.50 GB`` for its ranks."""
     return f"{ranks} x " * (ranks > 1) + gb_text(each_bytes)
+
+
+def sparkline(values: Sequence[float], most: int = 60) -> str:
+    """Values as a line of bars, of very many only some, evenly spaced, with the last one."""
+    shown = thinned(values, most)
+    low, high = min(shown), max(shown)
+    return "".join(BARS[round((value - low) / (high - low or 1) * (len(BARS) - 1))] for value in shown)
 
 
 def duration(seconds: float) -> str:

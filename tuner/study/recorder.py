@@ -172,7 +172,7 @@ class Recorder(Listener):
         attempt = self._running[report.trial_id]
         trial, attempt.report = attempt.placement.trial, report
         self._compare(attempt, report)
-        self._epochs.add(report, trial.attempt, self._next())
+        self._epochs.add(report, trial.attempt, self._next(), attempt.placement)
         self._progress.reported(report)
         self._trackers.reported(report)
         self._say(self._trackers.faults())

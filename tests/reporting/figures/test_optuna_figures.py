@@ -22,7 +22,7 @@ from tuner.reporting.figures.optuna_figures import (
     what_matters,
 )
 from tuner.reporting.figures.optuna_study import Drawn, drawn, subset
-from tuner.reporting.page.sections import main_html
+from tuner.reporting.page.sections import running_rows
 from tuner.trial import Configuration
 
 
@@ -147,7 +147,8 @@ def test_a_running_trial_has_a_curve_and_is_named(study: RecordedStudy) -> None:
     going = told(study, record=waiting, epochs=[*study.epochs, line])
     plot = learning_curves(drawn(going, "toy")).plot
     assert plot and [trace.name for trace in plot.data if trace.customdata[0] == ["t041"]] == ["late &lt;one&gt;"]
-    assert "late &lt;one&gt; (after epoch 1)" in main_html(going)
+    (row,) = running_rows(going)
+    assert (row.name, row.status, row.epochs, row.metrics) == ("late <one>", "running", 1, {"val_loss": 1.0})
 
 
 def test_several_seeds_are_drawn_as_single_trials_and_said_to_be_so(seeded: RecordedStudy) -> None:

@@ -16,19 +16,24 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
+from selenium.webdriver import ActionChains
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from tests.records.test_row_queries import CASES, COLUMNS, JOINED, WRONG
 from tests.support.generated_study import write_study
 from tuner.api.report import load_study, page_of, write_report
+from tuner.reporting.page.tables import to_cell
 from tuner.reporting.serving import LivePage, make_server
 from tuner.reporting.texts import number_text
+from tuner.values import EXPECTED
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="needs chromium and chromedriver")
 NASTY = "</script><img src=x onerror=alert(1)>-that-does-not-fit-on-a-phone"
+NUMBERS = [0.8701, 0.87, 0, 1.0, 64, 123456, 1e6, 1234567.0, 1e-5, 0.00012345, 999.96, -0.5, 12.0, 5e-324]
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
 
 
@@ -175,7 +180,7 @@ def test_every_plot_is_drawn_without_an_error_and_without_the_network(
     browser.execute_script("drawAll()")
     plots = browser.find_elements(By.CLASS_NAME, "plot")
     empty = [plot for plot in plots if not plot.find_elements(By.CLASS_NAME, "main-svg")]
-    assert (len(plots), empty) == (2 + 1 + 1 + 2 + 1 + 1 + 1, [])
+    assert (len(plots), empty) == (2 + 1 + 1 + 2 + 1 + 1 + 1 + 1, [])
     bars = browser.execute_script("return document.querySelectorAll('.plot .bars .point').length")
     attempts = len((hundred / "attempts.jsonl").read_text().splitlines())
     assert bars >= attempts
@@ -187,11 +192,11 @@ CLICK = """
 const [plot, point] = arguments;
 const customdata = point ? plot.data.find((each) => each.customdata)?.customdata[0] : undefined;
 plot.emit("plotly_click", { points: [{ customdata }] });
-return document.querySelector("tr.chosen")?.dataset.trial;
+return document.querySelector("dialog[open]")?.dataset.trial;
 """
 
 
-def test_a_click_on_a_point_shows_its_trial_and_on_the_memory_nothing(
+def test_a_click_on_a_point_opens_its_trial_and_on_the_memory_nothing(
     browser: webdriver.Chrome, hundred: Path
 ) -> None:
     open_page(browser, hundred)
@@ -211,7 +216,7 @@ def test_sorting_and_filtering_by_keyboard(browser: webdriver.Chrome, hundred: P
     assert len(known) < 100
     assert texts == known + [""] * (100 - len(known)), "blank comes last both ways"
     assert known == sorted(known, key=float, reverse=True)
-    browser.find_element(By.ID, "filter").send_keys("Width-1 completed")
+    browser.find_element(By.ID, "filter").send_keys("Width-1 Completed")
     count = browser.find_element(By.ID, "count")
     wait_until(lambda: " of 100" in count.text)
     shown = list(zip(cells(browser, "name"), cells(browser, "status"), strict=True))
@@ -219,24 +224,161 @@ def test_sorting_and_filtering_by_keyboard(browser: webdriver.Chrome, hundred: P
     assert count.text == f"{len(shown)} of 100 trials"
 
 
-def grave_faults(browser: webdriver.Chrome) -> list[tuple[str, str]]:
-    """What axe finds that is serious or worse."""
+CONDITIONS = """
+const [cases, columns] = arguments;
+const column = (name) => [name, `config/${name}`, GRAMMAR.short[name]].find((key) => columns.includes(key));
+return cases.map(([text, cells]) => {
+  try { const condition = parseCondition(text, column); return holds(condition, cells[condition.column] ?? null); }
+  catch (error) { return error.message; }
+});
+"""
+
+
+def test_conditions_mean_in_the_page_what_they_mean_to_where(browser: webdriver.Chrome, hundred: Path) -> None:
+    show(browser, hundred)
+    cases = [[text, {key: to_cell(value) for key, value in values.items()}] for text, values, _ in CASES]
+    assert browser.execute_script(CONDITIONS, cases, COLUMNS) == [holds for _, _, holds in CASES]
+    wrong = [[text, {}] for text in WRONG]
+    assert browser.execute_script(CONDITIONS, wrong, COLUMNS) == [EXPECTED] * len(WRONG)
+    split = "return arguments[0].map(splitConditions)"
+    assert browser.execute_script(split, [text for text, _ in JOINED]) == [parts for _, parts in JOINED]
+    numbers = [*map(number_text, NUMBERS)]
+    assert browser.execute_script("return arguments[0].map(shortLabel)", [*map(to_cell, NUMBERS)]) == numbers
+
+
+def select(browser: webdriver.Chrome, text: str) -> str:
+    """Types into the box, and waits until all is selected; returns the address's part."""
+    box = browser.find_element(By.ID, "filter")
+    box.send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.DELETE, text)
+    browser.execute_async_script("setTimeout(arguments[0], 200)")
+    return str(browser.execute_script("return location.hash"))
+
+
+FADED = """
+const ids = new Set(Array.from(document.querySelectorAll(`#trials tr[data-trial]`), (row) => row.dataset.trial));
+const wrong = (point) => {
+  const id = point.closest(".trace").__data__[0].trace.customdata[point.__data__.i][0];
+  return ids.has(id) === point.classList.contains("out");
+};
+document.querySelectorAll("main .plot").forEach(markPlot);
+const isOfTrial = (point) => point.closest(".trace").__data__[0].trace.customdata;
+const points = Array.from(document.querySelectorAll(".scatterlayer .point")).filter(isOfTrial);
+return [points.length, points.filter((point) => point.classList.contains("out")).length, points.filter(wrong).length];
+"""
+
+
+def test_what_is_selected_is_selected_in_table_curves_slices_and_address(
+    browser: webdriver.Chrome, hundred: Path
+) -> None:
+    set_screen(browser, 1400, "light")
+    open_page(browser, hundred)
+    browser.execute_script("drawAll()")
+    address = select(browser, "lr<0.01 and hidden_dim=64")
+    assert address == "#where=lr%3C0.01%20and%20hidden_dim%3D64"
+    rates, widths = cells(browser, "config/lr"), cells(browser, "config/hidden_dim")
+    assert rates and max(map(float, rates)) < 0.01 and {*widths} == {"64"}
+    points, faded, wrong = browser.execute_script(FADED)
+    assert points > faded > 0 == wrong
+    curves = "return [...document.querySelectorAll('.scatterlayer .trace.out')].length"
+    assert browser.execute_script(curves) > 0
+    browser.get("about:blank")
+    browser.get((hundred / "report.html").as_uri() + address)
+    assert cells(browser, "config/lr") == rates
+    select(browser, "lr<")
+    assert browser.find_element(By.ID, "fault").text == EXPECTED
+    select(browser, "hiden_dim>3")
+    assert browser.find_element(By.ID, "fault").text.startswith("no column 'hiden_dim': there are name, val_loss")
+    assert cells(browser, "config/lr") == rates, "what was selected stays"
+
+
+def test_an_axis_is_brushed_by_dragging_and_by_keys_and_the_box_has_the_conditions(
+    browser: webdriver.Chrome, hundred: Path
+) -> None:
+    set_screen(browser, 1400, "dark")
+    browser.get("about:blank")
+    open_page(browser, hundred)
+    browser.execute_script("drawAll()")
+    brush = browser.find_element(By.CSS_SELECTOR, '.brush[aria-label="Select by lr"]')
+    browser.execute_script("arguments[0].scrollIntoView({ block: 'center' })", brush)
+    height = brush.size["height"]
+    drag = ActionChains(browser, duration=50).move_to_element_with_offset(brush, 0, -height // 4).click_and_hold()
+    drag.move_by_offset(0, height // 4).move_by_offset(0, height // 8).release().perform()
+    box = browser.find_element(By.ID, "filter")
+    wait_until(lambda: " and " in (box.get_attribute("value") or ""))
+    low, high = (float(part.partition("=")[2]) for part in (box.get_attribute("value") or "").split(" and "))
+    browser.execute_async_script("setTimeout(arguments[0], 200)")
+    rates = [*map(float, cells(browser, "config/lr"))]
+    assert 0 < len(rates) < 100 and low <= min(rates) <= max(rates) <= high
+    assert brush.get_attribute("aria-valuetext") == box.get_attribute("value")
+    brush.send_keys(Keys.DELETE)
+    wait_until(lambda: box.get_attribute("value") == "")
+    brush.send_keys(Keys.ARROW_UP)
+    wait_until(lambda: (box.get_attribute("value") or "").startswith("lr>="))
+
+
+def test_a_trial_is_opened_by_keyboard_and_its_panel_says_all_of_it(
+    browser: webdriver.Chrome, seeded: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "s"
+    shutil.copytree(seeded, folder)
+    (folder / "tracebacks.log").write_text("== t001 width-1\nTraceback of t001\n  <b>\n")
+    (folder / "logs").mkdir()
+    (folder / "logs" / "t001.log").write_text("first\nlast </script> line\n")
+    write_report(folder)
+    set_screen(browser, 390, "dark")
+    open_page(browser, folder)
+    row = browser.find_element(By.CSS_SELECTOR, '#trials tr[data-trial="t001"] .open')
+    row.send_keys(Keys.ENTER)
+    panel = browser.find_element(By.ID, "trial")
+    heads = [head.text for head in panel.find_elements(By.TAG_NAME, "h3")]
+    assert heads == [
+        "Traceback", "val_loss after each epoch", "Configuration", "Seeds", "Memory", "Its one attempt", "End of its log"
+    ]  # fmt: skip
+    texts = [box.text for box in panel.find_elements(By.TAG_NAME, "pre")]
+    assert texts == ["Traceback of t001\n  <b>", "first\nlast </script> line"]
+    assert len(panel.find_elements(By.CSS_SELECTOR, "tr[data-trial]")) == 3
+    assert browser.execute_script("return location.hash") == "#trial=t001"
+    assert grave_faults(browser, every=True) == []
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
+    browser.switch_to.active_element.send_keys(Keys.ESCAPE)
+    assert not panel.is_displayed()
+    assert browser.switch_to.active_element == row
+
+
+def test_axes_are_chosen_and_the_area_between_points_is_filled(browser: webdriver.Chrome, hundred: Path) -> None:
+    set_screen(browser, 1400, "light")
+    browser.get("about:blank")
+    open_page(browser, hundred)
+    browser.execute_script("drawAll()")
+    explorer = browser.find_element(By.CLASS_NAME, "explore")
+    across, up, _ = explorer.find_elements(By.TAG_NAME, "select")
+    across.send_keys("lr")
+    up.send_keys("peak")
+    explorer.find_element(By.TAG_NAME, "input").send_keys(Keys.SPACE)
+    drawn = "const { data, layout } = arguments[0]; return [data[0].type, layout.xaxis.type, layout.yaxis.title.text]"
+    plot = explorer.find_element(By.CLASS_NAME, "plot")
+    assert browser.execute_script(drawn, plot) == ["contour", "log", "peak_memory_gb"]
+    assert "have no value of one of these and are not drawn" in explorer.find_element(By.TAG_NAME, "p").text
+
+
+def grave_faults(browser: webdriver.Chrome, *, every: bool = False) -> list[tuple[str, str]]:
+    """What axe finds that is serious or worse, or ``every`` fault."""
     if not browser.execute_script("return Boolean(window.axe)"):
         browser.execute_script(resources.files("axe_core_python").joinpath("axe.min.js").read_text())
     found = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
     assert len(found["passes"]) > 10
-    grave = [fault for fault in found["violations"] if fault["impact"] in ("serious", "critical")]
+    grave = [fault for fault in found["violations"] if every or fault["impact"] in ("serious", "critical")]
     return [(fault["id"], fault["nodes"][0]["html"]) for fault in grave]
 
 
-@pytest.mark.parametrize(("width", "theme"), [(1280, "dark"), (375, "light")])
+@pytest.mark.parametrize(("width", "theme"), [(1400, "dark"), (1400, "light"), (390, "dark"), (375, "light")])
 def test_nothing_serious_for_those_who_cannot_see_or_use_a_mouse_and_no_sideways_scroll(
     browser: webdriver.Chrome, small: Path, width: int, theme: str
 ) -> None:
     set_screen(browser, width, theme)
     show(browser, small)
     browser.execute_script("drawAll()")
-    assert grave_faults(browser) == []
+    assert grave_faults(browser, every=True) == []
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert browser.execute_script("return document.querySelector('.scroll.table').scrollWidth") > width - 40
 

@@ -31,8 +31,8 @@ def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
     found = replace(found, name=nasty, record=replace(found.record, command=nasty, data=nasty))
     page = page_html(Page(nasty, main_html(found)))
     assert "<img" not in page.partition("<body>")[2].partition("<script")[0]
-    assert page.count("</script>") == page.count("<script") == page.count('class="plot"') + 4, (
-        "colours and three scripts"
+    assert page.count("</script>") == page.count("<script") == page.count('class="plot"') + 7, (
+        "colours, grammar, rows, details and three scripts"
     )
 
 

@@ -29,7 +29,7 @@ def test_an_older_study_gives_a_page_that_says_what_was_not_kept(study: Recorded
     assert "an earlier version ran it and did not record times" in timeline(old).caption
     text = main_html(old)
     assert "No epoch with a val_loss was recorded" in text
-    assert text.count('class="plot"') == 2 + 1 + 1 + 2 + 1
+    assert text.count('class="plot"') == 2 + 1 + 1 + 2 + 1 + 1
 
 
 def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: RecordedStudy) -> None:
@@ -39,7 +39,7 @@ def test_a_study_of_which_nothing_has_ended_gives_a_page_that_says_so(study: Rec
         "No trial has completed yet",
         "No trial has ended yet",
         "no attempt has ended yet",
-        "40 not ended yet",
+        "40, all not started yet",
     ):
         assert said in text
 

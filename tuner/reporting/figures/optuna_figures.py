@@ -7,8 +7,9 @@ from html import unescape
 from typing import TYPE_CHECKING
 
 from tuner.errors import one_line
+from tuner.records.attempts import CONFIG
 from tuner.records.optuna_space import quiet
-from tuner.reporting.figures.chart import Chart, of_trials, padded_range, plain, usual_range
+from tuner.reporting.figures.chart import Chart, of_trials, padded_range, plain, some_drawn, thinned, usual_range
 from tuner.reporting.figures.optuna_study import Drawn
 from tuner.reporting.figures.style import SCALE, colour, house_style, ranked, series, shade
 from tuner.reporting.texts import count_text, number_text
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 NAMED = 5  # the best trials, whose learning curves are in the legend
 LEAST = 10  # completed trials; with fewer, the order of hyperparameters is chance
+MOST_OF_SLICES, LEAST_OF_SLICE = 6000, 300  # points: a browser is slow with more
 FEW = 30  # with fewer completed trials, importance is a hint only
 BEST_SHARE = 1 / 3  # of the trials are compared with all; below ten of them the estimate is noise
 
@@ -51,6 +53,7 @@ def history(studies: Mapping[str, Drawn]) -> Chart:
     plot.update_yaxes(title=first.metric, range=span)
     text = " ".join(_when_best(f"{name}: " if several else "", drawn) for name, drawn in shown.items())
     text += "".join(drawn.left_out for drawn in shown.values())
+    text += next(iter(shown.values())).beyond([value for trace in plot.data[::2] for value in trace.y], "point", span)
     return Chart(title, text, house_style(plot, 320, showlegend=True))
 
 
@@ -95,8 +98,10 @@ def parallel_coordinates(drawn: Drawn) -> Chart:
     plot.update_annotations(font={"size": 11, "color": colour("ink")}, bgcolor=colour("surface"), opacity=0.88)
     plot.update_shapes(line_color=colour("muted"))
     plot.update_xaxes(side="top", tickfont_color=colour("ink"))
-    text = f"{_of_all(drawn)}, each a line. A stronger colour means a better {drawn.objective.metric}.{drawn.about}"
-    plot = house_style(plot, 380, margin={"l": 56, "r": 30, "t": 34, "b": 12})
+    text = f"{_of_all(drawn, len(plot.data))}, each a line. "
+    text += f"A stronger colour means a better {drawn.objective.metric}.{drawn.about}"
+    columns = [drawn.objective.metric, *(CONFIG + unescape(key) for key in sorted(drawn.keys))]  # of the axes
+    plot = house_style(plot, 380, margin={"l": 56, "r": 30, "t": 34, "b": 12}, meta={"columns": columns})
     return Chart(title, text, plot, minimum_width=110 * (len(drawn.keys) + 1))
 
 
@@ -110,11 +115,17 @@ def slices(drawn: Drawn) -> Chart:
     with quiet():
         plot = plot_slice(drawn.study, params=list(drawn.keys), target_name=drawn.metric)
     trials = drawn.trials()
+    few = {trial.number for trial in thinned(trials, max(MOST_OF_SLICES // len(plot.data), LEAST_OF_SLICE))}
     for points in plot.data:
-        _name_points(points, [trials[number] for number in points.marker.color], drawn.names)
+        kept = [place for place, number in enumerate(points.marker.color) if number in few]
+        points.update({key: [points[key][place] for place in kept] for key in "xy"})
+        points.marker.color = numbers = [points.marker.color[place] for place in kept]
+        _name_points(points, [trials[number] for number in numbers], drawn.names)
         points.marker.update(colorscale=SCALE, showscale=False, line_color=colour("surface"), size=8, opacity=0.85)
     plot.update_yaxes(range=drawn.value_range())
-    text = f"A point for each completed trial; a stronger colour means a later one.{drawn.about}{drawn.left_out}"
+    text = f"A point for each completed trial; a stronger colour means a later one.{drawn.about}"
+    text += some_drawn(len(few), len(drawn.ended), "evenly spaced in time")
+    text += drawn.beyond([trial.value for trial in trials if trial.state.name == "COMPLETE"], "trial")
     plot = house_style(plot, 300, width=None)
     return Chart(title, text, plot, minimum_width=150 * len(drawn.keys))
 
@@ -169,8 +180,13 @@ def learning_curves(drawn: Drawn) -> Chart:
         line.hovertemplate = "%{fullData.name}<br>epoch %{x}: %{y}<extra></extra>"
     values = [value for trial in trials for value in trial.intermediate_values.values()]
     plot.update_xaxes(title="epoch", tickformat="d", showgrid=False)
-    plot.update_yaxes(title=drawn.metric, range=padded_range(values, drawn.objective))
-    text = f"{drawn.objective.metric} after each epoch. {_of_all(drawn)}.{_best_curve(drawn)}"
+    span = padded_range(values, drawn.objective)
+    plot.update_yaxes(title=drawn.metric, range=span)
+    running = sum(not trial.state.is_finished() for trial in trials)
+    text = f"{drawn.objective.metric} after each epoch. {_of_all(drawn, len(plot.data) - running)}"
+    text += (
+        f"{f', and {running} that run' if running else ''}.{_best_curve(drawn)}{drawn.beyond(values, 'value', span)}"
+    )
     return Chart(title, text, house_style(plot, 380, showlegend=True))
 
 
@@ -179,13 +195,12 @@ def _name_points(points: Scatter, trials: Sequence[FrozenTrial], names: Mapping[
     points.update(**of_trials([trial.user_attrs["trial_id"] for trial in trials], names, "%{x}: %{y}"))
 
 
-def _of_all(drawn: Drawn) -> str:
-    """How many of the trials have a line."""
+def _of_all(drawn: Drawn, lines: int) -> str:
+    """How many of the trials that ended have a line, or are a point, and which."""
     whole, shown = len(drawn.ended), drawn.shown.get_trials(deepcopy=False)
-    ended = sum(trial.state.is_finished() for trial in shown)
-    if ended == whole:
-        return count_text(whole, "trial")
-    return f"{ended} of {count_text(whole, 'trial')}, the ten best and others evenly spaced by rank"
+    some = sum(trial.state.is_finished() for trial in shown) < whole
+    which = ", the ten best and others evenly spaced by rank" if some else ""
+    return (f"{lines} of {count_text(whole, 'trial')}" if lines < whole else count_text(whole, "trial")) + which
 
 
 def _when_best(who: str, drawn: Drawn) -> str:
@@ -231,7 +246,8 @@ def _contour(drawn: Drawn, first: str, second: str) -> Chart:
     area.update(colorbar_title={"text": drawn.metric, "side": "right"})
     dots.marker.update(color=colour("ink"), size=6, line={"width": 1, "color": colour("surface")})
     _name_points(dots, points, drawn.names)
-    text = f"{_of_all(drawn)}, which are the points. A stronger colour means a better {drawn.objective.metric}."
+    text = f"{_of_all(drawn, len(points))}, which are the points. "
+    text += f"A stronger colour means a better {drawn.objective.metric}."
     return Chart(title, text, house_style(plot, 320))
 
 

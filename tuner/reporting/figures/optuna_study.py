@@ -6,7 +6,7 @@ Trials that failed or ran out of memory are not in it. With several seeds, each 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from tuner.records.recorded_study import RecordedStudy
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
 from tuner.reporting.figures.chart import MOST_POINTS, padded_range, plain, some_drawn, thinned
+from tuner.reporting.texts import count_text
 from tuner.trial import ConfigValue
 
 if TYPE_CHECKING:
@@ -72,6 +73,13 @@ class Drawn:
         """The range of the metric's axis, without a few very bad values."""
         return padded_range([row.number(self.objective.metric) for row in self.completed], self.objective)
 
+    def beyond(self, values: Iterable[float], what: str, span: Sequence[float] = ()) -> str:
+        """A sentence on how many of these values the metric's axis leaves out; empty if none."""
+        low, high = span or self.value_range()
+        outside = sum(not low <= value <= high for value in values)
+        verb = "is" if outside == 1 else "are"
+        return f" {count_text(outside, what)} {verb} so bad that the axis ends before." if outside else ""
+
     def what_is_missing(self) -> str:
         """Why there is nothing to compare; empty if there is something."""
         if not self.completed:
@@ -84,9 +92,11 @@ class Drawn:
         return "" if self.keys else "All trials have the same hyperparameters, so there is nothing to compare."
 
 
-def drawn(study: RecordedStudy, workload: str, most: int = MOST_POINTS) -> Drawn:
-    """A workload's trials for figures, with about ``most`` points."""
-    objective, rows = study.objectives[workload], study.of_workload(workload)
+def drawn(study: RecordedStudy, workload: str, by: Objective | None = None, most: int = MOST_POINTS) -> Drawn:
+    """A workload's trials for figures ``by`` one of its objectives, by default the first; about ``most`` points."""
+    objective, rows = by or study.objectives[workload], study.of_workload(workload)
+    if by and by.metric != study.objectives[workload].metric:
+        rows = sorted(rows, key=lambda row: (row.status != "completed", row.loss(by)))
     rows = [row for row in rows if row.status in DRAWN and math.isfinite(row.number(objective.metric))]
     completed = [row for row in rows if row.status == "completed"]
     keys = [plain(key.removeprefix(CONFIG)) for key in varying(completed)]

@@ -5,7 +5,8 @@ Figures have the colours of the light theme. A dark page replaces each by its co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure as Plot
@@ -33,6 +34,7 @@ COLOURS = {
     "interrupted": ("#6b6250", "#c4b68f"),
     "too_large": ("#8a5a00", "#e0b050"),
     "infeasible": ("#4f7a28", "#a3cf7c"),
+    "running": ("#00707a", "#4fd0d8"),
 }
 # Several studies: the colours of statuses, which no plot of studies shows.
 SERIES = ("completed", "out_of_memory", "diverged", "too_large", "stalled", "pruned")
@@ -89,10 +91,27 @@ def house_style(plot: Plot, height: int, **layout: object) -> Plot:
     """Gives a figure of Optuna's the common layout; ``layout`` is added. The title is the chart's."""
     margin = {"l": 56, "r": 14, "t": 36, "b": 42}
     plot.update_layout(title=None, plot_bgcolor=None, dragmode=False, margin=margin, showlegend=False)
-    for update in (plot.update_xaxes, plot.update_yaxes):
+    for letter, update, each in (
+        ("x", plot.update_xaxes, plot.for_each_xaxis),
+        ("y", plot.update_yaxes, plot.for_each_yaxis),
+    ):
         update(fixedrange=True, exponentformat="none")
-        update({"dtick": 1}, selector={"type": "log"})  # a tick for each power of ten
+        # A tick for each power of ten, where there are several; elsewhere plotly's, which are within a decade.
+        each(lambda axis, of=letter: axis.update(dtick=1 if _decades(plot, axis, of) >= 2 else None), {"type": "log"})
     return plot.update_layout({"template": {"layout": _common_layout()}, "height": height, **layout})
+
+
+def _decades(plot: Plot, axis: Any, letter: str) -> float:
+    """The powers of ten that a logarithmic axis covers."""
+    name = axis.plotly_name.replace("axis", "")
+    values = [
+        value
+        for trace in plot.data
+        if (trace[f"{letter}axis"] or letter) == name and trace[letter] is not None
+        for value in trace[letter]
+        if isinstance(value, (int, float)) and value > 0
+    ]
+    return math.log10(max(values) / min(values)) if values else 0.0
 
 
 def _common_layout() -> dict[str, object]:

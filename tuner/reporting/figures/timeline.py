@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # A pause of all devices is left out if it is longer than PAUSE_SECONDS and than PAUSE_SHARE of the busy time.
 PAUSE_SECONDS = 30.0
 PAUSE_SHARE = 0.1
+GOES_ON = ("paused", "interrupted", "completed")  # attempts with these ends did not fail
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,19 @@ class Bar:
     reserved_gb: float
     used_gb: float | None  # its peak; None if unknown
     lane: int = 0  # the line on which it is drawn, from 0
+    retried: bool = False  # whether the attempt before it failed; one that paused or was interrupted did not
 
 
 def to_bars(attempts: Sequence[Attempt]) -> list[Bar]:
     """The attempts with known times and devices; times are in seconds since the first. All lanes are 0."""
     zero = min((row.started_at for row in attempts if row.device and row.started_at is not None), default=0.0)
-    bars = []
+    bars, failed = [], {(row.trial_id, row.attempts + 1) for row in attempts if row.status not in GOES_ON}
     for row in attempts:
         if row.device and row.started_at is not None and row.ended_at is not None and row.ended_at >= row.started_at:
             start, end = round(row.started_at - zero, 3), round(row.ended_at - zero, 3)
             memory = row.limit_gb or 0.0, row.peak_memory_gb
-            bars.append(Bar(row.trial_id, row.device, row.attempts, row.status, start, end, *memory))
+            retried = (row.trial_id, row.attempts) in failed
+            bars.append(Bar(row.trial_id, row.device, row.attempts, row.status, start, end, *memory, retried=retried))
     return bars
 
 
@@ -272,9 +275,9 @@ def _finding(bars: Sequence[Bar], budget_gb: float, pauses: Pauses) -> str:
     text += f"At most {number_text(reserved)} GB{of} were reserved at a time and {number_text(used)} GB used"
     share = used_share(bars)
     text += f"; over time, {share:.0%} of what was reserved was used. " if share is not None else ". "
-    retried = sum(bar.attempt > 1 for bar in bars)
+    retried = sum(bar.retried for bar in bars)
     short = sum(bar.status == "out_of_memory" for bar in bars)
-    text += f"{count_text(retried, 'attempt')} of a trial that had failed before. " if retried else ""
+    text += f"{count_text(retried, 'attempt')} after one that had failed. " if retried else ""
     text += f"{count_text(short, 'attempt')} ran out of memory. " if short else ""
     text += f"{count_text(len(pauses), 'pause')} in which nothing ran left out (dotted). " if pauses else ""
     return text.rstrip()

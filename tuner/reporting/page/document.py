@@ -12,11 +12,15 @@ from pathlib import Path
 from string import Template
 
 from tuner.machine.safe_files import replacing
+from tuner.records.row_queries import SHORT
 from tuner.reporting.figures.chart import javascript, javascript_name
 from tuner.reporting.figures.style import COLOURS, DARK, FONT
 from tuner.reporting.page.parts import address, json_block
+from tuner.values import GRAMMAR
 
 REPORT = "report.html"
+SCRIPTS = (("conditions.js", "table.js"), ("panel.js", "plots.js", "page.js"))  # before plotly, and after it
+NAMES = {short: column for column, short in SHORT.items()}
 RESULTS = "results"  # the name of a folder in which all studies share the plotting library
 
 
@@ -86,7 +90,7 @@ def page_html(page: Page, *, live: str = "", library: str = "") -> str:
         library: the address of the plotting library as HTML; empty puts it into the page.
     """
     # The table can be used before plotly has been read.
-    table, script = _static("vendor/sortable.min.js") + _static("table.js"), _static("page.js")
+    table, script = ("".join(map(_static, names)) for names in SCRIPTS)
     # Only whoever writes the page knows this: no text in the page can contain a digest of the page.
     nonce = _digest(page.main + table + script)
     connect = "'self'" if live else "'none'"
@@ -96,7 +100,8 @@ def page_html(page: Page, *, live: str = "", library: str = "") -> str:
         f"connect-src {connect}; base-uri 'none'; form-action 'none'",
         title=escape(f"{page.title} · tuner"),
         style=_style(),
-        dark=json_block("dark", json.dumps(DARK)),
+        constants=json_block("dark", json.dumps(DARK))
+        + json_block("grammar", json.dumps({**GRAMMAR, "short": NAMES})),
         main=page.main,
         nonce=nonce,
         table=table,

@@ -1,5 +1,6 @@
 """Pieces of HTML that the page's sections share. They escape all texts."""
 
+import json
 import os
 from collections.abc import Iterable
 from html import escape
@@ -57,6 +58,16 @@ def pair(charts: Iterable[Chart]) -> str:
 def address(path: str) -> str:
     """A relative path as the address of a link, also where its bytes are not valid text."""
     return escape(quote(os.fsencode(Path(path).as_posix())))
+
+
+def compact(content: object) -> str:
+    """JSON without spaces."""
+    return json.dumps(content, separators=(",", ":"))
+
+
+def in_text(value: object) -> str:
+    """An option's value as text."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def json_block(name: str, text: str) -> str:

@@ -1,33 +1,37 @@
 """The content of a study's page as HTML. Each text is escaped where it is inserted."""
 
-import math
-import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from html import escape
-from typing import get_args
+from typing import cast, get_args
 
 from tuner.objective import Objective
 from tuner.records.attempts import CONFIG, Attempt
+from tuner.records.epochs import histories
 from tuner.records.recorded_study import RecordedStudy
-from tuner.records.row_queries import metric_columns
+from tuner.records.row_queries import metric_columns, varying
 from tuner.records.seed_statistics import averages, has_seeds, some_names, summary
 from tuner.records.study_record import OPTUNA_CALL
 from tuner.reporting.figures import optuna_figures
+from tuner.reporting.figures.chart import Chart
 from tuner.reporting.figures.fronts import fronts, hypervolume
 from tuner.reporting.figures.machine import estimate_against_peak, machine_load
 from tuner.reporting.figures.optuna_study import drawn, subset
+from tuner.reporting.figures.style import SCALE, SERIES, colour, new_plot
 from tuner.reporting.figures.timeline import schedules, timeline, to_bars, without_pauses
-from tuner.reporting.page.parts import address, command, facts, figure, pair, section
+from tuner.reporting.page.details import details_html
+from tuner.reporting.page.parts import address, command, facts, figure, in_text, json_block, pair, section
+from tuner.reporting.page.standing import standing
 from tuner.reporting.page.tables import configurations_table, most_rows, trials_table, values_text
 from tuner.reporting.result_tables import interval_text, intervals
 from tuner.reporting.texts import MEMORY_VIEWER, count_text, duration, number_text
 from tuner.trial import GB, Status, title
 
-# The maximum numbers of reasons for failures, devices, and running or tight trials that are listed.
-REASONS, DEVICES, RUNNING = 8, 8, 12
+# The maximum numbers of reasons for failures, devices, and tight trials that are listed.
+REASONS, DEVICES, TIGHT = 8, 8, 12
+RUNNING = cast("Status", "running")  # in the page alone: what the status of an attempt is before it ends
 Again = Callable[[Attempt], str]
 
 
@@ -37,14 +41,17 @@ def main_html(study: RecordedStudy, again: Again = lambda _: "") -> str:
     ``again`` returns the command that runs a row's trial again.
     """
     memory = [timeline(study), machine_load(study), estimate_against_peak(study)]
+    listed = _listed(study)
     body = [
         _head(study),
+        _controls(listed) if listed else "",
         *(_best(study, workload, again) for workload in study.objectives),
         *(_configurations(study, workload) for workload in study.objectives),
-        _trials(study),
+        _trials(study, listed),
         *(_comparison(study, workload) for workload in study.objectives),
         section("Time and memory", "memory", "".join(map(figure, memory)) + _snapshots(study)),
         _foot(study),
+        details_html(study, listed, again),
     ]
     return f'<main id="main">{"".join(body)}</main>'
 
@@ -52,6 +59,8 @@ def main_html(study: RecordedStudy, again: Again = lambda _: "") -> str:
 def _head(study: RecordedStudy) -> str:
     record = study.record
     pairs = [("Trials", _counts(study)), *_times(study)]
+    if len(study.rows) < study.total and (last := [line.at for line in study.epochs[-1:]]):
+        pairs.append(("Last report", f"{datetime.fromtimestamp(last[0]):%H:%M:%S}, with trials still to end"))
     pairs += [
         (device.label, f"{device.name}, {number_text(budget / GB)} GB for trials")
         for device, budget in study.devices()[:DEVICES]
@@ -60,7 +69,7 @@ def _head(study: RecordedStudy) -> str:
         pairs.append(("At once", f"{record.plan.workers}, bounded by {record.plan.bound}"))
     if tight := record.plan.tight:
         why = "each has a whole device, and runs as the allocator gives back what it caches"
-        pairs.append(("Tight", f"{some_names(tight, RUNNING)}: {why}"))
+        pairs.append(("Tight", f"{some_names(tight, TIGHT)}: {why}"))
     compared_by = [
         f"{one.metric}, {one.direction}d" for objective in study.objectives.values() for one in objective.all
     ]
@@ -70,23 +79,27 @@ def _head(study: RecordedStudy) -> str:
     return (
         f'<header><p class="kicker">tuner study</p><h1>{escape(study.name)}</h1>'
         f'<div class="bar" aria-hidden="true">{spans}</div>{facts((key, text) for key, text in pairs if text)}'
-        f"{_running(study)}{''.join(f'<p>Note: {escape(note)}</p>' for note in study.notes)}</header>"
+        f"{''.join(f'<p>Note: {escape(note)}</p>' for note in study.notes)}</header>"
     )
 
 
 def _counts(study: RecordedStudy) -> str:
-    """How many trials ended in which way."""
-    parts = [f"{count} {status.replace('_', ' ')}" for status, count in _by_status(study)]
-    if waiting := study.total - len(study.rows):
-        parts.append(f"{waiting} not ended yet")
-    elif len(parts) == 1:
+    """How many trials run, or ended in which way."""
+    counts = _by_status(study)
+    parts = [f"{count} {status.replace('_', ' ')}" for status, count in counts]
+    if waiting := study.total - sum(count for _, count in counts):
+        parts.append(f"{waiting} not started yet")
+    if len(parts) == 1:
         return f"{study.total:,}, all {parts[0].partition(' ')[2]}"
     return f"{study.total:,}: {', '.join(parts)}"
 
 
 def _by_status(study: RecordedStudy) -> list[tuple[str, int]]:
-    counts = Counter(row.status for row in study.rows)
-    return [(status, counts[status]) for status in get_args(Status) if counts[status]]
+    running = running_rows(study)
+    again = {row.trial_id for row in running}
+    counts = Counter(row.status for row in study.rows if row.trial_id not in again)
+    counts[RUNNING] = len(running)
+    return [(status, counts[status]) for status in (*get_args(Status), RUNNING) if counts[status]]
 
 
 def _times(study: RecordedStudy) -> list[tuple[str, str]]:
@@ -101,16 +114,31 @@ def _times(study: RecordedStudy) -> list[tuple[str, str]]:
     return [*pairs, ("Training", f"{duration(trained)} over all attempts")]
 
 
-def _running(study: RecordedStudy) -> str:
+def running_rows(study: RecordedStudy) -> list[Attempt]:
+    """A row for each trial that runs, with its last report and what it holds of its device."""
     ended = {row.trial_id for row in study.rows if row.status != "interrupted"}
-    names = [
-        f"{study.trial_names.get(trial_id, trial_id)} (after epoch {line.epoch})"
-        for trial_id, line in study.running.items()
-        if trial_id not in ended
-    ]
-    if not names or len(study.rows) >= study.total:
-        return ""
-    return f'<p class="running">Running at the last report: {escape(some_names(names, RUNNING))}.</p>'
+    rows = []
+    for trial_id, line in study.running.items():
+        if trial_id in study.planned and trial_id not in ended and len(study.rows) < study.total:
+            configuration, seed = study.planned[trial_id]
+            row = Attempt(
+                trial_id=trial_id,
+                workload=configuration.workload or next(iter(study.objectives)),
+                name=configuration.name,
+                seed=seed,
+                status=RUNNING,
+                attempts=line.attempt,
+                metrics={key: value for key, value in line.metrics.items() if value is not None},
+                epochs=line.epoch,
+                duration_s=0.0,
+                device=line.device,
+                estimated_bytes=line.limit_bytes or 0,
+                limit_bytes=line.limit_bytes,
+                peak_bytes=line.memory_bytes,
+                config=configuration.values,
+            )
+            rows.append(row)
+    return rows
 
 
 def _best(study: RecordedStudy, workload: str, again: Again) -> str:
@@ -133,7 +161,8 @@ def _best(study: RecordedStudy, workload: str, again: Again) -> str:
     else:
         caution = study.record.cautions.get(workload, "")
         content = _card(best.name, metrics, [best])
-        content += _findings(standing(rows, objective, _more_seeds(study), caution))
+        curve = histories(study.epochs).get(best.trial_id, {})
+        content += _findings(standing(rows, objective, _more_seeds(study), caution, curve))
     return section(heading, _id(study, "best", workload), content + command("Again", again(best)))
 
 
@@ -144,6 +173,8 @@ def _id(study: RecordedStudy, what: str, workload: str) -> str:
 
 def _more_seeds(study: RecordedStudy) -> str:
     """How to train with more seeds; empty where a search suggests configurations, and trains each with one only."""
+    if study.record.seeds > 1:
+        return f"The study trains each with {study.record.seeds} seeds, and has begun with the first."
     if study.record.command == OPTUNA_CALL or study.record.used.get("search") not in (None, "grid", "random"):
         return ""
     return "Resume the study with three seeds to train each configuration with two more."
@@ -189,27 +220,42 @@ def _configurations(study: RecordedStudy, workload: str) -> str:
     return section(heading, name, _findings(filter(None, [fewer])) + table)
 
 
-def _trials(study: RecordedStudy) -> str:
-    if not study.rows:
-        return section("All trials", "all", '<p class="none">No trial has ended yet.</p>')
+def _listed(study: RecordedStudy) -> list[Attempt]:
+    """The rows of the table: trials that run, then those that ended, of very many only some."""
     each = most_rows(study.rows) // len(study.objectives)
-    listed = [row for name in study.objectives for row in subset(study.of_workload(name), each, each // 2)]
+    ended = [row for name in study.objectives for row in subset(study.of_workload(name), each, each // 2)]
+    running = running_rows(study)
+    again = {row.trial_id for row in running}
+    return [*running, *(row for row in ended if row.trial_id not in again)]
+
+
+def _controls(listed: Sequence[Attempt]) -> str:
+    """The box that selects trials, everywhere on the page."""
     counts = Counter(row.status for row in listed)
     options = "".join(f'<option value="{status}">{status} ({n})</option>' for status, n in sorted(counts.items()))
-    controls = (
-        '<div class="controls"><label>Filter <input id="filter" type="search" autocomplete="off" spellcheck="false" '
-        'placeholder="text in any column"></label><label>Status <select id="status"><option value="">any</option>'
-        f'{options}</select></label><label class="check"><input id="every" type="checkbox"> show columns that are '
-        'the same everywhere</label><p id="count" role="status"></p></div>'
+    return (
+        '<div class="controls" role="search"><label>Select trials <input id="filter" type="search" '
+        'autocomplete="off" spellcheck="false" aria-describedby="fault" '
+        'placeholder="lr&lt;0.01 and status=completed, or words">'
+        f'</label><label>Status <select id="status"><option value="">any</option>{options}</select></label>'
+        '<button type="button" id="clear" hidden>Clear</button><p id="count" role="status"></p>'
+        '<p id="fault" role="alert"></p></div>'
     )
-    fewer = (
-        f"{len(listed):,} of {len(study.rows):,} trials are listed: the best ones and others evenly spaced by rank."
+
+
+def _trials(study: RecordedStudy, listed: Sequence[Attempt]) -> str:
+    if not listed:
+        return section("All trials", "all", '<p class="none">No trial has ended yet.</p>')
+    every = (
+        '<label class="check"><input id="every" type="checkbox"> show columns that are the same everywhere</label>'
     )
-    left_out = _findings([f"{fewer} results.csv has all."] if len(listed) < len(study.rows) else [])
+    ended = sum(row.status != RUNNING for row in listed)
+    fewer = f"{ended:,} of {len(study.rows):,} trials are listed: the best ones and others evenly spaced by rank."
+    left_out = _findings([f"{fewer} results.csv has all."] if ended < len(study.rows) else [])
     wrong = [row for row in study.rows if row.error and row.status != "pruned"]
     pruned = [row for row in study.rows if row.error and row.status == "pruned"]
     reasons = _reasons("What went wrong", wrong) + _reasons("Stopped early", pruned)
-    return section("All trials", "all", controls + left_out + trials_table(listed, study.objectives) + reasons)
+    return section("All trials", "all", every + left_out + trials_table(listed, study.objectives) + reasons)
 
 
 def _reasons(heading: str, rows: Sequence[Attempt]) -> str:
@@ -226,15 +272,53 @@ def _reasons(heading: str, rows: Sequence[Attempt]) -> str:
 
 
 def _comparison(study: RecordedStudy, workload: str) -> str:
-    trials, fronts_of = drawn(study, workload), []
+    objective, charts = study.objectives[workload], list[Chart]()
     heading = f"Comparison: {workload}" if len(study.objectives) > 1 else "Comparison"
-    if study.objectives[workload].others:
-        fronts_of = [fronts(study, workload), hypervolume(study, workload)]
+    if objective.others:
+        charts += [fronts(study, workload), hypervolume(study, workload)]
+    parts = [_by_objective(study, workload, one) for one in objective.all]
+    content = parts[0] if len(parts) == 1 else _choice(objective, parts)
+    charts += filter(None, [schedules(study)])
+    explorer = _explorer(workload, objective, study.of_workload(workload))
+    content += "".join(map(figure, charts)) + explorer
+    return section(heading, _id(study, "compared", workload), content)
+
+
+def _by_objective(study: RecordedStudy, workload: str, one: Objective) -> str:
+    """The figures of a workload that are drawn by one of its objectives."""
+    trials = drawn(study, workload, one)
     over_time = [optuna_figures.history({study.name: trials}), optuna_figures.distribution({study.name: trials})]
-    charts = [optuna_figures.slices(trials), optuna_figures.parallel_coordinates(trials), *fronts_of]
-    curves = [optuna_figures.learning_curves(trials), *filter(None, [schedules(study)])]
+    charts = [optuna_figures.slices(trials), optuna_figures.parallel_coordinates(trials)]
     content = pair(optuna_figures.what_matters(trials)) + "".join(map(figure, charts)) + pair(over_time)
-    return section(heading, _id(study, "compared", workload), content + "".join(map(figure, curves)))
+    return content + figure(optuna_figures.learning_curves(trials))
+
+
+def _choice(objective: Objective, parts: Sequence[str]) -> str:
+    """Figures by each of several objectives, of which the page shows one at a time."""
+    options = "".join(f"<option>{escape(one.metric)}</option>" for one in objective.all)
+    shown = "".join(f'<div class="by"{" hidden" * (place > 0)}>{part}</div>' for place, part in enumerate(parts))
+    return f'<p class="choices"><label>Drawn by <select class="objective">{options}</select></label></p>{shown}'
+
+
+def _explorer(workload: str, objective: Objective, rows: Sequence[Attempt]) -> str:
+    """A plot of any two columns, coloured by a third; plots.js fills it. Empty with fewer than two trials."""
+    if len(rows) < 2:
+        return ""
+    first = next(iter(varying(rows)), "epochs")
+    second = objective.all[-1].metric
+    axes = (("Across", first), ("Up", second), ("Colour", objective.metric))
+    selects = "".join(
+        f'<label>{name} <select data-column="{escape(column)}"></select></label>' for name, column in axes
+    )
+    fill = '<label class="check"><input type="checkbox"> fill the area between points</label>'
+    meta = {"scale": SCALE, "series": [colour(name) for name in SERIES]}
+    plot = new_plot(380, dragmode=False, meta=meta, xaxis_fixedrange=True, yaxis_fixedrange=True)
+    return (
+        f'<figure class="figure explore" data-workload="{escape(workload)}" data-metric="{escape(objective.metric)}" '
+        f'data-direction="{objective.direction}"><h3>Any two columns</h3><div class="choices">{selects}{fill}</div>'
+        f'<p role="status"></p><div class="plot" role="img" aria-label="Scatter plot of the chosen columns" '
+        f'style="height:380px"></div>{json_block("drawn", plot.to_json(validate=False))}</figure>'
+    )
 
 
 def _snapshots(study: RecordedStudy) -> str:
@@ -255,48 +339,17 @@ def _foot(study: RecordedStudy) -> str:
     what = section(
         "How it was run",
         "run",
-        command("Command", record.command) + facts([("Code", code), *record.versions.items()], kind="run") + changed,
+        command("Command", record.command)
+        + facts([("Code", code), *record.versions.items()], kind="run")
+        + changed
+        + _arguments(record.used),
     )
     return f"{what}<footer><p>Made by tuner from attempts.jsonl, epochs.jsonl and machine.jsonl.</p></footer>"
 
 
-FEW = 4  # with fewer trials, the second best is the median trial or half of it
-NEAR = 0.05  # of the distance from the best to the median trial
-MANY = 10  # trials, of which the best is likely to have been lucky
-
-
-def standing(rows: Sequence[Attempt], objective: Objective, more_seeds: str, caution: str = "") -> list[str]:
-    """The lead of a workload's best trial, and what remains uncertain about it; empty for a single trial.
-
-    Args:
-        rows: trials of one seed, the best first.
-        objective: what they are compared by; nothing is said of a lead by several.
-        more_seeds: a sentence that says how to train with more seeds; empty if the study takes no more.
-        caution: why the workload's data may not tell the best trial.
-    """
-    metric = objective.metric
-    cautions = [f"Caution: {caution}."] if caution else []
-    done = [row for row in rows if row.status == "completed" and math.isfinite(row.number(metric))]
-    if len(done) < 2 or objective.others:
-        return cautions if len(done) > 1 else []
-    losses = [row.loss(objective) for row in done]
-    lead, spread = losses[1] - losses[0], statistics.median(losses) - losses[0]
-    within = NEAR * spread
-    near = sum(loss - losses[0] <= within for loss in losses[1:])
-    lines = [_lead(done[1].name, lead, spread if len(done) >= FEW else 0.0, near, within)]
-    lines.append(f"Each configuration was trained once, so part of this lead may be chance. {more_seeds}".rstrip())
-    if len(done) >= MANY:
-        name = metric.replace("val_", "test_", 1)
-        test = done[0].value(name) if metric.startswith("val_") else None
-        unbiased = "" if test is None else f"; its {name}, by which nothing was chosen, is {number_text(test)}"
-        lines.append(f"As the best of {len(done)} by {metric}, it was probably lucky with it{unbiased}.")
-    return lines + cautions
-
-
-def _lead(second: str, lead: float, spread: float, near: int, within: float) -> str:
-    """The lead over the second best and, unless ``spread`` is 0, the median trial; and how many trials are near."""
-    if lead == 0:
-        return f"It is as good as {second}."
-    text = f"It is {number_text(lead)} better than {second}, the second best"
-    text += f", and {number_text(spread)} better than the median trial" if spread else ""
-    return text + (f". {count_text(near, 'trial')} are within {number_text(within)} of it." if near > 1 else ".")
+def _arguments(used: Mapping[str, object]) -> str:
+    """The values of all options that are set; empty if none is recorded."""
+    pairs = [(name, in_text(value)) for name, value in used.items() if value not in (None, "", [], {}, False)]
+    return (
+        f"<details><summary>All {len(pairs)} options</summary>{facts(pairs, kind='run')}</details>" if pairs else ""
+    )

@@ -1,6 +1,5 @@
 """The content of the page that compares several studies."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from tuner.records.recorded_study import RecordedStudy
 from tuner.records.row_queries import varying
 from tuner.reporting.figures.optuna_figures import distribution, history
 from tuner.reporting.figures.optuna_study import drawn
-from tuner.reporting.page.parts import address, figure, section
+from tuner.reporting.page.parts import address, figure, in_text, section
 from tuner.reporting.page.tables import values_text
 from tuner.reporting.texts import counted, duration, number_text
 
@@ -96,7 +95,7 @@ def _facts(study: RecordedStudy) -> dict[str, str]:
     values |= {f"version of {name}": version for name, version in record.versions.items()}
     values["devices"] = ", ".join(f"{device.label} {device.name}" for device, _ in study.devices())
     values |= record.used
-    return {key: value if isinstance(value, str) else json.dumps(value, default=str) for key, value in values.items()}
+    return {key: in_text(value) for key, value in values.items()}
 
 
 def _table(label: str, rows: Sequence[tuple[str, Sequence[str]]], names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """The page's tables: all trials with the values of ``results.csv``, and configurations over their seeds."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -9,16 +10,19 @@ from tuner.objective import Objective
 from tuner.records.attempts import AFTER_METRICS, BEFORE_METRICS, BLANK, CONFIG, Attempt, columns, is_blank
 from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
+from tuner.reporting.page.parts import compact, json_block
 from tuner.reporting.result_tables import average_columns
 from tuner.reporting.texts import MOST_OF_ERROR, number_text
-from tuner.trial import FRONT
-from tuner.values import label
+from tuner.trial import FRONT, ConfigValue
+from tuner.values import is_number, label, value_key
 
 # The columns after the hyperparameters.
 THEN = ("attempts", "epochs", "duration_s", "peak_memory_gb", "estimated_memory_gb", "device")
 NUMBERS, SAME = "n", "s"  # CSS classes of columns with numbers, and with one value in all rows
 
-MOST_CELLS, LEAST_ROWS = 60_000, 40  # of a table: some 3 MB
+MOST_CELLS, LEAST_ROWS = 150_000, 40  # of a table: some 2 MB
+EXACT = 2**53  # whole numbers below it are the same in a browser
+Cell = str | int | float | None | list[str]  # see conditions.js
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ def trials_table(rows: Sequence[Attempt], objectives: Mapping[str, Objective]) -
         Column(key, key if heads[key] != key and heads[key] in listed else heads[key], _classes(key, rows))
         for key in listed
     ]
-    lines = [(row.trial_id, [_trial_cell(key, row) for key in listed]) for row in rows]
+    lines = [[row.trial_id, *(to_cell(row.value(key, BLANK)) for key in listed)] for row in rows]
     caption = "All trials, the best first; the columns are those of results.csv, with three significant digits"
     return _sortable("trials", "Table of all trials", caption, shown, lines)
 
@@ -69,9 +73,14 @@ def configurations_table(rows: Sequence[Attempt], objective: Objective, name: st
     """
     (names, *others), fewer = average_columns(rows, objective, varying(rows), most=most_rows(rows))
     shown = [Column("name", "name"), *(Column(column.head, column.head, [NUMBERS]) for column in others)]
-    cells = zip(map(_name_cell, names.texts), *(map(_sorted_cell, column.texts) for column in others), strict=True)
+    # Numbers with intervals are sorted by the number that they begin with, as a number that Python writes.
+    cells = zip(
+        names.texts,
+        *([[text] if text[:1] in "+-0123456789" else text for text in column.texts] for column in others),
+        strict=True,
+    )
     caption = f"Configurations over their seeds, the best mean {objective.metric} first, with 95 % intervals"
-    return _sortable(name, f"Table: {title}", caption, shown, [("", line) for line in cells]), fewer
+    return _sortable(name, f"Table: {title}", caption, shown, [["", *line] for line in cells]), fewer
 
 
 def values_text(rows: Iterable[Attempt], key: str) -> str:
@@ -92,49 +101,40 @@ def _classes(key: str, rows: Sequence[Attempt]) -> list[str]:
     return [SAME] * same + [NUMBERS] * numbers
 
 
-def _trial_cell(key: str, row: Attempt) -> str:
-    if key == "name":
-        return _name_cell(row.name)
-    text = escape(_text(key, row))
-    if key == "status":
-        return f'<td><span class="status {text}">{text}</span>'
-    value = row.value(key)
-    shown = escape(number_text(value)) if isinstance(value, (int, float)) else text
-    return f"<td>{text}" if shown == text else f'<td data-sort="{text}">{shown}'  # sorted by the exact value
+def to_cell(value: ConfigValue) -> Cell:
+    """A value as JSON, as conditions.js compares it; the end of a long text is left out."""
+    if is_blank(value):
+        return None
+    if isinstance(value, str):
+        return printable(value, MOST_OF_ERROR)
+    text = label(value)
+    if not is_number(value):
+        return [printable(text, MOST_OF_ERROR), value_key(value)]
+    same = math.isfinite(value) and (abs(value) < EXACT if isinstance(value, int) else value != round(value))
+    return value if same else [text]
 
 
-def _name_cell(name: str) -> str:
-    return f'<th scope="row">{escape(name)}</th>'
-
-
-def _sorted_cell(text: str) -> str:
-    """A cell that is sorted by the number that it begins with."""
-    return f'<td data-sort="{escape(text.partition(" ")[0])}">{escape(text)}'
-
-
-def _sortable(
-    name: str, label: str, caption: str, shown: Sequence[Column], lines: Iterable[tuple[str, Sequence[str]]]
-) -> str:
-    """A table in a scrolling box; vendor/sortable.min.js sorts it, first ascending, blank cells last.
+def _sortable(name: str, label: str, caption: str, shown: Sequence[Column], lines: Sequence[Sequence[Cell]]) -> str:
+    """A table in a scrolling box, which table.js fills and sorts, first ascending, blank cells last.
 
     ``name`` is the table's id; screen readers read ``label`` for the box and ``caption`` for the table. Each line has
-    the id of its trial, by which a click on a point in a plot finds it, and its cells.
+    the id of its trial, empty where it has none, and its cells.
     """
     heads = "".join(
         f'<th scope="col" data-column="{escape(column.key)}" class="{" ".join(column.classes)}">'
         f'<button type="button">{escape(column.head)}<span class="arrow" aria-hidden="true"></span></button></th>'
         for column in shown
     )
-    body = "\n".join(f'<tr data-trial="{escape(trial)}">{"".join(cells)}</tr>' for trial, cells in lines)
-    # A class in every cell would make the page of a long study 10 % larger.
+    content = {"keys": [column.key for column in shown], "heads": [column.head for column in shown], "rows": lines}
     places = {
         kind: [place for place, column in enumerate(shown, 1) if kind in column.classes] for kind in (NUMBERS, SAME)
     }
     right = ",".join(f"#{name} td:nth-child({place})" for place in places[NUMBERS])
     hidden = ",".join(f"#{name}:not(.every) td:nth-child({place})" for place in places[SAME])
     return (
-        f"<style>{right} {{ text-align: right }} {hidden} {{ display: none }}</style>"
+        f"<div><style>{right} {{ text-align: right }} {hidden} {{ display: none }}</style>"
         f'<div class="scroll table" tabindex="0" role="region" aria-label="{escape(label)}">'
-        f'<table id="{name}" class="sortable asc n-last"><caption class="hidden">{escape(caption)}</caption>'
-        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+        f'<table id="{name}" class="sortable"><caption class="hidden">{escape(caption)}</caption>'
+        f"<thead><tr>{heads}</tr></thead><tbody></tbody></table></div>{json_block('rows', compact(content))}"
+        f'<button type="button" class="more" data-table="{name}" hidden></button></div>'
     )

@@ -1,0 +1,206 @@
+// The plots: drawn as they come into view, marked by the selection, brushed along an axis; and those of one's own axes.
+"use strict";
+
+const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, showTips: false };
+const DARK = contentOf("dark");
+const BINS = 24; // of an area along each axis
+const canPlot = typeof Plotly !== "undefined"; // its file may have been left behind
+const plots = { waiting: new Set(), seen: new Set(), observer: null };
+
+const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).match(/#\w+/g)[Number(isDark())];
+const whenIdle = (task) => (window.requestIdleCallback ?? setTimeout)(task);
+// The figure that stands behind the element as JSON; in the dark theme its colours give way to darker ones.
+const figureOf = (element) => JSON.parse(element.nextElementSibling.textContent, isDark() ? (_, value) => DARK[value] ?? value : undefined);
+
+function drawPlot(element) {
+  if (!plots.waiting.delete(element)) return;
+  const { data, layout } = figureOf(element);
+  if (!matchMedia("(pointer: fine)").matches) layout.dragmode = false;
+  const explorer = element.closest(".explore");
+  Plotly.newPlot(element, data, layout, CONFIG);
+  element.on("plotly_click", (event) => openTrial(event.points[0].customdata?.[0]));
+  const fit = () => {
+    if (layout.meta?.columns && element.fittedTo !== element.offsetWidth) {
+      element.fittedTo = element.offsetWidth;
+      startBrushes(element, layout.meta.columns);
+    }
+    element.marked = undefined;
+    markPlot(element);
+  };
+  element.on("plotly_afterplot", fit);
+  if (explorer) drawExplorer(explorer);
+  else fit();
+}
+
+function startPlots() {
+  plots.observer?.disconnect();
+  plots.waiting = new Set(document.querySelectorAll("main .plot"));
+  plots.seen.clear();
+  const seen = (entry) => {
+    plots.seen[entry.isIntersecting ? "add" : "delete"](entry.target);
+    if (entry.isIntersecting) (drawPlot(entry.target), markPlot(entry.target));
+  };
+  plots.observer = new IntersectionObserver((entries) => entries.forEach(seen), { rootMargin: "300px" });
+  plots.waiting.forEach((element) => plots.observer.observe(element));
+  whenIdle(drawRest);
+}
+
+// Those out of view are drawn one by one while nothing else is to do.
+function drawRest() {
+  const next = [...plots.waiting].find((element) => element.offsetParent);
+  if (!next) return;
+  drawPlot(next);
+  whenIdle(drawRest);
+}
+
+const drawAll = () => [...plots.waiting].forEach(drawPlot);
+
+function redrawPlots() {
+  if (!canPlot) return;
+  document.querySelectorAll("main .plot").forEach((element) => Plotly.purge(element));
+  startPlots();
+  if (byId("trial").open) openTrial(byId("trial").dataset.trial);
+}
+
+// Lets the points and lines of trials that are not selected fade; those of plots out of view when they come into it.
+function markPlot(element) {
+  if (element.marked === selected || plots.waiting.has(element)) return;
+  element.marked = selected;
+  const fades = (id) => Boolean(selected) && !selected.has(id);
+  for (const group of element.querySelectorAll(".scatterlayer .trace, .barlayer .trace")) {
+    const ids = group.__data__?.[0]?.trace?.customdata ?? [];
+    const isOfOne = ids.length && ids[0][0] === ids.at(-1)[0];
+    if (isOfOne) group.classList.toggle("out", fades(ids[0][0]));
+    else if (ids.length) group.querySelectorAll(".point").forEach((point) => point.classList.toggle("out", fades(ids[point.__data__.i]?.[0])));
+  }
+  element.parentElement.querySelectorAll(".brush").forEach((brush) => brush.show());
+}
+
+// The plot that is brushed first; the others in view one by one.
+function markSeen() {
+  const [next] = Array.from(plots.seen).filter((element) => element.marked !== selected && !plots.waiting.has(element)).sort((one, other) => Boolean(other.fittedTo) - Boolean(one.fittedTo));
+  if (!next) return;
+  markPlot(next);
+  setTimeout(markSeen);
+}
+
+document.addEventListener("selected", () => requestAnimationFrame(markSeen));
+
+const named = (column) => (findColumn(column.replace("config/", "")) === column ? column.replace("config/", "") : column);
+const quoted = (text) => (text.includes('"') ? `'${text}'` : `"${text}"`);
+
+// The conditions of a brush from low to high, in shares of an axis; points are places and values of the drawn trials.
+function brushConditions(column, points, low, high) {
+  const known = points.filter(([, cell]) => !isBlank(cell)).sort(([one], [other]) => one - other);
+  if (known.every(([, cell]) => isNumber(cell))) {
+    const bound = (at, sign) => {
+      const [below, above] = [known.findLast(([place]) => place < at), known.find(([place]) => place >= at)];
+      if (!below || !above) return below && sign === ">=" ? [`${named(column)}>${label(below[1])}`] : [];
+      const [from, to, share] = [toNumber(below[1]), toNumber(above[1]), (at - below[0]) / (above[0] - below[0])];
+      const exact = from > 0 ? from * (to / from) ** share : from + (to - from) * share;
+      const short = Number(exact.toPrecision(4));
+      return [`${named(column)}${sign}${label(short > from && short < to ? short : exact)}`];
+    };
+    return [...(low > 0 ? bound(low, ">=") : []), ...(high < 1 ? bound(high, "<=") : [])];
+  }
+  const inside = new Set(known.filter(([place]) => place >= low && place <= high).map(([, cell]) => label(cell)));
+  const outside = new Set(trialsTable().rows.map((row) => label(cellOf(row, column))).filter((text) => text && !inside.has(text)));
+  if (inside.size === 1) return [`${named(column)}=${quoted([...inside][0])}`];
+  return Array.from(outside, (text) => `${named(column)}!=${quoted(text)}`);
+}
+
+// A strip over each axis of a plot, which is brushed by dragging, or by arrow keys: alone the low end, with Shift the high end.
+function startBrushes(element, columns) {
+  const { xaxis, yaxis } = element._fullLayout;
+  element.parentElement.querySelectorAll(".brush").forEach((brush) => brush.remove());
+  columns.forEach((column, at) => {
+    const brush = element.parentElement.appendChild(document.createElement("div"));
+    const points = element.data.map((line) => [line.y[at], cellOf(trialRow(line.customdata[0][0]) ?? [], column)]);
+    const top = element.offsetTop + yaxis._offset + yaxis.d2p(1);
+    const height = yaxis.d2p(0) - yaxis.d2p(1);
+    let [low, high, start, waiting] = [0, 1, null, false];
+    const set = (from, to) => {
+      [low, high] = [Math.max(0, Math.min(from, to)), Math.min(1, Math.max(from, to))];
+      if (!waiting) requestAnimationFrame(() => { waiting = false; setConditions(column, brushConditions(column, points, low, high)); });
+      waiting = true;
+    };
+    const place = (event) => 1 - (event.clientY - brush.getBoundingClientRect().top) / height;
+    brush.className = "brush";
+    brush.style.cssText = `left:${element.offsetLeft + xaxis._offset + xaxis.d2p(at) - 11}px;top:${top}px;height:${height}px`;
+    Object.assign(brush, { tabIndex: 0, role: "slider", ariaLabel: `Select by ${column.replace("config/", "")}`, ariaOrientation: "vertical", innerHTML: "<i></i>" });
+    brush.show = () => {
+      const own = conditions?.filter((condition) => condition.column === column) ?? [];
+      const inside = points.filter(([, cell]) => own.every((condition) => holds(condition, cell))).map(([share]) => share);
+      const [from, to] = [Math.min(...inside), Math.max(...inside)];
+      if (!own.length) [low, high] = [0, 1];
+      Object.assign(brush, { ariaValueNow: Math.round(100 * low), ariaValueText: own.map(({ text }) => text).join(" and ") || "all" });
+      brush.firstChild.style.cssText = own.length && inside.length ? `top:${100 * (1 - to)}%;height:${100 * (to - from)}%` : "display:none";
+    };
+    brush.onpointerdown = (event) => { start = place(event); brush.setPointerCapture(event.pointerId); };
+    brush.onpointermove = (event) => { if (start !== null && Math.abs(place(event) - start) > 0.02) set(start, place(event)); };
+    brush.onpointerup = (event) => { if (Math.abs(place(event) - start) <= 0.02) set(0, 1); start = null; };
+    brush.onkeydown = (event) => {
+      const step = { ArrowUp: 0.1, ArrowDown: -0.1 }[event.key];
+      if (step) (event.preventDefault(), event.shiftKey ? set(low, high + step) : set(low + step, high));
+      else if (event.key === "Delete" || event.key === "Escape") set(0, 1);
+    };
+    brush.show();
+  });
+}
+
+// The choices of a plot with axes of one's own: what differs between trials.
+function startExplorers() {
+  for (const explorer of document.querySelectorAll(".explore")) {
+    const table = trialsTable();
+    const heads = Array.from(table.element.querySelectorAll("thead th")).filter((head) => !head.classList.contains("s") && !["trial_id", "name", "error"].includes(head.dataset.column));
+    explorer.querySelectorAll("select").forEach((select) => {
+      const chosen = select.value || select.dataset.column;
+      select.innerHTML = heads.map((head) => `<option value="${escapeHtml(head.dataset.column)}">${escapeHtml(head.textContent)}</option>`).join("");
+      select.value = chosen;
+    });
+    explorer.onchange = () => canPlot && drawExplorer(explorer);
+  }
+  document.querySelectorAll("select.objective").forEach((select) => {
+    select.onchange = () => select.closest("section").querySelectorAll(".by").forEach((part, at) => { part.hidden = at !== select.selectedIndex; });
+    select.onchange();
+  });
+}
+
+function drawExplorer(explorer) {
+  const element = explorer.querySelector(".plot");
+  const [across, up, shade] = Array.from(explorer.querySelectorAll("select"), (select) => select.value);
+  const rows = trialsTable().rows.filter((row) => label(cellOf(row, "workload")) === explorer.dataset.workload);
+  const full = rows.filter((row) => [across, up, shade].every((key) => !isBlank(cellOf(row, key))));
+  const column = (key) => {
+    const cells = full.map((row) => cellOf(row, key));
+    const numbers = cells.every(isNumber) ? cells.map(toNumber) : null;
+    const isLog = numbers?.every((value) => value > 0) && Math.max(...numbers) > 100 * Math.min(...numbers);
+    return { values: numbers ?? cells.map(label), numbers, type: isLog ? "log" : numbers ? "linear" : "category", name: key.replace("config/", "") };
+  };
+  const [x, y, z] = [across, up, shade].map(column);
+  const { layout } = figureOf(element);
+  const scale = { colorscale: layout.meta.scale, reversescale: explorer.dataset.metric === shade && explorer.dataset.direction === "minimize", colorbar: { title: { text: z.name, side: "right" }, thickness: 12, outlinewidth: 0 } };
+  const marker = z.numbers ? { ...scale, color: z.numbers, showscale: true } : { color: z.values.map((text) => layout.meta.series[[...new Set(z.values)].indexOf(text) % layout.meta.series.length]) };
+  const points = { type: "scatter", mode: "markers", x: x.values, y: y.values, customdata: full.map((row) => [row[0]]), text: full.map((row, at) => `${escapeHtml(label(cellOf(row, "name")))}<br>${escapeHtml(z.name)} ${escapeHtml(shortLabel(cellOf(row, shade)))}`), hovertemplate: "%{text}<br>%{x}, %{y}<extra></extra>", marker: { ...marker, size: 8, line: { width: 1, color: layout.paper_bgcolor ?? colour("surface") } } };
+  const filled = explorer.querySelector("input").checked && x.numbers && y.numbers && z.numbers && full.length > 3;
+  const data = filled ? [{ ...area(x, y, z.numbers), ...scale }, { ...points, marker: { ...points.marker, color: colour("ink"), size: 5, showscale: false } }] : [points];
+  for (const [name, axis] of [["xaxis", x], ["yaxis", y]]) layout[name] = { ...layout[name], exponentformat: "none", type: axis.type, title: { text: escapeHtml(axis.name) } };
+  Plotly.react(element, data, layout, CONFIG);
+  const lacking = rows.length - full.length;
+  explorer.querySelector("p").textContent = `${full.length} trials are points${lacking ? `; ${lacking} have no value of one of these and are not drawn` : ""}.${filled ? ` The area is the mean of ${z.name} in ${BINS} x ${BINS} cells, and between them a line from cell to cell.` : ""}`;
+}
+
+// The mean of z in the cells of a grid; plotly fills those without a trial from their neighbours.
+function area(x, y, z) {
+  const bins = ({ numbers, type }) => {
+    const scaled = type === "log" ? numbers.map(Math.log) : numbers;
+    const [low, high] = [Math.min(...scaled), Math.max(...scaled)];
+    const centres = Array.from({ length: BINS }, (_, at) => low + ((at + 0.5) / BINS) * (high - low));
+    return { at: scaled.map((value) => Math.min(BINS - 1, Math.floor((BINS * (value - low)) / (high - low || 1)))), centres: type === "log" ? centres.map(Math.exp) : centres };
+  };
+  const [across, up] = [bins(x), bins(y)];
+  const sums = Array.from({ length: BINS }, () => Array.from({ length: BINS }, () => [0, 0]));
+  z.forEach((value, at) => { const cell = sums[up.at[at]][across.at[at]]; cell[0] += value; cell[1] += 1; });
+  return { type: "contour", x: across.centres, y: up.centres, z: sums.map((line) => line.map(([sum, count]) => (count ? sum / count : null))), connectgaps: true, hoverinfo: "skip", contours: { coloring: "heatmap" }, line: { width: 0.5 } };
+}
