@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 LOOPBACK = "127.0.0.1"
-LOGS = "logs"  # the folder of what trials print, in a study's folder
 MB = 2**20
 GB = 2**30
 MOST_TRIALS = 100_000  # of a study: each is planned before the first begins

@@ -9,7 +9,7 @@ import pytest
 from tests.support.attempts import attempt
 from tuner.objective import Objective
 from tuner.reporting.result_tables import best_value_text, row_columns
-from tuner.reporting.texts import decimals_apart, metric_text, with_error
+from tuner.reporting.texts import decimals_apart, metric_text, sparkline, with_error
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,10 @@ def test_a_table_and_its_best_line_tell_close_values_apart() -> None:
 )
 def test_a_mean_of_any_size_is_shown_with_its_interval(mean: float, half_width: float | None, text: str) -> None:
     assert with_error(mean, half_width) == text
+
+
+def test_a_sparkline_goes_from_the_lowest_to_the_highest_bar_and_ends_with_the_last_value() -> None:
+    assert sparkline([3.0, 2.0, 1.0]) == "█▅▁"
+    assert sparkline([1.0, 1.0]) == "▁▁"
+    long = sparkline([*range(1000)])
+    assert len(long) <= 60 and long[-1] == "█"

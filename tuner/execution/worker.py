@@ -29,10 +29,11 @@ from tuner.machine.peak import PeakMeter, data_bytes
 from tuner.machine.processes import MORE_SHARED, SHARED
 from tuner.training.endings import Diverged, Fit, Paused, Pruned, Stopped, phase_of
 from tuner.training.process_state import put_back
-from tuner.trial import GB, LOGS, MB, Began, Device, EpochReport, Outcome, Placement, Question, Status
+from tuner.trial import GB, MB, Began, Device, EpochReport, Outcome, Placement, Question, Status
 from tuner.workloads.base import needs_workload
 from tuner.workloads.contract import method_failure, traceback_of
 from tuner.workloads.program import Program
+from tuner.workloads.session import LOGS
 from tuner.workloads.task import TrainingTask
 
 if TYPE_CHECKING:

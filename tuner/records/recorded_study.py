@@ -18,6 +18,7 @@ from tuner.trial import FRONT, Configuration, Device, title
 from tuner.workloads.base import BUILT_IN
 from tuner.workloads.lookup import find_workload
 from tuner.workloads.objectives import is_score
+from tuner.workloads.session import LOGS
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +80,10 @@ class RecordedStudy:
     def snapshots(self) -> Sequence[str]:
         """The names of traces in its folder, for PyTorch's memory viewer."""
         return sorted(file.name for file in self.path.glob(f"*{SNAPSHOT}"))
+
+    def log(self, trial_id: str) -> Path:
+        """The file of what a trial printed, if it did."""
+        return self.path / LOGS / f"{trial_id}.log"
 
     @property
     def total(self) -> int:

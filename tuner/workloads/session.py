@@ -14,6 +14,7 @@ State = Mapping[str, Any] | Path  # a state dict, or a folder of files
 Selected = str | Sequence[str] | Mapping[str, str] | None  # logged names, or by the names to report; None for all
 
 TRIALS = "trials"  # the folder in a study's folder that has a folder for each trial which uses it
+LOGS = "logs"  # the folder of what trials print, in a study's folder
 
 # Columns of results that are neither metrics nor hyperparameters; no metric may have such a name.
 RESERVED_METRICS = (

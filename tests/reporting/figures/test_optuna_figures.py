@@ -22,6 +22,7 @@ from tuner.reporting.figures.optuna_figures import (
     what_matters,
 )
 from tuner.reporting.figures.optuna_study import Drawn, drawn, subset
+from tuner.reporting.figures.style import house_style
 from tuner.reporting.page.sections import running_rows
 from tuner.trial import Configuration
 
@@ -44,6 +45,22 @@ def test_all_figures_are_of_the_completed_trials_and_a_point_names_its_trial(stu
     assert {point[0] for trace in dots for point in trace.customdata} == completed
     first = points(history({"s": found}), "markers")
     assert first.text[0] == study.trial_names[first.customdata[0][0]]
+
+
+def test_a_caption_counts_the_lines_that_are_drawn_and_those_beyond_the_axis() -> None:
+    rows = rows_of(lr=[*range(1, 21)], val_loss=[*(n / 100 for n in range(19)), 1e6])
+    pruned = [*rows[:10], *(replace(row, status="pruned") for row in rows[10:])]
+    assert parallel_coordinates(of(pruned)).caption.startswith("10 of 20 trials, each a line.")
+    assert "1 trial is so bad that the axis ends before." in slices(of(rows)).caption
+    assert "1 point is so bad that the axis ends before." in history({"s": of(rows)}).caption
+
+
+def test_a_logarithmic_axis_has_numbers_within_a_decade_where_it_covers_few() -> None:
+    for values, step in (([2e-3, 3e-3, 5e-3, 8e-3], None), ([1e-5, 1e-3, 1e-2, 0.1], 1)):
+        found = of(rows_of(lr=values, val_loss=[0.1, 0.2, 0.3, 0.4]))
+        plot = house_style(slices(found).plot, 300)
+        plot.update_xaxes(type="log")
+        assert house_style(plot, 300).layout.xaxis.dtick == step
 
 
 def test_labels_missing_and_conditional_hyperparameters_are_drawn_and_stay_text() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.reporting.studies import view_of
@@ -43,7 +45,9 @@ def test_a_timeline_has_a_bar_for_each_attempt_on_its_device(study: RecordedStud
     assert first.startswith("cuda:0 (A generated GPU): ") and second.startswith("cuda:1 ")
     assert "of the device's 14 GB were reserved at a time" in first
     retried = sum(row.attempts > 1 for row in study.attempts if row.device == "cuda:0")
-    assert f"{retried} attempt" in first
+    assert f"{retried} attempts after one that had failed" in first
+    paused = [replace(row, status="paused") if row.status != "completed" else row for row in study.attempts]
+    assert "had failed" not in timeline(replace(study, attempts=paused)).caption
 
 
 def test_the_unit_of_time_suits_the_longest_device() -> None:

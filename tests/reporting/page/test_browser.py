@@ -258,12 +258,12 @@ FADED = """
 const ids = new Set(Array.from(document.querySelectorAll(`#trials tr[data-trial]`), (row) => row.dataset.trial));
 const wrong = (point) => {
   const id = point.closest(".trace").__data__[0].trace.customdata[point.__data__.i][0];
-  return ids.has(id) === point.classList.contains("out");
+  return ids.has(id) === Boolean(point.closest(".out"));
 };
 document.querySelectorAll("main .plot").forEach(markPlot);
 const isOfTrial = (point) => point.closest(".trace").__data__[0].trace.customdata;
 const points = Array.from(document.querySelectorAll(".scatterlayer .point")).filter(isOfTrial);
-return [points.length, points.filter((point) => point.classList.contains("out")).length, points.filter(wrong).length];
+return [points.length, points.filter((point) => point.closest(".out")).length, points.filter(wrong).length];
 """
 
 
@@ -332,8 +332,15 @@ def test_a_trial_is_opened_by_keyboard_and_its_panel_says_all_of_it(
     panel = browser.find_element(By.ID, "trial")
     heads = [head.text for head in panel.find_elements(By.TAG_NAME, "h3")]
     assert heads == [
-        "Traceback", "val_loss after each epoch", "Configuration", "Seeds", "Memory", "Its one attempt", "End of its log"
-    ]  # fmt: skip
+        "Traceback",
+        "val_loss after each epoch",
+        "Configuration",
+        "Seeds",
+        "Memory",
+        "Its one attempt",
+        "End of its log",
+        "Run it again",
+    ]
     texts = [box.text for box in panel.find_elements(By.TAG_NAME, "pre")]
     assert texts == ["Traceback of t001\n  <b>", "first\nlast </script> line"]
     assert len(panel.find_elements(By.CSS_SELECTOR, "tr[data-trial]")) == 3

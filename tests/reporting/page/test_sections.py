@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from tests.reporting.studies import told
 from tests.support.generated_study import OBJECTIVES
 from tuner.objective import Objective
+from tuner.records.epochs import EpochLine
 from tuner.records.recorded_study import RecordedStudy
 from tuner.records.seed_statistics import averages, summary
 from tuner.records.study_record import OPTUNA_CALL
 from tuner.reporting.figures.timeline import timeline
-from tuner.reporting.page.sections import main_html
+from tuner.reporting.page.sections import main_html, running_rows
 from tuner.reporting.result_tables import interval_text
+from tuner.trial import GB, Configuration
 
 
 @pytest.fixture
@@ -92,6 +95,24 @@ def test_traces_in_the_folder_are_linked_with_how_to_look_at_them(few: RecordedS
     assert '<a href="%3Ca%22b%3E.pickle" download>&lt;a&quot;b&gt;.pickle</a>' in text
     assert "https://docs.pytorch.org/memory_viz" in text
     assert "memory_viz" not in main_html(few)
+
+
+def test_trials_that_run_are_rows_with_what_they_hold_and_are_counted(study: RecordedStudy) -> None:
+    line = {"trial_id": "t041", "attempt": 1, "epoch": 3, "at": 0.0, "metrics": {"val_loss": 1.0}}
+    held = EpochLine(**line, device="cuda:1", limit_bytes=2 * GB, memory_bytes=GB)
+    planned = [*study.record.configurations, *(Configuration(name, {"lr": 0.5}) for name in ("late", "later"))]
+    going = told(study, record=replace(study.record, configurations=planned), epochs=[*study.epochs, held])
+    (row,) = running_rows(going)
+    assert (row.name, row.epochs, row.device, row.limit_gb, row.peak_memory_gb) == ("late", 3, "cuda:1", 2, 1)
+    text = main_html(going)
+    assert re.search(r"42: \d+ completed, .*, 1 running, 1 not started yet", text)
+    assert '["t041","late",1.0' in text.replace('["1.0"]', "1.0")
+    assert "with trials still to end" in text
+
+
+def test_how_it_was_run_has_the_arguments(few: RecordedStudy) -> None:
+    text = main_html(replace(few, record=replace(few.record, settings={"num_samples": 40, "space": {"lr": [1]}})))
+    assert "<dt>num_samples</dt><dd>40</dd>" in text and "<dt>space</dt><dd>{&quot;lr&quot;: [1]}</dd>" in text
 
 
 def test_more_seeds_are_advised_only_where_a_study_takes_them(few: RecordedStudy) -> None:

@@ -13,7 +13,6 @@ from tuner.records.files import TRACEBACKS
 from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.page.parts import compact, json_block
 from tuner.reporting.texts import MOST_OF_ERROR
-from tuner.trial import LOGS
 
 LOG_LINES, LINE, LOG_BYTES = 12, 200, 2**14  # of the end of a log
 MOST_OF_TRACEBACK = 3000  # characters; its end says most
@@ -25,7 +24,7 @@ TRACEBACK = re.compile(r"^== (\S+) .*\n", re.M)
 def details_html(study: RecordedStudy, listed: Sequence[Attempt], again: Callable[[Attempt], str]) -> str:
     """A block of JSON for panel.js about the listed rows."""
     curves, ids = histories(study.epochs), {row.trial_id for row in listed}
-    texts = dict(_texts(study.path, listed))
+    texts = dict(_texts(study, listed))
     content = {
         "best": {name: best.trial_id for name in study.objectives if (best := study.best(name))},
         "objectives": {
@@ -50,9 +49,9 @@ def _curve(points: Mapping[int, EpochLine], metric: str) -> list[list[float]]:
     return [list(found), [float(f"{value:.{DIGITS}g}") for value in found.values()]]
 
 
-def _attempts(attempts: Sequence[Attempt], ids: set[str]) -> dict[str, list[list[object]]]:
+def _attempts(attempts: Sequence[Attempt], ids: set[str]) -> dict[str, list[Sequence[object]]]:
     """Number, status, device, epochs, seconds, reserved and used GB, and reason of each attempt, by trial."""
-    found: dict[str, list[list[object]]] = {}
+    found: dict[str, list[Sequence[object]]] = {}
     for row in attempts:
         if row.trial_id in ids:
             memory = [None if gb is None else round(gb, 3) for gb in (row.limit_gb, row.peak_memory_gb)]
@@ -62,11 +61,11 @@ def _attempts(attempts: Sequence[Attempt], ids: set[str]) -> dict[str, list[list
     return found
 
 
-def _texts(folder: Path, listed: Sequence[Attempt]) -> Iterator[tuple[str, list[str]]]:
+def _texts(study: RecordedStudy, listed: Sequence[Attempt]) -> Iterator[tuple[str, list[str]]]:
     """The traceback and the end of the log of each trial that has one, until there is too much text."""
-    tracebacks, room = _tracebacks(folder), MOST_TEXTS
+    tracebacks, room = _tracebacks(study.path), MOST_TEXTS
     for row in sorted(listed, key=lambda row: row.status == "completed"):
-        both = [tracebacks.get(row.trial_id, ""), _log_end(folder / LOGS / f"{row.trial_id}.log")]
+        both = [tracebacks.get(row.trial_id, ""), _log_end(study.log(row.trial_id))]
         if any(both) and room > 0:
             room -= sum(map(len, both))
             yield row.trial_id, both
