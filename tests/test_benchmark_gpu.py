@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+
 import pytest
 
 from scripts.gpu import cells as gpu_cells
-from scripts.gpu.cells import ADAPTIVE, GRAPHS, Cell, Measured, Sample, Timed, Trial
-
-MODELS = ("graphsage-64x2", "mlp")
-LEVERS = {"graphsage-64x2": (GRAPHS, ADAPTIVE), "mlp": ()}
+from scripts.gpu.cells import FRESH, FUNCTION, GRAPHS, MAIN, WAYS, Cell, Measured, Sample, Trial
 
 
-def trial(seed: int, *epochs: float, value: float = 1.0, reserved: int | None = None) -> Trial:
-    return Trial(seed, epochs, epochs[-1], value, reserved, 110 if reserved else None)
+def trial(seed: int, *epochs: float, value: float = 1.0) -> Trial:
+    return Trial(seed, epochs, epochs[-1], value, None)
 
 
-def test_the_main_model_is_measured_in_every_way_with_each_lever_and_all_together() -> None:
-    cells = gpu_cells.plan(MODELS, gpu_cells.WAYS, [1, 4, 16], LEVERS)
-    main = {(each.way, each.workers, each.levers) for each in cells if each.model == gpu_cells.MAIN}
-    assert {("fresh", 1, ()), ("warm", 1, ()), ("ray-tune", 4, ()), ("ray-tune", 16, ())} <= main
-    assert {("ours", 16, levers) for levers in [(), (ADAPTIVE,), (GRAPHS,), (GRAPHS, ADAPTIVE)]} <= main
-    assert {("fresh", "mlp"), ("warm", "mlp"), ("ours", "mlp"), ("ray-tune", "mlp")} <= {
-        (each.way, each.model) for each in cells
-    }
+def test_what_matters_most_is_measured_first() -> None:
+    cells = gpu_cells.plan(MAIN, WAYS, [8, 16], 10, graphs=True)
+    assert cells[:7] == [
+        Cell(MAIN, "ours", 16, 160),
+        Cell(MAIN, "ray-tune", 16, 160),
+        Cell(MAIN, "ours", 16, 160, (GRAPHS,)),
+        Cell(MAIN, "ours", 8, 80),
+        Cell(MAIN, "ray-tune", 8, 80),
+        Cell(FUNCTION, "ours", 8, 80, (FRESH,)),
+        Cell(FUNCTION, "ours", 8, 80),
+    ]
+    assert {(each.model, each.way) for each in cells[7:]} >= {("mlp", "fresh"), ("mlp", "warm"), (MAIN, "fresh")}
+    assert {each.way for each in gpu_cells.plan(MAIN, ("ray-tune",), [8, 16], 10, graphs=True)} == {"ray-tune"}
 
 
-def test_trials_are_as_long_as_the_time_allows() -> None:
-    cells = gpu_cells.plan(MODELS, gpu_cells.WAYS, [1, 4], LEVERS)
-    times = dict.fromkeys(MODELS, Timed(epoch=0.1, beside=0.0))
-    epochs = [gpu_cells.choose_epochs(cells, times, 5.0, seconds, 16)["mlp"] for seconds in (60, 300, 10_000)]
-    assert epochs == sorted(epochs) and epochs[0] == 10 and epochs[-1] == 50
+def test_a_later_command_reads_the_cells_of_an_earlier_one() -> None:
+    cell = Measured(Cell(MAIN, "ours", 2, 4, (GRAPHS,)), "measured", 100.0, trials=(trial(0, 0, 10, 20),))
+    assert Measured.of(json.loads(json.dumps(asdict(cell)))) == cell
 
 
 def test_trials_are_counted_while_all_workers_are_busy() -> None:
@@ -46,12 +49,10 @@ def test_energy_is_counted_by_the_meter_or_by_power() -> None:
     assert gpu_cells.usage([], (0, 10)) == (None, None, "")
 
 
-def test_a_cell_says_what_was_measured_and_how_far_its_estimate_is_off() -> None:
+def test_a_cell_says_what_was_measured() -> None:
     cell = Cell("mlp", "warm", 1, 2)
-    found = gpu_cells.measured(
-        Measured(cell, workers=1), [trial(0, 0, 30, reserved=100), trial(1, 30, 60)], 1, [], 60.0
-    )
-    assert (found.state, found.trials_an_hour, found.estimate_off) == ("measured", 120.0, pytest.approx(0.1))
+    found = gpu_cells.measured(Measured(cell, workers=1), [trial(0, 0, 30), trial(1, 30, 60)], 1, [], 60.0)
+    assert (found.state, found.trials_an_hour) == ("measured", 120.0)
     assert gpu_cells.measured(Measured(cell), [], 1, [], 1.0).state == "failed"
 
 
@@ -62,25 +63,13 @@ def test_metrics_are_compared_over_the_same_seeds() -> None:
     assert gpu_cells.difference(one, other) == 0.5
 
 
-def test_ray_tunes_best_fraction_is_that_of_the_main_model_and_of_a_measured_cell() -> None:
-    assert gpu_cells.main_of(["graphsage-32x2", "graphsage-64x2"]) == "graphsage-64x2"
-    cells = [
-        Measured(Cell("mlp", "ray-tune", 16, 32), "measured", 900.0, workers=16),
-        Measured(Cell("graphsage-64x2", "ray-tune", 16, 32), "failed"),
-        Measured(Cell("graphsage-64x2", "ray-tune", 8, 16), "measured", 100.0, workers=8),
-        Measured(Cell("graphsage-64x2", "ray-tune", 4, 12), "measured", 200.0, workers=4),
-    ]
-    assert gpu_cells.best_fraction(cells, "graphsage-64x2") == 4
-    assert gpu_cells.best_fraction(cells[:2], "graphsage-64x2") is None
-
-
-def test_each_bar_is_judged_where_a_way_was_not_measured() -> None:
-    cells = [
-        Measured(Cell(gpu_cells.MAIN, "ours", 16, 32), "measured", 900.0, workers=16, trials=(trial(0, 0, 1),)),
-        Measured(Cell(gpu_cells.MAIN, "warm", 1, 6), "measured", 150.0, workers=1, trials=(trial(0, 0, 1),)),
-        Measured(Cell(gpu_cells.MAIN, "fresh", 1, 3), "measured", 100.0, workers=1),
-        Measured(Cell(gpu_cells.MAIN, "ray-tune", 16, 32), "failed"),
-    ]
-    judged = gpu_cells.verdicts(cells)
-    assert [met for met, _ in judged] == [True, False, True, True, False]
-    assert judged[1][1].startswith("graphsage-64x2: ray-tune not measured")
+def test_each_bar_is_judged_also_where_nothing_was_measured() -> None:
+    ours = Measured(Cell(MAIN, "ours", 16, 160), "measured", 900.0, trials=(trial(0, 0, 1),))
+    theirs = Measured(Cell(MAIN, "ray-tune", 16, 160), "measured", 800.0, trials=(trial(0, 0, 1),))
+    judged = gpu_cells.verdicts([ours, theirs], [0.0, 0.004, -0.01])
+    assert [met for met, _ in judged] == [False, True, True, True]
+    assert judged[0][1].endswith("tuner with CUDA graphs or Ray Tune was not measured")
+    graphs = Measured(Cell(MAIN, "ours", 16, 160, (GRAPHS,)), "measured", 1300.0, trials=(trial(0, 0, 1, value=1.5),))
+    lost = Measured(Cell(MAIN, "ours", 8, 80), "measured", 10.0, ran_out=1)
+    judged = gpu_cells.verdicts([ours, graphs, theirs, lost], [0.0, -0.03])
+    assert [met for met, _ in judged] == [False, True, False, False], "other errors, an attempt, an estimate"

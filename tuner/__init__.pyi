@@ -468,8 +468,7 @@ def plan(
             of its own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of
             this name in a configuration or a space takes precedence.
         nodes_per_trial: The number of machines of a cluster that share the ranks of a trial evenly.
-        adaptive_workers: Measure the throughput of trials that share a GPU, and run more or fewer at once where that is
-            faster.
+        adaptive_workers: Without max_workers, run more or fewer trials at once on a GPU if measured to be faster.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         skip_too_large: Leave out configurations that fit on no device, and list them as too_large, instead of refusing
             all.
@@ -715,8 +714,7 @@ def run(
             of its own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of
             this name in a configuration or a space takes precedence.
         nodes_per_trial: The number of machines of a cluster that share the ranks of a trial evenly.
-        adaptive_workers: Measure the throughput of trials that share a GPU, and run more or fewer at once where that is
-            faster.
+        adaptive_workers: Without max_workers, run more or fewer trials at once on a GPU if measured to be faster.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.
@@ -888,8 +886,7 @@ def tune_hyperparameters_parallel(
             of its own, or on the CPU with its own threads; auto: the fewest of 1, 2, 4 and 8 with which it fits. A key of
             this name in a configuration or a space takes precedence.
         nodes_per_trial: The number of machines of a cluster that share the ranks of a trial evenly.
-        adaptive_workers: Measure the throughput of trials that share a GPU, and run more or fewer at once where that is
-            faster.
+        adaptive_workers: Without max_workers, run more or fewer trials at once on a GPU if measured to be faster.
         threads: The number of CPU threads of each trial. By default idle cores / workers.
         max_attempts: The maximum number of attempts for a trial that runs out of memory.
         retry_growth: The factor by which a trial's memory grows after it ran out of memory.

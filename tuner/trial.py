@@ -70,9 +70,8 @@ class Device:
     uuid: str = ""  # the UUID of the GPU or MIG instance, by which a process is pinned to it; empty for RAM
     host: str = ""  # the node's displayed name; empty on the machine that tuner runs on
     idle_cores: int | None = None  # how many of the cores were idle; None if unknown
-    # A GPU's host: its RAM within the process's cgroup, and what of it was free; 0 if unknown, and for RAM itself.
-    ram_bytes: int = 0
-    free_ram_bytes: int = 0
+    ram_bytes: int = 0  # of a GPU's host, within the process's cgroup; 0 if unknown, and for RAM itself
+    free_ram_bytes: int = 0  # what of it was free
     instance: int | None = None  # a MIG instance's number on its GPU; None for a whole GPU, and for RAM
     multiprocessors: int = 0  # those of a MIG instance; 0 for a whole GPU, whose model says it, or if unknown
     context_bytes: int = 0  # what a process takes of a GPU beside its tensors, as it was measured; 0 if it was not
@@ -170,8 +169,7 @@ def title(workload: str, name: str, *, several: bool, seed: int | None = None) -
 class MemoryEstimate:
     """The memory that a training step is expected to take, in parts that add up to ``total_bytes``."""
 
-    # "given", "static", "formula", "traced", "measured" or "learned"; ends with ", calibrated" if it is
-    method: str
+    method: str  # an estimator's name, "formula" or "given"; ends with ", calibrated" if it is
     parameter_bytes: int = 0  # the model's parameters
     gradient_bytes: int = 0  # one gradient for each trained parameter
     optimizer_bytes: int = 0  # the optimizer's state, such as Adam's two moments
@@ -186,6 +184,7 @@ class MemoryEstimate:
     margin: float = 0.0  # the fraction of the reserved bytes that is added for safety
     headroom_bytes: int = 0  # calibration's allowance for errors that do not grow with size
     note: str = ""  # why another estimator than the requested one was used, and what of it is a guess; mostly empty
+    context_note: str = ""  # the end of the note, on what of the context is a guess
     host_bytes: int = 0  # what a GPU trial takes of its host's RAM, with its child processes; no part of the total
     host_measured: bool = False  # whether trials of its workload have shown what they take there; else it is a guess
     inference_bytes: int = 0  # of a forward pass without gradients, with the context; 0 if it was not asked for
@@ -274,6 +273,7 @@ class Request:
     need_bytes: int
     history: History = History()
     host_bytes: int = 0  # what will be reserved of its host's RAM beside a GPU's memory
+    ran_out_bytes: int = 0  # the share with which its last attempt ran out of memory
 
     @property
     def seconds(self) -> float | None:

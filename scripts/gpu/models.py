@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import tuner
 from tuner.hyperparameters import Hyperparameter
 from tuner.search.configurations import complete
 from tuner.training.endings import Fit
@@ -73,6 +74,21 @@ class Perceptron(Workload):
         return {"loss": float(self.loss(model, (model.get_buffer("x"), model.get_buffer("y"))))}
 
 
+def mlp_function(config: dict[str, Any]) -> None:
+    """The perceptron as somebody's own function."""
+    workload, device = Perceptron(), "cuda" if torch.cuda.is_available() else "cpu"
+    data = workload.load_data("synthetic", 0)
+    model = workload.build_model({"hidden": 256}, data).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.001)
+    for _ in range(config["passes"]):
+        for x, y in workload.batches({"batch_size": 512}, data):
+            optimizer.zero_grad()
+            workload.loss(model, (x.to(device), y.to(device))).backward()
+            optimizer.step()
+        with torch.no_grad():
+            tuner.report(val_loss=workload.evaluate(model, data, "validation")["loss"])
+
+
 # By name: what ``find_workload`` takes, and the values of hyperparameters that are not the defaults.
 MODELS: Mapping[str, tuple[Any, Mapping[str, ConfigValue]]] = {
     "graphsage-32x2": ("graphsage", {"hidden_dim": 32, "num_layers": 2}),
@@ -80,6 +96,7 @@ MODELS: Mapping[str, tuple[Any, Mapping[str, ConfigValue]]] = {
     "gt-ssl": ("gt-ssl", {"hidden_channels": 32, "num_interactions": 2}),
     "kd-gat": ("kd-gat", {"hidden_channels": 24, "num_layers": 2, "batch_size": 32, "optimize_batch_size": 0}),
     "mlp": (Perceptron, {}),
+    "mlp-function": (mlp_function, {}),
 }
 
 
@@ -99,7 +116,11 @@ def has_constant_shapes(model: str) -> bool:
 
 def values(model: str, epochs: int, *, graphs: bool) -> dict[str, ConfigValue]:
     """What a configuration of the model sets."""
-    return {**MODELS[model][1], "epochs": epochs, **({CUDA_GRAPHS: 1} if graphs else {})}
+    return {
+        **MODELS[model][1],
+        "passes" if model == "mlp-function" else "epochs": epochs,
+        **({CUDA_GRAPHS: 1} if graphs else {}),
+    }
 
 
 def train(model: str, epochs: int, device: str, seed: int, *, graphs: bool = False) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from tuner.decisions.packer import Packer
 from tuner.decisions.plan import Packing, Plan, is_tight, make_plan
 from tuner.errors import InputError
 from tuner.execution.simulation import simulate
+from tuner.reporting.plan_text import _workers
 from tuner.trial import GB, MB, Device, MemoryEstimate, Placement, Request, Trial
 
 
@@ -75,6 +76,20 @@ def test_a_gpu_has_slots_for_more_trials_than_cores_but_not_from_the_start(gpu_1
     packer.allow(device, 1)
     assert placed(packer) == []
     assert plan([replace(device, kind="cpu")], *[0.5] * 100, adaptive=True).slots == (2,)
+
+
+def test_a_number_that_the_user_gives_for_a_gpu_is_taken_whatever_the_cores(gpu_16gb: Device) -> None:
+    device = replace(gpu_16gb, cores=2)
+    given = plan([device], *[0.5] * 100, adaptive=True, max_workers=4)
+    assert (given.workers, given.at_first, given.slots, given.bound) == (4, (4,), (4,), "max_workers")
+    assert not given.may_grow
+    few = plan([device], *[6.0] * 100, max_workers=4)
+    assert (few.workers, few.bound) == (2, "memory")
+    on_cpu = plan([replace(device, kind="cpu")], *[0.5] * 100, max_workers=4)
+    assert (on_cpu.workers, on_cpu.slots) == (2, (2,))
+    said = [str(InputError(_workers(each, "max_workers"))) for each in (given, on_cpu)]
+    assert "4, 1 thread each, on 2 cores that they share; bounded by max_workers" in said[0]
+    assert "bounded by CPU cores and not by max_workers=4" in said[1]
 
 
 def test_what_others_hold_or_the_user_withholds_is_not_given_away(gpu_16gb: Device) -> None:

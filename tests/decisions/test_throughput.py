@@ -140,9 +140,52 @@ def test_the_number_is_looked_at_again_once_all_trials_are_others() -> None:
     assert study(count, SATURATES, trials=4)[-1] == 2
 
 
-def test_trials_that_end_before_they_can_be_compared_leave_the_number_as_it_was() -> None:
+def test_trials_that_end_before_they_can_be_compared_are_counted() -> None:
+    seen = study(WorkerCount(2, 8, cores=8), SATURATES, epochs=3, trials=300)
+    assert seen[-1] in (5, 6, 7)
+    assert study(WorkerCount(4, 8, cores=8), lambda n: min(n, 4), epochs=3, trials=300)[-1] in (4, 5)
+
+
+def short_study(count: WorkerCount, curve: Curve, trials: int, *, start: float, seconds: float) -> float:
+    """Runs trials of one epoch in workers that take ``start`` seconds to start; returns when the last one ended."""
+    now, warm, waiting = 0.0, 0, [f"t{number}" for number in range(trials)]
+    starting, left = dict[str, float](), dict[str, float]()  # when they begin to train; the work of those that do
+    while waiting or starting or left:
+        while waiting and len(starting) + len(left) < count.workers:
+            cold = len(starting) + len(left) >= warm
+            warm += cold
+            starting[waiting.pop()] = now + start * cold
+        count.waiting = len(waiting)
+        for name in [name for name, begins in starting.items() if begins <= now]:
+            del starting[name]
+            left[name] = seconds
+            count.trains(name, now, start)
+        speed = curve(len(left)) / max(1, len(left))
+        passed = min([*(work / speed for work in left.values()), *(begins - now for begins in starting.values())])
+        now += passed
+        left = {name: work - passed * speed for name, work in left.items()}
+        for name in [name for name, work in left.items() if work < 1e-9]:
+            del left[name]
+            count.reports(name, seconds / speed, 0.1, now)
+            count.ends(name, now)
+    return now
+
+
+@pytest.mark.parametrize("trials", [4, 12, 30, 60, 150, 400])
+@pytest.mark.parametrize("seconds", [0.5, 3.0, 20.0, 90.0])
+def test_no_study_ends_later_for_a_worker_that_is_still_cold(trials: int, seconds: float) -> None:
+    for curve in (SATURATES, LAUNCH_BOUND, lambda n: min(n, 2)):
+        took, fixed = (
+            short_study(WorkerCount(2, most, cores=8), curve, trials, start=23.0, seconds=seconds) for most in (8, 2)
+        )
+        assert took <= fixed + 0.1 * fixed, curve
+
+
+def test_trials_shorter_than_a_workers_start_can_raise_the_number() -> None:
     count = WorkerCount(2, 8, cores=8)
-    assert study(count, SATURATES, epochs=3, trials=40)[-1] in (2, 3)
+    took = short_study(count, SATURATES, 600, start=23.0, seconds=2.0)
+    fixed = short_study(WorkerCount(2, 2, 8), SATURATES, 600, start=23.0, seconds=2.0)
+    assert count.workers >= 5 and took < 0.7 * fixed
 
 
 @pytest.mark.skipif(not TABLE.exists(), reason="the table of measured MLPs is not beside the checkout")

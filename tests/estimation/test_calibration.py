@@ -14,12 +14,13 @@ from tuner.estimation.calibration import (
     Sample,
     fit,
     key,
+    kind_of,
     load_samples,
     record,
     to_sample,
     with_headroom,
 )
-from tuner.trial import GB, MB, MemoryEstimate
+from tuner.trial import GB, MB, RANKS, MemoryEstimate
 
 TRACED = MemoryEstimate("traced", parameter_bytes=100 * MB, activation_bytes=400 * MB, context_bytes=GB, margin=0.1)
 
@@ -135,3 +136,15 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "calibration.json").write_text(text)
     with pytest.raises(InputError, match=r"calibration.json is damaged .*: delete it"):
         load_samples("k", tmp_path)
+
+
+def test_calibration_says_which_guess_it_has_replaced_and_keeps_the_other_notes() -> None:
+    guess = MemoryEstimate("traced", MB, context_bytes=GB, note="not measured: no GPU; NCCL is a guess")
+    corrected = Calibration(2 * GB, 1.0, 0, GB, 6).correct(replace(guess, context_note="NCCL is a guess"))
+    assert corrected.note == "not measured: no GPU; the context is as 6 trials took it, no longer a guess"
+    assert (corrected.context_bytes, corrected.context_note) == (2 * GB, "")
+
+
+def test_trials_of_several_ranks_have_samples_of_their_own() -> None:
+    kinds = [kind_of("toy", config) for config in ({}, {RANKS: 1}, {RANKS: 2}, {RANKS: 4})]
+    assert kinds == ["toy", "toy", "toy | 2 ranks", "toy | 4 ranks"]

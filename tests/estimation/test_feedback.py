@@ -10,7 +10,7 @@ from tuner.decisions.state import State
 from tuner.estimation import calibration
 from tuner.estimation.calibration import Sample
 from tuner.estimation.feedback import StudyFeedback
-from tuner.trial import MB, AttemptResult, History, MemoryEstimate, Request, Trial
+from tuner.trial import MB, RANKS, AttemptResult, History, MemoryEstimate, Request, Trial
 
 
 def guess(activation_mb: int, method: str = "traced") -> MemoryEstimate:
@@ -136,3 +136,19 @@ def test_many_trials_are_not_fitted_anew_each_time() -> None:
     news = [feedback.learn(Trial(key, "toy", key, {}, 0), ended(500 + n)) for n, key in enumerate(raw)]
     assert all(news[:10])
     assert sum(news) < 60
+
+
+def test_peaks_of_one_gpu_do_not_replace_the_context_of_ranks() -> None:
+    asked: list[str] = []
+
+    def earlier(kind: str) -> list[Sample]:
+        return [Sample(0, 100 * MB, 900 * MB)] if not asked.append(kind) else []  # type: ignore[func-returns-value]
+
+    feedback = StudyFeedback({"a": guess(100), "b": guess(100)}, {"toy": ()}, of_ranks=earlier)
+    alone, ranks = (Trial(name, "toy", name, {RANKS: number}, 0) for name, number in (("a", 1), ("b", 2)))
+    feedback.learn(alone, ended(350))
+    request = Request(ranks, guess(100), 510 * MB)
+    assert feedback.correct(request) == request
+    feedback.learn(ranks, ended(900))
+    assert feedback.correct(request).estimate.context_bytes == 800 * MB
+    assert asked == ["toy | 2 ranks"]

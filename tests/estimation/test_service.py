@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,9 +14,10 @@ from tests.support.worker_process import measure_here
 from tuner.datasets.ratings import RatingData
 from tuner.decisions.plan import need_bytes
 from tuner.errors import ExecutionError, InputError
+from tuner.estimation import calibration
 from tuner.estimation.service import EstimationService
 from tuner.search.configurations import complete, configurations
-from tuner.trial import EVALUATION_PARTS, GB, MB, Configuration, Device, MemoryEstimate
+from tuner.trial import EVALUATION_PARTS, GB, MB, RANKS, Configuration, Device, MemoryEstimate
 from tuner.workloads.base import Batch
 from tuner.workloads.graphsage.workload import GraphSAGE
 from tuner.workloads.micro_batches import halved
@@ -227,8 +229,21 @@ def test_a_model_of_ones_own_is_estimated_from_its_step(tmp_path: Path) -> None:
 def test_what_trials_took_corrects_later_estimates_of_the_kind_that_it_can(method: str, learns: bool) -> None:
     service, raw = EstimationService(), MemoryEstimate(method, activation_bytes=100 * MB, context_bytes=400 * MB)
     service.learn("toy", f"a machine of {method}", [(raw, 600 * MB)])
-    (found,) = service.calibrated([raw], "toy", f"a machine of {method}")
+    (found,) = service.calibrated([raw], ["toy"], f"a machine of {method}")
     assert found.total_bytes == (600 if learns else 500) * MB
     assert found.method == (f"{method}, calibrated" if learns else method)
-    assert EstimationService(calibration=False).calibrated([raw], "toy", f"a machine of {method}") == [raw]
+    assert EstimationService(calibration=False).calibrated([raw], ["toy"], f"a machine of {method}") == [raw]
     assert len(service.samples("toy", f"a machine of {method}")) == learns
+
+
+def test_what_one_gpu_took_says_nothing_of_the_ranks_of_several_and_the_reverse() -> None:
+    service, raw = EstimationService(), MemoryEstimate("traced", activation_bytes=100 * MB, context_bytes=400 * MB)
+    ranks = replace(raw, context_bytes=720 * MB, note="NCCL is a guess", context_note="NCCL is a guess")
+    kinds = [calibration.kind_of("toy", {RANKS: number}) for number in (1, 2)]
+    service.learn(kinds[0], "two cards", [(raw, 600 * MB)])
+    alone, together = service.calibrated([raw, ranks], kinds, "two cards")
+    assert (alone.context_bytes, together) == (500 * MB, ranks)
+    service.learn(kinds[1], "two cards", [(ranks, 1000 * MB)])
+    alone, together = service.calibrated([raw, ranks], kinds, "two cards")
+    assert (alone.context_bytes, together.context_bytes) == (500 * MB, 900 * MB)
+    assert "guess" in ranks.note and together.note.endswith("as 1 trials took it, no longer a guess")

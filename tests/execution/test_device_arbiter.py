@@ -12,7 +12,7 @@ from tuner.decisions.plan import make_plan
 from tuner.execution.device_arbiter import GIVEN_UP_SECONDS, DeviceArbiter
 from tuner.machine.holders import Holder, Memory
 from tuner.machine.leases import WAITING_SECONDS
-from tuner.trial import GB, Device, MemoryEstimate, Placement, Request, Trial
+from tuner.trial import GB, RANKS, Device, History, MemoryEstimate, Placement, Request, Trial
 
 
 class Machine:
@@ -218,6 +218,49 @@ def test_a_learned_footprint_is_a_guess_for_which_what_is_left_is_enough(machine
     request, device = held(machine.device, 8)
     rest = share.remains((replace(request, estimate=MemoryEstimate("learned", activation_bytes=8 * GB)), device))
     assert rest is not None and rest.need_bytes / GB == pytest.approx(6.0, abs=0.4)
+
+
+LEARNED = MemoryEstimate("learned", activation_bytes=4 * GB, margin=0.25)  # 5 GB
+
+
+@pytest.mark.parametrize(("free", "given"), [(6.0, 6.0), (4.0, None)])
+def test_a_first_trial_gives_up_room_but_nothing_of_what_it_is_known_to_need(
+    machine: Machine, free: float, given: float | None
+) -> None:
+    share = machine.study()
+    machine.free_gb = free
+    room(share, machine)
+    request, device = held(machine.device, 8)
+    rest = share.remains((replace(request, estimate=LEARNED), device))
+    assert (rest and rest.need_bytes / GB) == (given and pytest.approx(given, abs=0.4))
+
+
+def test_a_retry_does_not_start_with_what_it_ran_out_with(machine: Machine) -> None:
+    share = machine.study()
+    machine.free_gb = 6.0
+    room(share, machine)
+    request, device = held(machine.device, 16)
+    again = replace(request, history=History(out_of_memory=1), ran_out_bytes=4 * GB)
+    rest = share.remains((again, device))
+    assert rest is not None and rest.need_bytes / GB == pytest.approx(6.0, abs=0.4)
+    assert share.remains((replace(again, ran_out_bytes=8 * GB), device)) is None, "it would run out again"
+    learned = replace(again, need_bytes=8 * GB, estimate=replace(LEARNED, activation_bytes=GB))
+    assert share.remains((learned, device)) is None, "its estimate was wrong"
+
+
+@pytest.mark.parametrize(
+    ("estimate", "given"), [(MemoryEstimate("learned", activation_bytes=8 * GB), 6.0), (LEARNED, 6.0)]
+)
+def test_ranks_wait_for_no_more_than_they_are_known_to_need(
+    machine: Machine, estimate: MemoryEstimate, given: float
+) -> None:
+    share = machine.study()
+    machine.free_gb = 6.0
+    room(share, machine)
+    trial = Trial("t9", "toy", "large", {RANKS: 2}, 0)
+    rest = share.remains((Request(trial, estimate, 8 * GB), machine.device))
+    assert rest is not None and rest.need_bytes / GB == pytest.approx(given, abs=0.4)
+    assert share.remains((rest, machine.device)) is None, "it asks for no more than that"
 
 
 def test_a_trial_waits_for_no_ram_of_which_its_need_is_a_guess(machine: Machine, gpu_16gb: Device) -> None:

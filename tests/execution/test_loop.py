@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.loops import Asked, Notes, run_trials
 from tuner.decisions.events import (
+    Bounds,
     Concluded,
     Corrected,
     Decision,
@@ -32,8 +34,9 @@ from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import Weights
 from tuner.execution.loop import STOP_SECONDS
 from tuner.machine.devices import DeviceChoice
+from tuner.machine.holders import Memory
 from tuner.machine.interrupts import Interrupt
-from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
+from tuner.trial import GB, RANKS, Device, EpochReport, MemoryEstimate, Outcome, Placement, Request, Trial
 from tuner.workloads.base import Workload
 
 Script = Callable[[Placement], Outcome | DeviceLost]
@@ -148,6 +151,44 @@ def test_a_worker_that_is_killed_as_others_took_the_memory_is_tried_again_with_t
     assert notes.errors[0] == "killed; held are 9.00 GB by hog (process 7); the attempt does not count"
 
 
+@pytest.mark.parametrize(
+    ("took", "of"),
+    [
+        ({"lost": "worker", "peak_bytes": 4 * GB}, "at its cap"),
+        ({"phase": "start", "peak_bytes": 5 * GB}, "its context is larger than its share"),
+        ({"lost": "worker", "short_of": "RAM", "host_peak_bytes": 3 * GB}, "more than was reserved for it"),
+    ],
+)
+def test_a_trial_that_took_all_of_its_share_blames_nobody(gpu_16gb: Device, took: dict[str, Any], of: str) -> None:
+    def end(placement: Placement) -> Outcome:
+        return Outcome(placement.trial, "out_of_memory", replace(placement, host_bytes=2 * GB), error=of, **took)
+
+    notes = run(Pretender(end), {"a": 4}, [gpu_16gb], arbiter=Hog(), on_oom="fail")
+    assert notes.errors == [of], "it counts"
+
+
+class Full(DeviceArbiter):
+    """Others have left 6 GB of each device, and it may be told apart what they hold."""
+
+    @contextmanager
+    def placing(self, running: Collection[Placement]) -> Iterator[Bounds]:
+        self.reserve(running)
+        yield Bounds(dict.fromkeys(self._devices, 6 * GB))
+
+    def _room(self, device: Device) -> int:
+        return 6 * GB
+
+
+def test_ranks_start_with_what_others_leave_of_their_first_shares(gpu_16gb: Device) -> None:
+    devices = [replace(gpu_16gb, index=index, uuid=f"u{index}") for index in range(2)]
+    estimate = MemoryEstimate("learned", activation_bytes=4 * GB, margin=0.1)
+    requests = [Request(Trial("a", "toy", "a", {RANKS: 2}, 0), estimate, 8 * GB)]
+    plan = make_plan(devices, [8 * GB] * 2, packing="per-trial", buffer_bytes=2 * GB, with_ranks=True)
+    arbiter = Full("own", plan, read=lambda device, groups: Memory(16 * GB, 6 * GB, (0,) * len(groups)))
+    notes = run_trials(requests, plan, Pretender(needs({"a": 5})), arbiter=arbiter)
+    assert notes.ended == [("a", 1, "completed", 6)]
+
+
 def test_a_trial_for_which_no_device_is_enough_ends_out_of_memory(gpu_16gb: Device) -> None:
     notes = run(Pretender(needs({"a": 99})), {"a": 10}, [gpu_16gb])
     assert notes.ended == [("a", 1, "out_of_memory", 10), ("a", 2, "out_of_memory", 14)]
@@ -203,7 +244,8 @@ def test_trials_are_added_on_a_gpu_while_cores_are_left_and_one_more_is_a_gain(g
     names = "abcdefghijklmnop"
     requests = [Request(Trial(n, "toy", n, {}, 0), MemoryEstimate("given"), GB) for n in names]
     plan = make_plan([gpu], [GB] * len(names), packing="per-trial", buffer_bytes=2 * GB, adaptive=True)
-    notes = run_trials(requests, plan, executor, policies=[ConcurrencyTuner()])
+    ticks = count()  # workers start as soon as an epoch ends
+    notes = run_trials(requests, plan, executor, policies=[ConcurrencyTuner()], clock=lambda: float(next(ticks)))
     assert list(dict.fromkeys(map(len, executor.beside)))[:4] == [2, 3, 4, 5], "2 cores / 0.4 of one"
     assert max(map(len, executor.beside)) == 5
     assert sorted(name for name, *_ in notes.ended) == list(names)

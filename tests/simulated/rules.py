@@ -25,6 +25,7 @@ class Rules:
     devices_are_back: bool = False  # since a crash, so that what was given up may run again
     before: State = field(default_factory=State)
     since: list[Placement] = field(default_factory=list)  # what has started since the last look at the devices
+    ran_out_with: dict[str, int] = field(default_factory=dict)  # by trial id, of the last attempt
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)  # by trial id and way of ending
 
     def recall(self, rows: Sequence[Attempt]) -> None:
@@ -75,8 +76,23 @@ class Rules:
             here = [run.placement for run in state.running.values() if run.placement.device.node_id == node]
             assert sum(placement.host_bytes for placement in here) <= budget, "a host's RAM is exceeded"
         assert self._on(state, device) <= self._slots(state, device), "more trials run at once than may"
+        self._is_enough(event)
         self._order(event)
         self.since.append(event.placement)
+
+    def _is_enough(self, event: Started) -> None:
+        """A learned need is known, and a retry needs more than it ran out with."""
+        estimate, given, largest = (
+            event.request.estimate,
+            event.placement.limit_bytes,
+            self.before.limits.device_bytes,
+        )
+        had = self.ran_out_with.pop(event.placement.trial.trial_id, 0)
+        assert given > had or given >= largest or "accumulation" in event.placement.trial.config, "it runs out again"
+        if estimate.method == "learned" and estimate.margin and not had:
+            known = estimate.context_bytes + estimate.headroom_bytes
+            known += math.ceil((estimate.total_bytes - estimate.context_bytes) * (1 + estimate.margin))
+            assert given >= min(known, largest), "a trial has less than it is known to need"
 
     def _on(self, state: State, device: Device) -> int:
         return sum(run.placement.device == device for run in state.running.values())
@@ -147,6 +163,8 @@ class Rules:
         self.completed[event.trial.trial_id] += event.result.status == "completed"
         assert self.completed[event.trial.trial_id] <= 1, "a trial is completed twice"
         way = event.result.lost or event.result.status
+        if way == "out_of_memory":
+            self.ran_out_with[event.trial.trial_id] = event.result.limit_bytes
         self.failures[event.trial.trial_id, way] += 1
 
     def _times(self, event: Retried | Concluded, way: str) -> int:

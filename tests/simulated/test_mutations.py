@@ -17,6 +17,7 @@ from tuner.decisions.packer import Packer
 from tuner.decisions.queue import Queue
 from tuner.decisions.retry import Retrying
 from tuner.estimation.feedback import StudyFeedback
+from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.records import study_folder
 from tuner.search import optuna_trials
 from tuner.study import needs, population, prepare, resume
@@ -94,6 +95,15 @@ def attempts_that_are_not_counted(patch: Patch) -> None:
 
 def more_trials_than_slots(patch: Patch) -> None:
     patch.setattr(Account, "open_slots", property(lambda self: 0 if self.lost else 99))
+
+
+def a_need_that_is_cut(patch: Patch) -> None:
+    def cut(original: Any, self: DeviceArbiter, held: Any) -> Any:
+        request, device = held
+        alone = device in self._devices and self.has_alone(device) and self._room(device)
+        return replace(request, need_bytes=min(request.need_bytes, self._room(device))) if alone else None
+
+    wrapped(patch, DeviceArbiter, "remains", cut)
 
 
 def ram_that_is_not_counted(patch: Patch) -> None:
@@ -205,6 +215,7 @@ FAULTS: dict[Callable[[Patch], None], str] = {  # with what the rules say of eac
     a_resumed_estimate: "a crash changes what is known of a trial's memory",
     attempts_that_are_not_counted: "the wrong thing follows",
     more_trials_than_slots: "more trials run at once than may",
+    a_need_that_is_cut: "less than it is known to need|it runs out again",
     ram_that_is_not_counted: "a host's RAM is exceeded|others' RAM is promised",
     a_rounded_estimate: "a crash changes what is known of a trial's memory",
     a_retry_that_a_crash_forgets: "another attempt follows after a crash|had ended runs again|is not tried again",

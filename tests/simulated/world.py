@@ -25,6 +25,7 @@ from tuner.execution.executor import DevicesFound, ExecutorEvent, Happening, Wei
 from tuner.execution.loop import Listener
 from tuner.execution.simulation import SimulatedExecutor
 from tuner.execution.stall_detector import StallDetector
+from tuner.machine.holders import Memory
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt, parse_attempt
 from tuner.records.epochs import EpochLine
@@ -225,17 +226,29 @@ class Others(DeviceArbiter):
     """Other programs, which take memory for a while, and leave."""
 
     def __init__(self, world: World, clock: Callable[[], float]) -> None:
-        super().__init__()
+        super().__init__("", world.plan if world.method == "learned" else None)
         self._world, self._now, self._draw = world, clock, Random(world.seed)
         self.greedy = self._draw.random() < 0.3
+        self._left_of: dict[Device, int] = {}
+
+    def _memory(self, device: Device) -> Memory:
+        return Memory(device.total_bytes, self._room(device), (0,))
+
+    def _room(self, device: Device) -> int:
+        return self._left_of.get(device, self._budgets[device])
 
     @contextmanager
     def placing(self, running: Any) -> Iterator[Bounds]:
+        self.reserve(running)
+        self._left_of = {}
         if not self.greedy or self._now() > 200 or self._draw.random() < 0.5:
             yield Bounds({})
             return
         rooms = {device: self._draw.randrange(0, 64) * STEP for device in self._world.devices}
-        yield Bounds(rooms, self._draw.choice([None, 1, 0]), self._draw.choice([None, 3 * GB]))
+        most, ram = self._draw.choice([None, 1, 0]), self._draw.choice([None, 3 * GB])
+        most = 1 if most == 0 and self._devices and not running else most  # one may always run
+        self._left_of = {**rooms, **({self._ram: ram} if self._ram and ram else {})}
+        yield Bounds(rooms, most, ram)
 
     def wait(self, held: Any, *, placed: bool) -> Wait:
         return Wait()

@@ -180,7 +180,7 @@ def calibrate(options: CalibrateOptions) -> pd.DataFrame:
     service = EstimationService(expandable_segments=options.expandable_segments)
     for name in dict.fromkeys(row.workload for row in rows):
         mine = [guess for row, guess in zip(rows, before, strict=True) if row.workload == name]
-        after += service.calibrated(mine, name, result.plan.devices[0].name)
+        after += service.calibrated(mine, [name] * len(mine), result.plan.devices[0].name)
     return _before_and_after(rows, before, after)
 
 

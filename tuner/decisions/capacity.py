@@ -107,6 +107,12 @@ def within_cores(trials: Sequence[int], devices: Sequence[Device], per_core: int
     return [min(most, limit(device) or most) for most, device in zip(trials, devices, strict=True)]
 
 
+def bound_by_cores(devices: Sequence[Device], max_workers: int | None) -> list[Device]:
+    """The devices with the cores that bind trials: none on GPUs if the user gives a number, as they can be shared."""
+    free = max_workers is not None
+    return [replace(device, cores=0) if free and device.kind == "cuda" else device for device in devices]
+
+
 def within_ram(trials: Sequence[int], devices: Sequence[Device], most: Mapping[str, int]) -> list[int]:
     """The trials of each device, limited by how many fit in their hosts' RAM; ``most`` is by node id."""
     numbers = list(trials)

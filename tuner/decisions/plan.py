@@ -15,6 +15,7 @@ from typing import Literal
 from tuner.decisions.capacity import (
     MOST_PER_CORE,
     TrialLimits,
+    bound_by_cores,
     does_not_fit,
     does_not_fit_ram,
     largest_ram,
@@ -53,6 +54,7 @@ class Plan:
     # By node id, the bytes of RAM that the trials on a host's GPUs divide; hosts with unknown RAM are left out.
     ram_budgets: Mapping[str, int] = field(default_factory=dict)
     ram_footprint_bytes: int = 0  # the largest need of RAM
+    max_workers: int | None = None  # the most at once that the user allows
 
     @property
     def workers(self) -> int:
@@ -62,7 +64,8 @@ class Plan:
     @property
     def at_first(self) -> tuple[int, ...]:
         """The slots of each device until the trials' use of the CPU is known."""
-        return tuple(map(max, within_cores(self.slots, self.devices), self.expected))
+        within = within_cores(self.slots, bound_by_cores(self.devices, self.max_workers))
+        return tuple(map(max, within, self.expected))
 
     @property
     def may_grow(self) -> bool:
@@ -139,8 +142,8 @@ def make_plan(
 
     ``needs`` are the bytes of each trial in any order, ``host_needs`` those of its host's RAM; ``buffer_bytes`` are
     left unused on each device. By default the workers share the cores as ``threads``. With ``adaptive`` a GPU has
-    slots for more trials than cores. ``with_ranks`` says that some of them are ranks
-    of one trial. Raises ``InputError`` if no device or no host can hold the largest trial.
+    slots for more trials than cores, and with ``max_workers`` for that many. ``with_ranks`` says that some of them
+    are ranks of one trial. Raises ``InputError`` if no device or no host can hold the largest trial.
     """
     footprint = max(1, *needs)
     budgets = tuple(budget_bytes(device, buffer_bytes) for device in devices)
@@ -152,11 +155,12 @@ def make_plan(
         raise InputError(does_not_fit_ram(devices, rams, ram_footprint, buffer_bytes))
     by_memory = fits if packing == "uniform" else most_that_fit(budgets, needs)
     in_ram = most_in_ram(rams, [ram_footprint] if packing == "uniform" else host_needs)
-    capacity = within_ram(within_cores(by_memory, devices), devices, in_ram)
+    bound_to = bound_by_cores(devices, max_workers)
+    capacity = within_ram(within_cores(by_memory, bound_to), devices, in_ram)
     limits: list[tuple[int, Bound]] = [  # the first of equal limits is reported
         (len(needs), "number of trials"),
         (max_workers or len(needs), "max_workers"),
-        (sum(within_cores([len(needs)] * len(devices), devices)), "CPU cores"),  # from which a first share follows
+        (sum(within_cores([len(needs)] * len(devices), bound_to)), "CPU cores"),  # from which a first share follows
         (sum(by_memory), "memory"),
         (sum(within_ram(by_memory, devices, in_ram)), "RAM"),
         (sum(capacity), "CPU cores"),
@@ -164,7 +168,7 @@ def make_plan(
     workers, bound = min(limits, key=lambda limit: limit[0])
     expected = spread(workers, capacity, budgets)
     more = 1 if packing == "uniform" else SLOTS_PER_FIT
-    room = within_cores([more * fit for fit in by_memory], devices, MOST_PER_CORE if adaptive else 1)
+    room = within_cores([more * fit for fit in by_memory], bound_to, MOST_PER_CORE if adaptive else 1)
     room = within_ram(room, devices, {node: more * most for node, most in in_ram.items()})
     room = list(map(max, room, expected))
     most = len(devices) + len(needs) if with_ranks else len(needs)  # ranks need a slot on each of several devices
@@ -182,4 +186,5 @@ def make_plan(
         bound=bound,
         ram_budgets=rams,
         ram_footprint_bytes=ram_footprint,
+        max_workers=max_workers,
     )

@@ -179,7 +179,8 @@ def _with_more_memory(
     more = math.ceil(max(result.limit_bytes, result.peak_bytes or 0) * growth)
     attempts_left = policy.max_attempts - history.out_of_memory - (policy.on_oom == "accumulate")
     need = min(more, whole_bytes) if attempts_left > 1 else whole_bytes
-    grown = replace(request, need_bytes=need, trial=replace(request.trial, config=config))
+    had = result.limit_bytes if config == request.trial.config else 0
+    grown = replace(request, need_bytes=need, ran_out_bytes=had, trial=replace(request.trial, config=config))
     return Retry(_next_request(grown, history), backoff(history.out_of_memory, policy, random))
 
 

@@ -18,9 +18,9 @@ from functools import cache
 from itertools import combinations
 from pathlib import Path
 
-from tuner.errors import InputError
+from tuner.errors import InputError, joined
 from tuner.machine.safe_files import MOST_BYTES, not_following, regular, replacing
-from tuner.trial import MB, MemoryEstimate
+from tuner.trial import MB, RANKS, Config, MemoryEstimate
 
 FILE = "calibration.json"
 KEPT_SAMPLES = 100
@@ -58,18 +58,23 @@ class Calibration:
     def correct(self, estimate: MemoryEstimate) -> MemoryEstimate:
         """The estimate with this context, slope and headroom.
 
-        The margin is 2 %. It is the estimate's own, at least 10 %, if there are fewer than five samples, or if the
-        estimate is over 10 % larger than all of them. The slope includes the heap's gaps, so their allowance is
-        dropped. An estimate with a headroom keeps at least the minimum, plus half of that allowance: runs of one
-        configuration differ by that much.
+        What of the context was a guess no longer is, as the note says. The margin is 2 %. It is the estimate's own,
+        at least 10 %, if there are fewer than five samples, or if the estimate is over 10 % larger than all of them.
+        The slope includes the heap's gaps, so their allowance is dropped. An estimate with a headroom keeps at least
+        the minimum, plus half of that allowance: runs of one configuration differ by that much.
         """
         scaled = {
             name: round(self.slope * getattr(estimate, name))
             for name in ("activation_bytes", "workspace_bytes", "fragmentation_bytes", "cached_bytes")
         }
+        note = estimate.note.removesuffix(estimate.context_note).removesuffix("; ")
+        if estimate.context_note:
+            note = joined(note, f"the context is as {self.samples} trials took it, no longer a guess")
         corrected = replace(
             estimate,
             **scaled,
+            note=note,
+            context_note="",
             heap_bytes=0,
             context_bytes=self.context_bytes,
             headroom_bytes=self.headroom_bytes,
@@ -118,6 +123,12 @@ def to_sample(estimate: MemoryEstimate, peak_bytes: int) -> Sample:
     exact = estimate.parameter_bytes + estimate.gradient_bytes + estimate.optimizer_bytes + estimate.data_bytes
     rest = estimate.activation_bytes + estimate.workspace_bytes + estimate.fragmentation_bytes
     return Sample(exact, rest, peak_bytes)
+
+
+def kind_of(workload: str, config: Config) -> str:
+    """What shares samples: the trials of a workload; those of several ranks, which hold what they exchange, apart."""
+    ranks = config.get(RANKS, 1)
+    return workload if ranks == 1 else f"{workload} | {ranks} ranks"
 
 
 @cache

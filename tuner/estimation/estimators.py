@@ -203,7 +203,8 @@ def with_nccl(estimate: MemoryEstimate) -> MemoryEstimate:
 
 def _in_context(estimate: MemoryEstimate, context_bytes: int, note: str) -> MemoryEstimate:
     """The estimate with this context and this note."""
-    return replace(estimate, context_bytes=context_bytes, note=joined(estimate.note, note))
+    notes = joined(estimate.note, note), joined(estimate.context_note, note)
+    return replace(estimate, context_bytes=context_bytes, note=notes[0], context_note=notes[1])
 
 
 def with_room(estimate: MemoryEstimate, share_bytes: int) -> MemoryEstimate:

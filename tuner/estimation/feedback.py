@@ -4,7 +4,7 @@ Three fits learn from a workload's trials: ``CalibratedFit``, ``LearnedFit``, an
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -171,10 +171,14 @@ class StudyFeedback:
         raw: Mapping[str, MemoryEstimate],
         samples: Mapping[str, Sequence[Sample]],
         samples_in_ram: Mapping[str, Sequence[Sample]] | None = None,
+        of_ranks: Callable[[str], Sequence[Sample]] = lambda kind: (),
     ) -> None:
-        """Takes uncorrected estimates by trial id, and the samples of earlier studies for every workload."""
+        """Takes uncorrected estimates by trial id, and the samples of earlier studies for every workload.
+
+        ``of_ranks`` returns those of trials of several ranks, by ``kind_of``.
+        """
         in_ram = samples_in_ram or {}
-        self._raw = dict(raw)
+        self._raw, self._of_ranks = dict(raw), of_ranks
         self._calibrated = {workload: CalibratedFit(earlier) for workload, earlier in samples.items()}
         self._learned = {workload: LearnedFit() for workload in samples}
         self._in_ram = {workload: HostFit(in_ram.get(workload, ())) for workload in samples}
@@ -266,7 +270,10 @@ class StudyFeedback:
         workload, raw = trial.workload, self._raw[trial.trial_id]
         if raw.is_given or (learns and shrunk(trial.config)):
             return [self._in_ram[workload]]
-        return [self._learned[workload] if raw.is_learned else self._calibrated[workload], self._in_ram[workload]]
+        kind = calibration.kind_of(workload, trial.config)
+        if kind not in self._calibrated:
+            self._calibrated[kind] = CalibratedFit(self._of_ranks(kind))
+        return [self._learned[workload] if raw.is_learned else self._calibrated[kind], self._in_ram[workload]]
 
 
 def _changes(before: Request, now: Request) -> bool:

@@ -261,8 +261,10 @@ class LearnedFit:
             margin=calibration.UNCALIBRATED_MARGIN,
             headroom_bytes=prediction.margin_bytes + raw.headroom_bytes,
         )
+        missing = max(0, context + self._least(request.trial) - need_bytes(estimate))
+        estimate = replace(estimate, headroom_bytes=estimate.headroom_bytes + missing)
         keeps_room = request.trial.trial_id in self._first and len(self._peaks) < FIRST
-        least = max(context + self._least(request.trial), need_bytes(raw) if keeps_room else 0)
+        least = need_bytes(raw) if keeps_room else 0
         return replace(request, estimate=estimate, need_bytes=max(need_bytes(estimate), least))
 
     def _least(self, trial: Trial) -> int:

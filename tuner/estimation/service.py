@@ -100,11 +100,13 @@ class EstimationService:
                     estimate = replace(estimate, step_seconds=estimate.epoch_seconds / steps)
                 estimates[key] = estimate
         raw = [estimates[memory_key(configuration.values)] for configuration in configurations]
-        return list(map(EstimatePair, raw, self.calibrated(raw, workload.name, device.name)))
+        kinds = [calibration.kind_of(workload.name, configuration.values) for configuration in configurations]
+        return list(map(EstimatePair, raw, self.calibrated(raw, kinds, device.name)))
 
     def estimate(self, workload: Trainable, config: Config, data: object, device: Device) -> MemoryEstimate:
         """The calibrated estimate of one complete configuration. Errors are as in ``estimate_all``."""
-        return self.calibrated([self.raw(workload, config, data, device)], workload.name, device.name)[0]
+        kind = calibration.kind_of(workload.name, config)
+        return self.calibrated([self.raw(workload, config, data, device)], [kind], device.name)[0]
 
     def raw(self, workload: Trainable, config: Config, data: object, device: Device) -> MemoryEstimate:
         """The uncalibrated estimate of one complete configuration, by the chosen method or the next that works.
@@ -181,12 +183,18 @@ class EstimationService:
         imports = program_bytes(workload) if isinstance(workload, Program) else 0
         return calibration.with_headroom(replace(estimate, context_bytes=estimate.context_bytes + imports))
 
-    def calibrated(self, estimates: Sequence[MemoryEstimate], workload: str, device: str) -> list[MemoryEstimate]:
-        """The estimates, calibrated where possible. A damaged calibration file raises ``InputError``."""
-        samples = self.samples(workload, device)
-        fitted = calibration.fit(samples) if samples else None
+    def calibrated(
+        self, estimates: Sequence[MemoryEstimate], kinds: Sequence[str], device: str
+    ) -> list[MemoryEstimate]:
+        """The estimates of trials of these ``kind_of``, calibrated where possible.
+
+        A damaged calibration file raises ``InputError``.
+        """
+        samples = {kind: self.samples(kind, device) for kind in set(kinds)}
+        fits = {kind: calibration.fit(found) for kind, found in samples.items() if found}
         return [
-            fitted.correct(estimate) if fitted and can_be_calibrated(estimate) else estimate for estimate in estimates
+            fits[kind].correct(estimate) if kind in fits and can_be_calibrated(estimate) else estimate
+            for kind, estimate in zip(kinds, estimates, strict=True)
         ]
 
     def samples(self, workload: str, device: str, kind: str = "") -> list[Sample]:

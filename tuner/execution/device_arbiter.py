@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from tuner.decisions.capacity import ram_buffer_bytes
 from tuner.decisions.events import Bounds
-from tuner.decisions.plan import Plan
+from tuner.decisions.plan import Plan, need_bytes
 from tuner.machine.holders import Holder, Memory, holders, memory_now, with_descendants
 from tuner.machine.leases import Lease, LeaseHolder, Share, device_key, host_ram
 from tuner.trial import GB, MB, Device, Placement, Request, ShortOf
@@ -108,28 +108,37 @@ class DeviceArbiter:
         self._holder.lease = _not_waiting(lease) if given else lease
 
     def remains(self, held: tuple[Request, Device]) -> Request | None:
-        """The request cut to what is left, if it asks for a whole device or its need is a guess; None if it waits.
+        """The request cut to what is left, where that can be enough; None if it waits.
 
-        A whole device is smaller while other programs hold a part of it. This is only for a study without running
-        trials, on a device without trials of other studies. Where this study's processes cannot be told from others,
-        the request is not cut: if the memory is missing, its attempt does not count.
+        A whole device is smaller while other programs hold a part of it. A first share is a guess, of which a part is
+        enough to start with; once the footprint is learned, that is. With as much as a trial ran out with it would do
+        so again. Of several ranks it is what each has.
+
+        This is only for a study without running trials, on a device without trials of other studies. Where this
+        study's processes cannot be told from others, the request is not cut: if the memory is missing, its attempt
+        does not count.
         """
         request, device = held
-        if device not in self._devices or request.trial.ranks > 1:
+        if device not in self._devices:
             return None
-        beside = self._takes_rest and request.estimate.is_learned and not self._holder.lease.shares
+        estimate, ranks = request.estimate, request.trial.ranks > 1
+        beside = self._takes_rest and estimate.is_learned and not self._holder.lease.shares
         if not (beside or self.has_alone(device)):
             return None
         if self._memory(device).held_bytes is None:
-            return request
-        estimate, room = request.estimate, self._room(device)
-        least = request.need_bytes // LEARNED_PARTS if estimate.is_learned else estimate.least_bytes
-        whole = estimate.is_learned or request.need_bytes >= self._budgets[device]
+            return None if ranks else request
+        number = request.trial.shape.ranks_per_node if device.kind == "cpu" else 1  # of its ranks here
+        need, room = request.need_bytes // number, self._room(device) // number
+        learned = estimate.is_learned and not request.history.out_of_memory
+        whole = learned or request.need_bytes >= self._budgets[device]
+        least = need_bytes(estimate) if learned else max(estimate.least_bytes, request.ran_out_bytes + 1)
+        least = need // LEARNED_PARTS if learned and estimate.is_first_share else least
         if self._ram is not None and request.host_bytes > (room_in_ram := self._room(self._ram)):
-            if estimate.host_measured:
+            if ranks or estimate.host_measured:
                 return None
-            request, whole = replace(request, host_bytes=room_in_ram), whole or request.need_bytes <= room
-        return replace(request, need_bytes=min(request.need_bytes, room)) if whole and least <= room else None
+            request, whole = replace(request, host_bytes=room_in_ram), whole or need <= room
+        fits = whole and least <= room and (need > room or not ranks)
+        return replace(request, need_bytes=min(need, room)) if fits else None
 
     def has_alone(self, device: Device) -> bool:
         """Whether no trial runs, neither of this study nor of another one on the device or in the RAM beside it."""

@@ -12,6 +12,7 @@ from tuner.decisions.events import (
     Allowed,
     Bounds,
     CapacityObserved,
+    Corrected,
     DeviceLost,
     Dropped,
     Ended,
@@ -33,6 +34,7 @@ from tuner.errors import ExecutionError, joined, one_line, with_text
 from tuner.execution.device_arbiter import DeviceArbiter
 from tuner.execution.executor import DevicesFound, Executor, Happening, Weights
 from tuner.execution.stall_detector import StallDetector
+from tuner.machine.caps import near_cap
 from tuner.machine.interrupts import Interrupt, TimeLimitReached
 from tuner.trial import GB, Began, Device, EpochReport, Outcome, Placement, Question, Request
 from tuner.values import Condition
@@ -151,7 +153,13 @@ class StudyLoop:
             self.decide()
             held = self.packer.held_back()
             if self.engine.state.number == seen and held and (request := self.arbiter.remains(held)):
-                self.take(Started(request, self.packer.placement(request, held[1])))
+                if request.trial.ranks > 1:  # all of which must have a place
+                    waiting = self.engine.state.waiting[request.trial.trial_id]
+                    cut = replace(waiting, need_bytes=request.need_bytes)
+                    self.take(Corrected({request.trial.trial_id: cut}))
+                    self.decide()
+                else:
+                    self.take(Started(request, self.packer.placement(request, held[1])))
             placed = self.engine.state.number > seen
             self.arbiter.reserve(self._placements())
             wait = self.arbiter.wait(held, placed=placed)
@@ -260,13 +268,18 @@ class StudyLoop:
     def _unless_starved(self, outcome: Outcome) -> Outcome:
         """The outcome, naming who held the memory if the trial ran out of it within its share.
 
-        A worker reports that itself. If it was killed or could not begin, others must hold what the plan counted on.
+        A worker reports that itself. If it was killed or could not begin, others must hold what the plan counted on,
+        unless it had taken all of its own share.
         """
-        assert outcome.placement is not None
+        place = outcome.placement
+        assert place is not None
         unclear = outcome.lost == "worker" or (outcome.phase == "start" and not outcome.lost)
         if outcome.status != "out_of_memory" or not (outcome.lost == "memory" or unclear):
             return outcome
-        who = self.arbiter.short(outcome.placement.device, outcome.short_of)
+        in_ram = outcome.short_of == "RAM"
+        had, peak = (place.host_bytes, outcome.host_peak_bytes) if in_ram else (place.limit_bytes, outcome.peak_bytes)
+        own = unclear and had and near_cap(peak, had)
+        who = "" if own else self.arbiter.short(place.device, outcome.short_of)
         if not who and unclear:
             return outcome
         error = joined(outcome.error, who, "the attempt does not count")

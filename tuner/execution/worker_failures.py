@@ -178,7 +178,7 @@ class WorkerFailures:
         full = self._caps and at_cap(run.placement, run.report)
         status, lost, reason = classify_loss(error, kernel_killed=kernel_killed, at_cap=full, how=case.how)
         short_of: ShortOf = "RAM" if status == "out_of_memory" and ran_out_of_ram(run.placement.device, error) else ""
-        peak = monitored_peak(error, run.worker)
+        peak = monitored_peak(error, run.worker) or (run.report.memory_bytes if full and run.report else None)
         return run.lost(status, lost, reason, text=plain_text(error), peak_bytes=peak, short_of=short_of)
 
     def _kernel_killed(self, case: _Investigation, reference: ObjectRef | None = None) -> bool:

@@ -71,6 +71,7 @@ class PlanRecord:
     bound: str = ""
     ram_budgets: Mapping[str, Whole] = field(default_factory=dict)
     ram_footprint_bytes: int = 0
+    max_workers: Count | None = None
     workers: int = 0
     tight: Sequence[str] = field(default_factory=list)  # the names of trials with less than they would cache
     # Expected times where known: an epoch of each trial by its id, and all trials together.

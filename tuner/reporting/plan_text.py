@@ -93,9 +93,14 @@ def _workers(plan: Plan, fewer_by: str) -> str:
     cores, free = sum(device.cores for device in plan.devices), sum(device.free_cores for device in plan.devices)
     busy = f"; {cores - free} of {count_text(cores, 'core')} busy with other work" if free < cores else ""
     bound = option(fewer_by) if plan.bound == "max_workers" else plan.bound
+    if plan.bound == "CPU cores" and plan.max_workers:
+        bound += f" and not by {option(fewer_by, plan.max_workers)}"
+    each = f"{count_text(plan.threads, 'thread')} each"
+    if plan.workers > cores > 0:  # as the user gives their number
+        each += f", on {count_text(cores, 'core')} that they share"
     least = f"{plan.guaranteed} to " if plan.guaranteed < plan.workers else ""
     may_be = f"; up to {sum(plan.slots)}, if that proves faster" if plan.may_grow else ""
-    return f"{least}{plan.workers}, {count_text(plan.threads, 'thread')} each; bounded by {bound}{busy}{may_be}"
+    return f"{least}{plan.workers}, {each}; bounded by {bound}{busy}{may_be}"
 
 
 def time_lines(requests: Sequence[Request], seconds: float | None, workers: int) -> list[str]:

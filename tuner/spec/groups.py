@@ -225,7 +225,7 @@ class PackingOptions(TrialMemory, DeviceMemory, title="Packing"):
         1, "The number of machines of a cluster that share the ranks of a trial evenly.", Terminal("N"), ge=1, le=64
     )
     adaptive_workers: bool = field(
-        True, "Measure the throughput of trials that share a GPU, and run more or fewer at once where that is faster."
+        True, f"Without {option('max_workers')}, run more or fewer trials at once on a GPU if measured to be faster."
     )
     threads: int | None = field(
         None, "The number of CPU threads of each trial.", Terminal("N", unset="idle cores / workers"), ge=1

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tuner.decisions.capacity import within_cores
+from tuner.decisions.capacity import bound_by_cores, within_cores
 from tuner.decisions.plan import Plan
 from tuner.errors import NOT_GIVEN, option
 from tuner.records.attempts import Attempt
@@ -69,7 +69,8 @@ def _shares(figures: Figures) -> str:
     if settings.estimates_memory or share is None or plan.bound != "memory" or not peaks or ran_out:
         return ""
     enough = _up(max(peaks) * SPARE)
-    fit = within_cores([int(budget / (enough * GB)) for budget in plan.budgets], plan.devices)
+    bound_to = bound_by_cores(plan.devices, plan.max_workers)
+    fit = within_cores([int(budget / (enough * GB)) for budget in plan.budgets], bound_to)
     most = min(sum(fit), settings.max_workers or sum(fit), len(figures.rows))
     if enough >= share or most <= plan.workers:
         return ""

@@ -84,18 +84,21 @@ class Needs:
     @cached_property
     def samples(self) -> Mapping[str, Sequence[Sample]]:
         """Samples of each workload's earlier trials on these devices, by which its estimates are calibrated."""
-        return self._samples(self.devices if self.settings.estimates_memory else ())
+        return {task: self.samples_of(task) for task in self.tasks}
 
     @cached_property
     def samples_in_ram(self) -> Mapping[str, Sequence[Sample]]:
         """The same of what trials on GPUs took of their host's RAM."""
-        return self._samples([device for device in self.devices if device.kind == "cuda"], IN_RAM)
+        gpus = [device for device in self.devices if device.kind == "cuda"]
+        return {task: self._samples(task, gpus, IN_RAM) for task in self.tasks}
 
-    def _samples(self, devices: Sequence[Device], kind: str = "") -> dict[str, list[Sample]]:
+    def samples_of(self, kind: str) -> list[Sample]:
+        """Samples of earlier trials of a ``kind_of`` on these devices."""
+        return self._samples(kind, self.devices if self.settings.estimates_memory else ())
+
+    def _samples(self, kind: str, devices: Sequence[Device], of: str = "") -> list[Sample]:
         names = dict.fromkeys(device.name for device in devices)
-        return {
-            task: [one for name in names for one in self.service.samples(task, name, kind)] for task in self.tasks
-        }
+        return [one for name in names for one in self.service.samples(kind, name, of)]
 
     @cached_property
     def _on_gpus(self) -> bool:
@@ -169,7 +172,8 @@ class Needs:
         """The share in bytes of each first trial whose footprint is not known yet."""
         settings = self.settings
         roomiest = max(self.devices, key=lambda device: budget_bytes(device, settings.buffer_bytes))
-        most = min(filter(None, (roomiest.cores, settings.max_workers, max(trials, settings.num_samples or 0))))
+        cores = 0 if self._on_gpus and settings.max_workers else roomiest.cores
+        most = min(filter(None, (cores, settings.max_workers, max(trials, settings.num_samples or 0))))
         return first_share(self.limits.device_bytes, most, raw.context_bytes + raw.headroom_bytes)
 
     def _given(self, trial: Trial) -> EstimatePair:

@@ -214,13 +214,14 @@ def _source(loaded: Loaded, needs: Needs, estimates: Estimates, packer: Packer) 
 def _steering(loaded: Loaded, needs: Needs, estimates: Estimates) -> Steering:
     """The study's policies, after they have heard what an earlier process did."""
     settings, tasks = loaded.settings, loaded.tasks
-    feedback = StudyFeedback({}, needs.samples, needs.samples_in_ram)
+    feedback = StudyFeedback({}, needs.samples, needs.samples_in_ram, needs.samples_of)
     retrying = Retrying(settings.retry_policy, partial(smaller, tasks), settings.seed)
     packer = Packer()
     source = _source(loaded, needs, estimates, packer)
     pruning = Pruning(objectives_of(tasks), settings, source.searcher)
     stopping = StudyStopping(objectives_of(tasks), settings.limits)
-    concurrency = ConcurrencyTuner(on=settings.adaptive_workers)
+    adapts = settings.adaptive_workers and settings.max_workers is None
+    concurrency = ConcurrencyTuner(on=adapts, more=lambda: source.left)
     policies: list[Policy] = [retrying, stopping, source, feedback, pruning, concurrency, packer]
     engine = Engine(State(needs.limits), policies)
     if planned := source.planned():

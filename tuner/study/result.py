@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tuner.decisions.plan import Plan, is_tight
 from tuner.errors import InputError, TunerError, printable
+from tuner.estimation.calibration import kind_of
 from tuner.hyperparameters import shrunk
 from tuner.objective import Objective
 from tuner.records.attempts import Attempt, Line
@@ -17,7 +18,7 @@ from tuner.records.recorded_study import RecordedStudy
 from tuner.reporting.console import print_text
 from tuner.reporting.result_tables import best_text
 from tuner.reporting.texts import count_text, counted
-from tuner.trial import RANKS, SUCCESSFUL, MemoryEstimate
+from tuner.trial import SUCCESSFUL, MemoryEstimate
 from tuner.workloads.program import Program, given_values
 
 if TYPE_CHECKING:
@@ -173,20 +174,23 @@ def learn_from(result: StudyResult, study: Study, console: Console) -> None:
     """Records what completed trials took, so that later studies on this machine estimate better."""
     names = {device.label: device.name for device in result.plan.devices}
     took = seconds_per_epoch(result.study.epochs)
-    ended: dict[tuple[str, str], list[tuple[MemoryEstimate, Attempt]]] = {}
+    ended: dict[tuple[str, str, str], list[tuple[MemoryEstimate, Attempt]]] = {}
     for row in result.trials:
         raw = result.estimates.get(row.trial_id)  # a changed line of the journal may be of no trial
-        alone = not shrunk(row.config) and row.config.get(RANKS, 1) == 1
-        if raw and row.status == "completed" and row.device in names and alone:
-            ended.setdefault((row.workload, names[row.device]), []).append((raw, row))
+        device = (row.device or "").partition("+")[0]  # of rank 0
+        if raw and row.status == "completed" and device in names and not shrunk(row.config):
+            kind = kind_of(row.workload, row.config)
+            ended.setdefault((row.workload, kind, names[device]), []).append((raw, row))
     service = study.needs.service
     try:
-        for (workload, device), trials in ended.items():
+        for (workload, kind, device), trials in ended.items():
             task = study.tasks[workload]
             peaks = [(raw, row.peak_bytes) for raw, row in trials if row.peak_bytes and not _filled(raw, row)]
+            service.learn(kind, device, peaks)
+            if kind != workload:  # ranks wait for each other, and those of a machine share its RAM
+                continue
             in_ram = [(raw, row.peak_ram_bytes) for raw, row in trials if row.peak_ram_bytes and raw.host_bytes]
             times = [(raw, row.config, took[row.trial_id]) for raw, row in trials if row.trial_id in took]
-            service.learn(workload, device, peaks)
             if in_ram:
                 service.learn_in_ram(workload, device, in_ram)
             service.learn_times(task.workload, task.data, device, times)
