@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from torch import nn
@@ -26,6 +28,7 @@ from tuner.training.program import run_program
 from tuner.training.program_checkpoints import ProgramCheckpoints
 from tuner.trial import GB, EpochReport, MemoryEstimate, Outcome, Placement, Trial
 from tuner.workloads.program import Function
+from tuner.workloads.session import entered
 from tuner.workloads.task import TrainingTask
 
 pytestmark = [
@@ -181,3 +184,12 @@ def test_epochs_of_two_trainings_in_a_trial_follow_each_other() -> None:
             given().trained(config["lr"], given().ReportCallback(), epochs=2)
 
     assert [told.epoch for told in reports(events(twice))] == [1, 2, 3, 4]
+
+
+def test_a_callback_that_has_nothing_to_report_says_why() -> None:
+    from tuner.lightning import ReportCallback
+
+    session = Mock(reports=0)
+    with entered(session):
+        ReportCallback().on_train_end(Mock(), None)
+    assert re.match("ReportCallback reports .*, and Trainer.* ran none: give it ", session.nothing)

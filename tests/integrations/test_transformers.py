@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from tuner.training.program import run_program
 from tuner.training.program_checkpoints import ProgramCheckpoints
 from tuner.trial import EpochReport, Trial
 from tuner.workloads.program import Function
+from tuner.workloads.session import entered
 
 # Tests import transformers themselves, as the import takes seconds and every process collects this file.
 pytestmark = pytest.mark.skipif(
@@ -154,3 +157,12 @@ def test_an_epoch_that_max_steps_cuts_off_counts_as_one(tmp_path: Path) -> None:
     cut = {"max_steps": 9, "save_strategy": "no", "eval_strategy": "epoch"}
     heard = events(lambda: trainer_of(tmp_path, report_callback({"eval_accuracy": "eval_loss"}), **cut).train())
     assert [told.epoch for told in reports(heard)] == [1, 2, 3]
+
+
+def test_a_callback_that_has_nothing_to_report_says_why() -> None:
+    from tuner.transformers import ReportCallback
+
+    session = Mock(reports=0)
+    with entered(session):
+        ReportCallback().on_train_end(Mock(), Mock(), None)
+    assert re.match("ReportCallback reports .*, and Trainer.* ran none: give it ", session.nothing)

@@ -32,6 +32,20 @@ def configs(count: int) -> list[dict[str, float]]:
     return [{"lr": 1.0 + number} for number in range(count)]
 
 
+def test_trials_that_never_began_are_counted_and_what_cannot_succeed_is_not_to_be_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def red(config: dict[str, float]) -> None:
+        raise ValueError("\x1b[31mno data")
+
+    tuner.run(red, config=configs(30), output=tmp_path / "out", **OPTIONS)
+    printed = capsys.readouterr().out
+    assert "27 of 30 trials never started" in printed and "before it started" not in printed
+    assert "continue with" not in printed and "no trial has succeeded: mend the error first" in printed
+    texts = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.suffix in (".csv", ".log", ".jsonl")]
+    assert any(b"[31mno data" in text for text in texts) and not any(b"\x1b" in text for text in texts)
+
+
 def test_a_study_that_fails_alike_ends_and_goes_on_if_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

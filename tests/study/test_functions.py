@@ -213,12 +213,16 @@ def test_a_script_is_tuned_from_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text("import json, sys\nprint(json.dumps({'loss': float(sys.argv[2])}))\n")
+    saves = "open('model.pt', 'w').close()\n"
+    Path("train.py").write_text("import json, sys\nprint(json.dumps({'loss': float(sys.argv[2])}))\n" + saves)
     Path("space.yaml").write_text("lr: {choice: [0.5, 0.25]}\n")
     options = ("--space", "space.yaml", "--metric", "loss", "--direction", "min", "--gpu-memory-buffer-gb", "0")
     alone = ("--max-workers", "1", "--output", "out", "--device", "cpu")
     printed = said(capsys, "script", "train.py", *options, *alone, "--", "--lr", "{lr}")
     assert "best: loss 0.2500 with lr=0.25. Again: python train.py --lr 0.25" in printed
+    shared = "shared file: lr=0.5 and lr=0.25 both wrote model.pt: to give each trial its own folder"
+    assert f"warning: lr=0.25: {shared}" in printed
+    assert [str(error).startswith(shared) for error in tuner.results("out")["error"]] == [True, False]
     assert (tmp_path / "out" / "logs" / "t001.log").read_text() == '$ train.py --lr 0.5\n{"loss": 0.5}\n'
     assert "its arguments lack lr: add for example --lr {lr}" in refused(capsys, "script", "train.py", *options)
     assert "--in-process: a script needs" in refused(
