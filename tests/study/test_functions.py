@@ -246,6 +246,8 @@ def test_a_function_that_does_not_end_is_completed_after_its_epochs(tmp_path: Pa
     assert {(row.status, row.metrics["score"] / row.config["a"] % 1) for row in timed.trials} == {("completed", 0.5)}
     with pytest.raises(InputError, match=r"score='last': .*timed has score='mean:2': leave it out"):
         run(forever, tmp_path / "none", resume=tmp_path / "timed", output=None, score="last")
+    with pytest.raises(InputError, match=r"metric='error': results have a column of this name"):
+        run(forever, tmp_path / "none", space=space, metric="error")
     with pytest.raises(InputError, match=r"score='mean:0': must be best, last, or mean:N"):
         run(forever, tmp_path / "none", space=space, score="mean:0")
     with pytest.raises(InputError, match=r"trial_time_limit='1s': workload graphsage has its own epochs"):

@@ -44,9 +44,7 @@ def cli() -> None:
 PRINTING = {
     "as_json": click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
     "as_csv": click.option("--csv", "as_csv", is_flag=True, help="Print CSV instead of text."),
-    "all_rows": click.option(
-        "--all", "all_rows", is_flag=True, help="Show all of many rows."
-    ),
+    "all_rows": click.option("--all", "all_rows", is_flag=True, help="Show all of many rows."),
 }
 
 

@@ -217,8 +217,6 @@ class Recorder(Listener):
             by_itself = self._scheduler in (FIFO, PBT)  # which ends none, so an objective of Optuna's did
             reason = f"{'the objective pruned it' if by_itself else f'{self._scheduler} ended it'} after {done}"
             outcome = replace(outcome, error=joined(reason, outcome.error))
-        error, traceback = printable(outcome.error), printable(outcome.traceback)  # which files keep
-        outcome = replace(outcome, error=error, traceback=traceback)
         return self._objectives.described(outcome) if self._objectives else outcome
 
     def _next(self) -> int:
@@ -227,6 +225,8 @@ class Recorder(Listener):
 
     def _record(self, outcome: Outcome, estimate: MemoryEstimate, weights: Weights) -> Attempt:
         times = self._times(outcome.trial.trial_id)
+        error, traceback = printable(outcome.error), printable(outcome.traceback)  # which files keep
+        outcome = replace(outcome, error=error, traceback=traceback)
         return self._folder.record(outcome, estimate, weights, times, self._next())
 
     def _say(self, faults: Sequence[str]) -> None:

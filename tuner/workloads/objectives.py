@@ -9,6 +9,7 @@ from tuner.errors import InputError, MissingMetric, ParameterError, WorkloadErro
 from tuner.objective import DIRECTIONS, Direction, Objective
 from tuner.trial import FRONT, KNOWN
 from tuner.workloads.base import Trainable, Workload
+from tuner.workloads.session import is_metric_name
 
 # Metrics with such a word in their names are maximised almost always, so whoever minimises one must say so.
 SCORES = frozenset(
@@ -67,6 +68,8 @@ def _one(workload: Trainable, metric: str | None, direction: Direction | None) -
         which = f"give {option('metric')}, the reported metric that trials are compared by"
         more = f", and {option('direction')}, whether more or less of it is better" if direction is None else ""
         raise InputError(f"{workload.name}: {which}{more}")
+    if not is_metric_name(name):
+        raise ParameterError("metric", name, "results have a column of this name", f"call it {name}_value, say")
     if isinstance(workload, Workload) and not re.fullmatch("val_.+", name):
         rule = f"expected 'val_' and a metric's name from evaluate of workload {workload.name}, such as 'val_loss'"
         raise ParameterError("metric", name, rule)
