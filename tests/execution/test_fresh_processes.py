@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from contextlib import closing
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from tuner.execution.executor import Executor, in_fresh_processes
 from tuner.execution.in_process import InProcessExecutor
 from tuner.execution.ray_executor import RayExecutor
 from tuner.machine.devices import ram_device
+from tuner.machine.processes import SHARED
 from tuner.objective import Objective
 from tuner.study.executors import _check_hidden
 from tuner.trial import GB, Device, MemoryEstimate, Outcome, Placement, Trial
@@ -180,6 +183,30 @@ def test_what_a_trial_has_started_ends_with_it(tmp_path: Path) -> None:
         pid = int(trial(executor, leaves_a_process, 1).metrics["other"])
         trial(executor, leaves_a_process, 2)
         assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+_held: list[SharedMemory] = []  # until its process ends
+
+
+def leaves_all(config: dict[str, Any]) -> None:
+    _held.append(SharedMemory(create=True, size=8, name=config["name"]))
+    apart = subprocess.run(["sh", "-c", "setsid sleep 60 > /dev/null & echo $!"], stdout=subprocess.PIPE, check=True)
+    tuner.report(loss=0, apart=int(apart.stdout))
+
+
+@pytest.mark.parametrize("fresh", ["on", "off"])
+def test_a_session_of_its_own_and_shared_memory_end_with_a_trials_process(fresh: Any, tmp_path: Path) -> None:
+    name = f"tuner_test_{os.getpid()}_{fresh}"
+    with closing(opened(ChildExecutor(fresh_processes=fresh), leaves_all, tmp_path)) as executor:
+        pid = int(trial(executor, leaves_all, 1, name=name).metrics["apart"])
+        if fresh == "on":
+            trial(executor, leaves_all, 2, name=f"{name}_2")
+            assert end_soon(pid), "before the study ends"
+    assert end_soon(pid)
+    began = time.monotonic()
+    while list(SHARED.glob(f"{name}*")) and time.monotonic() - began < 5:
+        time.sleep(0.02)
+    assert not list(SHARED.glob(f"{name}*"))
 
 
 class SetsHandlers:

@@ -5,6 +5,7 @@ Messages to and from a ``Child`` go through pipes: one for placements, and one o
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -32,13 +33,21 @@ from tuner.machine.caps import thread_variables, worker_environment
 from tuner.machine.devices import pin
 from tuner.machine.holders import status
 from tuner.machine.peak import PeakMeter
-from tuner.machine.processes import end_tree, exit_text, open_log, output_in, own_process, time_made
+from tuner.machine.processes import (
+    adopt_descendants,
+    end_descendants,
+    end_tree,
+    exit_text,
+    open_log,
+    output_in,
+    own_process,
+    time_made,
+)
 from tuner.training.program import deliver, warm_up_program
 from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Status
 from tuner.workloads.program import Program
 from tuner.workloads.task import Tasks
 
-END_SECONDS = 5.0  # for a process that is asked to end
 SEARCH_PATH = "PYTHONPATH"
 
 
@@ -215,33 +224,18 @@ class Child:
         return self._run.end
 
     def end(self) -> None:
-        """Ends the process with its descendants."""
+        """Kills the process with its descendants."""
         for connection in filter(None, (self._connection, self._trial)):
-            connection.close()  # it ends when it notices that
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGTERM)  # it may not listen yet
-        try:
-            self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._kill()
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            connection.close()
+        if self._run and self._run.began and self._run.end is None:  # the group of the trial, too
+            end_tree(self._run.began.pid, self._run.began.created, self._run.began.leads)
+        end_tree(self._process.pid, self._created, leads=True)
         self._process.wait()
 
     def close(self) -> None:
         """Ends the process. It is not started again."""
         self.end()
         self._tasks.close()
-
-    def kill(self) -> None:
-        """Kills the process at once, with all its descendants. It is not started again."""
-        self._kill()
-        self.close()
-
-    def _kill(self) -> None:
-        if self._run and self._run.began and self._run.end is None:  # the group of the trial, too
-            end_tree(self._run.began.pid, self._run.began.created, self._run.began.leads)
-        end_tree(self._process.pid, self._created, leads=True)
 
     def _send(self, connection: Connection[bytes, bytes], message: object) -> None:
         with suppress(OSError):  # ``receive`` raises that the process has ended
@@ -291,6 +285,8 @@ class Worker:
         ``forks`` says that this is a ``Child``, and its trials forks of it. So it warms up by a single thread.
         ``beside`` are the GPUs of other ranks, which a process for one trial sees, too, as under ``torchrun``.
         """
+        adopt_descendants()  # so that they are ended with this process
+        atexit.register(end_descendants)
         self._options, self._beside = options, beside
         self.device = device
         os.environ.update(thread_variables(threads))

@@ -95,7 +95,7 @@ class ChildExecutor(Executor):
 
     def _kill(self, child: Child, error: str) -> Outcome:
         """Kills the process and its trial. An earlier one may have broken it, or the machine."""
-        child.kill()
+        child.close()
         self._child, self._running = None, ""
         return replace(child.lost(error), lost="worker")
 

@@ -29,7 +29,7 @@ from tuner.errors import one_line
 from tuner.execution.child import ProcessEnd, Worker
 from tuner.execution.mapped_arrays import unpack
 from tuner.execution.worker import TrialOptions
-from tuner.machine.processes import end_descendants, end_with_parent
+from tuner.machine.processes import adopt_descendants, descendants, end_descendants, end_with_parent
 from tuner.training.program import deliver
 from tuner.training.program_thread import ProgramThread, use_main_thread
 from tuner.trial import Device, Placement
@@ -45,6 +45,7 @@ _open: list[Pipe] = []
 
 def main(descriptor: int, content: int) -> None:
     """Runs trials until the study ends."""
+    adopt_descendants()  # so that they are ended, also those that have left their session
     connection: Pipe = Connection(descriptor)
     os.set_inheritable(descriptor, False)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a crash loses what is in the buffer
@@ -162,18 +163,17 @@ def _wait(pid: int, connection: Pipe) -> int:
     poll.register(descriptor, select.POLLIN)
     poll.register(connection.fileno(), 0)  # reports only the end of the study
     if any(number != descriptor for number, _ in poll.poll()):
-        _kill(pid)
+        end_descendants()
         os._exit(0)
     os.close(descriptor)
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # until it is reaped, no other process can have its id
-    _kill(pid)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def _kill(pid: int) -> None:
-    for kill in (os.killpg, os.kill):
-        with suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    if descendants(os.getpid()) != [pid]:
+        end_descendants()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:  # what it has left
+            pass
+    return code
 
 
 def _run_trial(trial: Pipe, make: Callable[..., Worker], placement: Placement) -> None:
@@ -206,8 +206,7 @@ def _run_here(connection: Pipe, make: Callable[[], Worker], *, once: bool = Fals
             try:
                 placement, trial = _next(connection)
             except (EOFError, OSError):  # the study is gone, maybe with a trial in the pipe
-                os.killpg(0, signal.SIGKILL)
-                return
+                _end()
             done = threading.Event()
             _in_thread("study", _listen, trial, done)
             _send_events(trial, worker, placement)
@@ -243,8 +242,13 @@ def _listen(trial: Pipe, done: threading.Event) -> None:
             deliver(*loads(trial.recv_bytes()))  # noqa: S301
     except (EOFError, OSError):
         if not done.is_set():
-            end_descendants()
-            os.killpg(0, signal.SIGKILL)
+            _end()
+
+
+def _end() -> NoReturn:
+    """Ends the process at once, with all that its trials have started."""
+    end_descendants()
+    os._exit(1)
 
 
 def _in_thread(name: str, work: Callable[..., None], *arguments: object) -> None:

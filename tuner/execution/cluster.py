@@ -28,7 +28,10 @@ CLUSTER_SECONDS = 60  # to join it
 CURRENT_CLUSTER = "ray_current_cluster"  # Ray's file with the address
 
 OBJECT_STORE_BYTES = 256 * MB  # enough for the data sets' arrays; /dev/shm is small in many containers
-ROTATION = {"RAY_ROTATION_MAX_BYTES": str(LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"}  # of each process's output
+PROCESSES = {
+    **{"RAY_ROTATION_MAX_BYTES": str(LOG_BYTES), "RAY_ROTATION_BACKUP_COUNT": "1"},  # of each process's output
+    "RAY_kill_child_processes_on_worker_exit": "false",  # a worker ends them, but those that remove shared memory
+}
 STOP_SECONDS = 30
 JOIN_SECONDS = 3.0  # for Ray's C++ library to connect to what we have started
 OWN_STOP_SECONDS = 1.0  # for our own Ray to end by itself; a study that is broken off does not wait for it
@@ -173,8 +176,8 @@ def local_ray(
         started.folder = folder
         # Ray's processes inherit the variables, so the idle workers that Ray starts can be used. That saves half a
         # second for each.
-        rotation = {name: value for name, value in ROTATION.items() if name not in os.environ}
-        with environment({**rotation, **variables, **_instances(devices)}), _small(started):
+        ours = {name: value for name, value in PROCESSES.items() if name not in os.environ}
+        with environment({**ours, **variables, **_instances(devices)}), _small(started):
             ray.init(
                 address="local",
                 num_cpus=sum(device.cores for device in devices),

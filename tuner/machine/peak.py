@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from tuner.machine.devices import initialized_nvml
-from tuner.machine.holders import PROC, gpu_handle, held_here, rollup, status
+from tuner.machine.holders import gpu_handle, held_here, rollup, status
 from tuner.machine.private_folder import locked
+from tuner.machine.processes import descendants
 from tuner.trial import Device
 
 CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -66,7 +67,7 @@ class HostMeter:
         while not ended.wait(LOOK_SECONDS):
             with suppress(MemoryError):  # under a trial's cap
                 anonymous = status().get("RssAnon", 0)
-                sizes = [rollup(pid) for pid in _children(os.getpid())]
+                sizes = [rollup(pid) for pid in descendants(os.getpid())]
                 children = sum(fields.get("Private_Dirty", 0) + fields.get("Pss_Shmem", 0) for fields in sizes)
                 if not ended.is_set():  # else it is the next measurement's
                     self._own_bytes = max(self._own_bytes, anonymous)
@@ -171,15 +172,6 @@ class PeakMeter:
             return int(torch.cuda.memory_allocated())
         now = status()
         return now.get("RssAnon", 0) + now.get("VmSwap", 0) + _free_heap_bytes()
-
-
-def _children(pid: int) -> list[int]:
-    """The descendants of a process."""
-    children: list[int] = []
-    for file in (PROC / str(pid) / "task").glob("*/children"):
-        with suppress(OSError):  # the thread or process has ended
-            children += [int(child) for child in file.read_text().split()]
-    return children + [grandchild for child in children for grandchild in _children(child)]
 
 
 def resident_bytes() -> dict[str, int]:

@@ -35,6 +35,8 @@ CLOCK_SECONDS = 10.0
 ROUNDS = 10  # of searching for processes that were started meanwhile
 END_SECONDS = 5.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
+# Python's and torch's processes that remove shared memory. They end by themselves after those that they do it for.
+CLEANERS = ("resource_tracker", "torch_shm_manager")
 
 LOG_BYTES = 8 * MB
 REMOVED = b"[earlier output was removed]\n"
@@ -126,12 +128,9 @@ def end_tree(pid: int, created: float, leads: bool) -> None:
         if leads:
             _kill_group(pid)
         return
-    stopped = _stopped(root)
+    stopped = _kill(_stopped(root))
     if leads:
         _kill_group(pid)
-    for process in stopped:
-        with suppress(psutil.Error):
-            process.kill()
     deadline = time.monotonic() + END_SECONDS
     while any(map(_runs, stopped)) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -150,9 +149,30 @@ def adopt_descendants() -> None:
 
 def end_descendants() -> None:
     """Kills all processes that this one and its descendants have started, also those in sessions of their own."""
-    for process in _stopped(psutil.Process()):
+    _kill(_stopped(psutil.Process()))
+
+
+def descendants(pid: int) -> list[int]:
+    """The ids of a process's descendants; none without ``/proc``."""
+    children: list[int] = []
+    for file in (STAT.parents[1] / str(pid) / "task").glob("*/children"):
+        with suppress(OSError):  # the thread or process has ended
+            children += map(int, file.read_text().split())
+    return children + [grandchild for child in children for grandchild in descendants(child)]
+
+
+def _kill(processes: list[psutil.Process]) -> list[psutil.Process]:
+    for process in processes:
         with suppress(psutil.Error):
             process.kill()
+    return processes
+
+
+def _cleans(process: psutil.Process) -> bool:
+    """Whether a process removes the shared memory of others that have ended."""
+    with suppress(psutil.Error):
+        return any(name in word for word in process.cmdline() for name in CLEANERS)
+    return False
 
 
 def _stopped(root: psutil.Process) -> list[psutil.Process]:
@@ -162,6 +182,7 @@ def _stopped(root: psutil.Process) -> list[psutil.Process]:
         new = [root] if not suspended and root.pid != os.getpid() else []
         with suppress(psutil.Error):
             new += [process for process in root.children(recursive=True) if process.pid not in suspended]
+        new = [process for process in new if not _cleans(process)]
         if not new:
             break
         for process in new:
@@ -179,10 +200,13 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def _kill_group(pid: int) -> None:
-    if pid != os.getpgrp():
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+def _kill_group(group: int) -> None:
+    if group == os.getpgrp():
+        return
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):
+            if os.getpgid(process.pid) == group and not _cleans(process):
+                process.kill()
 
 
 def free_port(address: str = LOOPBACK) -> int:
