@@ -196,8 +196,9 @@ def leaves_all(config: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("fresh", ["on", "off"])
 def test_a_session_of_its_own_and_shared_memory_end_with_a_trials_process(fresh: Any, tmp_path: Path) -> None:
-    name = f"tuner_test_{os.getpid()}_{fresh}"
-    with closing(opened(ChildExecutor(fresh_processes=fresh), leaves_all, tmp_path)) as executor:
+    name, folder = f"tuner_test_{os.getpid()}_{fresh}", tmp_path / "checkpoints"
+    folder.mkdir()
+    with closing(opened(ChildExecutor(fresh_processes=fresh), leaves_all, folder)) as executor:
         pid = int(trial(executor, leaves_all, 1, name=name).metrics["apart"])
         if fresh == "on":
             trial(executor, leaves_all, 2, name=f"{name}_2")

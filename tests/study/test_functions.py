@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +49,60 @@ def test_a_function_is_tuned_and_the_best_is_given_with_its_objects(tmp_path: Pa
     assert set(result.best_config) == {"x", "kind"} and result.best_config["kind"] in (None, [1, 2])
     assert result.trials[0].metrics["best_epoch"] == 4
     assert {repr(row.config["kind"]) for row in result.trials} <= {"None", "[1, 2]"}
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def train(self, config: dict[str, Any]) -> None:
+        tuner.report(score=1)
+
+
+def test_what_no_other_process_can_have_is_named_before_any_starts(tmp_path: Path) -> None:
+    trainer, lock = Trainer(), threading.Lock()
+    why = r"cannot be sent to another process: .*lock.*: make it where a trial uses it, or give in_process=True"
+    for function, data, names in (
+        (trainer.train, None, r"train\.self\.lock"),
+        (lambda config: lock.locked() or {"score": 1}, None, r"lambda\.lock"),
+        (lambda config, data: {"score": 1}, {"held": [lock]}, r"data\.held"),
+    ):
+        with pytest.raises(InputError, match=f"^{names} {why}$"):
+            run(function, tmp_path / "out", config=[{"x": 1}], in_process=False, data=data, memory_gb=1)
+    assert not (tmp_path / "out").exists()
+    assert run(trainer.train, tmp_path / "out", config=[{"x": 1}]).best_value == 1
+
+
+def terminates_children(config: dict[str, Any]) -> None:
+    fork = multiprocessing.get_context("fork")
+    with fork.Pool(1) as pool:
+        assert pool.map(abs, [-1]) == [1]
+    process = fork.Process(target=time.sleep, args=[60])
+    process.start()
+    process.terminate()
+    process.join(20)
+    tuner.report(score=process.exitcode or 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded")
+def test_children_of_a_trial_in_this_process_are_ended_as_without_a_study(tmp_path: Path) -> None:
+    assert run(terminates_children, tmp_path / "out", config=[{"x": 1}]).best_value == -signal.SIGTERM
+
+
+def asks_to_end(config: dict[str, Any]) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+    tuner.report(score=1)
+
+
+def test_trials_that_wait_as_the_study_ends_are_on_disk_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs: list[int] = []
+    monkeypatch.setattr(os, "fsync", syncs.append)
+    with pytest.raises(KeyboardInterrupt):
+        run(asks_to_end, tmp_path / "out", config=[{"x": number} for number in range(200)])
+    assert tuner.results(tmp_path / "out")["status"].value_counts()["interrupted"] >= 199
+    assert len((tmp_path / "out" / "attempts.jsonl").read_text().splitlines()) == 200 and len(syncs) < 40
 
 
 def test_asha_stops_functions_whose_epochs_are_not_known_before(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from tuner.trial import Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.program import Function
 from tuner.workloads.task import Tasks
 
+FREEZE_TRIALS = 100  # after so many, the collection after each trial skips what the study holds of those before
+
 
 class InProcessExecutor(Executor):
     """Runs trials one after another: for tests, to debug a workload, or without Ray.
@@ -36,6 +38,7 @@ class InProcessExecutor(Executor):
         self._options = replace(self._options, in_study=True)
         self._queue: deque[Iterator[WorkerEvent]] = deque()
         self._state: ProcessState | None = None  # of the running trial, if it has begun
+        self._ended = 0  # trials
 
     def devices(self, choice: DeviceChoice) -> tuple[Device, ...]:
         """The device that this process trains on: of several GPUs, the first by torch's order.
@@ -82,6 +85,11 @@ class InProcessExecutor(Executor):
             self._stop_requests.forget_prune(event.trial.trial_id)
             self._queue.popleft()
             weights = next(trial, None)
+            self._ended += 1
+            if self._ended % FREEZE_TRIALS == 0:
+                gc.unfreeze()
+                gc.collect()
+                gc.freeze()
             return [(event, lambda: weights_of(weights))]
         assert isinstance(event, (EpochReport, Question))
         return [(event, bytes)]

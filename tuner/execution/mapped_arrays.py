@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import io
 import mmap
 import os
@@ -24,9 +25,10 @@ import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.errors import DataError, option
+from tuner.errors import DataError, InputError, one_line, option
 from tuner.execution.nodes import ObjectRef
 from tuner.workloads.pickling import MainModule, place_of
+from tuner.workloads.task import Tasks
 
 if TYPE_CHECKING:
     import torch
@@ -163,6 +165,50 @@ def _parts(content: object, *, mapped: bool = True) -> list[memoryview]:
     pickler.dump((MainModule(), content, pickler.sent))  # pickled in this order
     others = pickle.dumps(_other_names(pickler.sent))
     return [pickled.getbuffer(), memoryview(others), *(buffer.raw() for buffer in buffers)]
+
+
+def check_sendable(tasks: Tasks) -> None:
+    """Raises ``InputError`` if other processes cannot have a workload or its data."""
+    for name, task in tasks.items():
+        fault = _fault(task)
+        if isinstance(fault, InputError):
+            raise fault
+        if fault:
+            where = _unsendable(task)
+            names = ["data" if where[:1] == ["data"] else name, *(part for part in where[1:] if part != "function")]
+            rule = f"cannot be sent to another process: {one_line(fault)}"
+            remedy = f"make it where a trial uses it, or give {option('in_process', True)}"
+            raise InputError(f"{'.'.join(names)} {rule}: {remedy}")
+
+
+def _fault(value: object) -> Exception | None:
+    """Why a value cannot be pickled; None if it can be."""
+    try:
+        _Pickler(_Nowhere(), protocol=5, buffer_callback=lambda _: None).dump(value)
+    except Exception as error:  # whatever the user's own classes raise
+        return error
+    return None
+
+
+def _unsendable(value: Any, most: int = 8) -> list[str]:
+    """The names that lead to the part of a value that cannot be pickled."""
+    parts: dict[Any, Any] = dict(value if isinstance(value, Mapping) else getattr(value, "__dict__", {}))
+    if isinstance(value, functools.partial):
+        parts |= dict(enumerate(value.args, 1)) | value.keywords | {"func": value.func}
+    if inspect.ismethod(value):
+        parts["self"] = value.__self__
+    elif inspect.isfunction(value):
+        used = inspect.getclosurevars(value)
+        parts |= dict(used.globals) | dict(used.nonlocals)
+    for name, part in parts.items() if most else ():
+        if part is not value and _fault(part):
+            return [str(name), *_unsendable(part, most - 1)]
+    return []
+
+
+class _Nowhere(io.RawIOBase):
+    def write(self, content: Any) -> int:
+        return len(content)
 
 
 def _other_names(sent: Mapping[str, object]) -> dict[str, bytes]:

@@ -10,11 +10,34 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
+from typing import Any
 
 # Ctrl-C, a batch system's time limit, and a closed terminal.
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 IMPORT_SECONDS = 0.05  # how often to check whether an interrupted import has finished
 INSISTED = 3  # the number of signals that end a study at once
+_before: dict[int, Any] = {}  # the handlers before ours, which forks of this process have again
+
+
+_mask = threading.local()  # ``before``: the signals that a thread had blocked before it forks
+
+
+def _hold() -> None:
+    _mask.before = signal.pthread_sigmask(signal.SIG_BLOCK, _before)
+
+
+def _release() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+
+
+def _begin() -> None:
+    for number, handler in _before.items():
+        signal.signal(number, handler)
+    _release()
+
+
+if hasattr(os, "register_at_fork"):  # a signal that comes meanwhile waits for its handler
+    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_begin)
 
 
 class TimeLimitReached(Exception):
@@ -117,7 +140,8 @@ def _imports(frame: FrameType | None) -> int:
 def orderly(interrupt: Interrupt) -> Iterator[None]:
     """Signals in the block only request an end from ``interrupt``. Outside the main thread nothing changes.
 
-    A signal that was ignored before, for example under ``nohup``, stays ignored.
+    A signal that was ignored before, for example under ``nohup``, stays ignored. What the block forks, such as a
+    trial's ``multiprocessing.Pool``, has the handlers of before, as without a study.
     """
     if not _in_main_thread():
         yield
@@ -128,14 +152,18 @@ def orderly(interrupt: Interrupt) -> Iterator[None]:
             if handler is not None and handler is not signal.SIG_IGN:
                 signal.signal(number, interrupt.remember)
                 previous.callback(signal.signal, number, handler)
+                if number not in _before:  # else a command's own handler is in between
+                    _before[number] = handler
+                    previous.callback(_before.pop, number)
         yield
 
 
 def end_on_signals() -> None:
     """Signals end a command as Ctrl-C does, with 130 and one line. One that was ignored before stays ignored."""
     for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
+        if (handler := signal.getsignal(number)) is not signal.SIG_IGN:
             signal.signal(number, _end)
+            _before.setdefault(number, handler or signal.SIG_DFL)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -52,10 +52,10 @@ class Journal:
             self._is_cut = False
         return _left_out(self._path, self._damaged)
 
-    def append(self, row: Attempt) -> None:
-        """Appends a line and waits until the disk has it. If an OSError is raised, nothing has been appended."""
-        self._write((json.dumps(row.to_line(exact=True)) + "\n").encode())
-        self.rows.append(row)
+    def append(self, *rows: Attempt) -> None:
+        """Appends lines and waits until the disk has them. If an OSError is raised, nothing has been appended."""
+        self._write(_lines(rows))
+        self.rows += rows
 
     @property
     def closed(self) -> bool:
@@ -68,8 +68,7 @@ class Journal:
             return
         with self._file:
             if self.rows and os.fstat(self._file.fileno()).st_nlink == 0:
-                lines = "".join(json.dumps(row.to_line(exact=True)) + "\n" for row in self.rows)
-                safe_files.replace_file(self._path, lines.encode())
+                safe_files.replace_file(self._path, _lines(self.rows))
 
     def _write(self, content: bytes) -> None:
         self._file.seek(self._end)
@@ -80,6 +79,10 @@ class Journal:
             os.fsync(self._file.fileno())
             raise
         self._end += len(content)
+
+
+def _lines(rows: Sequence[Attempt]) -> bytes:
+    return "".join(json.dumps(row.to_line(exact=True)) + "\n" for row in rows).encode()
 
 
 def read_attempts(path: Path, study: StudyRecord = UNKNOWN, *, some: bool = False) -> tuple[list[Attempt], list[str]]:

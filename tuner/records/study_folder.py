@@ -138,6 +138,21 @@ class StudyFolder:
                 self._write_csv()
         return row
 
+    def record_waiting(self, ended: Sequence[tuple[Outcome, MemoryEstimate, int]]) -> list[Attempt]:
+        """Records trials that never began, at once: a study may have thousands of them as it is told to end.
+
+        Raises:
+            ExecutionError: the disk is full, or the folder can no longer be written.
+        """
+        rows = [
+            replace(Attempt.of(outcome, estimate, None, order), code_version=self.code)
+            for outcome, estimate, order in ended
+        ]
+        with self._writing():
+            self.journal.append(*rows)
+        self._rows |= {row.trial_id: row for row in rows}
+        return rows
+
     def describe(self, study: StudyRecord) -> None:
         """Writes ``study.json``."""
         with self._writing():

@@ -143,10 +143,16 @@ class Recorder(Listener):
     def close(self, cause: str) -> None:
         """Records every unfinished trial as ``interrupted``, and closes the folder."""
         try:
+            waiting: list[tuple[Outcome, MemoryEstimate, int]] = []
             for request in self._unfinished.values():
                 outcome = self._unfinished_outcome(request, cause)
-                weights = self._weights_so_far(outcome.trial)
-                self._trackers.ended(self._record(outcome, request.estimate, weights))
+                if outcome.placement or outcome.metrics:
+                    weights = self._weights_so_far(outcome.trial)
+                    self._trackers.ended(self._record(outcome, request.estimate, weights))
+                else:
+                    waiting.append((outcome, request.estimate, self._next()))
+            for row in self._folder.record_waiting(waiting):
+                self._trackers.ended(row)
             self._unfinished.clear()
         finally:
             self._epochs.close()

@@ -44,6 +44,10 @@ def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
     interrupt = Immediate(settings.time_limit_seconds)
     console = make_console(in_python if spec.from_python else in_terminal)
     loaded = load(spec)
+    if executor is None and not settings.in_process:
+        from tuner.execution.mapped_arrays import check_sendable
+
+        check_sendable(loaded.tasks)
     given, executor = executor, executor or make_executor(settings)
     with orderly(interrupt), ExitStack() as started:
         started.callback(remove_compiled_folder)
