@@ -543,7 +543,7 @@ def results(
         sort: The columns to sort each workload's rows by; -COLUMN or COLUMN:desc sorts in descending order. By default
             completed first, by their metric.
         where: Show only rows that meet a condition such as "hidden_dim>=64"; the operators are = != < <= > >=, and ~ for
-            contains. Several conditions must all hold.
+            contains. Several conditions, or one text with "and" between them, must all hold.
         columns: The columns to show; hyperparameters with or without config/. By default in a terminal what tells trials
             apart, in Python all.
         top: Show only the first N rows of each workload.

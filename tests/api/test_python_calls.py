@@ -6,6 +6,7 @@ import json
 import pickletools
 import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,7 @@ def test_a_result_without_a_completed_trial_says_so() -> None:
 def test_a_result_is_shown_in_a_line_and_as_a_table() -> None:
     result = tuner.run(Toy, config=LISTED, overrides=["epochs=1"], output="out", **HERE)
     assert repr(result) == f"StudyResult('out': 2 completed; best: val_loss {result.best_value:.4f} with lr=0.1)"
-    assert "<table" in str(result._repr_html_())
+    assert '<table id="trials"' in unescape(str(result._repr_html_()))
     assert result.to_frame().attrs == {"folder": "out", "metric": "val_loss", "direction": "minimize"}
     planned = tuner.run(Toy, config=LISTED, dry_run=True, **HERE)
     assert (repr(planned), planned._repr_html_()) == ("StudyResult(dry run of 2 trials)", None)
@@ -252,7 +253,7 @@ def test_a_result_is_shown_in_a_line_and_as_a_table() -> None:
         _ = two.best_config
     with pytest.raises(InputError, match=r"best_model: the study is of toy and batched: use to_frame\(\)"):
         two.best_model()
-    assert "<table" in str(two._repr_html_())
+    assert '<table id="trials"' in unescape(str(two._repr_html_()))
 
 
 def test_what_no_text_finds_again_has_its_name() -> None:

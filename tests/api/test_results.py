@@ -107,6 +107,7 @@ def test_rows_are_chosen_sorted_and_cut(one: Path) -> None:
     assert names(compared(one, sort=["-lr"], where=["lr>0.1"])) == ["n3", "n2"]
     assert names(compared(one, sort="lr", top=1)) == ["n1"]
     assert names(compared(one, where=['error!=""', "status~fail"])) == ["n3"]
+    assert names(compared(one, where='error!="" and status~fail')) == ["n3"]
     with pytest.raises(InputError, match="top=0: must be at least 1"):
         compared(one, top=0)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tuner.records.epochs import EpochLine, EpochLog, read_epochs, seconds_per_epoch
-from tuner.trial import EpochReport
+from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Placement, Trial
 
 
 @pytest.fixture
@@ -29,6 +29,16 @@ def test_lines_come_back_as_they_were_and_what_is_no_number_as_nothing(path: Pat
         {"val_loss": 0.5, "train_loss": None},
     )
     assert second.at >= first.at > 0
+
+
+def test_a_line_says_where_an_attempt_runs_and_what_is_reserved_for_it(path: Path) -> None:
+    cpu = Device("", "cpu", 0, "a CPU", GB, GB, cores=1)
+    trial = Trial("t001", "toy", "a", {}, 0)
+    log = EpochLog(path)
+    log.add(EpochReport("t001", 0, 9), 1, 1, Placement(trial, MemoryEstimate("given"), cpu, 0.5, 7, 1))
+    log.close()
+    (line,) = read_epochs(path)
+    assert (line.device, line.limit_bytes) == ("cpu", 7)
 
 
 def test_each_line_is_written_at_once_and_none_is_empty(path: Path) -> None:

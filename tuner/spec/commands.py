@@ -310,7 +310,7 @@ class ResultsOptions(Options):
     where: Listed = field(
         (),
         'Show only rows that meet a condition such as "hidden_dim>=64"; the operators are = != < <= > >=, and '
-        "~ for contains. Several conditions must all hold.",
+        '~ for contains. Several conditions, or one text with "and" between them, must all hold.',
         Terminal("CONDITION"),
     )
     columns: str | Sequence[str] | None = field(

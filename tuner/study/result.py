@@ -148,8 +148,16 @@ class StudyResult:
         return f"StudyResult({str(self.folder)!r}: {printable('; '.join(parts))})"
 
     def _repr_html_(self) -> str | None:
-        """The trials as a table in a notebook."""
-        return self.to_frame()._repr_html_() if self.trials else None
+        """The best trial and the table in a notebook, with the selection and the panels of the page."""
+        from tuner.reporting.page.document import Page, inline_html
+        from tuner.reporting.page.sections import inline_main
+        from tuner.study.repeat import how_to_repeat
+
+        if not self.trials:
+            return None
+        study = self.study
+        main = inline_main(study, lambda row: how_to_repeat(study.record, row, study.path))
+        return inline_html(Page(study.name, main))
 
     @property
     def _unrun(self) -> str:

@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ from selenium.webdriver.common.keys import Keys
 from tests.records.test_row_queries import CASES, COLUMNS, JOINED, WRONG
 from tests.support.generated_study import write_study
 from tuner.api.report import load_study, page_of, write_report
+from tuner.objective import Objective
+from tuner.reporting.figures.chart import javascript_name
+from tuner.reporting.page.document import Page, inline_html, write_page
+from tuner.reporting.page.sections import inline_main
 from tuner.reporting.page.tables import to_cell
 from tuner.reporting.serving import LivePage, make_server
 from tuner.reporting.texts import number_text
@@ -475,6 +480,56 @@ def test_a_live_page_follows_its_study_and_keeps_sort_and_filter(browser: webdri
     assert browser.find_element(By.ID, "filter").get_attribute("value") == "width"
     assert browser.execute_script("return document.activeElement.id") == "filter"
     wait_until(lambda: browser.find_elements(By.CSS_SELECTOR, ".plot .main-svg"))
+
+
+OBJECTIVES_OF_TWO = {"toy": Objective("val_loss", others=(Objective("test_loss"),))}
+STALE = """
+document.documentElement.dataset.live = "1.1";
+window.fetch = async () => ({ ok: true, text: async () => "1.1" });
+followStudy().then(arguments[0]);
+"""
+
+
+def test_trials_that_run_are_rows_and_a_page_without_news_of_them_says_so(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    folder = tmp_path / "s"
+    write_study(folder, 12)
+    lines = (folder / "attempts.jsonl").read_text().splitlines(keepends=True)
+    (folder / "attempts.jsonl").write_text("".join(lines[:6]))
+    write_report(folder)
+    open_page(browser, folder)
+    running = select(browser, "status=running") and cells(browser, "status")
+    assert len(running) == 6 and {*running} == {"running"}
+    assert "6 running" in browser.find_element(By.TAG_NAME, "header").text
+    browser.execute_async_script(STALE)
+    assert browser.find_element(By.ID, "live").text.startswith("Live, but no news since ")
+
+
+def test_what_is_drawn_is_chosen_among_several_objectives(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    write_study(tmp_path / "s", 12)
+    study = replace(load_study(tmp_path / "s"), objectives=OBJECTIVES_OF_TWO)
+    write_page(page_of(study), tmp_path / "s" / "report.html", tmp_path / "s" / javascript_name())
+    open_page(browser, tmp_path / "s")
+    shown = "return [...document.querySelectorAll('.by:not([hidden])')].map((part) => part.innerText)"
+    assert ["val_loss against" in text for text in browser.execute_script(shown)] == [True]
+    browser.find_element(By.CSS_SELECTOR, "select.objective").send_keys("test_loss")
+    assert ["test_loss against" in text for text in browser.execute_script(shown)] == [True]
+
+
+def test_a_notebooks_frame_has_the_best_trial_and_the_table_with_its_selection(
+    browser: webdriver.Chrome, hundred: Path, tmp_path: Path
+) -> None:
+    study = load_study(hundred)
+    (tmp_path / "cell.html").write_text(f"<!doctype html>{inline_html(Page('s', inline_main(study)))}")
+    browser.get((tmp_path / "cell.html").as_uri())
+    browser.switch_to.frame(0)
+    browser.find_element(By.ID, "filter").send_keys("hidden_dim=64 and status=completed")
+    wait_until(lambda: {*cells(browser, "config/hidden_dim")} == {"64"})
+    browser.find_element(By.CSS_SELECTOR, "#trials .open").send_keys(Keys.ENTER)
+    assert browser.find_element(By.ID, "trial").is_displayed()
+    assert not browser.find_element(By.ID, "no-plots").is_displayed()
+    browser.switch_to.default_content()
 
 
 def test_without_the_plotting_library_the_page_says_so_and_its_table_works(

@@ -81,13 +81,13 @@ def check_replaceable(file: Path) -> None:
     raise FileExistsError(errno.EEXIST, "it exists and is not a page of `tuner report`")
 
 
-def page_html(page: Page, *, live: str = "", library: str = "") -> str:
+def page_html(page: Page, *, live: str = "", library: str | None = "") -> str:
     """The whole page: styles, scripts and content.
 
     Args:
         page: the content.
         live: the study's version for a page that asks its server for updates; empty for a file.
-        library: the address of the plotting library as HTML; empty puts it into the page.
+        library: the address of the plotting library as HTML; empty puts it into the page, None leaves it out.
     """
     # The table can be used before plotly has been read.
     table, script = ("".join(map(_static, names)) for names in SCRIPTS)
@@ -105,9 +105,17 @@ def page_html(page: Page, *, live: str = "", library: str = "") -> str:
         main=page.main,
         nonce=nonce,
         table=table,
-        plotly=f' src="{library}">' if library else f">{javascript()}",
+        plotly=f' src="{library}">' if library else ">" if library is None else f">{javascript()}",
         script=script,
         live=escape(live),
+    )
+
+
+def inline_html(page: Page) -> str:
+    """A page without plots as a frame of a notebook's cell."""
+    return (
+        f'<iframe srcdoc="{escape(page_html(page, library=None))}" title="{escape(page.title)}" '
+        'style="width:100%;height:620px;border:0"></iframe>'
     )
 
 

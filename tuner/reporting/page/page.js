@@ -87,7 +87,7 @@ function startMain() {
   if (canPlot) startPlots();
 }
 
-byId("no-plots").hidden = canPlot;
+byId("no-plots").hidden = canPlot || !document.querySelector("main .plot");
 startTheme();
 startCopying();
 startMain();

@@ -63,7 +63,7 @@ function openTrial(id) {
   byId("panel").innerHTML = `<p class="kicker">trial ${escapeHtml(id)}${row === best ? ", the best" : ""}</p><h2 id="trial-name">${escapeHtml(label(cellOf(row, "name")))}</h2>
     <p><span class="status ${status}">${status}</span> after ${value(row, "epochs")} epochs${cellOf(row, "duration_s") ? `, ${value(row, "duration_s")} s` : ""}</p>
     ${factList(metrics, "big")}${part("Why", box(label(cellOf(row, "error")), "Why"))}${part("Traceback", box(traceback, "Traceback"))}
-    ${details.curves[id]?.[0].length ? part(`${escapeHtml(metrics[0][0])} after each epoch`, `<div class="curve" role="img" aria-label="Learning curve with ${details.curves[id][0].length} epochs, at last ${details.curves[id][1].at(-1)}"></div>`) : ""}
+    ${canPlot && details.curves[id]?.[0].length ? part(`${escapeHtml(metrics[0][0])} after each epoch`, `<div class="curve" role="img" aria-label="Learning curve with ${details.curves[id][0].length} epochs, at last ${details.curves[id][1].at(-1)}"></div>`) : ""}
     ${part("Configuration", configurationHtml(row, best))}${part("Seeds", seedsHtml(row))}${part("Memory", factList(memory))}
     ${part(attempts.length === 1 ? "Its one attempt" : "Attempts", attemptsHtml(id))}${part("End of its log", box(log, "End of its log"))}
     ${details.again[id] ? part("Run it again", `<div class="command"><code tabindex="0" role="group" aria-label="Again">${escapeHtml(details.again[id])}</code><button type="button" class="copy" aria-label="Copy: Again">Copy</button></div>`) : ""}`;

@@ -56,6 +56,14 @@ def main_html(study: RecordedStudy, again: Again = lambda _: "") -> str:
     return f'<main id="main">{"".join(body)}</main>'
 
 
+def inline_main(study: RecordedStudy, again: Again = lambda _: "") -> str:
+    """What a notebook shows: the best trials, and the table with its selection and panels."""
+    listed = _listed(study)
+    bests = "".join(_best(study, workload, again) for workload in study.objectives)
+    parts = _controls(listed) + bests + _trials(study, listed) + details_html(study, listed, again)
+    return f'<main id="main">{parts}</main>'
+
+
 def _head(study: RecordedStudy) -> str:
     record = study.record
     pairs = [("Trials", _counts(study)), *_times(study)]

@@ -131,6 +131,7 @@ function applySelection() {
 
 // The address has the selection and the open trial, so that a link shows the same.
 function writeAddress() {
+  if (location.protocol === "about:") return; // a notebook's frame
   const parts = { where: byId("filter")?.value.trim(), trial: byId("trial").open && byId("trial").dataset.trial };
   const given = Object.entries(parts).filter(([, value]) => value).map(([name, value]) => `${name}=${encodeURIComponent(value)}`);
   if (given.length || /^#(where|trial)=/.test(location.hash)) history.replaceState(null, "", given.length ? `#${given.join("&")}` : location.pathname + location.search);
