@@ -532,6 +532,21 @@ def test_a_notebooks_frame_has_the_best_trial_and_the_table_with_its_selection(
     browser.switch_to.default_content()
 
 
+def test_a_panel_of_a_study_without_a_result_has_no_value_and_no_best(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    write_study(tmp_path / "s", 4)
+    study = load_study(tmp_path / "s")
+    failed = [replace(row, status="failed", metrics={}, error="Boom") for row in study.attempts]
+    page = page_of(replace(study, attempts=failed))
+    write_page(page, tmp_path / "s" / "report.html", tmp_path / "s" / javascript_name())
+    open_page(browser, tmp_path / "s")
+    browser.find_element(By.CSS_SELECTOR, "#trials .open").send_keys(Keys.ENTER)
+    panel = browser.find_element(By.ID, "panel")
+    assert "the best" not in panel.text and "Boom" in panel.text
+    assert panel.find_elements(By.CLASS_NAME, "big") == []
+
+
 def test_without_the_plotting_library_the_page_says_so_and_its_table_works(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:

@@ -60,7 +60,7 @@ function openTrial(id) {
   const of = (key) => (isBlank(cellOf(row, key)) ? "" : `${value(row, key)} GB`);
   const memory = [["Estimated", of("estimated_memory_gb")], ["Reserved at last", gb(reserved)], ["Peak", of("peak_memory_gb")], ["Peak in RAM", of("peak_ram_gb")], ["Device", value(row, "device")]];
   const status = value(row, "status");
-  byId("panel").innerHTML = `<p class="kicker">trial ${escapeHtml(id)}${row === best ? ", the best" : ""}</p><h2 id="trial-name">${escapeHtml(label(cellOf(row, "name")))}</h2>
+  byId("panel").innerHTML = `<p class="kicker">trial ${escapeHtml(id)}${id === details.best[workload] ? ", the best" : ""}</p><h2 id="trial-name">${escapeHtml(label(cellOf(row, "name")))}</h2>
     <p><span class="status ${status}">${status}</span> after ${value(row, "epochs")} epochs${cellOf(row, "duration_s") ? `, ${value(row, "duration_s")} s` : ""}</p>
     ${factList(metrics, "big")}${part("Why", box(label(cellOf(row, "error")), "Why"))}${part("Traceback", box(traceback, "Traceback"))}
     ${canPlot && details.curves[id]?.[0].length ? part(`${escapeHtml(metrics[0][0])} after each epoch`, `<div class="curve" role="img" aria-label="Learning curve with ${details.curves[id][0].length} epochs, at last ${details.curves[id][1].at(-1)}"></div>`) : ""}

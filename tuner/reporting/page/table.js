@@ -18,7 +18,7 @@ const contentOf = (name) => JSON.parse(document.querySelector(`script.${name}`)?
 const trialsTable = () => tables.get("trials");
 const trialRow = (id) => trialsTable()?.rows.find((row) => row[0] === id);
 /** The value of a trial in a column; null without one. @returns {Cell} */
-const cellOf = (row, key) => row[trialsTable().keys.indexOf(key) + 1] ?? null;
+const cellOf = (row, key) => (trialsTable().keys.includes(key) ? row[trialsTable().keys.indexOf(key) + 1] ?? null : null);
 
 function readTables() {
   const read = (element) => [element.id, { element, ...JSON.parse(element.parentElement.nextElementSibling.textContent), order: null, most: FIRST }];
