@@ -242,7 +242,8 @@ def _run(seed: int, folder: Path, *, ends: bool) -> Books:
     books = Books(world.kind, _objectives(world), world.options["num_samples"] or 12, bound, once=world.kind in ONCE)
     most, over = (draw.choice([1, 2, 3, 4]) if ends else 1), False
     for number in range(most):
-        workers = 1 if world.alone else draw.choice([1, 2, 3, None])
+        on_gpu = world.devices[0].kind == "cuda"  # where only a number that nobody gave is adapted
+        workers = 1 if world.alone else draw.choice([None, None, 3, None] if on_gpu else [1, 2, 3, None])
         given = {"resume" if number else "output": str(folder / str(number)), "max_workers": workers}
         end = draw.randrange(2, draw.choice(EVENTS)), draw.random() < 0.6
         over = _process(world, books, given, folder / str(number + 1), end if number < most - 1 else None)
