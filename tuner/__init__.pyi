@@ -95,11 +95,15 @@ __version__: str
 def calibrate(
     workload: WorkloadsLike = (),
     *,
+    data: str | Mapping[str, str] | object = '',
+    skip_bad: bool = False,
+    label: str | None = None,
+    normal: str | None = None,
+    columns: str | Mapping[str, str] | None = None,
+    largest_tree: bool = False,
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] | object = '',
-    skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -112,15 +116,19 @@ def calibrate(
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
             MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
             the workload that config names, or graphsage.
+        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
+            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
+            By default synthetic.
+        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
+        label: The column of CAN recordings that says which frames are attacks, or none.
+        normal: The value of that column in frames that are no attacks.
+        columns: The columns of a table of ratings, by name or by number from 1, as in user=reader,item=ISBN,rating=stars.
+        largest_tree: Take the largest tree of an SWC file that has several.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
         config: A file with a list, grid or space of your own, in place of a mode: YAML, TOML or JSON. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
-        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
-            By default synthetic.
-        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         seed: The seed of the validation split, weights, batches and dropout.
@@ -138,12 +146,16 @@ def calibrate(
 def estimate(
     model: Model | None = None,
     *,
+    data: str | Mapping[str, str] | object = '',
+    skip_bad: bool = False,
+    label: str | None = None,
+    normal: str | None = None,
+    columns: str | Mapping[str, str] | None = None,
+    largest_tree: bool = False,
     workload: WorkloadsLike = (),
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] | object = '',
-    skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -173,6 +185,14 @@ def estimate(
     Args:
         model: A TOML file with a transformer's sizes, named as the options from model_embd on, which take precedence; or,
             if it is not a text, a workload.
+        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
+            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
+            By default synthetic.
+        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
+        label: The column of CAN recordings that says which frames are attacks, or none.
+        normal: The value of that column in frames that are no attacks.
+        columns: The columns of a table of ratings, by name or by number from 1, as in user=reader,item=ISBN,rating=stars.
+        largest_tree: Take the largest tree of an SWC file that has several.
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
             MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
             the workload that config names, or graphsage.
@@ -181,10 +201,6 @@ def estimate(
         config: A file with a list, grid or space of your own, in place of a mode: YAML, TOML or JSON. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
-        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
-            By default synthetic.
-        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         seed: The seed of the validation split, weights, batches and dropout.
@@ -296,11 +312,15 @@ def memory_aware(
 def optimize(
     workload: WorkloadsLike = (),
     *,
+    data: str | Mapping[str, str] | object = '',
+    skip_bad: bool = False,
+    label: str | None = None,
+    normal: str | None = None,
+    columns: str | Mapping[str, str] | None = None,
+    largest_tree: bool = False,
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] | object = '',
-    skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -331,15 +351,19 @@ def optimize(
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
             MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
             the workload that config names, or graphsage.
+        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
+            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
+            By default synthetic.
+        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
+        label: The column of CAN recordings that says which frames are attacks, or none.
+        normal: The value of that column in frames that are no attacks.
+        columns: The columns of a table of ratings, by name or by number from 1, as in user=reader,item=ISBN,rating=stars.
+        largest_tree: Take the largest tree of an SWC file that has several.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
         config: A file with a list, grid or space of your own, in place of a mode: YAML, TOML or JSON. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
-        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
-            By default synthetic.
-        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         seed: The seed of the validation split, weights, batches and dropout.
@@ -373,11 +397,15 @@ def optimize(
 def plan(
     workload: WorkloadsLike = (),
     *,
+    data: str | Mapping[str, str] | object = '',
+    skip_bad: bool = False,
+    label: str | None = None,
+    normal: str | None = None,
+    columns: str | Mapping[str, str] | None = None,
+    largest_tree: bool = False,
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] | object = '',
-    skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
     search: Search | None = None,
@@ -418,15 +446,19 @@ def plan(
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
             MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
             the workload that config names, or graphsage.
+        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
+            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
+            By default synthetic.
+        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
+        label: The column of CAN recordings that says which frames are attacks, or none.
+        normal: The value of that column in frames that are no attacks.
+        columns: The columns of a table of ratings, by name or by number from 1, as in user=reader,item=ISBN,rating=stars.
+        largest_tree: Take the largest tree of an SWC file that has several.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
         config: A file with a list, grid or space of your own, in place of a mode: YAML, TOML or JSON. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
-        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
-            By default synthetic.
-        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         search: How to search a space, or a mode that is a grid: grid, random, tpe, gp, cmaes, qmc, nsgaii, nsgaiii,
@@ -489,11 +521,15 @@ def plan(
 def plan(
     workload: WorkloadsLike = (),
     *,
+    data: str | Mapping[str, str] | object = '',
+    skip_bad: bool = False,
+    label: str | None = None,
+    normal: str | None = None,
+    columns: str | Mapping[str, str] | None = None,
+    largest_tree: bool = False,
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] | object = '',
-    skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
     search: Search | None = None,
@@ -559,11 +595,15 @@ def results(
 def run(
     workload: WorkloadsLike = (),
     *,
+    data: str | Mapping[str, str] | object = '',
+    skip_bad: bool = False,
+    label: str | None = None,
+    normal: str | None = None,
+    columns: str | Mapping[str, str] | None = None,
+    largest_tree: bool = False,
     mode: str = 'quick',
     config: Configs | None = None,
     overrides: Sequence[str] = (),
-    data: str | Mapping[str, str] | object = '',
-    skip_bad: bool = False,
     only: str | None = None,
     limit: int | None = None,
     metric: str | Sequence[str] = (),
@@ -638,15 +678,19 @@ def run(
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
             MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
             the workload that config names, or graphsage.
+        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
+            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
+            By default synthetic.
+        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
+        label: The column of CAN recordings that says which frames are attacks, or none.
+        normal: The value of that column in frames that are no attacks.
+        columns: The columns of a table of ratings, by name or by number from 1, as in user=reader,item=ISBN,rating=stars.
+        largest_tree: Take the largest tree of an SWC file that has several.
         mode: A named list of configurations: quick, architecture, learning, regularization or full; for gt-ssl also
             pretrain, 8gb, 12gb, 16gb or 24gb.
         config: A file with a list, grid or space of your own, in place of a mode: YAML, TOML or JSON. What such a file
             holds, or a list of configurations, can be given as it is.
         overrides: The value of a hyperparameter in every configuration, as KEY=VALUE.
-        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
-            By default synthetic.
-        skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         only: Take only the configuration of this name.
         limit: Take only the first N configurations of each workload.
         metric: The metric that trials are compared by, such as val_loss. With several metrics, such as val_loss and

@@ -177,7 +177,7 @@ def test_a_window_that_is_none_is_refused(window: Any) -> None:
 
 def test_a_second_load_maps_what_the_first_has_built(can_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_can(str(can_folder))
-    monkeypatch.setattr(module, "read_frames", None)
+    monkeypatch.setattr(module, "read", None)
     second = load_can(str(can_folder))
     assert_equal(first, second)
     arrays = [value for data in (first, second) for value in vars(data).values() if isinstance(value, np.ndarray)]

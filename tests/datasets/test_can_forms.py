@@ -112,10 +112,6 @@ REFUSED = {
         ["Timestamp,Arbitration_ID,DLC,Data,Class", "1.0,130,1,06,Normal", "1.0,130,1,06,Odd"],
         "line 3: flag 'Odd' is neither normal .*, in .*; read as a table with column names",
     ),
-    "a frame of CAN FD": (
-        ["(1.5) can0 044##12A3B"],
-        "line 1: bytes '#12A3B' are not .*; read as a candump log, whose rows",
-    ),
     "a candump log that is cut off": (
         ["(1.5) can0 044#11", "(1.6) can0"],
         "line 2: its fields are not those of its form .cut off.., in ",
@@ -124,21 +120,13 @@ REFUSED = {
         ["id,time,data", "12"],
         "line 2: its fields are not those of its form .*; read as a table with column names",
     ),
-    "a remote frame": (
-        ["(1.5) can0 044#11", "(1.6) can0 044#R"],
-        "line 2: bytes 'R' are not .*; read as a candump log",
-    ),
-    "a date": (
-        ["(2026-11-23 04:00:00)  can0  123   [1]  11"],
-        "line 1: time '2026-11-23 04:00:00' is not a number of seconds.*; read as candump.s output",
-    ),
     "a text log that is cut off": (
         ["Timestamp: 1.5        ID: 0350    000    DLC: 8    05 28 84"],
         "line 1: 3 bytes, but a DLC of 8 .*; read as HCRL's text log, whose rows are Timestamp: seconds ID:",
     ),
     "another text": (
         ["These are drives."],
-        "line 1: DLC 'drives.' is not a hexadecimal .*; read as HCRL's CSV, .* the line, or remove the file",
+        "line 1: DLC 'drives.' is not a hexadecimal .*; read as HCRL's CSV, .*: convert it .*, or remove the file",
     ),
 }
 

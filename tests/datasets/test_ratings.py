@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from tuner.datasets.movielens import load_ratings
@@ -63,6 +64,36 @@ def test_lists_may_mix_texts_and_numbers() -> None:
     data = from_tables([("ann", 10, 4.0), ("cy", 20, 2.0)], [("bob", 20, 3.0)], USERS, ITEMS, seed=0)
     assert data.test.user.tolist() == [1]
     assert data.test.rating.tolist() == [3.0]
+
+
+class Interchanged:
+    """A table of another library, with nothing but the protocol of dataframes."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.table = pa.Table.from_pandas(frame, preserve_index=False)
+
+    def __dataframe__(self, **options: object) -> object:
+        return self.table.__dataframe__(**options)
+
+
+NAMED = {
+    "Arrow": lambda frame: pa.Table.from_pandas(frame, preserve_index=False),
+    "the protocol of dataframes": Interchanged,
+    "a record array": lambda frame: frame.to_records(index=False),
+    "dicts": lambda frame: frame.to_dict("records"),
+    "a dict of lists": lambda frame: frame.to_dict("list"),
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_names_count_in_every_table_that_has_names(kind: str) -> None:
+    make, order = NAMED[kind], ["rating", "item_id", "user_id"]
+    users = USERS.iloc[::-1].reset_index(names="user_id")
+    data = from_tables(make(TRAIN[order]), make(TEST[order]), make(users), ITEMS, seed=0)
+    assert (data.test.user.tolist(), data.test.item.tolist(), data.test.rating.tolist()) == ([2, 0], [1, 0], [1, 2.5])
+    assert np.allclose(data.user_features[:, 0], [0.3, 0.2, 0.1])
+    with pytest.raises(InputError, match=r"trainset needs one column each of .*, but has \['a', 'b', 'c'\]"):
+        from_tables(make(TRAIN[order].set_axis(["a", "b", "c"], axis=1)), TEST, USERS, ITEMS, seed=0)
 
 
 def test_categorical_and_nullable_columns_are_read_as_their_values() -> None:

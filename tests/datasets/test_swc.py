@@ -244,3 +244,22 @@ def test_a_tree_in_no_folder_of_the_level_is_refused_but_for_the_first(tmp_path:
     (tmp_path / "2.swc").unlink()
     with pytest.raises(DataError, match=r"label_level 3: 'a/b/1.swc' is in 2 folders within the data's: give .*=2"):
         read_folder(tmp_path, label_level=3)
+
+
+def test_the_largest_of_several_trees_is_kept_where_it_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "two.swc").write_text("1 1 0 0 0 1 -1\n2 3 1 0 0 1 -1\n3 3 2 0 0 1 2\n4 3 3 0 0 1 3 # a comment\n")
+    with pytest.raises(
+        DataError, match=r"line 2: a second root; a tree has one: largest_tree=True keeps the largest"
+    ):
+        read_swc(tmp_path / "two.swc")
+    assert read_swc(tmp_path / "two.swc", largest_tree=True).position[:, 0].tolist() == [1, 2, 3]
+    (tmp_path / "two.swc").write_text("1 1 0 0 0 1 -1\n2 3 1 0 0 1 3\n3 3 2 0 0 1 2\n4 3 3 0 0 1 -1\n")
+    with pytest.raises(DataError, match="line 2: id 2 is on or below a cycle"):
+        read_swc(tmp_path / "two.swc", largest_tree=True)
+
+
+def test_a_parent_0_is_none_where_no_node_has_this_id(tmp_path: Path) -> None:
+    (tmp_path / "a.swc").write_text("1 1 0 0 0 1 0\n2 3 1 0 0 1 1\n")
+    assert read_swc(tmp_path / "a.swc").parent.tolist() == [-1, 0]
+    (tmp_path / "a.swc").write_text("0 1 0 0 0 1 -1\n1 3 1 0 0 1 0\n")
+    assert read_swc(tmp_path / "a.swc").parent.tolist() == [-1, 0]

@@ -290,4 +290,9 @@ def test_nothing_half_written_stays_behind(swc_folder: Path, monkeypatch: pytest
 
 
 def test_an_entry_knows_name_and_classes(no_reading: TreeData) -> None:
-    assert json.loads((entries()[0] / "about.json").read_text()) == {"name": "cells", "classes": ["a", "b"], "bad": 0}
+    assert json.loads((entries()[0] / "about.json").read_text()) == {
+        "name": "cells",
+        "classes": ["a", "b"],
+        "bad": 0,
+        "notes": [],
+    }

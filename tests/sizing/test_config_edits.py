@@ -161,6 +161,41 @@ def test_every_file_has_the_batch_and_a_stages_file_its_own_numbers(tmp_path: Pa
     assert missing == "not written, as no file holds it: n_positives 16 of 02-05"
 
 
+def test_each_file_of_a_folder_is_changed_whole_or_left_alone_and_named(tmp_path: Path) -> None:
+    files = {
+        "a.yaml": CONFIG,
+        "batch.yaml": "batch_size: 1\n",
+        "sweep.yaml": "hydra: {params: {batch_size: 'choice(1, 2)', trainer.steps: 1}}\ntrainer: {steps: 1}\n",
+        "two.yaml": "a: {batch_size: 1}\nb: {batch_size: 1}\ntrainer: {steps: 1}\n",
+        "other.yaml": "lr: 1\n",
+    }
+    edits, notes = plan(tmp_path, files)
+    assert edits == {"a.yaml": {"loader.batch_size": "46", "trainer.steps": "5"}}
+    for name, why in (
+        ("batch.yaml", "holds batch_size, but not trainer.steps: add one, or say where it is"),
+        ("sweep.yaml", "hydra.params.batch_size is 'choice(1, 2)', not a number"),
+        ("two.yaml", "batch_size occurs 2 times"),
+    ):
+        assert any(f"left alone: {tmp_path / name}: {why}" in note for note in notes), name
+    with pytest.raises(InputError, match=r"batch\.yaml: holds batch_size, but not trainer\.steps"):
+        keys = {"batch_size": "batch_size", "accumulation": "trainer.steps"}
+        values = NewValues([], {"batch_size": 46, "accumulation": 5}, keys)
+        plan_edits(config_files([str(tmp_path), str(tmp_path / "batch.yaml")]), values, ())
+
+
+def test_batch_and_accumulation_may_have_a_file_each(tmp_path: Path) -> None:
+    edits, _ = plan(tmp_path, {"data.yaml": "batch_size: 1\n", "trainer.yaml": "trainer: {steps: 1}\n"})
+    assert edits == {"data.yaml": {"batch_size": "46"}, "trainer.yaml": {"trainer.steps": "5"}}
+
+
+@pytest.mark.parametrize(
+    "text", ["batch_size:«»\nb: 1\n", "a:\n  batch_size:«»   # c\n\n# d\n  b: 1\n", "a: 1\nbatch_size:«»\n"]
+)
+def test_an_empty_value_is_filled_in_where_it_stands(text: str, tmp_path: Path) -> None:
+    before, after = text.replace("«»", ""), text.replace("«»", " 8")
+    assert edit_text(tmp_path / "a.yaml", before, {"batch_size": 8}).after == after
+
+
 @pytest.mark.parametrize(
     ("files", "values", "message"),
     [

@@ -135,7 +135,7 @@ def _settings(past: PastTrial, values: Config, options: TrainOptions) -> Setting
         workload=past.spec or past.workload,
         config=[{key: value for key, value in values.items() if key != NODES} | {"name": past.row.name}],
         data=options.data or past.source,
-        skip_bad=past.skip_bad,
+        **past.loading,
         epochs=options.epochs or int(values["epochs"]),
         seed=past.row.seed if options.seed is None else options.seed,
         split_seed=past.study.data_seed,

@@ -1,22 +1,25 @@
 """CAN-bus recordings as graphs that all trials of a machine share, split by time."""
 
-import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.arrays import cached, file_key, joined, starts
-from tuner.datasets.can_frames import Frames, in_order, read_frames, read_parquet
+from tuner.datasets.can_forms import NO_LABEL, LabelColumn
+from tuner.datasets.can_frames import LABELLED, LOGGED, NO_FLAGS, Frames, in_order, read
 from tuner.datasets.faults import reading
-from tuner.errors import DataError, InputError
+from tuner.datasets.texts import NO_TABLES, unpacked
+from tuner.errors import DataError, InputError, option
 
 FEATURES = (*(f"mean of byte {byte}" for byte in range(8)), "frames", "last position")
-SUFFIXES = (".csv", ".txt", ".log", ".parquet")  # of the files that are read of a folder
-NO_RECORDINGS = ("readme", "licen")  # what names of texts begin with that come along
-VERSION = "2"  # of the cache: increase it when the built data change
+SUFFIXES = (".csv", ".tsv", ".txt", ".log", ".parquet", *LOGGED)  # of the files that are read of a folder
+NO_KINDS = ("attack", "attacks", "dataset")  # words of a file's name that say nothing of its kind of attack
+VERSION = "3"  # of the cache: increase it when the built data change
 HELD_OUT = 0.2  # the share of a recording's windows for validation, and the same for the test
 FEWEST = 3  # the minimum number of windows of a recording
 LARGEST_WINDOW = 100_000  # the maximum number of frames of a window
@@ -108,37 +111,58 @@ class CanData:
     test: NDArray[np.int64]  # the last graphs
     name: str  # of the data set
     recordings: tuple[str, ...]  # the files' names without suffix
-    attacks: tuple[str, ...]  # "none" and the first words of the names of recordings with injected frames
+    attacks: tuple[str, ...]  # "none" and the kinds of attack, see ``kinds_of``
+    notes: tuple[str, ...] = ()  # what was read of each recording, and what was left out
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without notes: studies of earlier versions know their data by the pickle."""
+        return {name: value for name, value in vars(self).items() if name != "notes"}
 
     def __len__(self) -> int:
         """Number of graphs."""
         return len(self.label)
 
 
-def load_can(source: str, *, window: int = 100) -> CanData:
+def load_can(source: str, *, window: int = 100, label: str | None = None, normal: str | None = None) -> CanData:
     """CAN-bus graphs by name or path.
 
-    ``source`` is ``synthetic`` (generated), a recording in a form that ``can_forms.py`` knows or in parquet, or a
-    folder of recordings. A graph has ``window`` frames. Raises ``DataError`` with file, line and value if there is no
-    file or one is invalid.
+    ``source`` is ``synthetic`` (generated), a recording in a form that ``can_forms.py`` knows, in parquet or in one
+    of ``LOGGED``, or a folder of recordings and folders. A graph has ``window`` frames. ``label`` is the column of
+    tables that says which frames are attacks: all but those with the value ``normal``. Raises ``DataError`` with
+    file, line and value if there is no file or one is invalid.
     """
     if not isinstance(window, int) or not 2 <= window <= LARGEST_WINDOW:
         raise InputError(f"window {window!r}: must be a whole number of frames from 2 to {LARGEST_WINDOW:,}")
+    if normal is not None and label in (None, NO_LABEL):
+        raise InputError(
+            f"{option('normal', normal)} needs {option('label', 'COLUMN')}, whose value it is: give both"
+        )
     if source == "synthetic":
         return build(synthetic_can().items(), window, "synthetic CAN traffic")
     path = Path(source).expanduser()
-    files = _files(path)
+    files, others = _files(path)
 
-    def read() -> CanData:
-        name = path.resolve().name if path.is_dir() else path.stem
-        return build(((file.stem, _read(file)) for file in files), window, name)
+    def load() -> CanData:
+        told: dict[str, Counter[str]] = {name: Counter() for name in files}
+        recordings = ((name, read(file, LabelColumn(label, normal), told[name])) for name, file in files.items())
+        data = build(recordings, window, path.resolve().name if path.is_dir() else path.stem, told)
+        if label not in (None, NO_LABEL) and not any(one[LABELLED] for one in told.values()):
+            raise DataError(
+                f"{option('label', label)}: no file in {str(path)!r} has a column of this name: correct it"
+            )
+        return replace(data, notes=(*data.notes, *others))
 
-    return cached(CanData, file_key(path, files, VERSION, window), read)
+    return cached(CanData, file_key(path, [*files.values()], VERSION, window, str((label, normal, others))), load)
 
 
-def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> CanData:
-    """The graphs of named recordings, each split by time into 60 %, 20 % and 20 % of its windows."""
-    names, parts, vocabulary = [], [], []
+def build(
+    recordings: Iterable[tuple[str, Frames]], window: int, name: str, told: Mapping[str, Counter[str]] | None = None
+) -> CanData:
+    """The graphs of named recordings, each split by time into 60 %, 20 % and 20 % of its windows.
+
+    ``told`` has what else there is to say of a recording.
+    """
+    names, parts, vocabulary, counts = list[str](), [], [], []
     for recording, frames in recordings:
         if len(frames) < FEWEST * window:
             raise DataError(
@@ -150,11 +174,14 @@ def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> C
         vocabulary.append(np.unique(frames.identifier[:trained][~frames.injected[:trained]]))
         names.append(recording)
         parts.append(windows)
+        counts.append((len(frames), int(frames.injected.sum())))
     identifiers = np.unique(np.concatenate(vocabulary))
     every = joined(parts, edge=1)
     sizes = np.array([len(part.label) for part in parts])
     recording_of = np.repeat(np.arange(len(parts)), sizes)
-    attacks, attack = _attacks(names, recording_of, every.label)
+    kinds = kinds_of(names)
+    attacks = ("none", *sorted({kinds[number] for number in recording_of[every.label > 0].tolist()}))
+    index = np.array([attacks.index(kind) if kind in attacks else 0 for kind in kinds], dtype=np.int16)
     train, validation, test = _split(sizes)
     return CanData(
         identifiers=identifiers,
@@ -166,36 +193,65 @@ def build(recordings: Iterable[tuple[str, Frames]], window: int, name: str) -> C
         first_edge=starts(every.edges),
         label=every.label,
         recording=recording_of.astype(np.int16),
-        attack=attack,
+        attack=np.where(every.label > 0, index[recording_of], np.int16(0)),
         train=train,
         validation=validation,
         test=test,
         name=name,
         recordings=tuple(names),
         attacks=attacks,
+        notes=tuple(
+            _note(name, kind, *count, (told or {}).get(name, Counter()))
+            for name, kind, count in zip(names, kinds, counts, strict=True)
+        ),
     )
 
 
-def _files(path: Path) -> list[Path]:
-    """The file itself, or a folder's recordings by name."""
+def _note(name: str, kind: str, frames: int, injected: int, told: Counter[str]) -> str:
+    """What is said of a recording."""
+    none = NO_FLAGS if told[NO_FLAGS] else "no attacks"
+    attacks = f", {injected:,} of them attacks ({kind})" if injected else f", {none}"
+    others = [what if what.startswith("column") else f"{count:,} {what}" for what, count in told.items() if count]
+    others = [text for text in others if not text.endswith((NO_FLAGS, LABELLED))]
+    return "; ".join([f"{name}: {frames:,} frames{attacks}", *others])
+
+
+def _files(path: Path) -> tuple[dict[str, Path], list[str]]:
+    """The file itself, or the recordings of a folder and its folders, by name; and what is left out, in words."""
     wanted = f"give a recording ({', '.join(SUFFIXES)}), a folder of recordings, or 'synthetic'"
     if not path.exists():
         raise DataError(f"no file or folder {str(path)!r}: {wanted}")
     with reading(path):
-        inside = sorted(path.iterdir()) if path.is_dir() else []
-    kept = [file for file in inside if file.suffix.lower() in SUFFIXES]
-    kept = [file for file in kept if not file.name.lower().startswith(NO_RECORDINGS)] if inside else [path]
-    files = [file for file in kept if file.is_file()]
+        inside = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else []
+    shown = [file for file in inside if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+    kept = [file for file in shown if unpacked(file).suffix in SUFFIXES]
+    kept = [file for file in kept if not file.name.lower().startswith(NO_TABLES)]
+    others = [f"left out, as it is no recording: {file.relative_to(path)}" for file in shown if file not in kept]
+    files = {} if inside or not path.is_file() else {path.stem: path}
+    for file in kept:
+        name = str(file.relative_to(path).with_name(file.name[: len(unpacked(file).stem)]))
+        if name in files:  # converted, it would count twice
+            raise DataError(f"{path}: {files[name].name} and {file.name} have the same name: remove or rename one")
+        files[name] = file
     if not files:
         raise DataError(f"no recording in {str(path)!r}: {wanted}")
-    for one, other in itertools.pairwise(sorted(files, key=lambda file: file.stem)):
-        if one.stem == other.stem:  # converted, it would count twice
-            raise DataError(f"{path}: {one.name} and {other.name} have the same name: remove or rename one")
-    return files
+    return files, others
 
 
-def _read(path: Path) -> Frames:
-    return read_parquet(path) if path.suffix.lower() == ".parquet" else read_frames(path)
+def kinds_of(names: Sequence[str]) -> list[str]:
+    """The kinds of attack that recordings may hold, by their names.
+
+    A kind is the name of the file without numbers, without the words ``NO_KINDS``, and without last words that all
+    names have, such as that of a car: ``dos_sonata`` beside ``fuzzing_sonata`` holds ``dos``.
+    """
+    kinds = []
+    for name in names:
+        every = [word.rstrip("0123456789") for word in re.split(r"[\W_]+", Path(name).name.lower())]
+        words = list(filter(None, every))
+        kinds.append([word for word in words if word not in NO_KINDS] or words or [name.lower()])
+    while min(map(len, kinds)) > 1 and len({words[-1] for words in kinds}) == 1 < len(kinds):
+        kinds = [words[:-1] for words in kinds]
+    return ["_".join(words) for words in kinds]
 
 
 def _sizes(windows: int) -> tuple[int, int, int]:
@@ -215,16 +271,6 @@ def _index_in(identifiers: NDArray[np.int32], wanted: NDArray[np.int32]) -> NDAr
     place = np.searchsorted(identifiers, wanted)
     in_vocabulary = np.append(identifiers, -1)[place] == wanted  # no ID is negative
     return np.where(in_vocabulary, place + 1, 0).astype(np.int32)
-
-
-def _attacks(
-    names: Sequence[str], recording: NDArray[np.int64], label: NDArray[np.int8]
-) -> tuple[tuple[str, ...], NDArray[np.int16]]:
-    """The kinds of attack, and the kind of each graph."""
-    kind = [name.split("_")[0].lower() for name in names]
-    attacks = sorted({kind[number] for number in recording[label > 0].tolist()})
-    index = np.array([attacks.index(attack) + 1 if attack in attacks else 0 for attack in kind])
-    return ("none", *attacks), np.where(label > 0, index[recording], 0).astype(np.int16)
 
 
 @dataclass(frozen=True)

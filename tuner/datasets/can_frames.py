@@ -1,8 +1,9 @@
-"""Reads CAN frames from text in any form of ``can_forms.py``, and from parquet."""
+"""Reads CAN frames from text in any form of ``can_forms.py``, from parquet, and from what python-can reads."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +18,10 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from tuner.datasets.arrays import joined
-from tuner.datasets.can_forms import FLAGS, HCRL, MARKS, Form, form_of, named_columns
+from tuner.datasets.can_forms import FLAGS, MARKS, NOT_SAID, Form, LabelColumn, form_of, named_columns
 from tuner.datasets.faults import line_fault, reading, shown
-from tuner.errors import DataError, one_line
+from tuner.datasets.texts import opened, unpacked
+from tuner.errors import DataError, one_line, option
 from tuner.machine.safe_files import regular
 
 T = TypeVar("T")
@@ -30,6 +32,8 @@ ROWS = 2**18
 LARGEST_ID = 2**29 - 1  # of an extended frame
 MOST_BYTES = 8
 NO_BYTE = -1
+LOGGED = {".asc": "Vector ASC", ".blf": "Vector BLF", ".trc": "PEAK TRC", ".mf4": "ASAM MF4"}  # by python-can
+NO_FLAGS, LABELLED = "no flags, so normal", "by the label"  # what is told of a file, beside what was left out
 NO_FLAG = -2  # even, like the numbers of normal frames
 
 
@@ -66,65 +70,129 @@ def in_order(parts: Sequence[Frames]) -> Frames:
     return every.take(np.argsort(every.time, kind="stable"))
 
 
-def _whole(parts: Sequence[Frames], path: Path, form: str) -> Frames:
+def read(path: Path, label: LabelColumn, told: Counter[str]) -> Frames:
+    """The frames of a file of any form; see ``read_frames``. ``told`` counts what there is to say of it."""
+    kind = unpacked(path).suffix
+    if kind in LOGGED:
+        return read_logged(path, told)
+    return read_parquet(path, label, told) if kind == ".parquet" else read_frames(path, label, told)
+
+
+def _whole(parts: Sequence[Frames], path: Path, form: str, label: LabelColumn | None = None) -> Frames:
     if not sum(map(len, parts)):
         raise DataError(f"{path} holds no frame; read as {form}")
-    return in_order(parts)
+    every = in_order(parts)
+    if label and label.normal is None and every.injected.all():
+        rule = f"no value of its column {label.column!r} is known as normal"
+        raise DataError(f"{path}: {rule}: give {option('normal', 'VALUE')}, the value of normal frames")
+    return every
 
 
-def read_frames(path: Path, *, chunk: int = CHUNK) -> Frames:
+def read_logged(path: Path, told: Counter[str]) -> Frames:
+    """The data frames of a file that python-can reads, an extra; raises ``DataError`` if it cannot."""
+    form, rows = LOGGED[unpacked(path).suffix], []
+    try:
+        import can
+    except ImportError:
+        remedy = "install packtuner[can], or convert it with `python -m can.logconvert`"
+        raise DataError(f"{path} is {form}: {remedy}") from None
+    try:
+        with reading(path), can.LogReader(regular(path)) as messages:
+            for message in messages:
+                kind = "error" if message.is_error_frame else "remote" if message.is_remote_frame else ""
+                if kind:
+                    told[f"{kind} frames left out"] += 1
+                else:
+                    rows.append((message.timestamp, message.arbitration_id, bytes(message.data)))
+    except DataError:
+        raise
+    except Exception as error:  # of any kind, for a damaged file
+        raise DataError(f"{path}: python-can cannot read it as {form}: {one_line(error, 200)}") from error
+    if not rows:
+        raise DataError(f"{path} holds no frame; read as {form}")
+    time, identifier, data = zip(*rows, strict=True)
+    payload, _ = _payload(list(data), np.arange(len(rows)), told)
+    told[NO_FLAGS] += 1
+    none = np.zeros(len(rows), dtype=bool)
+    return in_order([Frames(np.array(time), np.array(identifier, dtype=np.int32), payload, none)])
+
+
+def read_frames(
+    path: Path, label: LabelColumn = NOT_SAID, told: Counter[str] | None = None, *, chunk: int = CHUNK
+) -> Frames:
     """The frames of a text file, of which ``chunk`` characters are read at a time. One without flags has no attacks.
 
-    Raises ``DataError`` with file, line and the form that the file was taken for, if there is no frame or a row is
-    invalid.
+    ``label`` says which column of a table has the flags. Raises ``DataError`` with file, line and the form that the
+    file was taken for, if there is no frame or a row is invalid.
     """
-    parts = []
-    with reading(path), regular(path).open(encoding="utf-8-sig", errors="replace") as file:
+    parts, told = [], Counter() if told is None else told
+    with opened(path, "utf-8-sig", "replace") as file:
         filled = ((number, line) for number, line in enumerate(file, 1) if not line.isspace())
         number, first = next(filled, (1, ""))
         if "\0" in first:
             raise DataError(f"{path} is not text (compressed, or in UTF-16?): unpack it, or save it as UTF-8")
-        form = form_of(first, f"{path}, line {number}")
+        form = form_of(first, f"{path}, line {number}", label)
         lines = [first] if first and not form.has_header else []
         number += form.has_header
         while lines := lines + file.readlines(chunk):
-            parts.append(_of_lines(lines, path, number, form))
+            parts.append(_of_lines(lines, path, number, form, told))
             number, lines = number + len(lines), []
-    return _whole(parts, path, form.name)
+    told.update({f"column {name!r} not read": 1 for name in form.unread} | ({LABELLED: 1} if form.label else {}))
+    return _whole(parts, path, form.name, form.label)
 
 
-def _of_lines(lines: list[str], path: Path, first: int, form: Form) -> Frames:
+def _of_lines(lines: list[str], path: Path, first: int, form: Form, told: Counter[str]) -> Frames:
     """The frames of a chunk of lines. Blank lines are skipped; ``first`` is the number of the first line."""
     rows = pa.array(lines)
-    filled = compute.invert(compute.utf8_is_space(rows))
-    rows, numbers = compute.utf8_rtrim(rows.filter(filled), "\n"), first + np.flatnonzero(filled)
+    used = compute.invert(compute.utf8_is_space(rows))
+    for kind, pattern in form.left_out.items():
+        others = compute.match_substring_regex(rows, pattern)
+        told[f"{kind} frames left out"] += compute.sum(others).as_py() or 0
+        used = compute.and_not(used, others)
+    rows, numbers = compute.utf8_rtrim(rows.filter(used), "\n"), first + np.flatnonzero(used)
+    if not len(rows):
+        return Frames(*(np.zeros(shape, kind) for shape, kind in ((0, "f8"), (0, "i4"), ((0, 8), "u1"), (0, "?"))))
     try:
-        return _of_rows(rows, numbers, form)
+        return _of_rows(rows, numbers, form, told)
     except RowFault as fault:
-        number, remedy = int(numbers[fault.row]), "fix or remove the line"
-        if number == 1 and form.name == HCRL:  # it may be anything
-            remedy += ", or remove the file if it is not a recording (docs/examples/kd_gat.md has the forms)"
-        text = f"{fault}, in {shown(rows[fault.row].as_py())}; read as {form.name}: {remedy}"
-        raise line_fault(path, number, text) from fault
+        remedy, text = "fix or remove the line", str(fault)
+        if fault.row == 0 and first <= 2:  # nothing was read in this form, so it may be another one
+            remedy = "convert it to another form, or remove the file if it is not a recording"
+            remedy += " (docs/examples/kd_gat.md has the forms)"
+        if form.has_header and (flag := re.match("flag '([^']+)'", text)):
+            field = rf"(?:^|\W){re.escape(flag[1])}(?:\W|$)"
+            if compute.sum(compute.match_substring_regex(rows, field)).as_py() > 1:  # no damage: others have it, too
+                remedy = f"give {option('label', 'COLUMN')}, if all values but the normal ones are attacks"
+        text = f"{text}, in {shown(rows[fault.row].as_py())}; read as {form.name}: {remedy}"
+        raise line_fault(path, int(numbers[fault.row]), text) from fault
 
 
-def _of_rows(rows: pa.Array, numbers: NDArray[np.int64], form: Form) -> Frames:
+def _of_rows(rows: pa.Array, numbers: NDArray[np.int64], form: Form, told: Counter[str]) -> Frames:
     fields = compute.extract_regex(rows, form.pattern)
     if fields.null_count:
         raise RowFault(int(np.argmax(fields.is_null())), "its fields are not those of its form (cut off?)")
     columns = dict(zip(fields.type.names, fields.flatten(), strict=True))
     values, index = _distinct(columns.pop("rest"), lambda text: _of_rest(text, form))
-    data, length = _payload([payload for payload, _ in values], index)
+    data, length = _payload([payload for payload, _ in values], index, told)
     if "length" in columns:
-        _check_dlc(length, _numbers(columns["length"], _dlc))
+        dlc = _numbers(columns["length"], _dlc if form.most_bytes == MOST_BYTES else lambda text: int(str(text)))
+        data, length = _cut(data, length, dlc) if form.is_padded else (data, length)
+        _check_dlc(length, dlc)
     flags = np.array([flag for _, flag in values], dtype=np.int64)[index]
-    return _frames(columns, data, numbers, flags)
+    return _frames(columns, data, numbers, flags, told, form.label)
 
 
 def _of_rest(text: str, form: Form) -> tuple[bytes, int]:
     """The bytes and the flag of the end of a row."""
     data, flag = form.rest(text)
-    return _bytes_of(data), _flag(flag) if flag else NO_FLAG
+    return _bytes_of(data, form.most_bytes), _flag(flag, form.label) if flag else NO_FLAG
+
+
+def _cut(
+    data: NDArray[np.uint8], length: NDArray[np.int64], dlc: NDArray[np.int64]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Frames without the bytes beyond their length: columns of one width may have more."""
+    return np.where(np.arange(MOST_BYTES) < dlc[:, None], data, 0).astype(np.uint8), np.minimum(length, dlc)
 
 
 def _check_dlc(length: NDArray[np.int64], dlc: NDArray[np.int64]) -> None:
@@ -135,30 +203,34 @@ def _check_dlc(length: NDArray[np.int64], dlc: NDArray[np.int64]) -> None:
         raise RowFault(int(wrong[0]), f"{count} bytes, but a DLC of {expected}{cut_off}")
 
 
-def read_parquet(path: Path, *, rows: int = ROWS) -> Frames:
+def read_parquet(
+    path: Path, label: LabelColumn = NOT_SAID, told: Counter[str] | None = None, *, rows: int = ROWS
+) -> Frames:
     """The frames of a parquet file, whose columns are recognised by their names; ``rows`` are read at a time.
 
     Whole numbers are IDs and bytes themselves; texts have them in hexadecimal digits. Raises ``DataError`` with file
     and row if there is no frame, or a row or a column is invalid.
     """
-    parts, row = list[Frames](), 1
+    parts, row, told = list[Frames](), 1, Counter() if told is None else told
     with reading(path):
         try:
             file = parquet.ParquetFile(regular(path))
-            names = file.schema_arrow.names
-            place, single = named_columns(names)
+            names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
+            place, single, unread = named_columns(names, label)
+            mine = label if label.in_table(names) else None
             if len(single) > MOST_BYTES:
                 raise ValueError(f"it has {len(single)} columns of a byte, more than {MOST_BYTES}")
             for batch in file.iter_batches(rows, columns=[names[index] for index in (*place.values(), *single)]):
                 cells = {name: _plain(batch.column(name), name) for name in batch.schema.names}
                 columns = {key: cells[names[index]] for key, index in place.items()}
-                parts.append(_of_columns(columns, [cells[names[index]] for index in single], row))
+                parts.append(_of_columns(columns, [cells[names[index]] for index in single], row, told, mine))
                 row += len(batch)
         except (ValueError, KeyError, pa.ArrowException) as error:  # a KeyError is of two columns of one name
             where = f"in row {row + error.row:,} " if isinstance(error, RowFault) else ""
-            text = f"{path}: read as parquet, but {where}{one_line(error)}: rename, fix or convert it"
-            raise DataError(text) from error
-    return _whole(parts, path, "parquet")
+            remedy = "" if "label" in str(error) else ": rename, fix or convert it"
+            raise DataError(f"{path}: read as parquet, but {where}{one_line(error)}{remedy}") from error
+    told.update({f"column {name!r} not read": 1 for name in unread} | ({LABELLED: 1} if mine else {}))
+    return _whole(parts, path, "parquet", mine)
 
 
 def _plain(column: pa.Array, name: str) -> pa.Array:
@@ -177,7 +249,9 @@ def _plain(column: pa.Array, name: str) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(column), [valid, offsets, values], offset=column.offset)
 
 
-def _of_columns(columns: Columns, cells: Sequence[pa.Array], first: int) -> Frames:
+def _of_columns(
+    columns: Columns, cells: Sequence[pa.Array], first: int, told: Counter[str], label: LabelColumn | None
+) -> Frames:
     """The frames of rows whose bytes are in a column or in ``cells``; ``first`` is the number of the first row."""
     if cells:
         values = np.stack([_numbers(cell, _byte) for cell in cells], axis=1)
@@ -188,18 +262,26 @@ def _of_columns(columns: Columns, cells: Sequence[pa.Array], first: int) -> Fram
         column = columns["data"]
         if pa.types.is_string(column.type):
             column = compute.utf8_trim(compute.replace_substring_regex(column, r"[\s,:;\[\]-]+", " "), " ")
-        data, length = _payload(*_distinct(column, _bytes_of))
-    if "length" in columns:  # columns of one width may have more bytes than a frame
+        data, length = _payload(*_distinct(column, _bytes_of), told)
+    if "length" in columns:
         dlc = _numbers(columns["length"], _dlc)
-        _check_dlc(np.minimum(length, dlc), dlc)
-        data[np.arange(MOST_BYTES) >= dlc[:, None]] = 0
-    return _frames(columns, data, first + np.arange(len(data)), np.full(len(data), NO_FLAG))
+        data, length = _cut(data, length, dlc)
+        _check_dlc(length, dlc)
+    return _frames(columns, data, first + np.arange(len(data)), np.full(len(data), NO_FLAG), told, label)
 
 
-def _frames(columns: Columns, data: NDArray[np.uint8], number: NDArray[np.int64], flags: NDArray[np.int64]) -> Frames:
+def _frames(
+    columns: Columns,
+    data: NDArray[np.uint8],
+    number: NDArray[np.int64],
+    flags: NDArray[np.int64],
+    told: Counter[str],
+    label: LabelColumn | None,
+) -> Frames:
     """Frames with these bytes. Rows without a time are in order; ``flags`` count if there is no column of them."""
     identifier = _numbers(columns["identifier"], _identifier)
-    flags = _numbers(columns["flag"], _flag) if "flag" in columns else flags
+    flags = _numbers(columns["flag"], partial(_flag, label=label)) if "flag" in columns else flags
+    told.update({NO_FLAGS: 1} if flags[0] == NO_FLAG else {})
     other = np.flatnonzero(flags // 2 != flags[:1] // 2)
     if other.size:
         raise RowFault(int(other[0]), "its flag is not of the first row's kind (cut off?)")
@@ -212,11 +294,15 @@ def _seconds(column: pa.Array) -> NDArray[np.float64]:
     if pa.types.is_timestamp(column.type):
         column, unit = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64()), 1e6
     elif pa.types.is_string(column.type):
-        column = compute.utf8_trim(column, MARKS)
+        column = compute.replace_substring(compute.utf8_trim(column, MARKS), ",", ".")
     try:
         seconds = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False) / unit
     except pa.ArrowInvalid:  # slower, but it says where
-        seconds = pd.to_numeric(column.to_pandas(), errors="coerce").to_numpy(np.float64)
+        texts = column.to_pandas()
+        seconds = pd.to_numeric(texts, errors="coerce").to_numpy(np.float64)
+        if np.isnan(seconds[0]):  # dates
+            since = pd.to_datetime(texts, errors="coerce", format="ISO8601", utc=True) - pd.Timestamp(0, tz="UTC")
+            seconds = since.dt.total_seconds().to_numpy(np.float64)
     bad = np.flatnonzero(~np.isfinite(seconds))
     if bad.size:
         raise RowFault(int(bad[0]), f"time {column[int(bad[0])].as_py()!r:.40} is not a number of seconds")
@@ -243,11 +329,15 @@ def _numbers(column: pa.Array, convert: Callable[[object], int]) -> NDArray[np.i
     return np.array(values, dtype=np.int64)[index]
 
 
-def _payload(values: list[bytes], index: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The bytes (N, 8) of rows, and how many each row has."""
-    padded = b"".join(value.ljust(MOST_BYTES, b"\0") for value in values)
+def _payload(
+    values: list[bytes], index: NDArray[np.int64], told: Counter[str]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The first bytes (N, 8) of rows, and how many each row has."""
+    padded = b"".join(value[:MOST_BYTES].ljust(MOST_BYTES, b"\0") for value in values)
     data = np.frombuffer(padded, dtype=np.uint8).reshape(-1, MOST_BYTES)[index]
-    return data, np.array([len(value) for value in values], dtype=np.int64)[index]
+    length = np.array([len(value) for value in values], dtype=np.int64)[index]
+    told[f"frames of CAN FD of which {MOST_BYTES} bytes are read"] += int((length > MOST_BYTES).sum())
+    return data, length
 
 
 # Single values: numbers, texts or bytes of parquet, and texts of a text file
@@ -277,24 +367,26 @@ def _byte(value: object) -> int:
     return NO_BYTE if value is None or value == "" else _number(value, "byte", 255)
 
 
-def _flag(value: object) -> int:
+def _flag(value: object, label: LabelColumn | None = None) -> int:
     word = _text(value).lower()
+    if label and word:
+        return label.flag(word)
     if word not in FLAGS:
         raise ValueError(f"flag {value!r:.40} is neither normal (R, 0, Normal) nor injected (T, 1, Attack)")
     return FLAGS[word]
 
 
-def _bytes_of(value: object) -> bytes:
+def _bytes_of(value: object, most: int = MOST_BYTES) -> bytes:
     """A frame's bytes, of texts in two hexadecimal digits each, with a blank between any two or with none."""
     data = value
     if not isinstance(data, bytes):
-        text = str(value)
+        text = re.sub("0[xX]", "", str(value)) if "x" in str(value).lower() else str(value)
         try:
             data = bytes.fromhex(text)
         except ValueError:
             data = b""
         if len(text) != 2 * len(data) and len(text) != 3 * len(data) - 1:
             raise ValueError(f"bytes {text!r:.40} are not of two hexadecimal digits each")
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{len(data)} bytes, more than {MOST_BYTES}")
+    if len(data) > most:
+        raise ValueError(f"{len(data)} bytes, more than {most}")
     return data

@@ -1,5 +1,8 @@
 """Faults of data files, each in one line: the file, the line, what is wrong."""
 
+import lzma
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,15 +10,16 @@ from pathlib import Path
 from tuner.errors import DataError, one_line
 
 LONGEST = 60  # characters of a line that are shown
+PACKED = (EOFError, ImportError, lzma.LZMAError, zipfile.BadZipFile, zlib.error)  # what unpacking raises
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns an ``OSError`` of the block into a ``DataError`` that names the file."""
+    """Turns an error of opening or unpacking in the block into a ``DataError`` that names the file."""
     try:
         yield
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or one_line(error)}") from error
+    except (OSError, *PACKED) as error:
+        raise DataError(f"{path} cannot be read: {getattr(error, 'strerror', None) or one_line(error)}") from error
 
 
 def line_fault(path: Path, number: int, text: str) -> DataError:

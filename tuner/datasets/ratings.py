@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -226,9 +226,10 @@ def from_tables(
 ) -> RatingData:
     """Rating data from tables in memory, for `tune_hyperparameters_parallel`.
 
-    Ratings are a DataFrame with the columns `user_id`, `item_id`, `rating` (others are ignored), or an array-like
-    with these three columns in this order. Validation ratings are held out of ``trainset``. The ids of features are
-    the index of a DataFrame or the row numbers of an array from 0.
+    Ratings are a table with the columns `user_id`, `item_id`, `rating` (others are ignored): of pandas, polars, Arrow
+    or others, or what `pandas.DataFrame` takes. Without names they are three columns in this order. Validation
+    ratings are held out of ``trainset``. The ids of features are the index of a DataFrame, the column `user_id` or
+    `item_id` of another table, or else the row numbers from 0.
 
     Raises ``InputError`` if a column or an id's features are missing, or values are empty, not numeric or not finite.
     """
@@ -241,20 +242,30 @@ def from_tables(
 
 def _frame(table: Table, label: str) -> pd.DataFrame:
     import pandas as pd
+    import pyarrow as pa
+    from pyarrow.interchange import from_dataframe
 
     if isinstance(table, pd.DataFrame):
         return table
+    data: Any = table
     try:
+        if hasattr(data, "__arrow_c_stream__"):  # of polars, Arrow, DuckDB and others, whose columns have names
+            return cast("pd.DataFrame", pa.table(data).to_pandas())
+        if hasattr(data, "to_pandas"):
+            return pd.DataFrame(data.to_pandas())
+        if hasattr(data, "__dataframe__"):
+            return cast("pd.DataFrame", from_dataframe(data).to_pandas())
         # Lists are not converted by numpy, which would turn all numbers of [("ann", "film", 4.0)] into text.
-        data = np.asarray(table) if hasattr(table, "__array__") else table
-        return pd.DataFrame(data)  # type: ignore[arg-type]  # not a table: pandas says so
-    except (ValueError, TypeError) as error:  # rows of unequal lengths, a tensor on a GPU
+        return pd.DataFrame(np.asarray(data) if hasattr(data, "__array__") else data)
+    except (ValueError, TypeError, pa.ArrowException) as error:  # rows of unequal lengths, a tensor on a GPU
         raise InputError(f"{label} is not a table of rows and columns: {error}") from error
 
 
 def _ratings(table: Table, label: str, users: Ids, items: Ids) -> Ratings:
+    import pandas as pd
+
     frame = _frame(table, label)
-    if frame is not table and frame.shape[1] == len(_COLUMNS):  # array-like: without names
+    if frame is not table and frame.columns.equals(pd.RangeIndex(3)):  # an array-like has no names
         frame = frame.set_axis(list(_COLUMNS), axis=1)
     if any(list(frame.columns).count(column) != 1 for column in _COLUMNS):
         needed = ", ".join(_COLUMNS)
@@ -293,6 +304,8 @@ def _plain(value: object) -> Hashable:
 def _features(table: Table, label: str, id_name: str) -> tuple[Ids, NDArray[np.float32]]:
     """The ids and the matrix of a table of features."""
     frame = _frame(table, label)
+    if frame is not table and id_name in frame.columns:  # only pandas' tables have an index of their own
+        frame = frame.set_index(id_name)
     if id_name in frame.columns:
         # Without this check the ids would be a feature, and the row numbers would be taken as ids.
         raise InputError(f"{label} has a column {id_name!r}; make it the index: .set_index({id_name!r})")

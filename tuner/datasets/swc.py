@@ -53,7 +53,9 @@ def find_files(folder: Path) -> list[Path]:
     return files
 
 
-def read_folder(folder: Path, *, skip_bad: bool = False, label_level: int = 1) -> SwcFolder:
+def read_folder(
+    folder: Path, *, skip_bad: bool = False, label_level: int = 1, largest_tree: bool = False
+) -> SwcFolder:
     """Reads and reduces every reconstruction in a folder and its sub-folders.
 
     A tree's label is the name of its sub-folder at level ``label_level``; level 1 is directly in ``folder``. Raises
@@ -64,7 +66,7 @@ def read_folder(folder: Path, *, skip_bad: bool = False, label_level: int = 1) -
     labels = [_label(path.relative_to(folder), label_level) for path in paths]
     for path in paths:
         try:
-            trees.append(reduce_tree(read_swc(path)))
+            trees.append(reduce_tree(read_swc(path, largest_tree=largest_tree)))
             files.append(path)
         except DataError as error:
             if not skip_bad:
@@ -89,10 +91,10 @@ def _label(path: Path, level: int) -> str:
     return folders[level - 1] if folders else ""
 
 
-def read_swc(path: Path) -> Tree:
-    """Reads all nodes of a reconstruction.
+def read_swc(path: Path, *, largest_tree: bool = False) -> Tree:
+    """Reads all nodes of a reconstruction, or with ``largest_tree`` those of the tree with the most nodes.
 
-    Raises ``DataError`` if a number is not finite, a parent is missing, or there is a cycle or not exactly one root.
+    Raises ``DataError`` if a number is not finite, a parent is missing, there is a cycle, no root, or more than one.
     """
     with reading(path):
         text = regular(path).read_text(encoding="utf-8-sig", errors="replace")
@@ -100,7 +102,7 @@ def read_swc(path: Path) -> Tree:
     rows = [(number, words) for number, words in rows if words and words[0][0] != "#"]
     if not rows:
         raise DataError(f"{path} holds no node: every line is empty or a comment")
-    return _tree(path, _table(path, rows), np.array([number for number, _ in rows]))
+    return _tree(path, _table(path, rows), np.array([number for number, _ in rows]), largest_tree)
 
 
 def reduce_tree(tree: Tree) -> Tree:
@@ -137,24 +139,29 @@ def _row(words: list[str]) -> list[float]:
     return row
 
 
-def _tree(path: Path, table: NDArray[np.float64], lines: NDArray[np.int64]) -> Tree:
+def _tree(path: Path, table: NDArray[np.float64], lines: NDArray[np.int64], largest_tree: bool) -> Tree:
     ids, parents = table[:, 0].astype(np.int64), table[:, 6].astype(np.int64)
     order = np.argsort(ids, kind="stable")
     sorted_ids = ids[order]
     if (twice := np.flatnonzero(sorted_ids[1:] == sorted_ids[:-1])).size:
         raise line_fault(path, lines[order[twice[0] + 1]], f"id {sorted_ids[twice[0]]} is used twice")
+    if sorted_ids[0] > 0:  # Vaa3D gives a root the parent 0
+        parents[parents == 0] = -1
     roots = np.flatnonzero(parents < 0)
-    if len(roots) != 1:
-        where = f"line {lines[roots[1]]}: a second root" if len(roots) else "no root: a node with parent -1"
-        raise DataError(f"{path}, {where}; a tree has one")
+    if not len(roots):
+        raise DataError(f"{path}, no root: a node with parent -1; a tree has one")
+    if len(roots) > 1 and not largest_tree:
+        remedy = f"{option('largest_tree', True)} keeps the largest of {len(roots)}"
+        raise line_fault(path, lines[roots[1]], f"a second root; a tree has one: {remedy}")
     place = np.minimum(np.searchsorted(sorted_ids, parents), len(ids) - 1)
     if (orphans := np.flatnonzero((sorted_ids[place] != parents) & (parents >= 0))).size:
         raise line_fault(path, lines[orphans[0]], f"parent {parents[orphans[0]]} is not in the file")
     parent = np.where(parents < 0, -1, order[place])
-    rows, renumbered = preorder(parent, int(roots[0]))
-    if len(rows) < len(parent):
-        missing = np.setdiff1d(np.arange(len(parent)), rows)[0]
+    trees = [preorder(parent, root) for root in roots.tolist()]
+    if sum(len(rows) for rows, _ in trees) < len(parent):
+        missing = np.setdiff1d(np.arange(len(parent)), np.concatenate([rows for rows, _ in trees]))[0]
         raise line_fault(path, lines[missing], f"id {ids[missing]} is on or below a cycle")
+    rows, renumbered = max(trees, key=lambda tree: len(tree[0]))
     return Tree(table[rows, 2:5], table[rows, 5], renumbered)
 
 

@@ -14,7 +14,7 @@ from tuner.datasets.swc import Tree, find_files, preorder, read_folder
 from tuner.errors import DataError, InputError
 
 FEATURES = ("is root", "radius", "branch points above", "path length to the root", "distance from the root")
-VERSION = "3"  # of the cache: increase it when the built data change
+VERSION = "4"  # of the cache: increase it when the built data change
 HELD_OUT = 0.15  # the share of the trees for validation, and the same for the test
 CLASSES = ("bushy", "stemmed")
 STEM = (0.0, 0.7)  # for each type, the probability that the latest tip branches instead of a random one
@@ -43,6 +43,11 @@ class TreeData:
     name: str  # of the data set
     classes: tuple[str, ...]  # the names of the labels
     bad: int = 0  # the number of files that were left out
+    notes: tuple[str, ...] = ()  # the faults of these
+
+    def __getstate__(self) -> dict[str, object]:
+        """Without notes: studies of earlier versions know their data by the pickle."""
+        return {name: value for name, value in vars(self).items() if name != "notes"}
 
     def __len__(self) -> int:
         """Number of trees."""
@@ -67,11 +72,14 @@ class TreeData:
         )
 
 
-def load_trees(source: str, *, seed: int, skip_bad: bool = False, label_level: int = 1) -> TreeData:
+def load_trees(
+    source: str, *, seed: int, skip_bad: bool = False, label_level: int = 1, largest_tree: bool = False
+) -> TreeData:
     """Trees by name or path; raises ``DataError`` if the folder or a file in it is invalid.
 
     ``source`` is ``synthetic`` (generated), or a folder of SWC files. Their labels are the names of the sub-folders
-    of level ``label_level``, counted from 1. ``seed`` is that of the split; ``skip_bad`` leaves out invalid files.
+    of level ``label_level``, counted from 1. ``seed`` is that of the split; ``skip_bad`` leaves out invalid files;
+    ``largest_tree`` keeps the largest tree of a file that has several.
     """
     if source == "synthetic":
         if label_level != 1:
@@ -81,10 +89,12 @@ def load_trees(source: str, *, seed: int, skip_bad: bool = False, label_level: i
     folder = Path(source).expanduser()
 
     def read() -> TreeData:
-        swc = read_folder(folder, skip_bad=skip_bad, label_level=label_level)
-        return build(swc.trees, swc.labels, folder.resolve().name, swc.classes, len(swc.bad))
+        swc = read_folder(folder, skip_bad=skip_bad, label_level=label_level, largest_tree=largest_tree)
+        data = build(swc.trees, swc.labels, folder.resolve().name, swc.classes, len(swc.bad))
+        return replace(data, notes=tuple(swc.bad))
 
-    return split(cached(TreeData, file_key(folder, find_files(folder), VERSION, skip_bad, label_level), read), seed)
+    key = file_key(folder, find_files(folder), VERSION, skip_bad, label_level, largest_tree)
+    return split(cached(TreeData, key, read), seed)
 
 
 def build(

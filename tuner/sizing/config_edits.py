@@ -81,12 +81,16 @@ def plan_edits(
 ) -> tuple[list[FileEdit], list[str]]:
     """The changes of ``config_files``, and notes for the user; nothing is written.
 
+    A file of a folder is changed, or left alone and named. A file with one value of batch and accumulation, where
+    others have both, is left alone as well: with one of them alone it would train otherwise.
+
     Raises:
         InputError: a file that was given itself has no place for a value, a value that is ``given`` a place by the
             user or without which the batch does not fit is in no file, or a file cannot be edited.
     """
     none = f"holds none of {', '.join(values.keys.values())}: {SAY_WHERE}"
     edits: dict[Path, FileEdit] = {}
+    held: dict[Path, tuple[str, set[str]]] = {}  # the text and the names of each file
     notes, written = list[str](), set[tuple[str, str]]()
     for file, is_given in files.items():
         try:
@@ -97,14 +101,26 @@ def plan_edits(
                 raise
             notes.append(f"left alone: {error.text}")
             continue
-        held = keys | {key.rpartition(".")[2] for key in keys}
-        mine = {pair: value for pair, value in values.of_file(file).items() if values.keys[pair[1]] in held}
-        if mine:
-            by_key = {values.keys[name]: value for (_, name), value in mine.items()}
-            edits[file.resolve()] = edit_text(file, text, by_key)
-            written |= mine.keys()
-        elif is_given:
-            raise InputError(f"{file}: {none}")
+        held[file] = text, keys | {key.rpartition(".")[2] for key in keys}
+    pair = {values.keys[name] for name, value in values.common.items() if name != ACCUMULATION or value > 1}
+    together = any(pair <= keys for _, keys in held.values())  # else each of them has a file of its own
+    for file, (text, keys) in held.items():
+        mine = {one: value for one, value in values.of_file(file).items() if values.keys[one[1]] in keys}
+        try:
+            if (lacks := pair - keys) and together and pair & keys:
+                raise InputError(
+                    f"{file}: holds {', '.join(sorted(pair & keys))}, but not {', '.join(sorted(lacks))}: {SAY_WHERE}"
+                )
+            if mine:
+                by_key = {values.keys[name]: value for (_, name), value in mine.items()}
+                edits[file.resolve()] = edit_text(file, text, by_key)
+                written |= mine.keys()
+            elif files[file]:
+                raise InputError(f"{file}: {none}")
+        except InputError as error:
+            if files[file]:
+                raise
+            notes.append(f"left alone: {error.text}")
     if not written:
         raise InputError("; ".join([f"{option('config_path', str(next(iter(files))))}: {none}", *notes]))
     return list(edits.values()), [*notes, *_not_written(values, written, given)]
@@ -200,7 +216,7 @@ def _places(path: Path, text: str) -> list[_Place]:
 def _yaml_places(text: str, holder: Node | None, above: str, met: set[int]) -> Iterator[_Place]:
     pairs = enumerate(holder.value) if isinstance(holder, SequenceNode) else holder.value if holder else ()
     for step, node in pairs if isinstance(holder, CollectionNode) else ():
-        name, is_alias, end = str(getattr(step, "value", step)), id(node) in met, node.end_mark.index
+        name, is_alias, end = str(getattr(step, "value", step)), id(node) in met, _end(text, step, node)
         key = f"{above}.{name}" if above else name
         met.add(id(node))
         quote = node.style if isinstance(node, ScalarNode) and node.style in QUOTES else ""
@@ -209,6 +225,13 @@ def _yaml_places(text: str, holder: Node | None, above: str, met: set[int]) -> I
         yield _Place(key, old if is_single else None, partial(_put, text, end - len(old), end))
         if not is_alias:
             yield from _yaml_places(text, node, key, met)
+
+
+def _end(text: str, step: Node | int, node: Node) -> int:
+    """Where a value ends. The parser has the end of an empty one at what comes after it, maybe lines below."""
+    end: int = node.end_mark.index
+    colon = text.find(":", step.end_mark.index) + 1 if isinstance(step, Node) and not node.value else 0
+    return colon if colon and not text[colon:end].partition("\n")[0].strip() else end
 
 
 def _put(text: str, start: int, end: int, new: str) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import BeforeValidator, ValidationInfo
 
@@ -17,6 +16,7 @@ from tuner.errors import ParameterError, both_given, option
 from tuner.objective import DIRECTIONS
 from tuner.search.optuna_names import FIFO, PRUNERS, SCHEDULERS, SEARCHES, canonical
 from tuner.search.parsing import GivenFile
+from tuner.spec.data_groups import DataOptions
 from tuner.spec.goal_groups import EarlyEnd
 from tuner.spec.memory_groups import DeviceMemory, TrialMemory
 from tuner.spec.options import Options, PathText, Terminal, Texts, field
@@ -36,7 +36,6 @@ else:  # looked over where they are used, which imports torch
     Search = Scheduler = Annotated[object, BeforeValidator(canonical)]
 
 DEFAULT_MODE = "quick"
-DEFAULT_DATA = ""  # each workload's own default
 
 
 _NUMBER = r"(\d+\.?\d*|\.\d+)"
@@ -70,13 +69,6 @@ def _time(given: object, about: ValidationInfo) -> object:
     return given
 
 
-def _plain(data: object) -> object:
-    """The data with paths as texts; None becomes the default, and a program's data stay as they are."""
-    if isinstance(data, Mapping) and all(isinstance(source, (str, os.PathLike)) for source in data.values()):
-        return {name: os.fspath(source) for name, source in data.items()}
-    return "" if data is None else os.fspath(data) if isinstance(data, os.PathLike) else data
-
-
 def _ranks(given: object) -> object:
     """A number of ranks, which may be a text, or auto."""
     number = int(given) if isinstance(given, str) and given.isdecimal() else given
@@ -85,7 +77,6 @@ def _ranks(given: object) -> object:
     return number
 
 
-Data = Annotated[Any, BeforeValidator(_plain)]
 Ranks = Annotated[str | int, BeforeValidator(_ranks)]
 Time = Annotated[str | float | None, BeforeValidator(_time)]
 
@@ -98,7 +89,7 @@ def _option_texts(given: object) -> object:
 OptionTexts = Annotated[Texts, BeforeValidator(_option_texts)]
 
 
-class SelectionOptions(Options, title="Configurations and data"):
+class SelectionOptions(DataOptions, title="Configurations and data"):
     """What to train, on which data."""
 
     positional: ClassVar[tuple[str, ...]] = ("workload",)
@@ -132,18 +123,6 @@ class SelectionOptions(Options, title="Configurations and data"):
     overrides: Texts = field(
         (), "The value of a hyperparameter in every configuration, as KEY=VALUE.", Terminal("KEY=VALUE", "--set")
     )
-    data: Data = field(
-        DEFAULT_DATA,
-        "Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of "
-        "your own. Give it once for all workloads, or for each one.",
-        Terminal(
-            "[WORKLOAD=]NAME|DIR",
-            common=True,
-            unset="synthetic",
-            in_python="A function gets whatever is given here; all trials share it.",
-        ),
-    )
-    skip_bad: bool = field(False, "Leave out data files that cannot be used, instead of refusing them all.")
     only: str | None = field(None, "Take only the configuration of this name.", Terminal("NAME"))
     limit: int | None = field(None, "Take only the first N configurations of each workload.", Terminal("N"))
 

@@ -20,7 +20,8 @@ from tuner.search.configurations import (
     source_name,
 )
 from tuner.search.plain_values import plain_configs
-from tuner.spec.groups import DEFAULT_DATA, DEFAULT_MODE, SelectionOptions
+from tuner.spec.data_groups import DEFAULT_DATA
+from tuner.spec.groups import DEFAULT_MODE, SelectionOptions
 from tuner.trial import UNNAMED, Configuration, ConfigValue
 from tuner.values import parse
 from tuner.workloads.base import BUILT_IN, DEFAULT_WORKLOAD, Trainable, is_built_in
@@ -64,7 +65,7 @@ def selections_of(
     """The selection of each workload of which these are the configurations."""
     sources = _sources(options.data, listed, find)
     selected = _overridden(select(listed, only=options.only, limit=options.limit), options.overrides, find)
-    return _choices(selected, sources, data_seed, options.skip_bad, find)
+    return _choices(selected, sources, data_seed, options.loading(), find)
 
 
 def label_of(config: Configs | None) -> str:
@@ -77,7 +78,7 @@ def chosen_before(
     names: Sequence[str],
     data: str | Mapping[str, str],
     seed: int,
-    skip_bad: bool = False,
+    loading: Mapping[str, Any] = NO_CLASSES,
     classes: Classes = NO_CLASSES,
     given: WorkloadsLike = (),
 ) -> list[Selection]:
@@ -94,7 +95,7 @@ def chosen_before(
         data = {
             name: source for name, source in data.items() if {name} & {*by_workload, *map(classes.get, by_workload)}
         }
-    return _choices(by_workload, _sources(data, by_workload, find), seed, skip_bad, find)
+    return _choices(by_workload, _sources(data, by_workload, find), seed, loading, find)
 
 
 def source_of(data: str | Mapping[str, str], name: str, classes: Classes = NO_CLASSES) -> str:
@@ -264,18 +265,19 @@ def _choices(
     by_workload: Mapping[str, Sequence[Configuration]],
     sources: Mapping[str, str],
     seed: int,
-    skip_bad: bool,
+    loading: Mapping[str, Any],
     find: Finder,
 ) -> list[Selection]:
     named = [find(name) for name in by_workload]
-    if skip_bad and not any(workload.skips_bad_files for workload in named):
-        raise InputError(f"{option('skip_bad')}: has no effect on the data of {', '.join(by_workload)}")
+    for name in loading:
+        if not any(name in workload.data_options for workload in named):
+            raise InputError(f"{option(name)}: has no effect on the data of {', '.join(by_workload)}")
     chosen = []
     for workload in named:
         load = partial(load_data, workload, sources[workload.name], seed)
-        skipping = {"skip_bad": True} if skip_bad and workload.skips_bad_files else {}
-        loading = data_values(workload, [configuration.values for configuration in by_workload[workload.name]])
-        chosen.append(Selection(workload, partial(load, **skipping, **loading), by_workload[workload.name]))
+        given = {name: value for name, value in loading.items() if name in workload.data_options}
+        given |= data_values(workload, [configuration.values for configuration in by_workload[workload.name]])
+        chosen.append(Selection(workload, partial(load, **given), by_workload[workload.name]))
     return chosen
 
 

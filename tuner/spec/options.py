@@ -43,6 +43,7 @@ SHOWN = {  # what callers see of types that convert what is given
     "OptionTexts": "Mapping[str, object] | Sequence[str]",
     "Listed": "str | Sequence[str]",
     "Data": "str | Mapping[str, str] | object",
+    "Columns": "str | Mapping[str, str] | None",
     "Time": "str | float | None",
     "Ranks": "str | int",
     "Memory": "float | Callable[[dict[str, Any]], float] | None",

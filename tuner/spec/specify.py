@@ -14,7 +14,7 @@ from tuner.search.domains import objects_of
 from tuner.search.optuna_names import PBT
 from tuner.search.parsing import parse_file
 from tuner.search.spaces import listed_objects
-from tuner.spec.groups import DEFAULT_DATA
+from tuner.spec.data_groups import DEFAULT_DATA
 from tuner.spec.listed import chosen_before
 from tuner.spec.searched import check_search, choose_searched, is_up_front, searched_spaces, with_search
 from tuner.spec.settings import ScriptOptions, Settings
@@ -158,7 +158,7 @@ def _chosen(settings: Settings, record: StudyRecord) -> StudySpec:
     of_list = settings.search is None or is_up_front(settings)
     if of_list and record.options is not None and not unlike(record, settings, SELECTION):
         check_search(settings)
-        stored = record.configurations, record.workloads, settings.data, settings.data_seed, settings.skip_bad
+        stored = record.configurations, record.workloads, settings.data, settings.data_seed, settings.loading()
         before = chosen_before(*stored, record.classes, settings.workload)
         programs = {one.workload.name: one.workload for one in before if isinstance(one.workload, Program)}
         named = {one.workload.name: one.workload for one in before} if settings.scheduler == PBT else programs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tuner.errors import InputError, ParameterError, did_you_mean, option
 from tuner.objective import Objective
@@ -13,7 +13,7 @@ from tuner.records.attempts import Attempt
 from tuner.records.files import STUDY
 from tuner.records.recorded_study import RecordedStudy, open_study
 from tuner.records.study_record import StudyRecord, read_study
-from tuner.spec.groups import DEFAULT_DATA
+from tuner.spec.data_groups import DEFAULT_DATA, given_of
 from tuner.spec.listed import chosen_before, source_of
 from tuner.spec.stored_options import CALL
 from tuner.study.resume import fingerprint
@@ -57,9 +57,10 @@ class PastTrial:
         return classes_of([self.workload]).get(self.row.workload, self.row.workload)
 
     @property
-    def skip_bad(self) -> bool:
-        """Whether the study left out data files that cannot be used."""
-        return bool((self.study.options or {}).get("skip_bad")) and self.workload.skips_bad_files
+    def loading(self) -> Mapping[str, Any]:
+        """The options of how the study read the workload's data that were given."""
+        given = given_of(self.study.options or {})
+        return {name: value for name, value in given.items() if name in self.workload.data_options}
 
     def selection(self, source: str | None) -> Selection:
         """The trial's last configuration, with data from this source or from the study's own.
@@ -72,7 +73,7 @@ class PastTrial:
             [self.row.workload],
             source or self.source,
             self.study.data_seed,
-            self.skip_bad,
+            self.loading,
             self.study.classes,
             [self.workload],
         )

@@ -66,7 +66,7 @@ class Trainable(ABC):
     imports: Sequence[str] = ()
     asks: ClassVar[bool] = False  # whether its trials ask the study questions as they run
     own_process: ClassVar[bool] = False  # whether each trial needs a new process, whose main thread runs it
-    skips_bad_files: ClassVar[bool] = False  # whether ``load_data`` accepts ``skip_bad=True``
+    data_options: ClassVar[Sequence[str]] = ()  # the options that ``load_data`` takes by name, such as ``skip_bad``
     # The keys of a configuration that ``load_data`` takes by name where they are not the default. Data are loaded
     # once, so all configurations of a study have the same values of these.
     data_keys: ClassVar[Sequence[str]] = ()

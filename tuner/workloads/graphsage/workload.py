@@ -42,6 +42,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
     metric = "val_rmse"
     default_data: ClassVar[str] = "synthetic"
     imports = ("torch_geometric",)
+    data_options: ClassVar[Sequence[str]] = ("columns",)
     memory_scales_with: ClassVar[str | None] = "batch_size"
     divergence_factor: ClassVar[float] = 1e3  # no width, depth or default rate reached twice the ratings' variance
     # The defaults were chosen on the validation RMSE of MovieLens-100K.
@@ -68,20 +69,22 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         fanouts(values)
         return values
 
-    def load_data(self, source: str, seed: int) -> RatingData:
-        """Ratings by name or folder; see ``tuner.datasets.movielens.load_ratings``."""
+    def load_data(self, source: str, seed: int, columns: str | None = None) -> RatingData:
+        """Ratings by name, folder or table; see ``tuner.datasets.movielens.load_ratings``."""
         from tuner.datasets.movielens import load_ratings
 
-        return load_ratings(source, seed=seed)
+        return load_ratings(source, seed=seed, columns=columns)
 
     def describe(self, data: RatingData) -> str:
+        low, high = data.train.rating.min(), data.train.rating.max()
+        scale = f" from {low:g} to {high:g}" * (low < 0.5 or high > 5)  # unlike MovieLens
         repeats = f"; {data.repeats:,} repeat an earlier one's user and item" if data.repeats else ""
         dropped = f", of which {data.dropped:,} are left out, as they are test ratings" if data.dropped else ""
         samples = "; training samples neighbours, unless fanout says otherwise" * (len(data.train) > WHOLE_GRAPH)
         return (
             f"{data.name}: {data.num_users:,} users, {data.num_items:,} items; "
             f"{len(data.train):,} training, {len(data.validation):,} validation and {len(data.test):,} test ratings"
-            f"{repeats}{dropped}{samples}"
+            f"{scale}{repeats}{dropped}{samples}"
         )
 
     def caution(self, data: RatingData) -> str:

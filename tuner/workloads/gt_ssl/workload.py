@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 EVALUATION_TREES = 8  # the number of trees in a batch of an evaluation
 EVALUATION_NEGATIVES = 64
-MOST_CLASSES = 10  # that a plan lists
+MOST_CLASSES = 10  # that a plan lists, as well as of files that were left out
 
 
 class GTSSL(Workload["TreeData", "GtSsl"]):
@@ -37,7 +37,7 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
     imports = ("torch_geometric",)
     memory_scales_with: ClassVar[str | None] = "batch_size"
     batches_vary: ClassVar[bool] = True
-    skips_bad_files: ClassVar[bool] = True
+    data_options: ClassVar[Sequence[str]] = ("skip_bad", "largest_tree")
     data_keys: ClassVar[Sequence[str]] = ("label_level",)
     divergence_factor: ClassVar[float] = 1e3  # an order loss rose from 5.4 to 151,633 in one epoch
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
@@ -59,18 +59,20 @@ class GTSSL(Workload["TreeData", "GtSsl"]):
         "label_level": Hyperparameter(1, 1, 100, "level of the folders whose names are the labels", optional=True),
     }
 
-    def load_data(self, source: str, seed: int, skip_bad: bool = False, label_level: int = 1) -> TreeData:
+    def load_data(
+        self, source: str, seed: int, skip_bad: bool = False, label_level: int = 1, largest_tree: bool = False
+    ) -> TreeData:
         """Trees by name or folder; see ``tuner.datasets.trees.load_trees``."""
         from tuner.datasets.trees import load_trees
 
-        return load_trees(source, seed=seed, skip_bad=skip_bad, label_level=label_level)
+        return load_trees(source, seed=seed, skip_bad=skip_bad, label_level=label_level, largest_tree=largest_tree)
 
     def describe(self, data: TreeData) -> str:
         left_out = f"; {data.bad} file{'s' * (data.bad > 1)} left out" if data.bad else ""
         return (
             f"{data.name}: {len(data):,} trees, {len(data.parent):,} nodes, {data.path.shape[1]:,} third-order "
             f"paths; {len(data.train):,} training, {len(data.validation):,} validation and {len(data.test):,} test "
-            f"trees; classes: {_classes(data)}{left_out}"
+            f"trees; classes: {_classes(data)}{left_out}" + "".join(f"\n{note}" for note in data.notes[:MOST_CLASSES])
         )
 
     def all_data(self, data: TreeData) -> TreeData:

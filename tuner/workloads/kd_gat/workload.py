@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 STAGES = ("autoencoder", "classifier")
 ROLES = ("teacher", "student")
 TEACHER_BATCH = 32
+MOST_NOTES = 20  # lines of a plan on recordings
 
 
 class KDGAT(Workload["CanData", "Distilled"]):
@@ -39,6 +40,7 @@ class KDGAT(Workload["CanData", "Distilled"]):
     imports = ("torch_geometric",)
     memory_scales_with: ClassVar[str | None] = "batch_size"
     batches_vary: ClassVar[bool] = True
+    data_options: ClassVar[Sequence[str]] = ("label", "normal")
     hyperparameters: ClassVar[Mapping[str, AnyHyperparameter]] = {
         "stage": TextHyperparameter("classifier", "the model: a VGAE (autoencoder) or a GAT (classifier)", STAGES),
         "role": TextHyperparameter("student", "sets the sizes that are 0", ROLES),
@@ -94,11 +96,11 @@ class KDGAT(Workload["CanData", "Distilled"]):
         words = [stage, "teacher", "" if config["use_id"] else "without-IDs", str(config["held_out"])]
         return Configuration("-".join(filter(None, words)).replace(" ", "-"), self.finish(values))
 
-    def load_data(self, source: str, seed: int) -> CanData:
+    def load_data(self, source: str, seed: int, label: str | None = None, normal: str | None = None) -> CanData:
         """Graphs by name, file or folder, split by time without the seed; see ``tuner.datasets.can.load_can``."""
         from tuner.datasets.can import load_can
 
-        return load_can(source)
+        return load_can(source, label=label, normal=normal)
 
     def check(self, configurations: Sequence[Configuration], data: CanData) -> None:
         from tuner.workloads.kd_gat.checks import check
@@ -111,6 +113,8 @@ class KDGAT(Workload["CanData", "Distilled"]):
             f"{data.name}: {len(data):,} graphs of {len(data.ids):,} nodes and {data.edge.shape[1]:,} edges, "
             f"{len(data.identifiers):,} CAN IDs; {attacks:,} graphs with attacks; {len(data.train):,} training, "
             f"{len(data.validation):,} validation and {len(data.test):,} test graphs"
+            + "".join(f"\n{note}" for note in data.notes[:MOST_NOTES])
+            + (f"\nand {len(data.notes) - MOST_NOTES:,} more" if len(data.notes) > MOST_NOTES else "")
         )
 
     def all_data(self, data: CanData) -> CanData:

@@ -1,0 +1,62 @@
+"""Text files in any encoding, compressed or not, as pandas reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from tuner.datasets.faults import reading
+from tuner.machine.safe_files import regular
+
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zip": "zip", ".xz": "xz", ".zst": "zstd"}
+ENCODINGS = ("utf-8", "utf-16", "latin-1")  # tried in this order; UTF-16 needs a byte-order mark, latin-1 fits all
+MARKS = ("\ufeff", "\xef\xbb\xbf")  # a byte-order mark, also as latin-1 has it
+NO_TABLES = ("readme", "licen")  # what names of texts begin with that come along
+
+
+def unpacked(path: Path) -> Path:
+    """The name that a file has without its compression, in lower case."""
+    name = Path(path.name.lower())
+    return name.with_suffix("") if name.suffix in COMPRESSED else name
+
+
+def compression_of(path: Path) -> str | None:
+    """The compression that the name of a file says, as pandas calls it."""
+    return COMPRESSED.get(path.suffix.lower())
+
+
+@contextmanager
+def opened(path: Path, encoding: str, errors: str = "strict") -> Iterator[IO[str]]:
+    """The text of a file; raises ``DataError`` if it cannot be opened or unpacked."""
+    from pandas.io.common import get_handle  # type: ignore[import-not-found]  # pandas-stubs has it not
+
+    options: Any = {"is_text": False, "compression": compression_of(path)}
+    with reading(path), regular(path).open("rb") as file, get_handle(file, "rb", **options) as handles:
+        yield TextIOWrapper(cast(BinaryIO, handles.handle), encoding=encoding, errors=errors)
+
+
+def encoding_of(path: Path) -> str:
+    """The first of ``ENCODINGS`` that fits the whole file."""
+    for encoding in ENCODINGS[:-1]:
+        with suppress(UnicodeError), opened(path, encoding) as file:
+            while file.read(2**20):
+                pass
+            return encoding
+    return ENCODINGS[-1]
+
+
+def filled_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The numbered lines of a file that are not blank, without their ends; lines count from 1."""
+    with opened(path, encoding_of(path)) as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield number, line.rstrip("\r\n").removeprefix(MARKS[0]).removeprefix(MARKS[1])
+
+
+def separator_of(line: str) -> str:
+    """The mark between the fields of a line; empty for blanks."""
+    mark = "::" if "::" in line else max("\t;|,", key=line.count)
+    return mark if mark in line else ""
