@@ -116,9 +116,9 @@ def calibrate(
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
             MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
             the workload that config names, or graphsage.
-        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
-            By default synthetic.
+        data: Where the data are: synthetic, ml-100k (downloaded once), a folder or a file; any text for a workload of
+            your own. Give it once for all workloads, or for each one. A function gets whatever is given here; all trials
+            share it. By default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         label: The column of CAN recordings that says which frames are attacks, or none.
         normal: The value of that column in frames that are no attacks.
@@ -185,9 +185,9 @@ def estimate(
     Args:
         model: A TOML file with a transformer's sizes, named as the options from model_embd on, which take precedence; or,
             if it is not a text, a workload.
-        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
-            By default synthetic.
+        data: Where the data are: synthetic, ml-100k (downloaded once), a folder or a file; any text for a workload of
+            your own. Give it once for all workloads, or for each one. A function gets whatever is given here; all trials
+            share it. By default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         label: The column of CAN recordings that says which frames are attacks, or none.
         normal: The value of that column in frames that are no attacks.
@@ -351,9 +351,9 @@ def optimize(
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
             MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
             the workload that config names, or graphsage.
-        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
-            By default synthetic.
+        data: Where the data are: synthetic, ml-100k (downloaded once), a folder or a file; any text for a workload of
+            your own. Give it once for all workloads, or for each one. A function gets whatever is given here; all trials
+            share it. By default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         label: The column of CAN recordings that says which frames are attacks, or none.
         normal: The value of that column in frames that are no attacks.
@@ -446,9 +446,9 @@ def plan(
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
             MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
             the workload that config names, or graphsage.
-        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
-            By default synthetic.
+        data: Where the data are: synthetic, ml-100k (downloaded once), a folder or a file; any text for a workload of
+            your own. Give it once for all workloads, or for each one. A function gets whatever is given here; all trials
+            share it. By default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         label: The column of CAN recordings that says which frames are attacks, or none.
         normal: The value of that column in frames that are no attacks.
@@ -678,9 +678,9 @@ def run(
         workload: What to train, built in or of your own: graphsage, gt-ssl or kd-gat, or a class or function as
             MODULE:NAME. Several train side by side. A class or an object of your own can be given as it is. By default
             the workload that config names, or graphsage.
-        data: Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of your own.
-            Give it once for all workloads, or for each one. A function gets whatever is given here; all trials share it.
-            By default synthetic.
+        data: Where the data are: synthetic, ml-100k (downloaded once), a folder or a file; any text for a workload of
+            your own. Give it once for all workloads, or for each one. A function gets whatever is given here; all trials
+            share it. By default synthetic.
         skip_bad: Leave out data files that cannot be used, instead of refusing them all.
         label: The column of CAN recordings that says which frames are attacks, or none.
         normal: The value of that column in frames that are no attacks.

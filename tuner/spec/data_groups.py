@@ -34,7 +34,7 @@ class DataOptions(Options, title="Configurations and data"):
 
     data: Data = field(
         DEFAULT_DATA,
-        "Where the data are: synthetic, ml-100k (downloaded once) or a folder; any text for a workload of "
+        "Where the data are: synthetic, ml-100k (downloaded once), a folder or a file; any text for a workload of "
         "your own. Give it once for all workloads, or for each one.",
         Terminal(
             "[WORKLOAD=]NAME|DIR",

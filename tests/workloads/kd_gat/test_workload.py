@@ -145,7 +145,12 @@ def test_all_data_are_to_train_on(traffic: CanData) -> None:
 def test_data_are_described(traffic: CanData) -> None:
     text = KDGAT().describe(traffic)
     assert text.startswith("60 graphs: 60 graphs of ")
-    assert text.endswith("graphs with attacks; 36 training, 12 validation and 12 test graphs")
+    first, *by_file = text.splitlines()
+    assert first.endswith("graphs with attacks; 36 training, 12 validation and 12 test graphs")
+    assert [line.split(":")[0] for line in by_file] == [
+        f"{name}_synthetic" for name in ("attack_free", "dos", "fuzzing")
+    ]
+    assert by_file[1].endswith("of them attacks (dos)")
 
 
 def trained(

@@ -76,7 +76,7 @@ class GraphSAGE(Workload["RatingData", "GraphSAGEModel"]):
         return load_ratings(source, seed=seed, columns=columns)
 
     def describe(self, data: RatingData) -> str:
-        low, high = data.train.rating.min(), data.train.rating.max()
+        low, high = float(data.train.rating.min()), float(data.train.rating.max())
         scale = f" from {low:g} to {high:g}" * (low < 0.5 or high > 5)  # unlike MovieLens
         repeats = f"; {data.repeats:,} repeat an earlier one's user and item" if data.repeats else ""
         dropped = f", of which {data.dropped:,} are left out, as they are test ratings" if data.dropped else ""
