@@ -64,8 +64,6 @@ from tuner.trial import MB
 SAMPLE_SECONDS = 0.2
 LEAST_SECONDS = 20.0  # with less no cell is begun, as its workers would hardly have started
 END_SECONDS = 15  # after its minutes, whatever hangs
-DEEP = 8  # the innermost calls of a stack that are kept
-AT_ONCE = 5  # steps that are measured side by side
 # Of each kind one, whose estimates are held against this card.
 STEPS = (
     *("sage-300x500-h64-l2-b2048", "gpt-l6-d384-v50257-b2-t256-amp", "unet-i64-w16-l4-b8"),
@@ -114,20 +112,13 @@ class Meter:
 
     def _look(self) -> None:
         """Notes where the main thread is; on return no frame is held."""
-        calls = reversed(extract_stack(sys._current_frames()[threading.main_thread().ident or 0])[-DEEP:])
+        calls = reversed(extract_stack(sys._current_frames()[threading.main_thread().ident or 0])[-8:])
         places = [f"{Path(call.filename).name}:{call.lineno} {call.name}" for call in calls]
         self.stacks.setdefault(self.cell, Counter())[" < ".join(places)] += 1
 
     def close(self) -> None:
         """Ends the thread."""
         self._ended.set()
-
-
-def version(package: str) -> str:
-    """A package's version; copied without what pip writes, it has none."""
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version(package)
-    return "unknown"
 
 
 def card_of(device: str) -> tuple[str, str, bool]:
@@ -150,7 +141,7 @@ def estimates(names: Sequence[str], before: Sequence[Mapping[str, Any]]) -> Iter
         except Exception as error:  # the others are still wanted
             return step, error
 
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+    with ThreadPoolExecutor(5) as threads:  # so many steps are measured side by side
         for done in as_completed([threads.submit(taken, step) for step in steps]):
             step, size = done.result()
             try:
@@ -217,8 +208,8 @@ def by_ray_tune(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[M
         ).fit()
         records = [one.metrics for one in found if one.error is None and "epochs" in (one.metrics or {})]
     ran_out = sum("out of memory" in str(error) for error in found.errors)
-    lost = len(found.errors)
-    return Measured(cell, workers=cell.workers, lost=lost, ran_out=ran_out), [to_trial(record) for record in records]
+    empty = Measured(cell, workers=cell.workers, lost=len(found.errors), ran_out=ran_out)
+    return empty, [to_trial(record) for record in records]
 
 
 def by_tuner(cell: Cell, epochs: int, device: str, seconds: float) -> tuple[Measured, list[Trial]]:
@@ -359,7 +350,7 @@ def main() -> int:
     known = {row.cell: row for row in map(Measured.of, before["cells"]) if row.trials_an_hour}
     about: dict[str, Any] = {
         **{"device": name, "driver": driver, "real": real, "cores": available_cores()},
-        **{package: version(package) for package in ("torch", "ray")},
+        **{package: metadata.version(package) for package in ("torch", "ray")},
         **{"python": platform.python_version(), "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"},
         **{"epochs": options.epochs, "context_mb": None, "steps": before["steps"]},
     }
