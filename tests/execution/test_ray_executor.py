@@ -62,6 +62,13 @@ def worker_processes() -> list[psutil.Process]:
     return [child for child in children if child.name().startswith("ray::Worker")]
 
 
+def begun(executor: RayExecutor) -> psutil.Process:
+    """The process of a trial that has reported."""
+    began = until(executor, Began)
+    until(executor, EpochReport)
+    return psutil.Process(began.pid)
+
+
 @pytest.mark.ray
 def test_what_goes_wrong_as_a_worker_is_made_is_told_by_its_last_line(shared_ray: None) -> None:
     with closing(RayExecutor()) as executor:
@@ -78,34 +85,34 @@ def test_a_worker_that_is_killed_ends_its_trial_and_the_next_attempt_has_a_new_o
     executor, plan = opened.executor, opened.plan
     (first,), (second,) = placements(plan, 1), placements(plan, 1, attempt=2)
     executor.submit(first)
-    until(executor, EpochReport)
+    trained = begun(executor)
     (victim,) = worker_processes()
     victim.send_signal(signal.SIGKILL)
     outcome = until(executor, Outcome)
     assert (outcome.status, outcome.lost, outcome.reusable) == ("failed", "worker", False)
     assert outcome.error.startswith("the worker was lost: ")
+    assert end_soon(trained.pid)
     executor.submit(second)
+    before = begun(executor).pid
     assert until(executor, Outcome).status == "completed"
+    workers = worker_processes()
     executor.submit(second)
-    warm = {process.pid for process in worker_processes()}
+    assert begun(executor).pid != before, "a retry has a process of its own"
     assert until(executor, Outcome).status == "completed"
-    assert warm.isdisjoint(process.pid for process in worker_processes()), "a retry has a new worker, too"
+    assert worker_processes() == workers, "but no new worker"
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("kernel_tells", [True, False])
-def test_a_lost_workers_signal_is_told(opened: Opened, kernel_tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not kernel_tells:
-        monkeypatch.setattr("tuner.execution.worker_failures.ProcessExit.text", lambda self: "")
+def test_the_signal_that_ended_a_trials_process_is_told_and_its_worker_stays(opened: Opened) -> None:
     (placement,) = placements(opened.plan, 1)
     opened.executor.submit(placement)
-    until(opened.executor, EpochReport)
-    (victim,) = worker_processes()
+    victim, workers = begun(opened.executor), worker_processes()
     victim.send_signal(signal.SIGBUS)
     outcome = until(opened.executor, Outcome)
     assert (outcome.status, outcome.lost) == ("failed", "worker")
-    error = r"the worker was lost: its process was killed by SIGBUS: /dev/shm may be full \(.* GB free\)"
+    error = r"the trial's process was killed by SIGBUS: /dev/shm may be full \(.* GB free\)"
     assert re.fullmatch(error, outcome.error)
+    assert worker_processes() == workers
 
 
 @pytest.mark.ray
@@ -113,10 +120,7 @@ def test_a_trial_is_ended_with_its_worker_whatever_that_does(opened: Opened) -> 
     executor, plan = opened.executor, opened.plan
     (first,) = placements(plan, 1)
     executor.submit(first)
-    began = until(executor, Began)
-    until(executor, EpochReport)
-    (stuck,) = worker_processes()
-    assert (stuck.pid, began.trial_id) == (began.pid, first.trial.trial_id)
+    stuck = begun(executor)
     stuck.suspend()
     executor.end(first.trial.trial_id, "no report")
     outcome = until(executor, Outcome)
@@ -131,12 +135,14 @@ def test_a_trial_is_ended_with_its_worker_whatever_that_does(opened: Opened) -> 
 def test_a_warm_worker_that_dies_unnoticed_costs_the_next_trial_no_attempt(opened: Opened) -> None:
     executor, plan = opened.executor, opened.plan
     (placement,) = placements(plan, 1)
-    executor.submit(placement)
-    assert until(executor, Outcome).status == "completed"
-    (idle,) = worker_processes()
-    idle.send_signal(signal.SIGKILL)
-    executor.submit(placement)
-    assert until(executor, Outcome).status == "completed"
+    for died in ("process", "worker"):
+        executor.submit(placement)
+        process = begun(executor)
+        assert until(executor, Outcome).status == "completed"
+        (idle,) = worker_processes()
+        (process if died == "process" else idle).send_signal(signal.SIGKILL)
+        executor.submit(placement)
+        assert until(executor, Outcome).status == "completed"
 
 
 @pytest.mark.ray

@@ -1,4 +1,4 @@
-"""Processes for one trial after another: a ``Worker``, and the ``Child`` that it or the study starts without Ray.
+"""Processes for one trial after another: a ``Child``, and the ``Worker`` that holds one on Ray.
 
 Messages to and from a ``Child`` go through pipes: one for placements, and one of each trial for events and answers.
 """
@@ -6,17 +6,14 @@ Messages to and from a ``Child`` go through pipes: one for placements, and one o
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import signal
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import send_handle
@@ -24,29 +21,15 @@ from pathlib import Path
 from pickle import dumps, loads
 from typing import Any, BinaryIO, cast
 
-from tuner.execution.mapped_arrays import loaded, pack, unpack
+from tuner.execution.mapped_arrays import opened
 from tuner.execution.nodes import oom_kills
 from tuner.execution.weights import WeightsLost
-from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent, run_trial, torch_device
+from tuner.execution.worker import WORKER, TrialOptions, WorkerEvent
 from tuner.execution.worker_failures import at_cap, lost_outcome
 from tuner.machine.caps import thread_variables, worker_environment
-from tuner.machine.devices import pin
 from tuner.machine.holders import status
-from tuner.machine.peak import PeakMeter
-from tuner.machine.processes import (
-    adopt_descendants,
-    end_descendants,
-    end_tree,
-    exit_text,
-    open_log,
-    output_in,
-    own_process,
-    time_made,
-)
-from tuner.training.program import deliver, warm_up_program
+from tuner.machine.processes import adopt_descendants, end_descendants, end_tree, exit_text, open_log, time_made
 from tuner.trial import Began, Device, EpochReport, Outcome, Placement, Status
-from tuner.workloads.program import Program
-from tuner.workloads.task import Tasks
 
 SEARCH_PATH = "PYTHONPATH"
 
@@ -70,19 +53,21 @@ class _Run:
     placement: Placement
     log: Path | None  # the file with its output
     own_bytes: int
-    reused: bool  # whether another trial ran in the same process before
+    warm: bool  # whether the process has served another trial before
     kills: int  # ``oom_kills`` before it
     started: float  # by the monotonic clock
     began: Began | None = None  # its process
     report: EpochReport | None = None  # the last one
     end: ProcessEnd | None = None
     completed: bool = False
+    reusable: bool = False
 
 
 class Child:
     """A process that runs trials one after another on a device. It ends with this process, whatever happens.
 
-    With ``TrialOptions.fresh`` each trial is a fork of it, else all trials run in it. See ``child_main``.
+    With ``TrialOptions.fresh`` each trial is a fork of it, else all trials run in it, until one is retried or leaves
+    it unfit for others. See ``child_main``.
     """
 
     def __init__(
@@ -111,14 +96,14 @@ class Child:
             SEARCH_PATH: os.pathsep.join([root, *searched]),
         }
         self._first, self._fresh = (device, threads, options), options.fresh
-        self._log = options.log(WORKER) or Path(os.devnull)  # for output between trials
+        self._log = options.log(WORKER)  # for output between trials
         self._trial: Connection[bytes, bytes] | None = None  # of the last trial
         self._run: _Run | None = None
         self._start()
 
     def _start(self) -> None:
         self._connection, its = Pipe()
-        with its, open_log(self._log) as output:
+        with its, open_log(self._log) if self._log else open(os.devnull, "ab") as output:
             descriptors = its.fileno(), self._tasks.fileno()
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "tuner.execution.child_main", *map(str, descriptors)],
@@ -137,16 +122,22 @@ class Child:
 
         ``log`` is the file with its output. ``own_bytes`` are what this process takes of its share.
         """
-        reused = self._run is not None and not self._fresh
-        if self._trial is not None and self._end_of_trial().spent:
+        warm, trial = self._run is not None, placement.trial
+        retry = trial.attempt > 1 and not trial.begun  # a member of a population goes on
+        if (retry and warm and not self._fresh) or self._is_spent():
             self.end()
             self._start()
-            reused = False
-        self._run = _Run(placement, log, own_bytes, reused, oom_kills(), time.monotonic())
+            warm = False
+        self._run = _Run(placement, log, own_bytes, warm, oom_kills(), time.monotonic())
         self._trial, its = Pipe()
         with its, suppress(OSError, RuntimeError):  # ``receive`` says that the process has ended
             self._send(self._connection, replace(placement, limit_bytes=placement.limit_bytes - own_bytes))
             send_handle(self._connection, its.fileno(), self._process.pid)
+
+    def _is_spent(self) -> bool:
+        """Whether the process takes no further trial, or has died unnoticed."""
+        spent = self._run is not None and (self._end_of_trial().spent or not (self._fresh or self._run.reusable))
+        return spent or self._process.poll() is not None
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers a question of the running trial."""
@@ -161,16 +152,23 @@ class Child:
             return None
         with suppress(EOFError, OSError):  # the process has ended, or closed its output
             if self._trial in ready or self._trial.poll():
-                return self._heard(cast("WorkerEvent", loads(self._trial.recv_bytes())))  # noqa: S301  # our own
+                event = self._heard(cast("WorkerEvent", loads(self._trial.recv_bytes())))  # noqa: S301  # our own
+                last = isinstance(event, (bytes, WeightsLost)) or (isinstance(event, Outcome) and not run.completed)
+                if last and not (self._fresh or run.reusable):
+                    self.end()
+                return event
         if run.completed:
             return WeightsLost("the worker ended before it sent them")
         end = self._end_of_trial()
+        if run.warm and not run.began and end.spent and not end.error:  # it had died before it took the trial
+            self.run(run.placement, run.log, run.own_bytes)
+            return None
         failed = f"could not begin: {end.error}" if end.error else exit_text(end.code)
         where = (
             f": its output is in {run.log.name}" if run.log and run.log.exists() and run.log.stat().st_size else ""
         )
         outcome = self.lost(f"the trial's process {failed}{where}", max(0, -end.code))
-        if run.reused and run.report is None and outcome.status == "failed":
+        if run.warm and not self._fresh and run.report is None and outcome.status == "failed":
             return replace(outcome, lost="worker")  # an earlier trial may have broken the process
         return outcome
 
@@ -183,7 +181,7 @@ class Child:
         elif isinstance(event, EpochReport):
             event = run.report = replace(event, memory_bytes=_more(event.memory_bytes, run.own_bytes))
         elif isinstance(event, Outcome):
-            run.completed = event.status == "completed"
+            run.completed, run.reusable = event.status == "completed", event.reusable
             return replace(event, placement=run.placement, peak_bytes=_more(event.peak_bytes, run.own_bytes))
         return event
 
@@ -266,78 +264,25 @@ def _more(size: int | None, own_bytes: int) -> int | None:
 
 
 class Worker:
-    """A warm process for one trial after another on ``device``: it trains them, or has a ``Child`` that does."""
+    """Holds a ``Child`` for one trial after another on ``device``, on Ray. It loads neither torch nor users' code."""
 
-    remark = ""  # for the rows of its trials
-
-    def __init__(
-        self,
-        tasks: Tasks | Path | list[Any],
-        device: Device,
-        threads: int,
-        options: TrialOptions,
-        *,
-        forks: bool = False,
-        beside: tuple[str, ...] = (),
-    ) -> None:
-        """Prepares the process for trials of all tasks, whose data workers share.
-
-        ``forks`` says that this is a ``Child``, and its trials forks of it. So it warms up by a single thread.
-        ``beside`` are the GPUs of other ranks, which a process for one trial sees, too, as under ``torchrun``.
-        """
+    def __init__(self, tasks: Path | list[Any], device: Device, threads: int, options: TrialOptions) -> None:
+        """Starts the process for trials of all tasks, whose data workers share."""
         adopt_descendants()  # so that they are ended with this process
         atexit.register(end_descendants)
-        self._options, self._beside = options, beside
-        self.device = device
-        os.environ.update(thread_variables(threads))
-        self._child: Child | None = None
-        tasks = loaded(tasks) if isinstance(tasks, list) else tasks
-        if options.fresh and not forks:
-            file = tasks.open("rb") if isinstance(tasks, Path) else pack(tasks)
-            self._child = Child(file, device, threads, options)
-            return
-        if isinstance(tasks, Path):
-            with tasks.open("rb") as file:
-                self._tasks: Tasks = unpack(file.fileno())
-        else:
-            self._tasks = tasks
-        self._meter = self.prepare(device, 1 if forks else threads)
-        gc.freeze()  # so that a garbage collection skips torch's objects: 2 ms instead of 100
-
-    def prepare(self, device: Device, threads: int) -> PeakMeter:
-        """Pins the process to its device and warms it up there.
-
-        A benchmark with simulated GPUs replaces this method, and sets ``device`` to the real one.
-        """
-        pin(device, self._beside)  # Ray may have chosen another GPU
-        tasks = list(self._tasks.values())
-        if any(isinstance(task.workload, Program) for task in tasks):
-            return PeakMeter(device, partial(warm_up_program, torch_device(device), threads, tasks))
-        from tuner.training.rehearsal import warm_up
-
-        return PeakMeter(device, partial(warm_up, torch_device(device), threads, tasks))
+        self._device, self._options = device, options
+        self._child = Child(opened(tasks), device, threads, options)
 
     def run(self, placement: Placement) -> Iterator[WorkerEvent]:
         """Streams a trial's events, first ``Began``. The trial's output goes to its log.
 
         The study keeps that file short, and removes it at the end if it is empty.
         """
-        placed, log = replace(placement, device=self.device), self._options.log(placement.log)
-        if self._child is not None:
-            yield from run_in(self._child, placed, log)
-            return
-        trial = placed.trial
-        with output_in(log):
-            yield Began(trial.trial_id, *own_process())
-            try:
-                yield from run_trial(self._tasks[trial.workload], placed, self._meter, self._options, self.remark)
-            except (SystemExit, KeyboardInterrupt):  # which no trial should raise
-                traceback.print_exc()
-                raise
+        yield from run_in(self._child, replace(placement, device=self._device), self._options.log(placement.log))
 
     def answer(self, trial_id: str, answer: object) -> None:
         """Answers the question of a running trial. It is called in another thread than the trial's."""
-        (self._child.answer if self._child else deliver)(trial_id, answer)
+        self._child.answer(trial_id, answer)
 
     def ping(self) -> None:
         """Returns if the process is alive."""

@@ -75,9 +75,6 @@ class ChildExecutor(Executor):
         super().close()
 
     def _start(self, placement: Placement) -> Child:
-        """Starts a trial, a retry in a new process."""
-        if placement.trial.attempt > 1 and not self._options.fresh:
-            self._drop()
         if self._child is None:
             packed = pack(self._tasks)
             self._child = Child(packed, placement.device, self._threads, self._options, self._allocator)
@@ -89,8 +86,6 @@ class ChildExecutor(Executor):
         self._running = ""
         self._stop_requests.forget_prune(outcome.trial.trial_id)
         weights = child.receive() if outcome.status == "completed" else None
-        if not (outcome.reusable or self._options.fresh):
-            self._drop()
         return [(outcome, lambda: weights_of(weights))]
 
     def _kill(self, child: Child, error: str) -> Outcome:

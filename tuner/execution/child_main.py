@@ -10,6 +10,7 @@ Another thread runs the trial, and a third one listens to the study and ends the
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import select
@@ -17,7 +18,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -26,13 +27,23 @@ from pickle import dumps, loads
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tuner.errors import one_line
-from tuner.execution.child import ProcessEnd, Worker
+from tuner.execution.child import ProcessEnd
 from tuner.execution.mapped_arrays import unpack
-from tuner.execution.worker import TrialOptions
-from tuner.machine.processes import adopt_descendants, descendants, end_descendants, end_with_parent
-from tuner.training.program import deliver
+from tuner.execution.worker import TrialOptions, WorkerEvent, run_trial, torch_device
+from tuner.machine.devices import pin
+from tuner.machine.peak import PeakMeter
+from tuner.machine.processes import (
+    adopt_descendants,
+    descendants,
+    end_descendants,
+    end_with_parent,
+    output_in,
+    own_process,
+)
+from tuner.training.program import deliver, warm_up_program
 from tuner.training.program_thread import ProgramThread, use_main_thread
-from tuner.trial import Device, Placement
+from tuner.trial import Began, Device, Placement
+from tuner.workloads.program import Program
 
 if TYPE_CHECKING:
     Pipe = Connection[bytes, bytes]
@@ -41,6 +52,50 @@ REMARK = "its process imported everything again: a module has threads or has use
 SAFE = "jemalloc_bg_thd"  # a thread of pyarrow, whose allocator handles forks
 # This end of the pipes. A trial's child process closes them, else the study would not notice the end of this process.
 _open: list[Pipe] = []
+
+
+class Trainer:
+    """Trains one trial after another on ``device`` in this process."""
+
+    remark = ""  # for the rows of its trials
+
+    def __init__(
+        self,
+        content: int,
+        device: Device,
+        threads: int,
+        options: TrialOptions,
+        *,
+        forks: bool = False,
+        beside: tuple[str, ...] = (),
+    ) -> None:
+        """Pins the process to its device, and warms it up for trials of the tasks in a file that it maps.
+
+        ``forks`` says that trials are forks of this process, which warms up by a single thread. ``beside`` are the
+        GPUs of other ranks, which a process for one trial sees, too, as under ``torchrun``.
+        """
+        self._tasks, self._device, self._options = unpack(content), device, options
+        pin(device, beside)  # Ray may have chosen another GPU
+        tasks, threads = list(self._tasks.values()), 1 if forks else threads
+        if any(isinstance(task.workload, Program) for task in tasks):
+            warm_up = partial(warm_up_program, torch_device(device), threads, tasks)
+        else:
+            from tuner.training import rehearsal
+
+            warm_up = partial(rehearsal.warm_up, torch_device(device), threads, tasks)
+        self._meter = PeakMeter(device, warm_up)
+        gc.freeze()  # so that a garbage collection skips torch's objects: 2 ms instead of 100
+
+    def run(self, placement: Placement) -> Iterator[WorkerEvent]:
+        """Streams a trial's events, first ``Began``. The trial's output goes to its log."""
+        trial = placement.trial
+        with output_in(self._options.log(placement.log)):
+            yield Began(trial.trial_id, *own_process())
+            try:
+                yield from run_trial(self._tasks[trial.workload], placement, self._meter, self._options, self.remark)
+            except (SystemExit, KeyboardInterrupt):  # which no trial should raise
+                traceback.print_exc()
+                raise
 
 
 def main(descriptor: int, content: int) -> None:
@@ -58,7 +113,7 @@ def main(descriptor: int, content: int) -> None:
         if options.fresh:
             _serve(connection, _preloaded(content, device, threads, options))
         else:
-            _run_here(connection, lambda: Worker(unpack(content), device, threads, options))
+            _run_here(connection, partial(Trainer, content, device, threads, options))
     except Exception as error:
         _give_up(connection, error)
 
@@ -75,19 +130,19 @@ def _import(names: Sequence[str], search_path: Sequence[str]) -> None:
     sys.path[:] = search_path
 
 
-def _preloaded(content: int, device: Device, threads: int, options: TrialOptions) -> Callable[..., Worker]:
-    """What makes the worker in a trial's process. For trials on the CPU it is made here, by a single thread."""
+def _preloaded(content: int, device: Device, threads: int, options: TrialOptions) -> Callable[..., Trainer]:
+    """What makes the trainer in a trial's process. For trials on the CPU it is made here, by a single thread."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
-    make = partial(Worker, unpack(content), device, threads, options, forks=True)
+    make = partial(Trainer, content, device, threads, options, forks=True)
     if device.kind == "cuda":
         return make
     use_main_thread()  # so that what programs import is loaded without another thread
-    worker = make()
-    return lambda **_: worker
+    trainer = make()
+    return lambda **_: trainer
 
 
-def _serve(connection: Pipe, make: Callable[..., Worker]) -> None:
+def _serve(connection: Pipe, make: Callable[..., Trainer]) -> None:
     """Forks a process for each trial; if that is not possible, runs one trial in this process."""
     # It ends when the study closes the pipe, and its trial before it. A trial has what the user's modules have set.
     handlers = {
@@ -176,7 +231,7 @@ def _wait(pid: int, connection: Pipe) -> int:
     return code
 
 
-def _run_trial(trial: Pipe, make: Callable[..., Worker], placement: Placement) -> None:
+def _run_trial(trial: Pipe, make: Callable[..., Trainer], placement: Placement) -> None:
     """Runs a trial in this process, and ends the process."""
     programs = _programs()
     done = threading.Event()
@@ -191,15 +246,15 @@ def _run_trial(trial: Pipe, make: Callable[..., Worker], placement: Placement) -
     programs.work()
 
 
-def _run_here(connection: Pipe, make: Callable[[], Worker], *, once: bool = False, remark: str = "") -> None:
+def _run_here(connection: Pipe, make: Callable[[], Trainer], *, once: bool = False, remark: str = "") -> None:
     """Runs trials in this process one after another, or one, with a remark for its row."""
     programs = _programs()
     _open.append(connection)
 
     def follow() -> None:
         try:
-            worker = make()
-            worker.remark = remark
+            trainer = make()
+            trainer.remark = remark
         except Exception as error:
             _give_up(connection, error)
         while True:
@@ -209,7 +264,7 @@ def _run_here(connection: Pipe, make: Callable[[], Worker], *, once: bool = Fals
                 _end()
             done = threading.Event()
             _in_thread("study", _listen, trial, done)
-            _send_events(trial, worker, placement)
+            _send_events(trial, trainer, placement)
             done.set()
             connection.send_bytes(dumps(ProcessEnd(0, spent=once)))
 
@@ -228,9 +283,9 @@ def _close() -> None:
         pipe.close()
 
 
-def _send_events(trial: Pipe, worker: Worker, placement: Placement) -> None:
+def _send_events(trial: Pipe, trainer: Trainer, placement: Placement) -> None:
     _open.append(trial)
-    for event in worker.run(placement):
+    for event in trainer.run(placement):
         trial.send_bytes(dumps(event))
     _open.remove(trial)
 

@@ -40,7 +40,7 @@ GONE = f"has been removed or replaced since the study began: run it again, or re
 
 
 def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectRef:
-    """Gives content to Ray's workers: for ``loaded``, or on ``one_machine`` the path of a file for ``unpack``.
+    """Gives content to Ray's workers, for ``opened``: on ``one_machine`` the path of a file, else the file's parts.
 
     That file is added to ``files``, and must stay open as long as workers may start. Of several machines some may not
     have the mapped files, so there Ray's store has one copy for each node.
@@ -54,6 +54,11 @@ def put(content: object, files: list[BinaryIO], *, one_machine: bool) -> ObjectR
         files.append(pack(content))
         return ObjectRef(ray.put(Path(f"/proc/{os.getpid()}/fd/{files[-1].fileno()}")))
     return ObjectRef(ray.put([np.frombuffer(part, np.uint8) for part in _parts(content, mapped=False)]))
+
+
+def opened(given: Path | Sequence[NDArray[np.uint8]]) -> BinaryIO:
+    """The file for ``unpack`` of what ``put`` has given."""
+    return given.open("rb") if isinstance(given, Path) else _file_of(given)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -135,12 +140,15 @@ def pack(content: object) -> BinaryIO:
     Raises:
         DataError: a mapped file has been removed.
     """
-    parts = _parts(content)
+    return _file_of(_parts(content))
+
+
+def _file_of(parts: Sequence[memoryview | NDArray[np.uint8]]) -> BinaryIO:
     file: BinaryIO = os.fdopen(os.memfd_create("tuner"), "wb") if IN_MEMORY else TemporaryFile()  # noqa: SIM115
     file.write(np.array([len(parts), *(part.nbytes for part in parts)], np.int64).tobytes())
     for part in parts:
         file.write(bytes(-file.tell() % ALIGNMENT))
-        file.write(part)
+        file.write(part.data if isinstance(part, np.ndarray) else part)
     file.flush()
     return file
 

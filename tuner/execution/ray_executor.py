@@ -45,7 +45,7 @@ from tuner.execution.weights import weights_of
 from tuner.execution.worker_failures import RunningTrial, WorkerFailures, end_processes, raised_in_worker
 from tuner.machine.caps import worker_environment
 from tuner.machine.devices import DeviceChoice
-from tuner.machine.processes import ProcessExit, free_port, shorten
+from tuner.machine.processes import free_port, shorten
 from tuner.trial import LOOPBACK, Began, Device, EpochReport, Outcome, Placement, Question
 from tuner.workloads.base import is_built_in
 from tuner.workloads.pickling import sent_by_value
@@ -82,7 +82,6 @@ class RayExecutor(Executor):
         self._lost: set[Device] = set()
         self._files: list[BinaryIO] = []  # that workers map as they start
         self._running: dict[Stream, RunningTrial] = {}
-        self._spent: list[RunningTrial] = []  # their workers are not used again
         self._events: list[ExecutorEvent] = []  # for the next poll
         self._groups: dict[str, RankGroup] = {}  # the trials of several ranks, by id
         self._choice: DeviceChoice = "auto"
@@ -182,20 +181,16 @@ class RayExecutor(Executor):
                 self._has_asked = bool(bundles)
 
     def submit(self, placement: Placement) -> None:
-        """Starts a trial on an idle worker of its device; on a new one if there is none, or if it is a retry."""
-        self._end_spent()
+        """Starts a trial on an idle worker of its device; on a new one if there is none."""
         self._stop_requests.forget_prune(placement.trial.trial_id)
-        retry = placement.trial.attempt > 1 and not placement.trial.begun  # a member of a population goes on
-        new = retry and not self._options.fresh
         if placement.others:
             placement = self._meeting(placement)
             self._groups[placement.trial.trial_id] = RankGroup(placement)
         for place in placement.all:
-            self._start(place, new=new, started=time.monotonic())
+            self._start(place, new=False, started=time.monotonic())
 
     def poll(self, timeout_seconds: float) -> list[ExecutorEvent]:
         """At most one event of each trial; waits for the first for at most ``timeout_seconds``."""
-        self._end_spent()
         for run in self._running.values():
             shorten(self._options.log(run.placement.log))
         streams, answers = list(self._running), [*self._failures.references, *self._joining]
@@ -278,12 +273,6 @@ class RayExecutor(Executor):
         stream = worker.run.options(num_returns="streaming").remote(placement)
         self._running[stream] = RunningTrial(placement, pool, worker, fresh, started, alone=self._options.fresh)
 
-    def _end_spent(self) -> None:
-        """Ends the workers that are not used again, once their last events are fetched."""
-        for run in self._spent:
-            run.pool.end(run.worker)
-        self._spent = []
-
     def _ready(self, waited: list[object], timeout_seconds: float) -> set[object]:
         if not waited:
             return set()
@@ -303,8 +292,6 @@ class RayExecutor(Executor):
             return
         if isinstance(event, Began):
             run.began = event
-            if run.pool.node_id == self._watch.own_node:
-                run.exit = ProcessExit(event.pid)
         elif isinstance(event, EpochReport):
             run.report = event
         if isinstance(event, (Began, Question, EpochReport)):
@@ -313,10 +300,7 @@ class RayExecutor(Executor):
         elif isinstance(event, Outcome):
             del self._running[stream]
             self._stop_requests.forget_prune(event.trial.trial_id)
-            if event.reusable:
-                run.pool.give_back(run.worker)
-            else:
-                self._spent.append(run)  # it ends later, as its weights must be fetched first
+            run.pool.give_back(run.worker)
             self._emit(replace(event, placement=run.placement), lambda: self._weights(stream))
 
     def _worker_lost(self, run: RunningTrial, error: Exception) -> None:

@@ -10,7 +10,7 @@ from tuner.execution.cluster import ANSI, lines_of
 from tuner.execution.nodes import NodeWatch, ObjectRef, WorkerHandle, on_node, oom_kills, post_mortem
 from tuner.execution.pool import WorkerPool
 from tuner.machine.caps import OUT_OF_MEMORY, OUT_OF_RAM, near_cap
-from tuner.machine.processes import ProcessExit, end_tree, exit_text
+from tuner.machine.processes import end_tree, exit_text
 from tuner.trial import GB, Began, Device, EpochReport, Lost, Outcome, Placement, ShortOf, Status
 
 # Part of the memory monitor's error, which has its own class, but may also be quoted in other errors.
@@ -35,7 +35,6 @@ class RunningTrial:
     fresh: bool  # whether this is the worker's first trial
     started: float  # by the monotonic clock
     began: Began | None = None
-    exit: ProcessExit | None = None  # how that process ended; None if it is on another node
     report: EpochReport | None = None
     alone: bool = False  # whether the trial has a process of its own
 
@@ -189,11 +188,6 @@ class WorkerFailures:
         except self._ray.exceptions.RayError:
             return False
         count, case.how = verdict
-        began, watched = case.run.began, case.run.exit
-        if (
-            began and began.pid == pid and watched and (exit_text := watched.text())
-        ):  # else it is of the worker's child
-            case.how = f"its process {exit_text}"
         before = self._kills.setdefault(node, count)
         self._kills[node] = min(count, before + 1)
         return count > before
