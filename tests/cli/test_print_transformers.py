@@ -16,7 +16,7 @@ from tuner.decisions.plan import make_plan
 from tuner.reporting.plan_text import monitoring_text
 from tuner.sizing.transformers.formula import TransformerConfig
 from tuner.sizing.transformers.gpu_memory import largest_batches, transformer_estimates
-from tuner.trial import GB, Device
+from tuner.trial import GB, MB, Device
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,3 +73,10 @@ def test_a_plan_on_a_gpu_tells_how_to_watch_it(gpu_16gb: Device) -> None:
     )
     assert monitoring_text(on_gpu).startswith("watch      nvidia-smi -l 1 --query-gpu=memory.used")
     assert monitoring_text(on_cpu) == ""
+
+
+def test_a_transformers_footprint_has_the_context_of_its_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.estimation.overheads._context_on", lambda device: (742 * MB, ""))
+    here = Device("", "cuda", 0, "a GPU", 16 * GB, 16 * GB, cores=4, uuid="GPU-1")
+    config = TransformerConfig(512, 384, 6, 6, batch_size=24, seq_len=512)
+    assert {estimate.context_bytes for _, estimate in transformer_estimates(config, here)} == {742 * MB}

@@ -10,15 +10,16 @@ from tuner.decisions.events import DeviceLost, Opened, Planned
 from tuner.decisions.plan import host_need_bytes, make_plan, need_bytes
 from tuner.decisions.state import State, apply
 from tuner.errors import InputError, spelled
+from tuner.estimation.estimators import LEAST_ROOM_BYTES
 from tuner.estimation.overheads import WORKER_BYTES
 from tuner.estimation.service import EstimatePair, EstimationService
 from tuner.reporting.plan_text import plan_text, time_lines
 from tuner.search.configurations import complete
 from tuner.spec.settings import Settings
 from tuner.study.needs import Needs
-from tuner.study.planning import plan_more, plan_requests
+from tuner.study.planning import plan_more, plan_requests, usable
 from tuner.study.ranks import check_place
-from tuner.trial import AUTO, GB, NODES, RANKS, Device, History, MemoryEstimate, Request, Trial
+from tuner.trial import AUTO, GB, MB, NODES, RANKS, Device, History, MemoryEstimate, Request, Trial
 from tuner.workloads.program import Function
 from tuner.workloads.task import TrainingTask
 
@@ -202,3 +203,21 @@ def test_a_plan_tells_the_time_of_an_epoch_the_longest_trial_and_all_as_far_as_i
     assert first == "toy: about 0.5 s to 3 s an epoch, 6 to 12 epochs: 36 s for the longest of 2 trials"
     assert other.startswith("other: unknown until the first epochs; ")
     assert time_lines([*listed, timed("other", 1, 1)], 41, 2)[-1] == "41 s in all with 2 workers"
+
+
+def test_a_share_that_a_workers_context_fills_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tuner.estimation.overheads._context_on", lambda device: (742 * MB, ""))
+    card = Device("", "cuda", 0, "a GPU", 8 * GB, 8 * GB, cores=16, uuid="GPU-1")
+    settings = Settings(model_memory_gb=0.7)
+    (device,) = usable([card], settings)
+    needs = toy(device, settings)
+    trial = Trial("t", "toy", "small", {}, 0)
+    with pytest.raises(InputError, match=r"small: 0\.70 GB is given, and a process takes 0\.72 GB of cuda:0 before"):
+        needs.of([trial])
+    assert toy(device, Settings(model_memory_gb=0.8)).of([trial]).requests[0].need_bytes == int(0.8 * GB)
+    learned = Needs(
+        {"train": TrainingTask(Function(lambda config: None), None)}, [device], Settings(auto_memory=True)
+    )
+    (first, *_) = learned.of([Trial(f"t{n}", "train", f"t{n}", {}, 0) for n in range(16)]).requests
+    assert first.estimate.context_bytes == 742 * MB
+    assert first.need_bytes >= 742 * MB + LEAST_ROOM_BYTES

@@ -61,7 +61,8 @@ def really(steps: list[Step]) -> tuple[list[State], list[int]]:
                 addresses[tensor] = torch.cuda.caching_allocator_alloc(size)
             elif tensor in addresses:
                 torch.cuda.caching_allocator_delete(addresses.pop(tensor))
-            states.append((torch.cuda.memory_allocated(), torch.cuda.memory_reserved()))
+            stats = torch._C._cuda_memoryStats(0)
+            states.append((stats["allocated_bytes"]["all"]["current"], stats["reserved_bytes"]["all"]["current"]))
         except torch.OutOfMemoryError:
             states.append(None)
     events = memory._snapshot()["device_traces"][0]
