@@ -216,6 +216,8 @@ def test_a_learned_footprint_is_a_guess_for_which_what_is_left_is_enough(machine
     machine.free_gb = 6.0
     room(share, machine)
     request, device = held(machine.device, 8)
+    in_a_context = MemoryEstimate("learned", context_bytes=7 * GB, activation_bytes=GB)
+    assert share.remains((replace(request, estimate=in_a_context), device)) is None, "a worker alone takes more"
     rest = share.remains((replace(request, estimate=MemoryEstimate("learned", activation_bytes=8 * GB)), device))
     assert rest is not None and rest.need_bytes / GB == pytest.approx(6.0, abs=0.4)
 

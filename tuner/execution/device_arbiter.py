@@ -132,7 +132,8 @@ class DeviceArbiter:
         learned = estimate.is_learned and not request.history.out_of_memory
         whole = learned or request.need_bytes >= self._budgets[device]
         least = need_bytes(estimate) if learned else max(estimate.least_bytes, request.ran_out_bytes + 1)
-        least = need // LEARNED_PARTS if learned and estimate.is_first_share else least
+        if learned and estimate.is_first_share:
+            least = max(need // LEARNED_PARTS, estimate.context_bytes + 1)
         if self._ram is not None and request.host_bytes > (room_in_ram := self._room(self._ram)):
             if ranks or estimate.host_measured:
                 return None
