@@ -9,37 +9,24 @@ from unittest import mock
 import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
-from torch import Tensor, nn
+from torch import Tensor, _meta_registrations, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
+from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode
 from torch.utils import checkpoint
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tuner.estimation.tracing import recurrent
+from tuner.estimation.tracing.autocast import CUDA, cuda_autocast
 from tuner.estimation.tracing.corrections.attention import attention
-from tuner.estimation.tracing.corrections.temporaries import NARROW, TORCH, wide
+from tuner.estimation.tracing.corrections.temporaries import TORCH, wide
 from tuner.estimation.tracing.dispatch_mode import TraceMode
 
-CUDA = torch.device("cuda", 0)
 _plain_linear = F.linear
 _plain_dropout = F.dropout
 _plain_attention = F.scaled_dot_product_attention
 _plain_run_backward: Callable[..., object] = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
-# Autocast computes other functions in float32 on a GPU than on the CPU. These are AT_FORALL_FP32 and
-# AT_FORALL_FP32_SET_OPT_DTYPE of ATen's autocast_mode.h, without what the CPU's list has as well and what training
-# hardly uses.
-FLOAT32 = (
-    *("acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt"),
-    *("tan", "pow", "__pow__", "__rpow__", "square", "softplus", "layer_norm", "group_norm", "cosine_similarity"),
-    *("logsumexp", "sinh", "dist", "pdist", "renorm"),
-)
-SUMMED = ("sum", "cumsum", "cumprod", "prod", "norm")  # with an argument for the result's type
-SOFTMAXES = {"softmax": torch._softmax, "log_softmax": torch._log_softmax}
-NAMESPACES = (torch, Tensor, F)
-CROSS_ENTROPY = ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing")
-plain_cross_entropy = F.cross_entropy
-_plain_init_autocast = torch.autocast.__init__
 
 
 class FunctionMode(TorchFunctionMode):
@@ -47,7 +34,7 @@ class FunctionMode(TorchFunctionMode):
 
     Values that leave torch are ones. For a GPU, CPU tensors report a CUDA device, and these functions differ:
     ``dropout`` is one kernel with a boolean mask, where the CPU multiplies by noise of the input's type; attention is
-    the kernel that the card would choose; and autocast computes other functions in float32.
+    the kernel that the card would choose; and autocast is a GPU's (``autocast.py``).
     """
 
     def __init__(self, mode: TraceMode) -> None:
@@ -64,10 +51,8 @@ class FunctionMode(TorchFunctionMode):
             self._replaced |= {
                 _plain_dropout: _dropout,
                 _plain_attention: partial(_attention, mode),
-                **IN_FLOAT32,
                 **recurrent.replacements(mode, _dropout),
                 **dict.fromkeys((torch.rms_norm, F.rms_norm), rms_norm),
-                plain_cross_entropy: cross_entropy,
                 Tensor.device.__get__: lambda tensor: CUDA,
                 Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
                 Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
@@ -101,7 +86,7 @@ def patched(mode: TraceMode) -> Iterator[None]:
         stack.enter_context(mock.patch.object(F, "linear", partial(_linear, mode)))
         if mode.device_kind == "cuda":
             stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
-            stack.enter_context(mock.patch.object(torch.autocast, "__init__", init_autocast))
+            stack.enter_context(cuda_autocast())
             stack.enter_context(mock.patch.object(F, "dropout", _dropout))
             stack.enter_context(
                 mock.patch.object(torch.autograd, "_engine_run_backward", partial(_run_backward, mode))
@@ -111,10 +96,22 @@ def patched(mode: TraceMode) -> Iterator[None]:
             # Where CUDA is in use, it asks for the state of the CPU's module.
             stack.enter_context(mock.patch.object(checkpoint, "get_device_states", lambda *_: ([], [])))
             stack.enter_context(mock.patch.object(F, "scaled_dot_product_attention", partial(_attention, mode)))
-            stack.enter_context(mock.patch.object(F, "cross_entropy", cross_entropy))
-            stack.enter_context(mock.patch.object(F, "softmax", IN_FLOAT32[F.softmax]))  # of nn.MultiheadAttention
+            # Torch's optimizers update all parameters of these types at once on a GPU.
+            stack.enter_context(_added(optimizer._foreach_supported_types, FakeTensor))
             stack.enter_context(mock.patch.object(nn.RNNBase, "flatten_parameters", _nothing))
+            # It fails on a cell without biases.
+            stack.enter_context(mock.patch.object(_meta_registrations, "rnn_cell_checkSizes", _nothing))
         yield
+
+
+@contextmanager
+def _added(values: list[Any], value: object) -> Iterator[None]:
+    """A list has another value in this block."""
+    values.append(value)
+    try:
+        yield
+    finally:
+        values.remove(value)
 
 
 def _on_cpu(value: object) -> object:
@@ -170,7 +167,7 @@ def _run_backward(mode: TraceMode, *args: object, **kwargs: object) -> object:
         return _plain_run_backward(*args, **kwargs)
 
 
-def _nothing(_: Tensor | nn.Module) -> None:
+def _nothing(*_: object) -> None:
     """The metadata that checkpointing compares after recomputing a tensor, and cuDNN's order of weights: none."""
 
 
@@ -240,86 +237,3 @@ class _RMSNorm(torch.autograd.Function):
             out = torch.rms_norm(input, shape, weight[0] if weight else None, eps)
         gradients = torch.autograd.grad(out, [input, *weight], gradient, create_graph=True, allow_unused=True)
         return gradients[0], None, gradients[1] if weight else None, None
-
-
-def init_autocast(
-    self: torch.autocast,
-    device_type: str,
-    dtype: torch.dtype | None = None,
-    enabled: bool = True,
-    cache_enabled: bool | None = None,
-) -> None:
-    """Autocast for the CPU, where the tensors really are; autocast for a GPU would ignore them."""
-    dtype = torch.get_autocast_dtype(device_type) if dtype is None else dtype
-    _plain_init_autocast(self, "cpu", dtype, enabled, cache_enabled)
-
-
-def cross_entropy(input: Tensor, target: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """``F.cross_entropy``, which computes the softmax in the input's type and the rest in float32."""
-    options = dict(zip(CROSS_ENTROPY, args, strict=False)) | kwargs
-    if not _is_cast(input) or options.pop("label_smoothing", 0) or target.is_floating_point():
-        return plain_cross_entropy(input, target, *args, **kwargs)
-    with torch.autocast("cpu", enabled=False):
-        return F.nll_loss(torch.log_softmax(input, 1 if input.dim() > 1 else 0).float(), target, **options)
-
-
-def _is_cast(value: object) -> bool:
-    return isinstance(value, Tensor) and value.dtype in NARROW and torch.is_autocast_enabled("cpu")
-
-
-def _widened(function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-    """The function of float32 copies."""
-    if not any(map(_is_cast, (*args, *kwargs.values()))):
-        return function(*args, **kwargs)
-    args = tuple(value.float() if _is_cast(value) else value for value in args)
-    return function(*args, **{name: value.float() if _is_cast(value) else value for name, value in kwargs.items()})
-
-
-def _summed(function: Callable[..., Tensor], input: Tensor, *args: object, **kwargs: object) -> Tensor:
-    """Sums in float32 need no copy."""
-    if _is_cast(input) and kwargs.get("dtype") is None:
-        kwargs["dtype"] = torch.float32
-    return function(input, *args, **kwargs)
-
-
-def _softmax(
-    function: Callable[..., Tensor], fused: Callable[..., Tensor], input: Tensor, *args: object, **kwargs: object
-) -> Tensor:
-    """A softmax in float32 needs no copy of float16, but of bfloat16 (SoftMax.cpp)."""
-    dim = args[0] if args else kwargs.get("dim")
-    if _is_cast(input) and input.dtype == torch.float16 and isinstance(dim, int):
-        return fused(input, dim, True)
-    return _widened(function, input, *args, **kwargs)
-
-
-def _normalized(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: Tensor | None = None) -> Tensor:
-    """A norm is in float32 without a copy, and so is the quotient."""
-    if not _is_cast(input) or out is not None:
-        return F.normalize(input, p, dim, eps, out)
-    norm: Tensor = torch.linalg.vector_norm(input, p, dim, keepdim=True, dtype=torch.float32)
-    return input / norm.clamp_min(eps)
-
-
-def _promoted(function: Callable[..., Tensor], *args: object, **kwargs: object) -> Tensor:
-    """A function that takes tensors of several types without copies of the narrower ones."""
-    with torch.autocast("cpu", enabled=False):
-        return function(*args, **kwargs)
-
-
-IN_FLOAT32: Mapping[object, Callable[..., Tensor]] = {
-    **{
-        getattr(space, n): partial(_widened, getattr(space, n))
-        for space in NAMESPACES
-        for n in FLOAT32
-        if hasattr(space, n)
-    },
-    **{getattr(space, n): partial(_summed, getattr(space, n)) for space in (torch, Tensor) for n in SUMMED},
-    **{function: partial(_promoted, function) for function in (torch.cat, torch.stack)},
-    F.normalize: _normalized,
-    **{
-        getattr(space, name): partial(_softmax, getattr(space, name), fused)
-        for space in NAMESPACES
-        for name, fused in SOFTMAXES.items()
-    },
-}
-"""By the function that a GPU's autocast computes in float32: what to call instead."""

@@ -1,4 +1,4 @@
-"""LSTM and GRU as a GPU computes them: cell by cell, or in cuDNN's single kernel.
+"""RNN, LSTM and GRU as a GPU computes them: cell by cell, or in cuDNN's single kernel.
 
 Without cuDNN, every step of every layer is one fused cell (RNN.cpp, cuda/RNN.cu). With cuDNN, which computes all
 steps and layers at once, the input, the result and a reserve space are kept for the backward pass. cuDNN alone knows
@@ -14,20 +14,27 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+from torch.nn import functional as F
 
-from tuner.estimation.tracing.corrections.temporaries import aten
+from tuner.estimation.tracing.autocast import arguments
+from tuner.estimation.tracing.corrections.temporaries import Operator, aten
 from tuner.estimation.tracing.dispatch_mode import TraceMode
 
 State = tuple[Tensor, ...]
 Dropout = Callable[[Tensor, float, bool], Tensor]
-GATES = {"lstm": 4, "gru": 3}
-STATES = {"lstm": 2, "gru": 1}  # an LSTM has cells, too
-KEPT = {"lstm": 6, "gru": 5}  # numbers of the reserve for each hidden one: gates, a cell or a product, and a result
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+STATES = {"lstm": 2, "gru": 1, "rnn_tanh": 1, "rnn_relu": 1}  # an LSTM has cells, too
+KEPT = {
+    "lstm": 6,
+    "gru": 5,
+    "rnn_tanh": 2,
+    "rnn_relu": 2,
+}  # numbers of the reserve for each hidden one: gates, a cell or a product, and a result
 
 
 @dataclass(frozen=True)
 class Network:
-    """The arguments of ``torch.lstm`` and ``torch.gru`` that say what is computed."""
+    """The arguments of ``torch.lstm`` and the like that say what is computed."""
 
     kind: str
     parameters: Sequence[Tensor]
@@ -50,9 +57,19 @@ class Network:
         return self.parameters[first : first + number]
 
 
-def replacements(mode: TraceMode, dropout: Dropout) -> dict[object, Callable[..., tuple[Tensor, ...]]]:
+def replacements(mode: TraceMode, dropout: Dropout) -> dict[object, Callable[..., State | Tensor]]:
     """By torch's functions: what to call instead for a GPU. ``dropout`` is a GPU's."""
-    return {torch.lstm: partial(_run, mode, dropout, "lstm"), torch.gru: partial(_run, mode, dropout, "gru")}
+    return {
+        **{getattr(torch, kind): partial(_run, mode, dropout, kind) for kind in CELLS},
+        torch.lstm_cell: partial(_cell, aten.lstm_cell.default, _lstm_cell),
+        torch.gru_cell: lambda *given: _cell(aten.gru_cell.default, _gru_cell, *given)[0],
+    }
+
+
+def _cell(operator: Operator, cell: Callable[..., State], x: Tensor, states: Any, *weights: Tensor | None) -> State:
+    """``torch.lstm_cell(input, states, weights …)`` or ``torch.gru_cell``, whose biases may be None."""
+    x, states, *given = arguments(operator, x, states, *weights)
+    return cell(x, states if isinstance(states, (list, tuple)) else (states,), *(w for w in given if w is not None))
 
 
 def _run(mode: TraceMode, dropout: Dropout, kind: str, first: Tensor, second: Any, *arguments: Any) -> State:
@@ -104,10 +121,28 @@ def _lstm_cell(x: Tensor, states: State, weight: Tensor, hidden_weight: Tensor, 
 
 def _gru_cell(x: Tensor, states: State, weight: Tensor, hidden_weight: Tensor, *biases: Tensor) -> State:
     gates, hidden_gates = x.matmul(weight.t()), states[0].matmul(hidden_weight.t())
-    return (_GRUCell.apply(gates, hidden_gates, states[0], *biases),)  # type: ignore[no-untyped-call]
+    given = arguments(aten._thnn_fused_gru_cell.default, gates, hidden_gates, states[0], *biases)
+    return (_GRUCell.apply(*given),)  # type: ignore[no-untyped-call]
 
 
-CELLS: dict[str, Callable[..., State]] = {"lstm": _lstm_cell, "gru": _gru_cell}
+def _plain_cell(
+    activation: Callable[[Tensor], Tensor],
+    x: Tensor,
+    states: State,
+    weight: Tensor,
+    hidden_weight: Tensor,
+    *biases: Tensor,
+) -> State:
+    bias, hidden_bias = biases or (None, None)
+    return (activation(F.linear(states[0], hidden_weight, hidden_bias).add_(F.linear(x, weight, bias))),)
+
+
+CELLS: dict[str, Callable[..., State]] = {
+    "lstm": _lstm_cell,
+    "gru": _gru_cell,
+    "rnn_tanh": partial(_plain_cell, torch.tanh),
+    "rnn_relu": partial(_plain_cell, torch.relu),
+}
 
 
 class _GRUCell(torch.autograd.Function):

@@ -80,8 +80,6 @@ def trace_workload(
             return _traced(tracker, model, kept)
         optimizer = build_optimizer(workload, model, config)
         _watch(tracker, optimizer)
-        if tracker.on_gpu:
-            _prefer_foreach(optimizer)
         with tracker.paused(tracker.on_gpu):
             odd = odd_batch(workload, config, data) if tracker.on_gpu else None
             odd = None if odd is None else _moved(odd)
@@ -119,8 +117,6 @@ def trace_step(
             return _traced(tracker, model)
         if optimizer is not None:
             restore.callback(_watch(tracker, optimizer).close)
-            if tracker.on_gpu:
-                _prefer_foreach(optimizer)
         value = None  # as in a plain loop, a loss lives until the next one is computed
         for _ in range(STEPS):
             model.zero_grad(set_to_none=True)
@@ -272,13 +268,6 @@ def _keep(tracker: StorageTracker, model: nn.Module) -> dict[str, Tensor]:
     else:
         tracker.mark(weights.values(), "data")
     return weights
-
-
-def _prefer_foreach(optimizer: torch.optim.Optimizer) -> None:
-    """Sets ``foreach``, which torch's optimizers choose by default on a GPU, but not for fake tensors."""
-    for group in optimizer.param_groups:
-        if group.get("foreach", 0) is None and not group.get("fused"):
-            group["foreach"] = True
 
 
 @contextmanager
