@@ -5,17 +5,19 @@ if they come from real ones. Every float tensor is a ``FakeTensor``, which has a
 """
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.cuda import RETURNED
-from tuner.estimation.tracing.corrections.in_place import in_place
+from tuner.estimation.tracing.corrections.in_place import fits, in_place
 from tuner.estimation.tracing.corrections.sparse import PRODUCTS, is_sparse, parts, product
 from tuner.estimation.tracing.corrections.table import (
     BUFFERED_LOSSES,
@@ -25,6 +27,7 @@ from tuner.estimation.tracing.corrections.table import (
     HOST_RESULTS,
     INDEXED,
     ORDER,
+    SCALARS,
     SKIPPED,
     UNKNOWN,
     ZEROS,
@@ -32,6 +35,7 @@ from tuner.estimation.tracing.corrections.table import (
     temporaries,
 )
 from tuner.estimation.tracing.corrections.temporaries import TORCH, Operator, aten, bytes_of
+from tuner.estimation.tracing.corrections.unfaked import UNFAKED
 from tuner.estimation.tracing.storage_tracker import StorageTracker
 from tuner.estimation.tracing.trace import DeviceKind
 from tuner.trial import MB
@@ -55,6 +59,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._fake = FakeTensorMode(allow_fallback_kernels=False)
         self._bases: dict[tuple[int, torch.dtype], tuple[Tensor, weakref.ref[torch.UntypedStorage]]] = {}
         self._fresh_zeros = 0
+        self._numbers: MutableMapping[Tensor, bool] = WeakIdKeyDictionary()
         self.adds_in_place = False  # ``F.linear`` or attention is running
 
     def __torch_dispatch__(
@@ -82,6 +87,11 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> object:
         if operator is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # C++ asks for a fake tensor's device
+        if operator is aten._pack_padded_sequence.default:  # its lengths decide the shape
+            with self:
+                packed: Any = operator._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+            self.tracker.ignore(packed[1])  # the host's
+            return packed
         if is_composite(operator):  # inference mode does not decompose it
             with self:
                 return operator.decompose(*args, **kwargs)
@@ -96,7 +106,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out = self._run_fake(operator, types, args, kwargs)
         if operator in BY_KEYWORD and BY_KEYWORD[operator] in kwargs:
             args = *args, kwargs[BY_KEYWORD[operator]]
-        self._record(operator, args, out)
+        self._record(operator, args, out, inputs)
         return out
 
     def _run_sparse(
@@ -125,14 +135,22 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, object],
         inputs: Sequence[Tensor],
     ) -> bool:
-        """Whether no argument is fake or a float. Then the operator is computed, which takes little memory."""
+        """Whether no argument is fake or a float. Then the operator is computed, which takes little memory.
+
+        A single number that the step makes is real, too, such as what ``NAdam`` counts.
+        """
         if inputs:
-            return not any(isinstance(tensor, FakeTensor) or _is_float(tensor.dtype) for tensor in inputs)
+            return all(self._is_real(tensor) for tensor in inputs)
         dtype = kwargs.get("dtype")
         if not isinstance(dtype, torch.dtype):  # the fake kernel infers it from the arguments
             made = _tensors_in(self._fake.dispatch(operator, types, args, kwargs))
             dtype = next((out.dtype for out in made), torch.long)
-        return not _is_float(dtype)
+        return not _is_float(dtype) or (operator in SCALARS and not (args and args[0]))
+
+    def _is_real(self, tensor: Tensor) -> bool:
+        if isinstance(tensor, FakeTensor):
+            return False
+        return not _is_float(tensor.dtype) or _is_number(tensor) or tensor in self._numbers
 
     def _run_fake(
         self, operator: Operator, types: Sequence[type], args: tuple[object, ...], kwargs: Mapping[str, object]
@@ -147,12 +165,14 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # a second-order backward pass, which is therefore not corrected.
         if torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled():
             operator = in_place(operator, args, self._fresh_zeros)
-        if self.adds_in_place and operator is aten.add.Tensor:  # in place, but for tensors of a subclass
+        if self.adds_in_place and operator is aten.add.Tensor and fits(*args):  # in place, but for tensors of a subclass
             return aten.alias.default(self._run_fake(aten.add_.Tensor, types, args, kwargs))
         if operator in INDEXED:
             args = args[0], _positions(args[1]), *args[2:]
         twins: dict[int, Tensor] = {}
         fakes = tuple(self._twin(value, twins) for value in args)
+        if self.device_kind == "cuda" and operator in UNFAKED:
+            return UNFAKED[operator](self._empty, *args)
         out = self._fake.dispatch(
             operator, types, fakes, {k: self._twin(value, twins) for k, value in kwargs.items()}
         )
@@ -169,8 +189,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, Tensor):
             if isinstance(value, FakeTensor):
                 return value
-            if value.dim() == 0 and value.dtype == torch.double:
-                return value.item()  # a Python number wrapped by C++, which must not promote the result's type
+            if _is_number(value):
+                return value.item()  # it must not promote the result's type
             twin = self._float_twin(value) if _is_float(value.dtype) else self._integer_twin(value)
             twins[id(twin)] = value
             return twin
@@ -197,17 +217,23 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _to_fakes(self, out: object) -> object:
         """The results of integer work, with floats replaced by fake ones."""
         if isinstance(out, Tensor):
+            if _is_float(out.dtype) and out.dim() == 0:
+                self._numbers[out] = True
+                return out
             return self._integer_twin(out) if _is_float(out.dtype) else out
         if isinstance(out, (list, tuple)):
             return type(out)(self._to_fakes(part) for part in out)
         return out
 
-    def _record(self, operator: Operator, args: tuple[object, ...], out: object) -> None:
+    def _record(self, operator: Operator, args: tuple[object, ...], out: object, inputs: Sequence[Tensor]) -> None:
         tracker = self.tracker
         self._fresh_zeros = 0
         if isinstance(out, Tensor) and operator in ZEROS:
             self._fresh_zeros = out.untyped_storage()._cdata
         if tracker.is_paused:
+            return
+        if inputs and all(map(tracker.is_ignored, inputs)):  # the host's work
+            tracker.ignore(*_tensors_in(out))
             return
         rule = temporaries(operator, self.device_kind, self.card)
         steps = () if rule is None else rule(out, *args)
@@ -240,6 +266,11 @@ def _scalar(value: object) -> float | int | bool:
     if not isinstance(value, FakeTensor):
         return value.item()
     return False if value.dtype == torch.bool else 1.0 if _is_float(value.dtype) else 1
+
+
+def _is_number(tensor: Tensor) -> bool:
+    """Whether it is a Python number that C++ wrapped."""
+    return tensor.dim() == 0 and tensor.dtype == torch.double
 
 
 def _positions(indices: object) -> list[Tensor | None]:

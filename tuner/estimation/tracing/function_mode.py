@@ -22,9 +22,13 @@ from tuner.estimation.tracing.autocast import CUDA, cuda_autocast
 from tuner.estimation.tracing.corrections.attention import attention
 from tuner.estimation.tracing.corrections.temporaries import TORCH, wide
 from tuner.estimation.tracing.dispatch_mode import TraceMode
+from tuner.estimation.tracing.storage_tracker import StorageTracker
 
 _plain_linear = F.linear
 _plain_dropout = F.dropout
+_plain_ctc = F.ctc_loss
+_plain_save = torch.autograd.graph.save_on_cpu.__init__
+plain_to = Tensor.to
 _plain_attention = F.scaled_dot_product_attention
 _plain_run_backward: Callable[..., object] = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
@@ -39,7 +43,7 @@ class FunctionMode(TorchFunctionMode):
 
     def __init__(self, mode: TraceMode) -> None:
         super().__init__()
-        self._cuda = mode.device_kind == "cuda"
+        self._mode, self._cuda = mode, mode.device_kind == "cuda"
         self._replaced: dict[object, Callable[..., object]] = {
             Tensor.numpy: _numpy,
             Tensor.__array__: _array,
@@ -53,9 +57,9 @@ class FunctionMode(TorchFunctionMode):
                 _plain_attention: partial(_attention, mode),
                 **recurrent.replacements(mode, _dropout),
                 **dict.fromkeys((torch.rms_norm, F.rms_norm), rms_norm),
-                Tensor.device.__get__: lambda tensor: CUDA,
+                Tensor.device.__get__: partial(_device, mode),
+                F.ctc_loss: _ctc_loss,
                 Tensor.is_cuda.__get__: lambda tensor: True,  # type: ignore[attr-defined]
-                Tensor.cuda: lambda tensor, *args, **kwargs: tensor,
             }
 
     def __torch_function__(
@@ -67,6 +71,11 @@ class FunctionMode(TorchFunctionMode):
     ) -> object:
         """Calls the function or its replacement."""
         kwargs = kwargs or {}
+        if self._cuda and self._mode.tracker.is_paused and any(map(_is_gpu, (*args, *kwargs.values()))):
+            out = self._replaced.get(func, func)(*map(_on_cpu, args), **{k: _on_cpu(v) for k, v in kwargs.items()})
+            if isinstance(out, Tensor):
+                self._mode.tracker.put(out)  # by the host's work, such as what ``build`` keeps there
+            return out
         if self._cuda:
             args = tuple(_on_cpu(value) for value in args)
             kwargs = {key: _on_cpu(value) for key, value in kwargs.items()}
@@ -79,13 +88,17 @@ def patched(mode: TraceMode) -> Iterator[None]:
     where = cast("property", FakeTensor.device)
 
     def device(tensor: FakeTensor) -> object:
-        return where.__get__(tensor) if mode.inside else CUDA
+        return where.__get__(tensor) if mode.inside else _device(mode, tensor)
 
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _apply))
         stack.enter_context(mock.patch.object(F, "linear", partial(_linear, mode)))
         if mode.device_kind == "cuda":
             stack.enter_context(mock.patch.object(FakeTensor, "device", property(device)))
+            # Hooks that save tensors for the backward pass run without a function mode.
+            for name in ("to", "cpu", "cuda"):
+                stack.enter_context(mock.patch.object(Tensor, name, _mover(mode, getattr(Tensor, name)), create=True))
+            stack.enter_context(mock.patch.object(torch.autograd.graph.save_on_cpu, "__init__", _save_unpinned))
             stack.enter_context(cuda_autocast())
             stack.enter_context(mock.patch.object(F, "dropout", _dropout))
             stack.enter_context(
@@ -119,6 +132,74 @@ def _on_cpu(value: object) -> object:
     if isinstance(value, torch.device):
         return torch.device("cpu") if value.type == "cuda" else value
     return "cpu" if isinstance(value, str) and value.split(":")[0] == "cuda" else value
+
+
+def _is_gpu(value: object) -> bool:
+    return isinstance(value, (str, torch.device)) and str(value).split(":")[0] == "cuda"
+
+
+def _device(mode: TraceMode, tensor: Tensor) -> torch.device:
+    return torch.device("cpu") if mode.tracker.is_ignored(tensor) else CUDA
+
+
+def _mover(mode: TraceMode, plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``Tensor.to``, ``cpu`` or ``cuda`` between a GPU and the host, which a trace has in one place."""
+    fixed = {"cpu": "cpu", "cuda": "cuda"}.get(plain.__name__)
+
+    def move(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        places = [str(value) for value in (*args, *kwargs.values()) if isinstance(value, (str, torch.device))]
+        target = fixed or (places[0].split(":")[0] if places else None)
+        rest = [] if fixed else [None if isinstance(v, (str, torch.device)) else v for v in args]
+        if target not in ("cpu", "cuda"):
+            return plain(tensor, *args, **kwargs)
+        tracker = mode.tracker
+        is_host = tracker.is_ignored(tensor)
+        out = tensor
+        if tracker.is_paused:
+            if target == "cuda":
+                out = tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
+                tracker.put(out)
+        elif is_host == (target == "cuda"):
+            out = _Moved.apply(tensor, tracker, not is_host)  # type: ignore[no-untyped-call]
+        dtype = kwargs.get("dtype") or next((v for v in rest if isinstance(v, torch.dtype)), None)
+        copies = kwargs.get("copy") and out is tensor
+        out = out.clone() if copies else out
+        return out if dtype is None else plain_to(out, dtype)
+
+    return move
+
+
+class _Moved(torch.autograd.Function):
+    """A copy on the host or on the GPU; its gradient goes back."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, tracker: StorageTracker, to_host: bool) -> Tensor:
+        """The copy."""
+        ctx.tracker, ctx.to_host = tracker, to_host
+        with tracker.paused():
+            out = tensor.clone()
+        if to_host:
+            tracker.ignore(out)
+        else:
+            tracker.put(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        """The gradient where the argument is."""
+        out: Tensor = _Moved.apply(gradient, ctx.tracker, not ctx.to_host)  # type: ignore[no-untyped-call]
+        return out, None, None
+
+
+def _save_unpinned(self: Any, pin_memory: bool = False, device_type: str = "cuda") -> None:
+    """``save_on_cpu``, whose pinned memory is the host's as well."""
+    _plain_save(self, False, device_type)
+
+
+def _ctc_loss(scores: Tensor, targets: Tensor, lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """With the lengths as tensors: C++ would write lists into a tensor without values."""
+    given = (torch.as_tensor(value) for value in (lengths, target_lengths))
+    return _plain_ctc(scores, targets, *given, *args, **kwargs)
 
 
 def _numpy(tensor: Tensor, *, force: bool = False) -> NDArray[np.generic]:

@@ -38,11 +38,20 @@ class StorageTracker:
     @contextmanager
     def paused(self, when: bool = True) -> Iterator[None]:
         """Records nothing in this block, such as the host's work beside a GPU."""
-        self.is_paused = when
+        was_paused, self.is_paused = self.is_paused, self.is_paused or when
         try:
             yield
         finally:
-            self.is_paused = False
+            self.is_paused = was_paused
+
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Records in this block, even within ``paused``."""
+        was_paused, self.is_paused = self.is_paused, False
+        try:
+            yield
+        finally:
+            self.is_paused = was_paused
 
     def allocate(self, size_bytes: int, category: Category) -> int:
         """Records an allocation, and returns its id."""
@@ -135,6 +144,16 @@ class StorageTracker:
         for tensor in tensors:
             storage = tensor.untyped_storage()
             self._begin(storage, NOT_COUNTED, storage.nbytes())
+
+    def is_ignored(self, tensor: Tensor) -> bool:
+        """Whether it is never counted; on a GPU, whether it is on the host."""
+        live = self._live.get(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
+        return live is not None and live[0] == NOT_COUNTED
+
+    def put(self, tensor: Tensor) -> None:
+        """Counts a tensor that is put on the GPU, even by the host's work."""
+        with self.resumed():
+            self.met(tensor)
 
     def _begin(self, storage: torch.UntypedStorage, key: int, size: int) -> None:
         address, live, events = storage._cdata, self._live, self.events

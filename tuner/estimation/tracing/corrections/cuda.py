@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -204,6 +204,16 @@ def _statistics(input: Tensor, numbers: int) -> list[int]:
     return [numbers * channels * grid * FLOAT_BYTES, up(channels, width) * SEMAPHORE_BYTES] if grid >= 8 else []
 
 
+def _ctc_backward(_out: Tensor, *arguments: Any) -> Steps:
+    """The probabilities of all suffixes, as large as those of the prefixes (LossCTC.cu)."""
+    return [bytes_of(arguments[6]), RESULTS]
+
+
+def _learned_backward(_out: object, _gradient: Tensor, input: Tensor, *_: object) -> Steps:
+    """What each element adds to the gradients of scale and zero (FakeQuantizeCore.cu)."""
+    return [bytes_of(input), bytes_of(input)]
+
+
 ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     **dict.fromkeys([aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default], _product),
     **dict.fromkeys([aten.index_put.default, aten.index_put_.default], _index_put),
@@ -224,6 +234,9 @@ ON_EVERY_CARD: Mapping[Operator | str, Rule] = {
     aten.native_group_norm_backward.default: _group_norm_backward,
     aten.native_batch_norm.default: _batch_norm,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    **dict.fromkeys([aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor], _ctc_backward),
+    aten._fake_quantize_learnable_per_tensor_affine.default: lambda _, input, *__: input.numel(),
+    aten._fake_quantize_learnable_per_tensor_affine_backward.default: _learned_backward,
     aten._scaled_dot_product_efficient_attention_backward.default: partial(efficient_backward, None),
     aten._scaled_dot_product_flash_attention_backward.default: flash_backward,
 }

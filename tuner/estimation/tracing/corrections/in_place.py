@@ -66,14 +66,17 @@ def _is_temporary(first: Tensor, second: object, *, chained: bool = False) -> bo
     (``can_accumulate_inplace`` in input_buffer.cpp), but never under a dispatch mode. With ``chained``, the formula
     is one expression, which holds its temporaries until its end.
     """
-    fits = not isinstance(second, Tensor) or _broadcasts_to(second.shape, first.shape)
-    if not fits or torch.is_grad_enabled():
+    if not fits(first, second) or torch.is_grad_enabled():
         return False
     (tensor, storage), (sole_tensor, sole_storage) = _owners(first), sole_owners()
     return storage == sole_storage and (chained or tensor == sole_tensor)
 
 
-def _broadcasts_to(shape: torch.Size, wide: torch.Size) -> bool:
+def fits(first: Tensor, second: object) -> bool:
+    """Whether the result of an operator on both has the shape of the first."""
+    if not isinstance(second, Tensor):
+        return True
+    shape, wide = second.shape, first.shape
     return len(shape) <= len(wide) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(wide), strict=False))
 
 

@@ -70,6 +70,8 @@ INDEXED = frozenset(
         aten._index_put_impl_.default,
     }
 )
+# These make a single number where the shape is empty.
+SCALARS = frozenset({aten.ones.default, aten.zeros.default, aten.full.default, aten.scalar_tensor.default})
 ZEROS = frozenset({aten.new_zeros.default, aten.zeros.default, aten.zeros_like.default})
 
 
