@@ -47,9 +47,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tensordot of two types": lambda x: torch.tensordot(x, x.float(), dims=([1], [1])),
     "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
     "addcmul of two types": lambda x: torch.addcmul(x, x.float(), x),
-    "cross_entropy, smoothed": lambda x: F.cross_entropy(
-        x, labels(len(x), x.device), label_smoothing=0.1
-    ),
+    "cross_entropy, smoothed": lambda x: F.cross_entropy(x, labels(len(x), x.device), label_smoothing=0.1),
     "kl_div": lambda x: F.kl_div(x.log_softmax(-1), x.softmax(-1).detach(), reduction="sum"),
     "cosine_embedding_loss": lambda x: F.cosine_embedding_loss(x, x * 2, x.new_ones(len(x))),
     "prelu": lambda x: F.prelu(x, torch.ones(1, device=x.device)),

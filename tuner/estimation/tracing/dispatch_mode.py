@@ -139,6 +139,8 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         A single number that the step makes is real, too, such as what ``NAdam`` counts.
         """
+        if operator is aten.lift_fresh.default and inputs[0].dim() == 0:  # ``torch.tensor(1.0)``
+            return not isinstance(inputs[0], FakeTensor)
         if inputs:
             return all(self._is_real(tensor) for tensor in inputs)
         dtype = kwargs.get("dtype")
@@ -165,7 +167,9 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # a second-order backward pass, which is therefore not corrected.
         if torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled():
             operator = in_place(operator, args, self._fresh_zeros)
-        if self.adds_in_place and operator is aten.add.Tensor and fits(*args):  # in place, but for tensors of a subclass
+        if (
+            self.adds_in_place and operator is aten.add.Tensor and fits(*args)
+        ):  # in place, but for tensors of a subclass
             return aten.alias.default(self._run_fake(aten.add_.Tensor, types, args, kwargs))
         if operator in INDEXED:
             args = args[0], _positions(args[1]), *args[2:]

@@ -196,10 +196,9 @@ def _save_unpinned(self: Any, pin_memory: bool = False, device_type: str = "cuda
     _plain_save(self, False, device_type)
 
 
-def _ctc_loss(scores: Tensor, targets: Tensor, lengths: Any, target_lengths: Any, *args: Any, **kwargs: Any) -> Tensor:
+def _ctc_loss(scores: Tensor, targets: Tensor, lengths: Any, longest: Any, *args: Any, **kwargs: Any) -> Tensor:
     """With the lengths as tensors: C++ would write lists into a tensor without values."""
-    given = (torch.as_tensor(value) for value in (lengths, target_lengths))
-    return _plain_ctc(scores, targets, *given, *args, **kwargs)
+    return _plain_ctc(scores, targets, torch.as_tensor(lengths), torch.as_tensor(longest), *args, **kwargs)
 
 
 def _numpy(tensor: Tensor, *, force: bool = False) -> NDArray[np.generic]:

@@ -72,9 +72,9 @@ def _is_temporary(first: Tensor, second: object, *, chained: bool = False) -> bo
     return storage == sole_storage and (chained or tensor == sole_tensor)
 
 
-def fits(first: Tensor, second: object) -> bool:
+def fits(first: object, second: object) -> bool:
     """Whether the result of an operator on both has the shape of the first."""
-    if not isinstance(second, Tensor):
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
         return True
     shape, wide = second.shape, first.shape
     return len(shape) <= len(wide) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(wide), strict=False))

@@ -23,7 +23,9 @@ def _with_mask(make: Make, input: Tensor, *_: object) -> tuple[Tensor, Tensor]:
     return make(input.shape, input.dtype), make(input.shape, torch.bool)
 
 
-def _ctc(make: Make, scores: Tensor, _targets: Tensor, _lengths: object, lengths: Any, *_: object) -> tuple[Tensor, ...]:
+def _ctc(
+    make: Make, scores: Tensor, _targets: Tensor, _lengths: object, lengths: Any, *_: object
+) -> tuple[Tensor, ...]:
     """The losses, and each place's probabilities of all prefixes (``ctc_loss_gpu_template`` in LossCTC.cu)."""
     batch = scores.shape[1] if scores.dim() == 3 else 1
     places = 2 * int(max(lengths.flatten().tolist() if isinstance(lengths, Tensor) else lengths, default=0)) + 1
