@@ -236,7 +236,7 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._fresh_zeros = out.untyped_storage()._cdata
         if tracker.is_paused:
             return
-        if inputs and all(map(tracker.is_ignored, inputs)):  # the host's work
+        if tracker.on_gpu and inputs and all(map(tracker.is_ignored, inputs)):  # the host's work
             tracker.ignore(*_tensors_in(out))
             return
         rule = temporaries(operator, self.device_kind, self.card)
