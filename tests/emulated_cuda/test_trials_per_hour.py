@@ -20,7 +20,7 @@ SMALL = ("--workers", "2", "--trials", "2", "--epochs", "1", "--steps", "1")
 
 def measured(folder: Path, minutes: float, *ways: str) -> dict[str, Any]:
     """What a command of so many minutes leaves in a folder."""
-    card = {"EMULATED_GPU": os.environ["EMULATED_GPU"], "EMULATED_CONTEXT_MB": "742"}
+    card: dict[str, Any] = {"EMULATED_GPU": os.environ["EMULATED_GPU"], "EMULATED_CONTEXT_MB": "742"}
     environment = on_cards(folder / "cards", XDG_CACHE_HOME=str(folder), **card)
     command = [sys.executable, "-m", "scripts.gpu.trials_per_hour", "--output", str(folder), "--ways", *ways]
     began = time.monotonic()
