@@ -150,7 +150,7 @@ def _mover(mode: TraceMode, plain: Callable[..., Tensor]) -> Callable[..., Tenso
         places = [str(value) for value in (*args, *kwargs.values()) if isinstance(value, (str, torch.device))]
         target = fixed or (places[0].split(":")[0] if places else None)
         rest = [] if fixed else [None if isinstance(v, (str, torch.device)) else v for v in args]
-        if target not in ("cpu", "cuda"):
+        if mode.inside or target not in ("cpu", "cuda"):  # torch's fake kernels move tensors, too
             return plain(tensor, *args, **kwargs)
         tracker = mode.tracker
         is_host = tracker.is_ignored(tensor)
