@@ -71,15 +71,20 @@ def test_a_row_that_is_cut_off_is_named_with_its_line_and_its_form(form: str, fr
     "lines",
     [
         ["Timestamp,ID,Data,bus,Label", "1.0,123,00 11,0,Normal", "2.0,123,00,0,DoS"],
+        ["D0|bus|D1|Label|DLC|ID|time", "00|0|11|Normal|2.0|291.0|1.5", "00|0||DoS|1|0x123|1.6"],
         ["(1.5) can0 123#0011 0", "(1.6) can0 123#00 1"],
     ],
 )
 def test_a_flag_is_found_beside_other_fields_and_behind_a_logs_bytes(lines: list[str], tmp_path: Path) -> None:
-    assert read_frames(write(tmp_path, lines)).injected.tolist() == [False, True]
+    frames = read_frames(write(tmp_path, lines))
+    assert (frames.injected.tolist(), frames.identifier.tolist()) == ([False, True], [0x123, 0x123])
+    assert frames.data[:, :2].tolist() == [[0, 0x11], [0, 0]]
+    (tmp_path / "wide.txt").write_text("\r\n".join(lines), encoding="utf-16")
+    assert np.array_equal(read_frames(tmp_path / "wide.txt").data, frames.data)
 
 
 @pytest.mark.parametrize(
-    "content", [gzip.compress(b"1.0,0329,1,00,R\n" * 9, mtime=0), "1.0,0329,1,00,R".encode("utf-16")]
+    "content", [gzip.compress(b"1.0,0329,1,00,R\n" * 9, mtime=0), "1.0,0329,1,00,R".encode("utf-16-le")]
 )
 def test_what_is_no_text_is_told_so(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "drive.csv").write_bytes(content)
@@ -96,13 +101,13 @@ REFUSED = {
         ["Time,ID,DLC", "1,2,3"],
         "line 1: .*no column is recognised as its bytes: rename",
     ),
-    "an ID behind the bytes": (
-        ["Data,ID", "00,1"],
-        "line 1: .*, but its bytes are not adjacent columns after its",
+    "a column twice": (
+        ["Data,ID,ID", "00,1,2"],
+        "line 1: .*, but 2 columns are called 'ID': rename",
     ),
-    "bytes apart": (
-        ["ID,D0,bus,D1", "1,00,a,00"],
-        "line 1: .*, but its bytes are not adjacent columns after",
+    "a short row with bytes apart": (
+        ["ID,D0,bus,D1", "1,00,a"],
+        "line 2: its fields are not those of its form .*; read as a table with column names",
     ),
     "text of python-can, in base64": (
         ["timestamp,arbitration_id,dlc,data", "1.5,0xdada,6,WzQyLCA5XQ=="],
@@ -205,7 +210,7 @@ def test_bytes_in_a_column_of_ids_or_flags_are_characters(tmp_path: Path) -> Non
     assert (frames.identifier.tolist(), frames.injected.tolist()) == ([0x329, 0x2B0], [False, True])
     table = pa.Table.from_arrays([pa.array([1]), pa.array(["00"]), pa.array(["11"])], names=["id", "data", "data"])
     parquet.write_table(table, tmp_path / "drive.parquet")
-    with pytest.raises(DataError, match=r"drive\.parquet: read as parquet, but 'Field \"data\" exists 2 times in"):
+    with pytest.raises(DataError, match=r"drive\.parquet: read as parquet, but 2 columns are called 'data': re"):
         can_frames.read_parquet(tmp_path / "drive.parquet")
 
 

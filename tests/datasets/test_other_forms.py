@@ -55,6 +55,27 @@ def test_a_column_behind_the_bytes_that_would_not_be_read_is_named(column: str, 
     assert load_can(str(path), label="none").notes[0].endswith(f"no flags, so normal; column '{column}' not read")
 
 
+@pytest.mark.parametrize(
+    ("words", "attacks"),
+    [
+        (("Normal", "DoS", "Spoofing-RPM"), ("none", "dos", "spoofing_rpm")),
+        (("0", "1", "2"), ("none", "1", "2")),
+        (("Normal", "Fuzzy", "Fuzzy"), ("none", "fuzzy")),
+        (("Normal", "Attack", "Attack"), ("none", "drive")),
+    ],
+)
+def test_a_recording_has_the_kinds_of_attack_of_its_label(
+    words: tuple[str, ...], attacks: tuple[str, ...], tmp_path: Path
+) -> None:
+    rows = [f"{k},7,00,{words[k // 4 % 3]}" for k in range(48)]
+    (tmp_path / "drive.csv").write_text("\n".join(["time,id,data,Label", *rows]))
+    data = load_can(str(tmp_path / "drive.csv"), window=4, label="Label")
+    assert data.attacks == attacks
+    assert data.attack.tolist() == [0, 1, len(attacks) - 1] * 4
+    several = "16 {}, 16 {}".format(*attacks[1:]) if len(attacks) > 2 else attacks[1]
+    assert data.notes == (f"drive: 48 frames, 32 of them attacks ({several})",)
+
+
 def test_labels_that_say_nothing_are_refused(tmp_path: Path) -> None:
     path = table(tmp_path, "state", ("A", "B"))
     with pytest.raises(DataError, match=r"no value of its column 'state' is known as normal: give normal='VALUE'"):

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tuner.datasets.arrays import cached, file_key, joined, starts
-from tuner.datasets.can_forms import NO_LABEL, LabelColumn
-from tuner.datasets.can_frames import LABELLED, LOGGED, NO_FLAGS, Frames, in_order, read
+from tuner.datasets.can_forms import NO_LABEL, LabelColumn, says_kind
+from tuner.datasets.can_frames import KIND, LABELLED, LOGGED, NO_FLAGS, Frames, in_order, kinds_told, read
 from tuner.datasets.faults import reading
 from tuner.datasets.texts import NO_TABLES, unpacked
 from tuner.errors import DataError, InputError, option
@@ -19,7 +19,7 @@ from tuner.errors import DataError, InputError, option
 FEATURES = (*(f"mean of byte {byte}" for byte in range(8)), "frames", "last position")
 SUFFIXES = (".csv", ".tsv", ".txt", ".log", ".parquet", *LOGGED)  # of the files that are read of a folder
 NO_KINDS = ("attack", "attacks", "dataset")  # words of a file's name that say nothing of its kind of attack
-VERSION = "3"  # of the cache: increase it when the built data change
+VERSION = "4"  # of the cache: increase it when the built data change
 HELD_OUT = 0.2  # the share of a recording's windows for validation, and the same for the test
 FEWEST = 3  # the minimum number of windows of a recording
 LARGEST_WINDOW = 100_000  # the maximum number of frames of a window
@@ -44,7 +44,7 @@ class Windows:
     edge: NDArray[np.int32]  # (2, E) from a frame's ID to the next one's; each pair once; loops are possible
     edge_count: NDArray[np.float32]  # (E,) how often each pair occurred
     edges: NDArray[np.int64]  # (G,) the number of edges of each graph
-    label: NDArray[np.int8]  # (G,) 1 if a frame of the window was injected
+    kind: NDArray[np.int16]  # (G,) the largest number in ``Frames.injected``; 0 without an attack
 
 
 def window_graphs(frames: Frames, window: int) -> Windows:
@@ -69,7 +69,7 @@ def window_graphs(frames: Frames, window: int) -> Windows:
         edge=edge,
         edge_count=edge_count,
         edges=edges,
-        label=np.asarray(frames.injected[used].reshape(graphs, window).any(axis=1), dtype=np.int8),
+        kind=frames.injected[used].reshape(graphs, window).max(axis=1, initial=0).astype(np.int16),
     )
 
 
@@ -111,7 +111,7 @@ class CanData:
     test: NDArray[np.int64]  # the last graphs
     name: str  # of the data set
     recordings: tuple[str, ...]  # the files' names without suffix
-    attacks: tuple[str, ...]  # "none" and the kinds of attack, see ``kinds_of``
+    attacks: tuple[str, ...]  # "none" and the kinds of attack, see ``_kinds``
     notes: tuple[str, ...] = ()  # what was read of each recording, and what was left out
 
     def __getstate__(self) -> dict[str, object]:
@@ -170,18 +170,20 @@ def build(
                 f"and training, validation and test need {FEWEST}: give a longer one"
             )
         windows = window_graphs(frames, window)
-        trained = _sizes(len(windows.label))[0] * window
-        vocabulary.append(np.unique(frames.identifier[:trained][~frames.injected[:trained]]))
+        trained = _sizes(len(windows.kind))[0] * window
+        vocabulary.append(np.unique(frames.identifier[:trained][frames.injected[:trained] == 0]))
         names.append(recording)
         parts.append(windows)
-        counts.append((len(frames), int(frames.injected.sum())))
+        counts.append((len(frames), np.bincount(frames.injected.astype(np.int16), minlength=2)[1:]))
     identifiers = np.unique(np.concatenate(vocabulary))
     every = joined(parts, edge=1)
-    sizes = np.array([len(part.label) for part in parts])
+    sizes = np.array([len(part.kind) for part in parts])
     recording_of = np.repeat(np.arange(len(parts)), sizes)
-    kinds = kinds_of(names)
-    attacks = ("none", *sorted({kinds[number] for number in recording_of[every.label > 0].tolist()}))
-    index = np.array([attacks.index(kind) if kind in attacks else 0 for kind in kinds], dtype=np.int16)
+    told = told or {}
+    kinds = [_kinds(told.get(name, Counter()), own) for name, own in zip(names, kinds_of(names), strict=True)]
+    kind_of = [np.array(["none", *own])[part.kind] for own, part in zip(kinds, parts, strict=True)]
+    attacked = np.concatenate(kind_of)
+    attacks = ("none", *sorted({*attacked[every.kind > 0].tolist()}))
     train, validation, test = _split(sizes)
     return CanData(
         identifiers=identifiers,
@@ -191,9 +193,9 @@ def build(
         edge=every.edge,
         edge_count=every.edge_count,
         first_edge=starts(every.edges),
-        label=every.label,
+        label=(every.kind > 0).astype(np.int8),
         recording=recording_of.astype(np.int16),
-        attack=np.where(every.label > 0, index[recording_of], np.int16(0)),
+        attack=np.where(every.kind > 0, np.searchsorted(attacks[1:], attacked) + 1, 0).astype(np.int16),
         train=train,
         validation=validation,
         test=test,
@@ -201,18 +203,28 @@ def build(
         recordings=tuple(names),
         attacks=attacks,
         notes=tuple(
-            _note(name, kind, *count, (told or {}).get(name, Counter()))
-            for name, kind, count in zip(names, kinds, counts, strict=True)
+            _note(name, own, *count, told.get(name, Counter()))
+            for name, own, count in zip(names, kinds, counts, strict=True)
         ),
     )
 
 
-def _note(name: str, kind: str, frames: int, injected: int, told: Counter[str]) -> str:
+def _kinds(told: Counter[str], of_name: str) -> list[str]:
+    """The kinds of attack of a recording, by the numbers in ``Frames.injected``: by its flags, or else by its name."""
+    words = kinds_told(told)
+    if len(words) > 1 or any(map(says_kind, words)):
+        return [re.sub(r"\W+", "_", word) for word in words]
+    return [of_name]
+
+
+def _note(name: str, kinds: Sequence[str], frames: int, injected: NDArray[np.int64], told: Counter[str]) -> str:
     """What is said of a recording."""
     none = NO_FLAGS if told[NO_FLAGS] else "no attacks"
-    attacks = f", {injected:,} of them attacks ({kind})" if injected else f", {none}"
+    each = [f"{count:,} {kind}" for kind, count in zip(kinds, injected.tolist(), strict=True) if count]
+    several = ", ".join(each) if len(each) > 1 else kinds[0]
+    attacks = f", {injected.sum():,} of them attacks ({several})" if each else f", {none}"
     others = [what if what.startswith("column") else f"{count:,} {what}" for what, count in told.items() if count]
-    others = [text for text in others if not text.endswith((NO_FLAGS, LABELLED))]
+    others = [text for text in others if not text.endswith((NO_FLAGS, LABELLED)) and KIND not in text]
     return "; ".join([f"{name}: {frames:,} frames{attacks}", *others])
 
 

@@ -1,23 +1,23 @@
 """The forms in which CAN recordings are published, as the rows of one table.
 
-A form says what its rows look like. ``can_frames.py`` reads the rows of all forms alike.
+A form says where a row has its fields. ``can_frames.py`` reads the fields of all forms alike.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tuner.datasets.texts import separator_of
 from tuner.errors import DataError, option
 
+KINDS = ("dos", "flooding", "fuzzing", "spoofing", "replay", "malfunction")  # words that say which attack it is
 # The number of each word of a flag, in lower case. It is odd if the frame was injected; number // 2 is the same for
 # words that a file may have together.
 FLAGS: Mapping[str, int] = {
     **{"r": 0, "t": 1, "0": 2, "0.0": 2, "1": 3, "1.0": 3, "false": 4, "true": 5},
     **dict.fromkeys(("normal", "benign", "none", "attack_free"), 6),
-    **dict.fromkeys(("attack", "malicious", "anomaly", "dos", "flooding"), 7),
-    **dict.fromkeys(("fuzzing", "spoofing", "replay", "malfunction"), 7),
+    **dict.fromkeys(("attack", "malicious", "anomaly", *KINDS), 7),
 }
 NORMAL, BINARY, NO_LABEL = 6, range(2, 6), "none"
 # What a column may be called, in lower-case letters and digits. The first name that is found counts.
@@ -31,9 +31,6 @@ NAMES: Mapping[str, Sequence[str]] = {
 BYTE = re.compile(r"(?:data|byte|databyte|payload|d|b)([0-8])")  # a column of a single byte
 MARKS = ' "()[]#\r\n'  # may stand around a field
 HCRL_NAMES = ("Timestamp", "ID", "DLC", "Data", "Flag")
-
-# Splits the end of a row into bytes and flag; an empty flag means that there is none.
-Rest = Callable[[str], tuple[str, str]]
 
 
 class LabelColumn(NamedTuple):
@@ -58,40 +55,50 @@ class LabelColumn(NamedTuple):
 NOT_SAID = LabelColumn()
 
 
-def _candump_log(rest: str) -> tuple[str, str]:
-    """``candump -x`` adds a direction, which says nothing of attacks. Data sets of attacks add a flag."""
-    data, _, flag = rest.rstrip().partition(" ")
-    return data[2:] if data.startswith("#") else data, "" if flag in ("R", "T") else flag
+def says_kind(word: str) -> bool:
+    """Whether the flag of an attack, in lower case, says of which kind it is."""
+    return word in KINDS or (word not in FLAGS and not word.replace(".", "").isdecimal())
+
+
+class Columns(NamedTuple):
+    """Which column of a table is what."""
+
+    place: Mapping[str, int]  # by the keys of ``NAMES``
+    single: Sequence[int]  # the columns of a single byte where none has all bytes
+    unread: Sequence[str]  # the names of the others
+
+
+NO_COLUMNS = Columns({}, (), ())
 
 
 @dataclass(frozen=True)
 class Form:
-    """A form of recordings.
+    """A form of recordings: a log, whose rows have a pattern, or a table.
 
-    ``pattern`` has a group for the ``identifier``, perhaps groups for ``time``, ``length`` and ``flag``, and the
-    group ``rest`` from the bytes to the end. It is a pattern of RE2, which pyarrow uses, and of Python's ``re``.
+    ``pattern`` has groups for ``identifier`` and ``data``, perhaps for ``time``, ``length`` and ``flag``. It is a
+    pattern of RE2, which pyarrow uses, and of Python's ``re``.
     """
 
     name: str  # with what a row is
-    pattern: str
-    rest: Rest = lambda rest: (rest.strip(), "")  # bytes alone
-    has_header: bool = False  # whether the first line has the columns' names
-    is_padded: bool = False  # whether rows may have more bytes than their length says
+    pattern: str = ""
     most_bytes: int = 8  # of a frame
     left_out: Mapping[str, str] = field(default_factory=dict)  # patterns of lines that are no data frames
-    unread: Sequence[str] = ()  # the columns that nothing is read of
+    columns: Columns = NO_COLUMNS
+    width: int = 0  # the number of columns
+    separator: str = ""  # between the fields of a table; empty for blanks
+    has_header: bool = False  # whether the first line has the columns' names
     label: LabelColumn | None = None  # the user's, if its column is one of these
 
 
 HCRL = "HCRL's CSV, whose rows are time,hex ID,DLC,bytes in hex,R or T"
 # candump -x adds a direction and two letters, and -a the bytes as characters.
-SHOWN = r"[A-Za-z]\w*\s+(?:[RT]X\s+\S\s+\S\s+)?(?P<identifier>\w+)\s+\[(?P<length>\d*)\](?P<rest>.*)$"
+SHOWN = r"[A-Za-z]\w*\s+(?:[RT]X\s+\S\s+\S\s+)?(?P<identifier>\w+)\s+\[(?P<length>\d*)\](?P<data>[^']*)"
 OF_SHOWN = {"remote": "remote request", "error": r"ERRORFRAME|\s[23][0-9A-F]{7}\s+\["}
 FORMS = (
     Form(
         "a candump log, whose rows are (seconds) interface ID#data",
-        r"^\s*\((?P<time>[^)]*)\)\s+\S+\s+(?P<identifier>\w+)#(?P<rest>.*)$",
-        _candump_log,
+        # candump -x adds a direction, which says nothing of attacks. Data sets of attacks add a flag.
+        r"^\s*\((?P<time>[^)]*)\)\s+\S+\s+(?P<identifier>\w+)#(?:#.)?(?P<data>\S*)(?: [RT]\s*$| (?P<flag>.*)|\s*$)",
         most_bytes=64,
         left_out={"remote": r"[^#]#R[0-9A-Fa-f]?(\s|$)", "error": r"\s[23][0-9A-Fa-f]{7}#"},
     ),
@@ -99,7 +106,6 @@ FORMS = (
         Form(
             f"candump's output, whose rows are {time}interface ID [DLC] bytes in hex",
             rf"^\s*{pattern}{SHOWN}",
-            lambda rest: (rest.partition("'")[0].strip(), ""),
             most_bytes=64,
             left_out=OF_SHOWN,
         )
@@ -107,7 +113,7 @@ FORMS = (
     ),
     Form(
         "HCRL's text log, whose rows are Timestamp: seconds ID: hex 000 DLC: number bytes in hex",
-        r"^\s*Timestamp:\s+(?P<time>\S+)\s+ID:\s+(?P<identifier>\S+)\s+\S+\s+DLC:\s+(?P<length>\S+)(?P<rest>.*)$",
+        r"^\s*Timestamp:\s+(?P<time>\S+)\s+ID:\s+(?P<identifier>\S+)\s+\S+\s+DLC:\s+(?P<length>\S+)(?P<data>.*)$",
     ),
 )
 
@@ -120,36 +126,26 @@ def form_of(line: str, where: str, label: LabelColumn) -> Form:
     for form in FORMS:
         if re.match(form.pattern, line):
             return form
-    delimiter = separator_of(line) or None
-    columns = [column.strip(MARKS) for column in line.split(delimiter)]
-    if not _is_header(columns, delimiter):
+    separator = separator_of(line)
+    columns = [column.strip(MARKS) for column in line.split(separator or None)]
+    if not _is_header(columns, separator):
         names = HCRL_NAMES if next(filter(None, reversed(columns)), "").lower() in FLAGS else HCRL_NAMES[:-1]
-        return Form(HCRL, *_table(named_columns(names), len(names), delimiter))
+        return Form(HCRL, columns=named_columns(names), width=len(names), separator=separator)
     name = "a table with column names"
     try:
         known = named_columns(columns, label)
-        pattern, rest = _table(known, len(columns), delimiter)
     except ValueError as error:
         shown = f"{', '.join(columns):.120}"
         remedy = "" if "label" in str(error) else ": rename or move the columns"
         raise DataError(f"{where}: read as {name}, {shown}, but {error}{remedy}") from error
     return Form(
         f"{name}, whose rows are as its header says",
-        pattern,
-        rest,
-        True,
-        bool(known.single),
-        unread=known.unread,
+        columns=known,
+        width=len(columns),
+        separator=separator,
+        has_header=True,
         label=label if label.in_table(columns) else None,
     )
-
-
-class Columns(NamedTuple):
-    """Which column of a table is what."""
-
-    place: Mapping[str, int]  # by the keys of ``NAMES``
-    single: Sequence[int]  # the columns of a single byte where none has all bytes
-    unread: Sequence[str]  # the names of the others
 
 
 def named_columns(names: Sequence[str], label: LabelColumn = NOT_SAID) -> Columns:
@@ -165,6 +161,9 @@ def named_columns(names: Sequence[str], label: LabelColumn = NOT_SAID) -> Column
     if "identifier" not in place or not ("data" in place or single):
         missing = "bytes" if "identifier" in place else "ID"
         raise ValueError(f"no column is recognised as its {missing}")
+    for index in (*place.values(), *single):
+        if names.count(names[index]) > 1:
+            raise ValueError(f"{names.count(names[index])} columns are called {names[index]!r}")
     used = {names[index] for index in (*place.values(), *single)}
     others = [index for index, name in enumerate(names) if plain[index] and name not in used]
     behind = [names[index] for index in others if index > max(place.get("data", 0), *single, 0)]
@@ -180,37 +179,9 @@ def _plain(name: str) -> str:
     return re.sub("[^a-z0-9]", "", name.lower())
 
 
-def _is_header(columns: Sequence[str], delimiter: str | None) -> bool:
+def _is_header(columns: Sequence[str], separator: str) -> bool:
     """Whether a first line names columns: one names the ID, or there are at least three and none is a number."""
     if any(_plain(column) in NAMES["identifier"] for column in columns):
         return True
     words = all(re.fullmatch(r"[A-Za-z][\x20-\x7e]*", column) for column in columns)
-    return delimiter is not None and len(columns) >= 3 and words
-
-
-def _table(columns: Columns, count: int, delimiter: str | None) -> tuple[str, Rest]:
-    """The pattern of a table's rows, and what splits the end of a row; ``None`` stands for blanks.
-
-    Rows may have fewer fields than the ``count`` of names, or empty ones, where they have fewer bytes.
-    """
-    place, single, _ = columns
-    data = single[0] if single else place["data"]
-    others = [place.get(key, 0) for key in ("time", "identifier", "length")]
-    if max(others) > data or single != list(range(data, data + len(single))):
-        raise ValueError("its bytes are not adjacent columns after its time, ID and DLC")
-    behind = count - data - max(1, len(single))
-    flag = place.get("flag", -1) - (count - behind)  # its place in what is behind; negative if it is not there
-    groups = {index: f"(?P<{key}>" for key, index in place.items()}
-    field, end = (f"[^{delimiter}]*", delimiter) if delimiter else (r"\S*", r"\s+")
-    lead = end.join(f"{groups.get(index, '(?:')}{field})" for index in range(data))
-
-    def rest(text: str) -> tuple[str, str]:
-        marked = " " in text or '"' in text
-        cells = [cell.strip(MARKS) for cell in text.split(delimiter)] if marked else text.split(delimiter)
-        cells = [""] * (behind - len(cells)) + cells
-        while flag >= 0 and len(cells) > behind and not cells[flag - behind]:
-            cells.pop()  # it fills the row up
-        data = " ".join(cells[: len(cells) - behind]).rstrip()
-        return data, cells[flag - behind] if flag >= 0 else ""
-
-    return f"^{lead}(?:{end}(?P<rest>.*)|$)", rest
+    return separator != "" and len(columns) >= 3 and words

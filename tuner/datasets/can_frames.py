@@ -17,10 +17,10 @@ import pyarrow.compute as compute
 import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
-from tuner.datasets.arrays import joined
+from tuner.datasets.arrays import joined, starts
 from tuner.datasets.can_forms import FLAGS, MARKS, NOT_SAID, Form, LabelColumn, form_of, named_columns
 from tuner.datasets.faults import line_fault, reading, shown
-from tuner.datasets.texts import opened, unpacked
+from tuner.datasets.texts import first_line, opened, unpacked
 from tuner.errors import DataError, one_line, option
 from tuner.machine.safe_files import regular
 
@@ -34,6 +34,9 @@ MOST_BYTES = 8
 NO_BYTE = -1
 LOGGED = {".asc": "Vector ASC", ".blf": "Vector BLF", ".trc": "PEAK TRC", ".mf4": "ASAM MF4"}  # by python-can
 NO_FLAGS, LABELLED = "no flags, so normal", "by the label"  # what is told of a file, beside what was left out
+KIND = "attacks: "  # precedes the flag of attacks in what is told
+MOST_KINDS = 100
+LABELS = f"give {option('label', 'COLUMN')}, if all values but the normal ones are attacks"
 NO_FLAG = -2  # even, like the numbers of normal frames
 
 
@@ -44,7 +47,7 @@ class Frames:
     time: NDArray[np.float64]  # (N,) seconds
     identifier: NDArray[np.int32]  # (N,)
     data: NDArray[np.uint8]  # (N, 8); missing bytes are 0
-    injected: NDArray[np.bool_]  # (N,) whether the frame is part of an attack
+    injected: NDArray[np.bool_ | np.int16]  # (N,) 0 for normal frames, else the number of the kind of attack
 
     def __len__(self) -> int:
         """Number of frames."""
@@ -78,12 +81,13 @@ def read(path: Path, label: LabelColumn, told: Counter[str]) -> Frames:
     return read_parquet(path, label, told) if kind == ".parquet" else read_frames(path, label, told)
 
 
-def _whole(parts: Sequence[Frames], path: Path, form: str, label: LabelColumn | None = None) -> Frames:
+def _whole(parts: Sequence[Frames], path: Path, form: Form, unread: Sequence[str], told: Counter[str]) -> Frames:
+    told.update({f"column {name!r} not read": 1 for name in unread} | ({LABELLED: 1} if form.label else {}))
     if not sum(map(len, parts)):
-        raise DataError(f"{path} holds no frame; read as {form}")
+        raise DataError(f"{path} holds no frame; read as {form.name}")
     every = in_order(parts)
-    if label and label.normal is None and every.injected.all():
-        rule = f"no value of its column {label.column!r} is known as normal"
+    if form.label and form.label.normal is None and every.injected.all():
+        rule = f"no value of its column {form.label.column!r} is known as normal"
         raise DataError(f"{path}: {rule}: give {option('normal', 'VALUE')}, the value of normal frames")
     return every
 
@@ -108,13 +112,14 @@ def read_logged(path: Path, told: Counter[str]) -> Frames:
         raise
     except Exception as error:  # of any kind, for a damaged file
         raise DataError(f"{path}: python-can cannot read it as {form}: {one_line(error, 200)}") from error
-    if not rows:
-        raise DataError(f"{path} holds no frame; read as {form}")
-    time, identifier, data = zip(*rows, strict=True)
-    payload, _ = _payload(list(data), np.arange(len(rows)), told)
     told[NO_FLAGS] += 1
-    none = np.zeros(len(rows), dtype=bool)
-    return in_order([Frames(np.array(time), np.array(identifier, dtype=np.int32), payload, none)])
+    parts = []
+    if rows:
+        time, identifier, data = zip(*rows, strict=True)
+        payload, _ = _payload(list(data), np.arange(len(rows)), told)
+        flags = np.zeros(len(rows), dtype=np.int16)
+        parts = [Frames(np.array(time), np.array(identifier, dtype=np.int32), payload, flags)]
+    return _whole(parts, path, Form(form), (), told)
 
 
 def read_frames(
@@ -126,19 +131,15 @@ def read_frames(
     file was taken for, if there is no frame or a row is invalid.
     """
     parts, told = [], Counter() if told is None else told
-    with opened(path, "utf-8-sig", "replace") as file:
-        filled = ((number, line) for number, line in enumerate(file, 1) if not line.isspace())
-        number, first = next(filled, (1, ""))
-        if "\0" in first:
-            raise DataError(f"{path} is not text (compressed, or in UTF-16?): unpack it, or save it as UTF-8")
+    with opened(path) as file:
+        number, first = first_line(path, file)
         form = form_of(first, f"{path}, line {number}", label)
         lines = [first] if first and not form.has_header else []
         number += form.has_header
         while lines := lines + file.readlines(chunk):
             parts.append(_of_lines(lines, path, number, form, told))
             number, lines = number + len(lines), []
-    told.update({f"column {name!r} not read": 1 for name in form.unread} | ({LABELLED: 1} if form.label else {}))
-    return _whole(parts, path, form.name, form.label)
+    return _whole(parts, path, form, form.columns.unread, told)
 
 
 def _of_lines(lines: list[str], path: Path, first: int, form: Form, told: Counter[str]) -> Frames:
@@ -151,7 +152,7 @@ def _of_lines(lines: list[str], path: Path, first: int, form: Form, told: Counte
         used = compute.and_not(used, others)
     rows, numbers = compute.utf8_rtrim(rows.filter(used), "\n"), first + np.flatnonzero(used)
     if not len(rows):
-        return Frames(*(np.zeros(shape, kind) for shape, kind in ((0, "f8"), (0, "i4"), ((0, 8), "u1"), (0, "?"))))
+        return Frames(*(np.zeros(shape, kind) for shape, kind in ((0, "f8"), (0, "i4"), ((0, 8), "u1"), (0, "i2"))))
     try:
         return _of_rows(rows, numbers, form, told)
     except RowFault as fault:
@@ -162,45 +163,62 @@ def _of_lines(lines: list[str], path: Path, first: int, form: Form, told: Counte
         if form.has_header and (flag := re.match("flag '([^']+)'", text)):
             field = rf"(?:^|\W){re.escape(flag[1])}(?:\W|$)"
             if compute.sum(compute.match_substring_regex(rows, field)).as_py() > 1:  # no damage: others have it, too
-                remedy = f"give {option('label', 'COLUMN')}, if all values but the normal ones are attacks"
+                remedy = LABELS
         text = f"{text}, in {shown(rows[fault.row].as_py())}; read as {form.name}: {remedy}"
         raise line_fault(path, int(numbers[fault.row]), text) from fault
 
 
 def _of_rows(rows: pa.Array, numbers: NDArray[np.int64], form: Form, told: Counter[str]) -> Frames:
+    if not form.pattern:
+        return _of_columns(*_cells(rows, form), numbers, told, form)
     fields = compute.extract_regex(rows, form.pattern)
     if fields.null_count:
         raise RowFault(int(np.argmax(fields.is_null())), "its fields are not those of its form (cut off?)")
     columns = dict(zip(fields.type.names, fields.flatten(), strict=True))
-    values, index = _distinct(columns.pop("rest"), lambda text: _of_rest(text, form))
-    data, length = _payload([payload for payload, _ in values], index, told)
-    if "length" in columns:
-        dlc = _numbers(columns["length"], _dlc if form.most_bytes == MOST_BYTES else lambda text: int(str(text)))
-        data, length = _cut(data, length, dlc) if form.is_padded else (data, length)
-        _check_dlc(length, dlc)
-    flags = np.array([flag for _, flag in values], dtype=np.int64)[index]
-    return _frames(columns, data, numbers, flags, told, form.label)
+    return _of_columns(columns | {"data": compute.utf8_trim_whitespace(columns["data"])}, [], numbers, told, form)
 
 
-def _of_rest(text: str, form: Form) -> tuple[bytes, int]:
-    """The bytes and the flag of the end of a row."""
-    data, flag = form.rest(text)
-    return _bytes_of(data, form.most_bytes), _flag(flag, form.label) if flag else NO_FLAG
+def _cells(rows: pa.Array, form: Form) -> tuple[dict[str, pa.Array], list[pa.Array]]:
+    """The columns of the rows of a table, and those of single bytes.
 
+    Rows may have fewer fields than there are names, or empty ones, where they have fewer bytes; and more, where each
+    byte has a field. The fields behind the bytes count from the end of a row.
+    """
+    (place, single, _), width = form.columns, form.width
+    if len(single) == 1:  # it stands for all bytes
+        place, single = {**place, "data": single[0]}, []
+    if form.separator:
+        fields = compute.split_pattern(rows, form.separator)
+    else:
+        fields = compute.utf8_split_whitespace(compute.utf8_trim_whitespace(rows))
+    values = compute.utf8_trim(fields.flatten(), MARKS)
+    begin, count = fields.offsets.to_numpy()[:-1], compute.list_value_length(fields).to_numpy()
+    first, last = (single[0], single[-1]) if single else (place["data"], place["data"])
+    adjacent = not single or len(single) == last - first + 1
+    if (cut_off := count < (first if adjacent else width)).any():
+        raise RowFault(int(np.argmax(cut_off)), "its fields are not those of its form (cut off?)")
+    shift = count - width if adjacent else np.zeros(len(count), dtype=np.int64)
+    if adjacent and (flag := place.get("flag", 0)) > last:  # what is empty behind the flag fills the row up
+        index = np.arange(len(values))
+        filled = np.maximum.accumulate(np.where(compute.not_equal(values, "").to_numpy(False), index, 0))
+        found = filled[np.maximum(begin + flag + shift, 0)] - begin - flag
+        shift = np.where(shift == 0, 0, found) if form.has_header and not single else found
+    values = pa.concat_arrays([values, pa.array([""])])
 
-def _cut(
-    data: NDArray[np.uint8], length: NDArray[np.int64], dlc: NDArray[np.int64]
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Frames without the bytes beyond their length: columns of one width may have more."""
-    return np.where(np.arange(MOST_BYTES) < dlc[:, None], data, 0).astype(np.uint8), np.minimum(length, dlc)
+    def cell(column: int) -> pa.Array:
+        at = column + shift * (column > last)
+        there = (at < count) & (at >= (first if column > last else 0))
+        return values.take(pa.array(np.where(there, begin + at, len(values) - 1)))
 
-
-def _check_dlc(length: NDArray[np.int64], dlc: NDArray[np.int64]) -> None:
-    wrong = np.flatnonzero(dlc != length)
-    if wrong.size:
-        count, expected = length[wrong[0]], dlc[wrong[0]]
-        cut_off = " (cut off?)" if count < expected else ""
-        raise RowFault(int(wrong[0]), f"{count} bytes, but a DLC of {expected}{cut_off}")
+    columns = {key: cell(index) for key, index in place.items()}
+    if single:
+        missing = [pa.array(index > last + shift) for index in single]
+        return columns, [compute.if_else(none, "", cell(index)) for none, index in zip(missing, single, strict=True)]
+    sizes = np.maximum(1 + shift, 0)
+    offsets = starts(sizes)
+    taken = values.take(pa.array(np.arange(offsets[-1]) + np.repeat(begin + first - offsets[:-1], sizes)))
+    data = compute.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), taken), " ")
+    return columns | {"data": compute.utf8_rtrim_whitespace(data)}, []
 
 
 def read_parquet(
@@ -217,20 +235,24 @@ def read_parquet(
             file = parquet.ParquetFile(regular(path))
             names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
             place, single, unread = named_columns(names, label)
-            mine = label if label.in_table(names) else None
+            form = Form("parquet", has_header=True, label=label if label.in_table(names) else None)
             if len(single) > MOST_BYTES:
                 raise ValueError(f"it has {len(single)} columns of a byte, more than {MOST_BYTES}")
             for batch in file.iter_batches(rows, columns=[names[index] for index in (*place.values(), *single)]):
                 cells = {name: _plain(batch.column(name), name) for name in batch.schema.names}
                 columns = {key: cells[names[index]] for key, index in place.items()}
-                parts.append(_of_columns(columns, [cells[names[index]] for index in single], row, told, mine))
+                if not single and pa.types.is_string(columns["data"].type):
+                    spaced = compute.replace_substring_regex(columns["data"], r"[\s,:;\[\]-]+", " ")
+                    columns["data"] = compute.utf8_trim(spaced, " ")
+                single_cells, numbers = [cells[names[index]] for index in single], row + np.arange(len(batch))
+                parts.append(_of_columns(columns, single_cells, numbers, told, form))
                 row += len(batch)
         except (ValueError, KeyError, pa.ArrowException) as error:  # a KeyError is of two columns of one name
             where = f"in row {row + error.row:,} " if isinstance(error, RowFault) else ""
             remedy = "" if "label" in str(error) else ": rename, fix or convert it"
+            remedy = f": {LABELS}" if str(error).startswith("flag") else remedy
             raise DataError(f"{path}: read as parquet, but {where}{one_line(error)}{remedy}") from error
-    told.update({f"column {name!r} not read": 1 for name in unread} | ({LABELLED: 1} if mine else {}))
-    return _whole(parts, path, "parquet", mine)
+    return _whole(parts, path, form, unread, told)
 
 
 def _plain(column: pa.Array, name: str) -> pa.Array:
@@ -250,43 +272,48 @@ def _plain(column: pa.Array, name: str) -> pa.Array:
 
 
 def _of_columns(
-    columns: Columns, cells: Sequence[pa.Array], first: int, told: Counter[str], label: LabelColumn | None
+    columns: Columns, cells: Sequence[pa.Array], number: NDArray[np.int64], told: Counter[str], form: Form
 ) -> Frames:
-    """The frames of rows whose bytes are in a column or in ``cells``; ``first`` is the number of the first row."""
+    """The frames of rows with these numbers, whose bytes are in a column or in ``cells``."""
+    flags = _distinct(columns["flag"], partial(_flag, label=form.label)) if "flag" in columns else None
     if cells:
         values = np.stack([_numbers(cell, _byte) for cell in cells], axis=1)
         filled = np.logical_and.accumulate(values != NO_BYTE, axis=1)
         data, length = np.zeros((len(values), MOST_BYTES), dtype=np.uint8), filled.sum(axis=1)
         data[:, : len(cells)] = np.where(filled, values, 0)
     else:
-        column = columns["data"]
-        if pa.types.is_string(column.type):
-            column = compute.utf8_trim(compute.replace_substring_regex(column, r"[\s,:;\[\]-]+", " "), " ")
-        data, length = _payload(*_distinct(column, _bytes_of), told)
+        data, length = _payload(*_distinct(columns["data"], partial(_bytes_of, most=form.most_bytes)), told)
     if "length" in columns:
-        dlc = _numbers(columns["length"], _dlc)
-        data, length = _cut(data, length, dlc)
-        _check_dlc(length, dlc)
-    return _frames(columns, data, first + np.arange(len(data)), np.full(len(data), NO_FLAG), told, label)
-
-
-def _frames(
-    columns: Columns,
-    data: NDArray[np.uint8],
-    number: NDArray[np.int64],
-    flags: NDArray[np.int64],
-    told: Counter[str],
-    label: LabelColumn | None,
-) -> Frames:
-    """Frames with these bytes. Rows without a time are in order; ``flags`` count if there is no column of them."""
+        dlc = _numbers(columns["length"], _dlc if form.most_bytes == MOST_BYTES else lambda text: int(str(text)))
+        if form.has_header:  # columns of one width may have bytes beyond a frame's length
+            data = np.where(np.arange(MOST_BYTES) < dlc[:, None], data, 0).astype(np.uint8)
+            length = np.minimum(length, dlc)
+        if (wrong := np.flatnonzero(dlc != length)).size:
+            count, expected = length[wrong[0]], dlc[wrong[0]]
+            cut_off = " (cut off?)" if count < expected else ""
+            raise RowFault(int(wrong[0]), f"{count} bytes, but a DLC of {expected}{cut_off}")
     identifier = _numbers(columns["identifier"], _identifier)
-    flags = _numbers(columns["flag"], partial(_flag, label=label)) if "flag" in columns else flags
-    told.update({NO_FLAGS: 1} if flags[0] == NO_FLAG else {})
-    other = np.flatnonzero(flags // 2 != flags[:1] // 2)
-    if other.size:
-        raise RowFault(int(other[0]), "its flag is not of the first row's kind (cut off?)")
     time = _seconds(columns["time"]) if "time" in columns else number.astype(np.float64)
-    return Frames(time, identifier.astype(np.int32), data, flags % 2 == 1)
+    return Frames(time, identifier.astype(np.int32), data, _injected(*flags or ([(NO_FLAG, "")], number * 0), told))
+
+
+def _injected(flags: Sequence[tuple[int, str]], index: NDArray[np.int64], told: Counter[str]) -> NDArray[np.int16]:
+    """The numbers of the kinds of attack of frames with these flags; ``told`` has each by ``KIND`` and the flag."""
+    number = np.array([flag for flag, _ in flags])[index]
+    told.update({NO_FLAGS: 1} if number[0] == NO_FLAG else {})
+    if (other := np.flatnonzero(number // 2 != number[0] // 2)).size:
+        flag = flags[index[other[0]]][1]
+        raise RowFault(int(other[0]), f"flag {flag!r:.40} is not of the first row's kind (cut off?)")
+    told.update({f"{KIND}{flags[value][1]}": 1 for value in np.unique(index[number % 2 == 1]).tolist()})
+    kinds = kinds_told(told)
+    if len(kinds) > MOST_KINDS:
+        raise RowFault(0, f"its label has over {MOST_KINDS} values besides those of normal frames")
+    return np.array([1 + kinds.index(word) if flag % 2 else 0 for flag, word in flags], dtype=np.int16)[index]
+
+
+def kinds_told(told: Counter[str]) -> list[str]:
+    """The flags of the attacks of a recording; ``Frames.injected`` has their numbers from 1."""
+    return [what.removeprefix(KIND) for what in told if what.startswith(KIND)]
 
 
 def _seconds(column: pa.Array) -> NDArray[np.float64]:
@@ -351,8 +378,9 @@ def _number(value: object, what: str, largest: int) -> int:
     if isinstance(value, (int, float)):
         number = int(value) if value % 1 == 0 else -1
     else:
-        match = re.fullmatch("(?:0[xX])?([0-9a-fA-F]{1,8})", _text(value))
-        number = int(match[1], 16) if match else -1
+        text = _text(value)
+        match = re.fullmatch("(?:0[xX])?([0-9a-fA-F]{1,8})", text)
+        number = int(match[1], 16) if match else int(float(text)) if re.fullmatch(r"\d+\.0+", text) else -1
     if not 0 <= number <= largest:
         raise ValueError(f"{what} {value!r:.40} is not a hexadecimal number up to {largest:x}")
     return number
@@ -367,13 +395,14 @@ def _byte(value: object) -> int:
     return NO_BYTE if value is None or value == "" else _number(value, "byte", 255)
 
 
-def _flag(value: object, label: LabelColumn | None = None) -> int:
+def _flag(value: object, label: LabelColumn | None = None) -> tuple[int, str]:
+    """The number of a flag, as in ``FLAGS``, and the flag in lower case."""
     word = _text(value).lower()
-    if label and word:
-        return label.flag(word)
-    if word not in FLAGS:
+    if label and (word or label.normal is not None):
+        return label.flag(word), word
+    if word and word not in FLAGS:
         raise ValueError(f"flag {value!r:.40} is neither normal (R, 0, Normal) nor injected (T, 1, Attack)")
-    return FLAGS[word]
+    return FLAGS.get(word, NO_FLAG), word
 
 
 def _bytes_of(value: object, most: int = MOST_BYTES) -> bytes:

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tuner.datasets.faults import line_fault, reading, unexpected
+from tuner.datasets.faults import line_fault, unexpected
+from tuner.datasets.texts import filled_lines
 from tuner.errors import DataError, option
-from tuner.machine.safe_files import regular
 
 COLUMNS = ("id", "type", "x", "y", "z", "radius", "parent")
 EXPECTED = f"the numbers {' '.join(COLUMNS)}, all finite, id and parent whole"
@@ -96,10 +96,13 @@ def read_swc(path: Path, *, largest_tree: bool = False) -> Tree:
 
     Raises ``DataError`` if a number is not finite, a parent is missing, there is a cycle, no root, or more than one.
     """
-    with reading(path):
-        text = regular(path).read_text(encoding="utf-8-sig", errors="replace")
-    rows = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1)]
-    rows = [(number, words) for number, words in rows if words and words[0][0] != "#"]
+    lines = [(number, line.partition("#")[0].strip()) for number, line in filled_lines(path)]
+    # Commas and semicolons are between all fields, or decimal commas, which are refused.
+    rows = [
+        (number, line.split(max(",;", key=line.count) if "," in line or ";" in line else None))
+        for number, line in lines
+        if line
+    ]
     if not rows:
         raise DataError(f"{path} holds no node: every line is empty or a comment")
     return _tree(path, _table(path, rows), np.array([number for number, _ in rows]), largest_tree)

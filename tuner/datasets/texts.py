@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 from tuner.datasets.faults import reading
+from tuner.errors import DataError
 from tuner.machine.safe_files import regular
 
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zip": "zip", ".xz": "xz", ".zst": "zstd"}
@@ -29,13 +31,14 @@ def compression_of(path: Path) -> str | None:
 
 
 @contextmanager
-def opened(path: Path, encoding: str, errors: str = "strict") -> Iterator[IO[str]]:
+def opened(path: Path, encoding: str | None = None) -> Iterator[IO[str]]:
     """The text of a file; raises ``DataError`` if it cannot be opened or unpacked."""
     from pandas.io.common import get_handle  # type: ignore[import-not-found]  # pandas-stubs has it not
 
     options: Any = {"is_text": False, "compression": compression_of(path)}
+    encoding = encoding or encoding_of(path)
     with reading(path), regular(path).open("rb") as file, get_handle(file, "rb", **options) as handles:
-        yield TextIOWrapper(cast(BinaryIO, handles.handle), encoding=encoding, errors=errors)
+        yield TextIOWrapper(cast(BinaryIO, handles.handle), encoding=encoding)
 
 
 def encoding_of(path: Path) -> str:
@@ -48,12 +51,26 @@ def encoding_of(path: Path) -> str:
     return ENCODINGS[-1]
 
 
+def numbered(file: IO[str]) -> Iterator[tuple[int, str]]:
+    """The lines of a text that are not blank, with their numbers from 1 and without a byte-order mark."""
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            yield number, line.removeprefix(MARKS[0]).removeprefix(MARKS[1])
+
+
+def first_line(path: Path, file: IO[str]) -> tuple[int, str]:
+    """The first of these lines, empty if there is none; raises ``DataError`` if it is not of a text."""
+    number, line = next(numbered(file), (1, ""))
+    if re.search("[\0-\x08]", line):
+        raise DataError(f"{path} is not text (compressed, or in UTF-16?): unpack it, or save it as UTF-8")
+    return number, line
+
+
 def filled_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a file that are not blank, without their ends; lines count from 1."""
-    with opened(path, encoding_of(path)) as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                yield number, line.rstrip("\r\n").removeprefix(MARKS[0]).removeprefix(MARKS[1])
+    """The numbered lines of a file that are not blank, without their ends."""
+    with opened(path) as file:
+        for number, line in numbered(file):
+            yield number, line.rstrip("\r\n")
 
 
 def separator_of(line: str) -> str:
