@@ -61,6 +61,19 @@ def test_more_columns_and_a_byte_order_mark_do_no_harm(tmp_path: Path) -> None:
     assert len(read_swc(write(tmp_path, text))) == 2
 
 
+@pytest.mark.parametrize("separator", ["\t", ",", ", ", " ;", "  "])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_fields_may_be_between_other_marks(separator: str, encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "n.SWC"
+    path.write_text(GOOD.replace(" ", separator) + "# made, by us\n", encoding=encoding)
+    assert read_swc(path).position.tolist() == read_swc(write(tmp_path, GOOD)).position.tolist()
+
+
+def test_decimal_commas_between_blanks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="line 1: expected the numbers id type"):
+        read_swc(write(tmp_path, "1 1 0,5 0,5 0,5 1,5 -1\n"))
+
+
 def test_descendants_are_the_rows_after_a_node(tmp_path: Path) -> None:
     parents = read_swc(write(tmp_path, swc_of(random_parents(200, seed=1)))).parent
     for node in range(200):

@@ -210,7 +210,7 @@ def build(
 
 
 def _kinds(told: Counter[str], of_name: str) -> list[str]:
-    """The kinds of attack of a recording, by the numbers in ``Frames.injected``: by its flags, or else by its name."""
+    """The kinds of attack of a recording, by the numbers in ``Frames.injected``: its flags, or else its name."""
     words = kinds_told(told)
     if len(words) > 1 or any(map(says_kind, words)):
         return [re.sub(r"\W+", "_", word) for word in words]

@@ -4,6 +4,7 @@ A line is ``id type x y z radius parent``; the root's parent is -1 (Cannon et al
 """
 
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,8 @@ from tuner.datasets.texts import filled_lines
 from tuner.errors import DataError, option
 
 COLUMNS = ("id", "type", "x", "y", "z", "radius", "parent")
+_MARKED = re.compile(r"\S+\s*[,;]")  # a line whose fields are between commas or semicolons in place of blanks
+_FIELD_END = re.compile(r"\s+"), re.compile(r"[,;]")
 EXPECTED = f"the numbers {' '.join(COLUMNS)}, all finite, id and parent whole"
 
 
@@ -97,12 +100,7 @@ def read_swc(path: Path, *, largest_tree: bool = False) -> Tree:
     Raises ``DataError`` if a number is not finite, a parent is missing, there is a cycle, no root, or more than one.
     """
     lines = [(number, line.partition("#")[0].strip()) for number, line in filled_lines(path)]
-    # Commas and semicolons are between all fields, or decimal commas, which are refused.
-    rows = [
-        (number, line.split(max(",;", key=line.count) if "," in line or ";" in line else None))
-        for number, line in lines
-        if line
-    ]
+    rows = [(number, _FIELD_END[bool(_MARKED.match(line))].split(line)) for number, line in lines if line]
     if not rows:
         raise DataError(f"{path} holds no node: every line is empty or a comment")
     return _tree(path, _table(path, rows), np.array([number for number, _ in rows]), largest_tree)
