@@ -36,6 +36,7 @@ FILES: dict[str, tuple[str, Write, str | None]] = {
     "zip": ("r.csv.zip", lambda path: USUAL.to_csv(path, index=False), None),
     "parquet": ("r.parquet", lambda path: USUAL.to_parquet(path), None),
     "lines of JSON": ("r.jsonl", lambda path: USUAL.to_json(path, orient="records", lines=True), None),
+    "a list of JSON": ("r.json", lambda path: USUAL.to_json(path, orient="records"), None),
     "JSON, packed": ("r.json.gz", lambda path: USUAL.to_json(path, orient="records", lines=True), None),
     "RecBole": (
         "x.inter",
@@ -116,6 +117,15 @@ def test_one_of_several_tables_must_be_named_and_what_is_no_table_is_told(tmp_pa
         USUAL.to_csv(tmp_path / name, index=False)
     with pytest.raises(DataError, match=r"give data the file with the ratings, one of one.csv, two.csv$"):
         load_ratings(str(tmp_path), seed=0)
+    (tmp_path / "twice.csv").write_text("userId,movieId,rating,rating\n1,2,3,4\n")
+    with pytest.raises(DataError, match=r"twice.csv, line 1: .* but 'rating' is there twice: userId, .*rating=NAME'"):
+        load_ratings(str(tmp_path / "twice.csv"), seed=0)
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(DataError, match=r"empty.csv is empty; expected the header userId,movieId,rating"):
+        load_ratings(str(tmp_path / "empty.csv"), seed=0)
+    USUAL.to_feather(tmp_path / "r.feather")
+    with pytest.raises(DataError, match=r"r.feather is not text"):
+        load_ratings(str(tmp_path / "r.feather"), seed=0)
     (tmp_path / "r.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"r.parquet is no table of parquet that pandas reads"):
         load_ratings(str(tmp_path / "r.parquet"), seed=0)

@@ -16,7 +16,16 @@ from tuner.datasets.download import fetch_movielens, progress_bar
 from tuner.datasets.faults import reading, unexpected
 from tuner.datasets.ratings import RatingData, Ratings, rating_data, split_validation
 from tuner.datasets.synthetic import synthetic_ratings
-from tuner.datasets.texts import NO_TABLES, compression_of, encoding_of, filled_lines, separator_of, unpacked
+from tuner.datasets.texts import (
+    NO_TABLES,
+    compression_of,
+    encoding_of,
+    filled_lines,
+    first_line,
+    opened,
+    separator_of,
+    unpacked,
+)
 from tuner.errors import DataError, ParameterError, one_line, option
 from tuner.machine.safe_files import regular
 
@@ -267,10 +276,11 @@ def _places(names: Sequence[object], columns: Mapping[str, str], where: str) -> 
         if wanted := columns.get(key):
             place = int(wanted) - 1 if wanted.isdecimal() else texts.index(wanted) if wanted in texts else -1
             found = [place] * (0 <= place < len(texts))
-        if not found:
+        if not found or (texts.count(texts[found[0]]) > 1 and not (wanted or "").isdecimal()):
+            missing = f"no column is {wanted or f'the {key}'}" if not found else f"{texts[found[0]]!r} is there twice"
             raise DataError(
-                f"{where}: expected the header userId,movieId,rating or alike, but no column is "
-                f"{wanted or f'the {key}'}: {', '.join(texts):.120}; give {option('columns', f'{key}=NAME')}, or its "
+                f"{where}: expected the header userId,movieId,rating or alike, but {missing}: "
+                f"{', '.join(texts):.120}; give {option('columns', f'{key}=NAME')}, or its "
                 "number from 1 if the first line has no names"
             )
         places.append(found[0])
@@ -283,8 +293,11 @@ def read_table(path: Path, columns: Mapping[str, str]) -> Table:
 
     kind, packed = unpacked(path).suffix, cast(Any, compression_of(path))
     if kind not in (".parquet", ".json", ".jsonl"):
-        number, line = next(filled_lines(path), (1, ""))
-        fields = _fields(line, separator_of(line))
+        with opened(path) as text:
+            number, line = first_line(path, text)
+        if not line:
+            raise DataError(f"{path} is empty; expected the header userId,movieId,rating or alike")
+        fields = _fields(line.rstrip("\r\n"), separator_of(line))
         places = _places(fields, columns, f"{path}, line {number}")
         header = bool(np.isnan(_numbers(pd.Index([fields[places[2]]]))[0]))  # else columns were given by number
         return _of_lines(path, separator_of(line), places, len(fields), header)
@@ -293,7 +306,8 @@ def read_table(path: Path, columns: Mapping[str, str]) -> Table:
             if kind == ".parquet":
                 frame = pd.read_parquet(file)
             else:
-                frame = pd.read_json(file, lines=True, dtype=False, compression=packed)
+                lines = not next(filled_lines(path), (1, ""))[1].lstrip().startswith("[")  # else a list of objects
+                frame = pd.read_json(file, lines=lines, dtype=False, compression=packed)
     except (ValueError, KeyError) as error:
         raise DataError(f"{path} is no table of {kind[1:]} that pandas reads: {one_line(error, 200)}") from error
     table = frame.iloc[:, _places(list(frame.columns), columns, str(path))]
