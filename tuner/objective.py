@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean
 from typing import Literal
 
 Direction = Literal["minimize", "maximize"]
@@ -61,4 +60,9 @@ class Objective:
         """The means of the metrics of the last reports, which count."""
         counted = reports[-self.last :]
         names = dict.fromkeys(name for report in counted for name in report)
-        return {name: fmean(report[name] for report in counted if name in report) for name in names}
+        return {name: mean([report[name] for report in counted if name in report]) for name in names}
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean, which is not finite if a value is not, or their sum is too large; ``fmean`` raises then."""
+    return sum(values) / len(values)

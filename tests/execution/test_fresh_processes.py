@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -287,3 +288,40 @@ def test_gpus_keep_warm_processes_unless_asked(gpu_16gb: Device) -> None:
     ]
     answers = [[in_fresh_processes(choice, plan, {}) for choice in ("auto", "on", "off")] for plan in plans]
     assert answers == [[False, True, False], [True, True, False]]
+
+
+class StartsAProcess:
+    """Starts a process as it is unpickled, as a module may do that gives all trials a server."""
+
+    def __reduce__(self) -> Any:
+        return subprocess.Popen, (["sleep", "60"],)
+
+
+def finds_a_process(config: dict[str, Any], data: subprocess.Popen[bytes]) -> None:
+    tuner.report(loss=0, pid=data.pid, runs=not _has_ended(data.pid))
+    os.fork() or signal.pause()
+
+
+def _has_ended(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_modules_have_started_for_all_trials_ends_with_the_study_alone(tmp_path: Path) -> None:
+    with closing(opened(ChildExecutor(), finds_a_process, tmp_path, StartsAProcess())) as executor:
+        found = [trial(executor, finds_a_process, number).metrics for number in (1, 2)]
+    assert [metrics["runs"] for metrics in found] == [1, 1]
+    assert end_soon(int(found[0]["pid"]))
+
+
+@pytest.mark.parametrize("runs", ["_serve(pipe, None)", "_run_here(pipe, type('T', (), {}))"])
+def test_a_process_whose_study_is_gone_without_reading_says_nothing(runs: str) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    make = f"from tuner.execution.child_main import {runs.partition('(')[0]}, Connection"
+    code = f"{make}; pipe = Connection({theirs.fileno()}); pipe.send(0); {runs}"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], pass_fds=[theirs.fileno()], stderr=subprocess.PIPE
+    ) as process:
+        theirs.close()
+        assert ours.poll(60)
+        ours.close()  # so the process hears ECONNRESET in place of the end of the file
+        assert process.stderr and process.stderr.read() == b""

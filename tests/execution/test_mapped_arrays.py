@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from tuner.errors import DataError
-from tuner.execution.mapped_arrays import is_plain_tensor, pack, unpack
+from tuner.errors import DataError, InputError
+from tuner.execution.mapped_arrays import _other_names, check_sendable, is_plain_tensor, loaded, pack, unpack
 from tuner.execution.nodes import on_one_machine
+from tuner.objective import Objective
+from tuner.workloads.program import Function
+from tuner.workloads.task import TrainingTask
 
 OTHER = """
 import sys
@@ -136,3 +142,46 @@ def test_one_machine_is_one_address_and_one_name() -> None:
     assert on_one_machine(nodes, {"a", "b"})
     assert not on_one_machine(nodes, {"a", "c"})
     assert not on_one_machine(nodes, {"a", "d"})
+
+
+NAMES = """
+import functools, multiprocessing, numpy
+def first(): return second() + VALUE + LARGE
+def second(): return first
+REGISTRY = {"first": first}
+class Cleans:
+    def __del__(self): pass
+class Cached:
+    @functools.cached_property
+    def value(self): return 3
+VALUE, SMALL, LARGE = 3, numpy.ones(3), numpy.ones(2**20)
+cleans, (pipe, _end), opened, registry = Cleans(), multiprocessing.Pipe(), open("/dev/null"), REGISTRY
+"""
+
+
+def test_names_that_no_trial_needs_come_alone_unless_they_belong_to_the_study(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec(NAMES, vars(main))
+    sent = _other_names({})
+    main.opened.close()
+    code = ["first", "second", "Cleans", "Cached"]
+    assert list(sent) == [*code, "functools", "multiprocessing", "numpy", "REGISTRY", "VALUE", "SMALL", "registry"]
+    assert max(map(len, sent.values())) < 2000, "each function without those that it calls"
+    there = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", there)
+    loaded([pickle.dumps((None, None, {})), pickle.dumps(sent)])
+    assert there.REGISTRY["first"] is there.first and there.first.__globals__ is vars(there)
+    assert there.Cached().value == 3 and there.second() is there.first
+
+
+def test_what_cannot_be_sent_is_named_also_where_a_variable_has_no_value_yet() -> None:
+    def train(config: dict[str, Any]) -> object:
+        return later, held
+
+    held = threading.Lock()
+    with pytest.raises(InputError, match=r"^train cannot be sent to another process: .*lock"):
+        check_sendable({"train": TrainingTask(Function(train), None, objective=Objective("loss"))})
+    later = 1

@@ -162,6 +162,7 @@ def test_only_the_argument_of_a_key_that_a_trial_has_not_is_dropped(
         (["--lr", "{lr}", "{amp?--amp}"], {"amp": True, "lr": None}, ["--amp"]),
         (["--lr", "{lr}", "{amp?--amp:--no-amp}"], {"amp": False, "lr": 1}, ["--lr", "1", "--no-amp"]),
         (["--mode", "{amp?fast}", "-v"], {"amp": False}, ["-v"]),
+        (["{a?--a}", "{b?--b}", "{c?--c}", "{d?--d}"], {"a": "False", "b": "0", "c": "", "d": "no"}, ["--d"]),
         (["--drop={drop}", "end"], {"drop": None}, ["end"]),
         (["--layers", "{layers}", "x={layers}"], {"layers": [64, "a"]}, ["--layers", "64", "a", 'x=[64, "a"]']),
         (["--more", "{more}"], {"more": {"a": [1, True]}}, ["--more", '{"a": [1, true]}']),

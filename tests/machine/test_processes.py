@@ -103,3 +103,13 @@ def test_when_a_process_was_made_does_not_depend_on_the_clock(
         time_made(2**22)
     monkeypatch.setattr("tuner.machine.processes.STAT", tmp_path / "stat")
     assert time_made(os.getpid()) == psutil.Process().create_time()
+
+
+def test_a_program_whose_path_is_like_a_cleaners_name_is_ended() -> None:
+    code = "import time; print(flush=True); time.sleep(60)"
+    words = [sys.executable, "-c", code, "/home/me/resource_tracker/train.py"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        end_tree(process.pid, time_made(process.pid), leads=False)
+        assert not runs(process.pid)
+        process.kill()

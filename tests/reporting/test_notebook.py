@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 
 import tuner
 from tests.support.generated_study import OBJECTIVES
-from tuner.reporting.console import WIDE, in_notebook, line_width, make_console
+from tuner.reporting.console import WIDE, in_notebook, line_width, make_console, print_wrapped
 from tuner.reporting.progress import NotebookProgress
 from tuner.trial import GB, Device, EpochReport, MemoryEstimate, Outcome, Placement, Trial
 
@@ -165,3 +165,13 @@ def test_a_study_with_nothing_left_to_do_has_no_bar() -> None:
 
 def test_errors_are_drawn_in_one_line_by_ipython() -> None:
     assert tuner.InputError("a is 3; give 4")._render_traceback_() == ["InputError: a is 3; give 4"]
+
+
+def test_lines_of_a_plan_break_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = "\n".join(" ".join(f"{word}{'x' * (word % 9)}" for word in range(60)) for _ in range(2))
+    print_wrapped(make_console(), text)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80 and printed.split() == text.split()

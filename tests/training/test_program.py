@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -379,3 +381,32 @@ def test_a_trial_has_a_folder_of_its_own_once_it_asks(tmp_path: Path) -> None:
     events(writes, tmp_path / "checkpoints")
     assert (tmp_path / "trials" / "t001" / "mine").read_text() == "x"
     assert tuner.trial_dir() == Path.cwd()
+
+
+@pytest.mark.parametrize("folds", [[1.0, math.inf, -math.inf], [1e308] * 3, [0.5, math.nan]])
+def test_a_mean_that_is_no_number_has_diverged_and_says_what_counts(folds: list[float]) -> None:
+    def train(config: dict[str, Any]) -> None:
+        for value in folds:
+            tuner.report(accuracy=value)
+
+    objective = replace(ACCURACY, score="mean:3")
+    with pytest.raises(Diverged, match=r"^accuracy is no finite number by .*mean:3"):
+        list(run_program(Function(train), TRIAL, None, objective, ProgramCheckpoints(None, TRIAL)))
+
+
+def test_a_returned_value_after_infinite_folds_is_no_fault() -> None:
+    def train(config: dict[str, Any]) -> dict[str, float]:
+        for value in (math.inf, -math.inf, 0.3):
+            tuner.report(accuracy=value)
+        return {"accuracy": 0.2}
+
+    assert events(train, notes=[])[-1].metrics["accuracy"] == 0.3  # type: ignore[union-attr]
+
+
+def test_a_process_in_which_another_rank_still_runs_takes_no_further_trial() -> None:
+    go_on = threading.Event()
+    program = Function(lambda config: go_on.wait(60)).replaced(most_seconds=0.1)
+    place = Mock(rank=1, threads=1, trial=TRIAL)
+    *_, fit = run_program(program, TRIAL, None, ACCURACY, ProgramCheckpoints(None, TRIAL), place=place)
+    go_on.set()
+    assert isinstance(fit, Fit) and fit.left

@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -158,6 +158,7 @@ def _serve(connection: Pipe, make: Callable[..., Trainer]) -> None:
             placement, trial = _next(connection)
         except (EOFError, OSError):  # also one that the study has closed with the end of a trial in it
             return
+        others = descendants(os.getpid())  # those that the user's modules have started, for all trials
         pid = os.fork()
         if pid == 0:
             connection.close()
@@ -165,7 +166,7 @@ def _serve(connection: Pipe, make: Callable[..., Trainer]) -> None:
             _restore(handlers)
             _run_trial(trial, make, placement)
         trial.close()
-        connection.send_bytes(dumps(ProcessEnd(_wait(pid, connection))))
+        connection.send_bytes(dumps(ProcessEnd(_wait(pid, connection, others))))
 
 
 def _next(connection: Pipe) -> tuple[Placement, Pipe]:
@@ -211,8 +212,11 @@ def _restore(handlers: Mapping[signal.Signals, Any]) -> None:
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _wait(pid: int, connection: Pipe) -> int:
-    """The exit code of a trial's process, whose descendants are killed. Ends this process if the study is gone."""
+def _wait(pid: int, connection: Pipe, others: Collection[int]) -> int:
+    """The exit code of a trial's process, whose descendants are killed, but not this process's ``others``.
+
+    Ends this process if the study is gone.
+    """
     descriptor = os.pidfd_open(pid)
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -222,8 +226,8 @@ def _wait(pid: int, connection: Pipe) -> int:
         os._exit(0)
     os.close(descriptor)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    if descendants(os.getpid()) != [pid]:
-        end_descendants()
+    if {*descendants(os.getpid())} - {pid, *others}:
+        end_descendants(others)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:  # what it has left

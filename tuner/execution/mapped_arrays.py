@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -67,8 +68,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     Functions of the main module have its names as their globals, there as here.
     """
 
-    def __init__(self, *arguments: Any, mapped: bool = True, known: Collection[str] = (), **options: Any) -> None:
-        """``mapped``: others read content from a file. ``known``: the main module's names that they have by then."""
+    def __init__(
+        self, *arguments: Any, mapped: bool = True, known: Collection[str] | None = None, **options: Any
+    ) -> None:
+        """``mapped``: others read content from a file.
+
+        ``known`` are the names of the main module that they have by then. With it a value is one of these names that
+        trials may never need. So it comes without the names that its functions use, and what must stay is refused.
+        """
         super().__init__(*arguments, **options)
         self._mapped, self._known = mapped, known
         self.sent: dict[str, object] = {}  # the classes and functions of the main module, by name
@@ -77,6 +84,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             cloudpickle.register_pickle_by_value(main)
 
     def reducer_override(self, obj: Any) -> Any:
+        if self._known is not None and _stays(obj):
+            raise pickle.PicklingError("belongs to this process")
         if isinstance(obj, np.memmap):
             return _mapping(obj) if self._mapped else (np.asarray, (np.asarray(obj),))
         if self._mapped and is_plain_tensor(obj):
@@ -86,9 +95,11 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             return type(obj), (dict(obj),)
         if obj is dataclasses.MISSING:  # which is compared by identity
             return "MISSING"
-        name = getattr(obj, "__qualname__", "")
-        is_main = isinstance(name, str) and vars(sys.modules["__main__"]).get(name) is obj
-        if is_main and name in self._known:
+        if type(obj) is functools.cached_property:  # which has a lock before Python 3.12
+            return functools.cached_property, (obj.func,), {"attrname": obj.attrname}
+        name, names = getattr(obj, "__qualname__", ""), vars(sys.modules["__main__"])
+        is_main = isinstance(name, str) and names.get(name) is obj
+        if is_main and name in (self._known or ()):
             return _by_name, (name,)
         named = isinstance(obj, functools._lru_cache_wrapper) and place_of(obj) is None  # pickled as a name by itself
         reduced: Any = (
@@ -98,6 +109,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             self.sent[name] = obj
         if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) > 2:
             reduced[2][0]["__qualname__"] = name  # which would be the name alone
+        if self._known is not None and inspect.isfunction(obj) and obj.__globals__ is names:
+            reduced[2][1]["__globals__"] = {}
         return reduced
 
 
@@ -106,6 +119,20 @@ class _MainNames:
 
     def __reduce__(self) -> tuple[object, ...]:
         return vars, (sys.modules["__main__"],)
+
+
+def _stays(value: object) -> bool:
+    """Whether a value of the main module is for this process alone.
+
+    It cleans up something at its end, as files, connections and shared memory do, is on a GPU, or is data.
+    """
+    torch: Any = sys.modules.get("torch")
+    tensor = torch is not None and isinstance(value, torch.Tensor)
+    if (tensor or isinstance(value, np.ndarray)) and value.nbytes > SMALL_BYTES:  # type: ignore[attr-defined]
+        return True
+    if torch is not None and isinstance(value, (torch.Tensor, torch.Generator)) and value.device.type != "cpu":
+        return True
+    return not isinstance(value, type) and hasattr(type(value), "__del__")
 
 
 def _by_name(name: str) -> Any:
@@ -206,8 +233,9 @@ def _unsendable(value: Any, most: int = 8) -> list[str]:
     if inspect.ismethod(value):
         parts["self"] = value.__self__
     elif inspect.isfunction(value):
-        used = inspect.getclosurevars(value)
-        parts |= dict(used.globals) | dict(used.nonlocals)
+        with suppress(ValueError):  # a variable of the enclosing function has no value yet
+            used = inspect.getclosurevars(value)
+            parts |= dict(used.globals) | dict(used.nonlocals)
     for name, part in parts.items() if most else ():
         if part is not value and _fault(part):
             return [str(name), *_unsendable(part, most - 1)]
@@ -222,8 +250,10 @@ class _Nowhere(io.RawIOBase):
 def _other_names(sent: Mapping[str, object]) -> dict[str, bytes]:
     """The other names of the main module, each pickled, without those that cannot be, and without data."""
     others: dict[str, bytes] = {}
-    for name, value in list(vars(sys.modules["__main__"]).items()):
-        if name not in sent and not name.startswith("__"):
+    items = list(vars(sys.modules["__main__"]).items())
+    code = [item for item in items if isinstance(item[1], (type, FunctionType))]
+    for name, value in [*code, *items]:  # the first one counts, and others then refer to code by its name
+        if name not in sent and name not in others and not name.startswith("__"):
             with suppress(Exception):  # whatever the user's own classes raise
                 _Pickler(file := _Small(), known=sent.keys() | others.keys(), protocol=5).dump(value)
                 others[name] = file.getvalue()
@@ -234,7 +264,7 @@ class _Small(io.BytesIO):
     """Refuses more than ``SMALL_BYTES``."""
 
     def write(self, content: Any) -> int:
-        if self.tell() + len(content) > SMALL_BYTES:
+        if self.tell() + memoryview(content).nbytes > SMALL_BYTES:
             raise pickle.PicklingError("is too large")
         return super().write(content)
 

@@ -3,13 +3,14 @@
 import ctypes
 import fcntl
 import os
+import re
 import shutil
 import signal
 import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -35,8 +36,9 @@ CLOCK_SECONDS = 10.0
 ROUNDS = 10  # of searching for processes that were started meanwhile
 END_SECONDS = 5.0
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
-# Python's and torch's processes that remove shared memory. They end by themselves after those that they do it for.
-CLEANERS = ("resource_tracker", "torch_shm_manager")
+# The commands of Python's, joblib's and torch's processes that remove shared memory. They end by themselves, after
+# those for which they do that.
+CLEANER = re.compile(r"from [\w.]+\.resource_tracker import main;.*|.*/torch_shm_manager")
 
 LOG_BYTES = 8 * MB
 REMOVED = b"[earlier output was removed]\n"
@@ -147,9 +149,12 @@ def adopt_descendants() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_descendants() -> None:
-    """Kills all processes that this one and its descendants have started, also those in sessions of their own."""
-    _kill(_stopped(psutil.Process()))
+def end_descendants(spared: Collection[int] = ()) -> None:
+    """Kills all processes that this one and its descendants have started, also those in sessions of their own.
+
+    The ``spared`` are left alone.
+    """
+    _kill(_stopped(psutil.Process(), spared))
 
 
 def descendants(pid: int) -> list[int]:
@@ -171,18 +176,18 @@ def _kill(processes: list[psutil.Process]) -> list[psutil.Process]:
 def _cleans(process: psutil.Process) -> bool:
     """Whether a process removes the shared memory of others that have ended."""
     with suppress(psutil.Error):
-        return any(name in word for word in process.cmdline() for name in CLEANERS)
+        return any(map(CLEANER.fullmatch, process.cmdline()))
     return False
 
 
-def _stopped(root: psutil.Process) -> list[psutil.Process]:
+def _stopped(root: psutil.Process, spared: Collection[int] = ()) -> list[psutil.Process]:
     """A process, unless it is this one, and its descendants, suspended, so that none of them starts another one."""
     suspended: dict[int, psutil.Process] = {}
     for _ in range(ROUNDS):
         new = [root] if not suspended and root.pid != os.getpid() else []
         with suppress(psutil.Error):
             new += [process for process in root.children(recursive=True) if process.pid not in suspended]
-        new = [process for process in new if not _cleans(process)]
+        new = [process for process in new if process.pid not in spared and not _cleans(process)]
         if not new:
             break
         for process in new:

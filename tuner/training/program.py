@@ -12,12 +12,11 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from statistics import fmean
 
 from tuner.errors import MissingMetric, WorkloadError, option, spelled
 from tuner.machine.caps import limit_threads
 from tuner.machine.first_use import load_early
-from tuner.objective import Objective
+from tuner.objective import Objective, mean
 from tuner.training.endings import REPORTS, Diverged, Fit, Paused, Pruned, Stopped, phases
 from tuner.training.process_state import put_back, seed_of, set_seeds
 from tuner.training.program_checkpoints import ProgramCheckpoints, Progress, files_of
@@ -99,7 +98,7 @@ def run_program(
         finally:
             session.end(at_once=late)
         if place and place.rank:
-            yield Fit({}, {})
+            yield Fit({}, {}, left=not session.has_ended)
             return
         final = to_numbers(session.final) if session.final else {}
         final = final if objective.metric in final else {**progress.best, **final}
@@ -111,7 +110,7 @@ def run_program(
             remedy = session.nothing or program.remedy(objective.metric)
             raise WorkloadError(f"{program.name} ended without a report: {remedy}")
         if not is_comparable(final.get(objective.metric), infinite=program.takes_infinite):
-            raise Diverged(never_finite(objective.metric), final)
+            raise Diverged(never_finite(objective), final)
         check_reported(objective, final, program.name)
         if notes is not None and session.returned and (fault := _mean_missed(objective, progress)):
             notes.append(fault)
@@ -124,13 +123,13 @@ def run_program(
 
 def _mean_missed(objective: Objective, progress: Progress) -> str:
     """What to do if a program has returned the mean of its reports, as of folds, and a single one counts instead."""
-    *folds, mean = [metrics[objective.metric] for _, metrics in progress.reports]
-    if objective.last or len(folds) < 2 or not math.isclose(mean, fmean(folds), rel_tol=1e-6):
+    *folds, returned = [metrics[objective.metric] for _, metrics in progress.reports]
+    if objective.last or len(folds) < 2 or not math.isclose(returned, mean(folds), rel_tol=1e-6):
         return ""
     best = progress.best[objective.metric]
-    if not objective.better(best, mean):
+    if not objective.better(best, returned):
         return ""
-    counts = f"it returned the mean {mean:.6g} of its reports, and the best of them, {best:.6g}, counts"
+    counts = f"it returned the mean {returned:.6g} of its reports, and the best of them, {best:.6g}, counts"
     return spelled(f"returned mean: {counts}: give {option('score', 'last')}")
 
 

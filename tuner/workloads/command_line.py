@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     import regex
 
 SCRIPT = "script "  # begins the text of a script or a command with its arguments
-# {key}; or {key?text}, and {key?text:other} with another text where the key is false or 0.
+# {key}; or {key?text}, and {key?text:other} with another text where the key is false or 0, also as a text.
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][\w.-]*)(?:\?([^{}:]*)(?::([^{}]*))?)?\}")
+NO = ("false", "0")
 FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 OPTION = re.compile(r"(\{[^{}]*[?:])?-")  # the begin of a word that is no value of the flag before it
 
@@ -186,7 +187,8 @@ def _text(match: re.Match[str], values: Mapping[str, object]) -> str:
     key, of_true, of_false = match.groups()
     if of_true is None:
         return _word(values[key])
-    return of_true if values[key] else of_false or ""
+    no = not (value := values[key]) or (isinstance(value, str) and value.lower() in NO)
+    return of_false or "" if no else of_true
 
 
 def _word(value: object) -> str:

@@ -8,7 +8,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol
 
-from tuner.errors import MissingMetric, WorkloadError, is_writable
+from tuner.errors import MissingMetric, WorkloadError, is_writable, option
+from tuner.objective import Objective
 
 State = Mapping[str, Any] | Path  # a state dict, or a folder of files
 Selected = str | Sequence[str] | Mapping[str, str] | None  # logged names, or by the names to report; None for all
@@ -140,9 +141,14 @@ def select(logged: Mapping[str, object], metrics: Selected) -> dict[str, object]
     return {reported: numbers[name] for reported, name in names.items()}
 
 
-def never_finite(metric: str) -> str:
-    """Explains that no report could be the best."""
-    return f"{metric} was never a finite number"
+def never_finite(objective: Objective) -> str:
+    """Explains that no report could be the best, or that the mean of those that count is no result."""
+    when = (
+        f"is no finite number by {option('score', objective.score)}"
+        if objective.last
+        else "was never a finite number"
+    )
+    return f"{objective.metric} {when}"
 
 
 def is_number(value: object) -> bool:
