@@ -10,6 +10,7 @@ import torch
 from tuner.errors import InputError, TunerError, one_line
 from tuner.estimation.measure import tensor_changes
 from tuner.estimation.overheads import HEAP_SLACK
+from tuner.estimation.tracing.tracer import STEPS
 from tuner.machine.caps import MMAP_THRESHOLD_BYTES, is_out_of_memory
 from tuner.sizing.batch_size_finder.samples import Samples, apply
 from tuner.sizing.batch_size_finder.training_step import TrainingStep, copied
@@ -95,22 +96,28 @@ class Rehearsal:
             raise step_failed(size, error) from error
 
     def reserved_bytes(self, size: int) -> int:
-        """What CUDA's allocator reserves for a step from an empty cache, in bytes; for after ``peak_bytes``."""
+        """What CUDA's allocator reserves for a training's first steps from an empty cache, in bytes.
+
+        As in a trace: the optimizer's state appears between the blocks of the first step.
+        """
+        self._optimizer = self._step.make_optimizer()
         torch.cuda.empty_cache()
-        self._cuda_peak_bytes(size)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        self._run(size, steps=STEPS)
         return int(torch.cuda.max_memory_reserved(self._device)) - self._base_bytes
 
     def optimizer_bytes(self) -> int:
         """The bytes of the optimizer's state on the device, after the first step."""
         return sum(tensor.nbytes for tensor in self._state())
 
-    def _run(self, size: int) -> None:
+    def _run(self, size: int, steps: int = 1) -> None:
         batch = apply(self._samples.take(size), lambda tensor: tensor.to(self._device))
-        self._step.value(batch).backward()  # type: ignore[no-untyped-call]
-        if all(parameter.grad is None for parameter in self._step.model.parameters()):
-            raise InputError("loss: it must use the model that it is given, which is a copy")
-        self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)  # now, as the profiler misses releases of older tensors
+        for _ in range(steps):
+            self._step.value(batch).backward()  # type: ignore[no-untyped-call]
+            if all(parameter.grad is None for parameter in self._step.model.parameters()):
+                raise InputError("loss: it must use the model that it is given, which is a copy")
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)  # now, as the profiler misses releases of older tensors
 
     def _cuda_peak_bytes(self, size: int) -> int:
         torch.cuda.reset_peak_memory_stats(self._device)
