@@ -27,6 +27,7 @@ NOT_GIVEN = object()
 # Characters that hardly any text of a user has: Unicode keeps them for private use.
 _OPEN, _BETWEEN, _CLOSE = "\ue000", "\ue001", "\ue002"
 _NAMED = re.compile(f"{_OPEN}([a-z_]+)(?:{_BETWEEN}([^{_CLOSE}]*))?{_CLOSE}")
+OTHER_METHODS = "use the measured or the static method"  # for a workload whose step cannot be traced
 
 
 def option(parameter: str, value: object = NOT_GIVEN) -> str:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses import fake_tensor
 
-from tuner.errors import TunerError, WorkloadError, one_line
+from tuner.errors import OTHER_METHODS, TunerError, WorkloadError, one_line
 from tuner.estimation.caching_allocator import DEFAULT, PRIVATE, SIDE
 from tuner.estimation.cards import CardProperties
 from tuner.estimation.tracing.corrections.in_place import sole_owners
@@ -165,7 +165,7 @@ def _reason(error: BaseException, operator: Operator | None) -> str:
     text = one_line(error)
     text = text if len(text) <= 200 else text[:197] + "..."
     where = f"operator {operator} cannot be traced" if operator is not None else "the step failed while traced"
-    return f"{where} ({type(error).__name__}: {text}): use the measured or the static method"
+    return f"{where} ({type(error).__name__}: {text}): {OTHER_METHODS}"
 
 
 def _mark_model(tracker: StorageTracker, model: nn.Module) -> None:
