@@ -36,7 +36,6 @@ LOGGED = {".asc": "Vector ASC", ".blf": "Vector BLF", ".trc": "PEAK TRC", ".mf4"
 NO_FLAGS, LABELLED = "no flags, so normal", "by the label"  # what is told of a file, beside what was left out
 KIND = "attacks: "  # precedes the flag of attacks in what is told
 MOST_KINDS = 100
-LABELS = f"give {option('label', 'COLUMN')}, if all values but the normal ones are attacks"
 NO_FLAG = -2  # even, like the numbers of normal frames
 
 
@@ -163,9 +162,14 @@ def _of_lines(lines: list[str], path: Path, first: int, form: Form, told: Counte
         if form.has_header and (flag := re.match("flag '([^']+)'", text)):
             field = rf"(?:^|\W){re.escape(flag[1])}(?:\W|$)"
             if compute.sum(compute.match_substring_regex(rows, field)).as_py() > 1:  # no damage: others have it, too
-                remedy = LABELS
+                remedy = _labels()
         text = f"{text}, in {shown(rows[fault.row].as_py())}; read as {form.name}: {remedy}"
         raise line_fault(path, int(numbers[fault.row]), text) from fault
+
+
+def _labels() -> str:
+    """The remedy for values of a label that are not known."""
+    return f"give {option('label', 'COLUMN')}, if all values but the normal ones are attacks"
 
 
 def _of_rows(rows: pa.Array, numbers: NDArray[np.int64], form: Form, told: Counter[str]) -> Frames:
@@ -250,7 +254,7 @@ def read_parquet(
         except (ValueError, KeyError, pa.ArrowException) as error:  # a KeyError is of two columns of one name
             where = f"in row {row + error.row:,} " if isinstance(error, RowFault) else ""
             remedy = "" if "label" in str(error) else ": rename, fix or convert it"
-            remedy = f": {LABELS}" if str(error).startswith("flag") else remedy
+            remedy = f": {_labels()}" if str(error).startswith("flag") else remedy
             raise DataError(f"{path}: read as parquet, but {where}{one_line(error)}{remedy}") from error
     return _whole(parts, path, form, unread, told)
 
