@@ -6,6 +6,7 @@ A form says where a row has its fields. ``can_frames.py`` reads the fields of al
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from tuner.datasets.texts import separator_of
@@ -29,6 +30,10 @@ NAMES: Mapping[str, Sequence[str]] = {
     "flag": ("flag", "label", "class", "attack", "isattack", "tag", "target", "injected", "anomaly"),
 }
 BYTE = re.compile(r"(?:data|byte|databyte|payload|d|b)([0-8])")  # a column of a single byte
+LARGEST_ID = 2**29 - 1  # of an extended frame
+MOST_BYTES = 8
+NO_BYTE = -1
+NO_FLAG = -2  # even, like the numbers of normal frames
 MARKS = ' "()[]#\r\n'  # may stand around a field
 HCRL_NAMES = ("Timestamp", "ID", "DLC", "Data", "Flag")
 
@@ -185,3 +190,57 @@ def _is_header(columns: Sequence[str], separator: str) -> bool:
         return True
     words = all(re.fullmatch(r"[A-Za-z][\x20-\x7e]*", column) for column in columns)
     return separator != "" and len(columns) >= 3 and words
+
+
+# Single values: numbers, texts or bytes of parquet, and texts of a text file
+
+
+def _text(value: object) -> str:
+    return (value.decode("latin-1") if isinstance(value, bytes) else str(value)).strip(MARKS)
+
+
+def _number(value: object, what: str, largest: int) -> int:
+    if isinstance(value, (int, float)):
+        number = int(value) if value % 1 == 0 else -1
+    else:
+        text = _text(value)
+        match = re.fullmatch("(?:0[xX])?([0-9a-fA-F]{1,8})", text)
+        number = int(match[1], 16) if match else int(float(text)) if re.fullmatch(r"\d+\.0+", text) else -1
+    if not 0 <= number <= largest:
+        raise ValueError(f"{what} {value!r:.40} is not a hexadecimal number up to {largest:x}")
+    return number
+
+
+identifier_value = partial(_number, what="ID", largest=LARGEST_ID)
+dlc_value = partial(_number, what="DLC", largest=MOST_BYTES)
+
+
+def byte_value(value: object) -> int:
+    """A byte from its own column; ``NO_BYTE`` if the cell is empty."""
+    return NO_BYTE if value is None or value == "" else _number(value, "byte", 255)
+
+
+def flag_value(value: object, label: LabelColumn | None = None) -> tuple[int, str]:
+    """The number of a flag, as in ``FLAGS``, and the flag in lower case."""
+    word = _text(value).lower()
+    if label and (word or label.normal is not None):
+        return label.flag(word), word
+    if word and word not in FLAGS:
+        raise ValueError(f"flag {value!r:.40} is neither normal (R, 0, Normal) nor injected (T, 1, Attack)")
+    return FLAGS.get(word, NO_FLAG), word
+
+
+def bytes_of(value: object, most: int = MOST_BYTES) -> bytes:
+    """A frame's bytes, of texts in two hexadecimal digits each, with a blank between any two or with none."""
+    data = value
+    if not isinstance(data, bytes):
+        text = re.sub("0[xX]", "", str(value)) if "x" in str(value).lower() else str(value)
+        try:
+            data = bytes.fromhex(text)
+        except ValueError:
+            data = b""
+        if len(text) != 2 * len(data) and len(text) != 3 * len(data) - 1:
+            raise ValueError(f"bytes {text!r:.40} are not of two hexadecimal digits each")
+    if len(data) > most:
+        raise ValueError(f"{len(data)} bytes, more than {most}")
+    return data

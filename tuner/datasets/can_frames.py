@@ -18,7 +18,22 @@ import pyarrow.parquet as parquet
 from numpy.typing import NDArray
 
 from tuner.datasets.arrays import joined, starts
-from tuner.datasets.can_forms import FLAGS, MARKS, NOT_SAID, Form, LabelColumn, form_of, named_columns
+from tuner.datasets.can_forms import (
+    MARKS,
+    MOST_BYTES,
+    NO_BYTE,
+    NO_FLAG,
+    NOT_SAID,
+    Form,
+    LabelColumn,
+    byte_value,
+    bytes_of,
+    dlc_value,
+    flag_value,
+    form_of,
+    identifier_value,
+    named_columns,
+)
 from tuner.datasets.faults import line_fault, reading, shown
 from tuner.datasets.texts import first_line, opened, unpacked
 from tuner.errors import DataError, one_line, option
@@ -29,14 +44,10 @@ Columns = Mapping[str, pa.Array]  # by the keys of ``can_forms.NAMES``
 
 CHUNK = 2**23
 ROWS = 2**18
-LARGEST_ID = 2**29 - 1  # of an extended frame
-MOST_BYTES = 8
-NO_BYTE = -1
 LOGGED = {".asc": "Vector ASC", ".blf": "Vector BLF", ".trc": "PEAK TRC", ".mf4": "ASAM MF4"}  # by python-can
 NO_FLAGS, LABELLED = "no flags, so normal", "by the label"  # what is told of a file, beside what was left out
 KIND = "attacks: "  # precedes the flag of attacks in what is told
 MOST_KINDS = 100
-NO_FLAG = -2  # even, like the numbers of normal frames
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,16 +290,16 @@ def _of_columns(
     columns: Columns, cells: Sequence[pa.Array], number: NDArray[np.int64], told: Counter[str], form: Form
 ) -> Frames:
     """The frames of rows with these numbers, whose bytes are in a column or in ``cells``."""
-    flags = _distinct(columns["flag"], partial(_flag, label=form.label)) if "flag" in columns else None
+    flags = _distinct(columns["flag"], partial(flag_value, label=form.label)) if "flag" in columns else None
     if cells:
-        values = np.stack([_numbers(cell, _byte) for cell in cells], axis=1)
+        values = np.stack([_numbers(cell, byte_value) for cell in cells], axis=1)
         filled = np.logical_and.accumulate(values != NO_BYTE, axis=1)
         data, length = np.zeros((len(values), MOST_BYTES), dtype=np.uint8), filled.sum(axis=1)
         data[:, : len(cells)] = np.where(filled, values, 0)
     else:
-        data, length = _payload(*_distinct(columns["data"], partial(_bytes_of, most=form.most_bytes)), told)
+        data, length = _payload(*_distinct(columns["data"], partial(bytes_of, most=form.most_bytes)), told)
     if "length" in columns:
-        dlc = _numbers(columns["length"], _dlc if form.most_bytes == MOST_BYTES else lambda text: int(str(text)))
+        dlc = _numbers(columns["length"], dlc_value if form.most_bytes == MOST_BYTES else lambda text: int(str(text)))
         if form.has_header:  # columns of one width may have bytes beyond a frame's length
             data = np.where(np.arange(MOST_BYTES) < dlc[:, None], data, 0).astype(np.uint8)
             length = np.minimum(length, dlc)
@@ -296,7 +307,7 @@ def _of_columns(
             count, expected = length[wrong[0]], dlc[wrong[0]]
             cut_off = " (cut off?)" if count < expected else ""
             raise RowFault(int(wrong[0]), f"{count} bytes, but a DLC of {expected}{cut_off}")
-    identifier = _numbers(columns["identifier"], _identifier)
+    identifier = _numbers(columns["identifier"], identifier_value)
     time = _seconds(columns["time"]) if "time" in columns else number.astype(np.float64)
     return Frames(time, identifier.astype(np.int32), data, _injected(*flags or ([(NO_FLAG, "")], number * 0), told))
 
@@ -369,57 +380,3 @@ def _payload(
     length = np.array([len(value) for value in values], dtype=np.int64)[index]
     told[f"frames of CAN FD of which {MOST_BYTES} bytes are read"] += int((length > MOST_BYTES).sum())
     return data, length
-
-
-# Single values: numbers, texts or bytes of parquet, and texts of a text file
-
-
-def _text(value: object) -> str:
-    return (value.decode("latin-1") if isinstance(value, bytes) else str(value)).strip(MARKS)
-
-
-def _number(value: object, what: str, largest: int) -> int:
-    if isinstance(value, (int, float)):
-        number = int(value) if value % 1 == 0 else -1
-    else:
-        text = _text(value)
-        match = re.fullmatch("(?:0[xX])?([0-9a-fA-F]{1,8})", text)
-        number = int(match[1], 16) if match else int(float(text)) if re.fullmatch(r"\d+\.0+", text) else -1
-    if not 0 <= number <= largest:
-        raise ValueError(f"{what} {value!r:.40} is not a hexadecimal number up to {largest:x}")
-    return number
-
-
-_identifier = partial(_number, what="ID", largest=LARGEST_ID)
-_dlc = partial(_number, what="DLC", largest=MOST_BYTES)
-
-
-def _byte(value: object) -> int:
-    """A byte from its own column; ``NO_BYTE`` if the cell is empty."""
-    return NO_BYTE if value is None or value == "" else _number(value, "byte", 255)
-
-
-def _flag(value: object, label: LabelColumn | None = None) -> tuple[int, str]:
-    """The number of a flag, as in ``FLAGS``, and the flag in lower case."""
-    word = _text(value).lower()
-    if label and (word or label.normal is not None):
-        return label.flag(word), word
-    if word and word not in FLAGS:
-        raise ValueError(f"flag {value!r:.40} is neither normal (R, 0, Normal) nor injected (T, 1, Attack)")
-    return FLAGS.get(word, NO_FLAG), word
-
-
-def _bytes_of(value: object, most: int = MOST_BYTES) -> bytes:
-    """A frame's bytes, of texts in two hexadecimal digits each, with a blank between any two or with none."""
-    data = value
-    if not isinstance(data, bytes):
-        text = re.sub("0[xX]", "", str(value)) if "x" in str(value).lower() else str(value)
-        try:
-            data = bytes.fromhex(text)
-        except ValueError:
-            data = b""
-        if len(text) != 2 * len(data) and len(text) != 3 * len(data) - 1:
-            raise ValueError(f"bytes {text!r:.40} are not of two hexadecimal digits each")
-    if len(data) > most:
-        raise ValueError(f"{len(data)} bytes, more than {most}")
-    return data
