@@ -42,7 +42,10 @@ def test_all_figures_are_of_the_completed_trials_and_a_point_names_its_trial(stu
     charts = every(found)
     assert all(chart.plot for chart in charts) and len(charts) == 7
     dots: Any = [trace for chart in charts if chart.plot for trace in chart.plot.data if trace.customdata is not None]
-    assert {point[0] for trace in dots for point in trace.customdata} == completed
+    is_lost = {True: {row.trial_id for row in found.lost}, False: completed}
+    for lost, ids in is_lost.items():
+        some = [trace for trace in dots if (trace.marker.symbol == "x") == lost]
+        assert {point[0] for trace in some for point in trace.customdata} == ids
     first = points(history({"s": found}), "markers")
     assert first.text[0] == study.trial_names[first.customdata[0][0]]
 
@@ -89,6 +92,31 @@ def test_the_best_is_dark_and_what_decides_the_metric_comes_first(direction: str
     assert contour.title == "val_loss over lr and width"
     lines = parallel_coordinates(found).plot
     assert lines and lines.data[-1].line.color == "#08306b", "the best is drawn last"
+
+
+def test_slices_have_a_cross_at_the_worse_edge_for_each_trial_without_a_result() -> None:
+    rows = rows_of(lr=[0.1, 0.2, 0.9, 0.8, 0.3], act=["a", "b", "<c", "a", "b"], val_loss=[1.0, 2.0, 3.0, 4.0, 5.0])
+    rows[2:4] = [replace(row, status="failed", metrics={}) for row in rows[2:4]]
+    chart = slices(of(rows))
+    assert chart.plot
+    crosses = {trace.x: trace for trace in chart.plot.data if trace.marker.symbol == "x"}
+    assert {*crosses} == {(0.9, 0.8), ("&lt;c", "a")}
+    assert all(trace.y == (chart.plot.layout.yaxis.range[1],) * 2 for trace in crosses.values())
+    assert "Crosses at the edge: 2 trials without a result." in chart.caption
+
+
+@pytest.mark.parametrize(
+    ("pair", "told"), [("a and c", "These two interact most: only both"), ("b and c", "no two clearly")]
+)
+def test_the_contour_is_of_the_two_that_interact_most_or_of_the_most_important(pair: str, told: str) -> None:
+    a, b, c = ([n * step % 40 / 40 for n in range(40)] for step in (7, 11, 17))
+    loss = {
+        "a and c": [(x + z - 1) ** 2 + y / 2 for x, y, z in zip(a, b, c, strict=True)],
+        "b and c": [x / 50 + (y - 0.3) ** 2 + z for x, y, z in zip(a, b, c, strict=True)],
+    }[pair]
+    rows = rows_of(a=a, b=b, c=c, val_loss=loss)
+    _, contour = what_matters(of(sorted(rows, key=lambda row: row.loss(Objective("val_loss")))))
+    assert (contour.title, told in contour.caption) == (f"val_loss over {pair}", True)
 
 
 def test_the_history_is_in_the_order_in_which_trials_ended_and_pruned_ones_are_left_out() -> None:
@@ -170,7 +198,7 @@ def test_a_running_trial_has_a_curve_and_is_named(study: RecordedStudy) -> None:
 
 def test_several_seeds_are_drawn_as_single_trials_and_said_to_be_so(seeded: RecordedStudy) -> None:
     found = drawn(seeded, "toy")
-    assert slices(found).caption.endswith("Configurations have several seeds; each trial is drawn.")
+    assert " Configurations have several seeds; each trial is drawn." in slices(found).caption
     assert len(found.keys) == 5, "the seed is no hyperparameter"
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import unescape
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from tuner.errors import one_line
 from tuner.records.attempts import CONFIG
-from tuner.records.optuna_space import quiet
+from tuner.records.optuna_space import is_finite, quiet
 from tuner.reporting.figures.chart import Chart, of_trials, padded_range, plain, some_drawn, thinned, usual_range
 from tuner.reporting.figures.optuna_study import Drawn
 from tuner.reporting.figures.style import SCALE, colour, house_style, ranked, series, shade
@@ -16,12 +17,15 @@ from tuner.reporting.texts import count_text, number_text
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
+    from plotly.graph_objects import Figure as Plot
     from plotly.graph_objects import Scatter
 
 NAMED = 5  # the best trials, whose learning curves are in the legend
 LEAST = 10  # completed trials; with fewer, the order of hyperparameters is chance
 MOST_OF_SLICES, LEAST_OF_SLICE = 6000, 300  # points: a browser is slow with more
 FEW = 30  # with fewer completed trials, importance is a hint only
+FOR_A_KEY = 4  # configurations for each hyperparameter of which interactions are told
+CLEAR = 4.0  # standard errors of an interaction, which the strongest of 66 pairs rarely has by chance
 BEST_SHARE = 1 / 3  # of the trials are compared with all; below ten of them the estimate is noise
 
 
@@ -126,12 +130,38 @@ def slices(drawn: Drawn) -> Chart:
     text = f"A point for each completed trial; a stronger colour means a later one.{drawn.about}"
     text += some_drawn(len(few), len(drawn.ended), "evenly spaced in time")
     text += drawn.beyond([trial.value for trial in trials if trial.state.name == "COMPLETE"], "trial")
+    text += _mark_lost(drawn, plot)
     plot = house_style(plot, 300, width=None)
     return Chart(title, text, plot, minimum_width=150 * len(drawn.keys))
 
 
+def _mark_lost(drawn: Drawn, plot: Plot) -> str:
+    """Crosses at the worse edge of each slice: the values of trials without a result. Returns a sentence on them."""
+    lost, edge = thinned(drawn.lost, LEAST_OF_SLICE), drawn.value_range()[drawn.objective.direction == "minimize"]
+    for points in plot.data if lost else ():
+        axis = plot.layout[(points.xaxis or "x").replace("x", "xaxis")]
+        values = [(row, row.config.get(unescape(axis.title.text))) for row in lost]
+        numbers = axis.type != "category"
+        kept = [(row, value) for row, value in values if value is not None and (is_finite(value) or not numbers)]
+        x = [value if numbers else plain(str(value)) for _, value in kept]
+        marker = {"symbol": "x", "size": 8, "color": [colour(row.status) for row, _ in kept]}
+        about = of_trials([row.trial_id for row, _ in kept], drawn.names, "%{x}: no result")
+        look = {
+            "mode": "markers",
+            "marker": marker,
+            "cliponaxis": False,
+            "xaxis": points.xaxis,
+            "yaxis": points.yaxis,
+        }
+        plot.add_scatter(x=x, y=[edge] * len(kept), **look, **about)
+    if not lost:
+        return ""
+    text = f" Crosses at the edge: {count_text(len(drawn.lost), 'trial')} without a result."
+    return text + some_drawn(len(lost), len(drawn.lost))
+
+
 def what_matters(drawn: Drawn) -> list[Chart]:
-    """The importance of hyperparameters, and a contour of the two most important ones.
+    """The importance of hyperparameters, and a contour of the two that interact most.
 
     Where importance is not known there is no contour, and the one chart says why.
     """
@@ -160,7 +190,44 @@ def what_matters(drawn: Drawn) -> list[Chart]:
     text += f"{unescape(first)} {shares[first]:.0%}, {unescape(second)} {shares[second]:.0%}."
     text += " With so few trials this is only a hint." * (count < FEW) + drawn.left_out
     chart = Chart(title, text, house_style(plot, max(320, 70 + 30 * len(shares)), bargap=0.5))
-    return [chart, _contour(drawn, first, second)]
+    pair, told = _strongest_pair(drawn, list(shares))
+    return [chart, _contour(drawn, *pair, told)]
+
+
+def _strongest_pair(drawn: Drawn, keys: Sequence[str]) -> tuple[tuple[str, str], str]:
+    """The two of these hyperparameters, the most important first, that interact most, and a sentence on them.
+
+    An interaction is the share of the metric's variance that the product of two ranks explains beyond the ranks and
+    squares of all: the squared semipartial correlation in a second-order model (Box and Wilson, 1951).
+    """
+    import numpy as np
+
+    def ranks(values: Sequence[object]) -> np.ndarray:
+        comparable = values if all(map(is_finite, values)) else [*map(str, values)]
+        places = np.unique(comparable, return_inverse=True)[1]
+        return (places - places.mean()) / (places.std() or 1.0)
+
+    important, told = (keys[0], keys[1]), "They are the two most important; no two clearly interact."
+    rows = [row for row in drawn.completed if all(unescape(key) in row.config for key in keys)]
+    count = len({row.name for row in rows})
+    keys = keys[: max(2, count // FOR_A_KEY)]
+    free = count - 2 * len(keys) - 2
+    if free < 1:
+        return important, told
+    values = np.clip([row.number(drawn.objective.metric) for row in rows], *drawn.value_range())
+    metric = (values - values.mean()) / (values.std() or 1.0)
+    single = [ranks([row.config[unescape(key)] for row in rows]) for key in keys]
+    model = np.column_stack([np.ones(len(rows)), *single, *(values**2 for values in single)])
+    pairs = list(combinations(range(len(keys)), 2))
+    both = np.column_stack([metric, *(single[one] * single[other] for one, other in pairs)])
+    rest, *products = (both - model @ np.linalg.lstsq(model, both)[0]).T
+    shares = [(product @ metric) ** 2 / max(product @ product, 1e-9) / len(rows) for product in products]
+    found = max(shares)
+    if found * free < CLEAR**2 * (rest @ rest / len(rows) - found):
+        return important, told
+    one, other = pairs[shares.index(found)]
+    of = f"of the variance of {drawn.objective.metric}"
+    return (keys[one], keys[other]), f"These two interact most: only both together explain {found:.0%} {of}."
 
 
 def learning_curves(drawn: Drawn) -> Chart:
@@ -230,7 +297,7 @@ def _not_judged(drawn: Drawn) -> str:
     return f"all completed trials have the same {metric}" if same else ""
 
 
-def _contour(drawn: Drawn, first: str, second: str) -> Chart:
+def _contour(drawn: Drawn, first: str, second: str, told: str) -> Chart:
     from optuna.visualization import plot_contour
 
     names = sorted((first, second))
@@ -247,7 +314,7 @@ def _contour(drawn: Drawn, first: str, second: str) -> Chart:
     dots.marker.update(color=colour("ink"), size=6, line={"width": 1, "color": colour("surface")})
     _name_points(dots, points, drawn.names)
     text = f"{_of_all(drawn, len(points))}, which are the points. "
-    text += f"A stronger colour means a better {drawn.objective.metric}."
+    text += f"A stronger colour means a better {drawn.objective.metric}. {told}"
     return Chart(title, text, house_style(plot, 320))
 
 

@@ -1,6 +1,6 @@
 """A workload's successful trials as an Optuna study in memory, of which Optuna draws figures.
 
-Trials that failed or ran out of memory are not in it. With several seeds, each trial is by itself.
+Trials that failed or ran out of memory are listed beside it. With several seeds, each trial is by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tuner.records.row_queries import varying
 from tuner.records.seed_statistics import has_seeds
 from tuner.reporting.figures.chart import MOST_POINTS, padded_range, plain, some_drawn, thinned
 from tuner.reporting.texts import count_text
-from tuner.trial import ConfigValue
+from tuner.trial import SUCCESSFUL, ConfigValue
 
 if TYPE_CHECKING:
     from optuna.study import Study
@@ -48,6 +48,7 @@ class Drawn:
     objective: Objective
     keys: Sequence[str]  # the hyperparameters that vary, at most MOST_KEYS
     about: str  # a sentence about several seeds; empty with one
+    lost: Sequence[Attempt]  # those that ended without a result
     ended: Mapping[str, int]  # the place of each completed or pruned trial in the order of their ends, from 1
 
     @property
@@ -116,6 +117,7 @@ def drawn(study: RecordedStudy, workload: str, by: Objective | None = None, most
         objective,
         keys[:MOST_KEYS],
         " Configurations have several seeds; each trial is drawn." if has_seeds(rows) else "",
+        [row for row in study.of_workload(workload) if row.status not in (*SUCCESSFUL, "interrupted", "paused")],
         {row.trial_id: place for place, row in enumerate(ordered, 1)},
     )
 

@@ -83,7 +83,7 @@ function parseConditions(text) {
   });
 }
 
-/** The rows in which all conditions hold, or, where the text has none, which have all of its words in any column. */
+/** The rows in which all conditions hold, or, where the text has none, that of "trial 17", or which have all words in any column. */
 function rowsOf(/** @type {string} */ text) {
   const { rows, keys } = trialsTable();
   conditions = null;
@@ -92,6 +92,8 @@ function rowsOf(/** @type {string} */ text) {
     const places = conditions.map(({ column }) => keys.indexOf(column) + 1);
     return rows.filter((row) => conditions.every((condition, at) => holds(condition, row[places[at]])));
   }
+  const [, number] = /^(?:trial |t)0*(\d+)$/.exec(fold(text)) ?? [];
+  if (number) return rows.filter(([id]) => id.match(/^t0*(\d+)$/)?.[1] === number);
   const words = fold(text).split(/\s+/);
   return rows.filter((row) => {
     const all = fold(row.map(label).join(" "));
