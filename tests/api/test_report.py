@@ -233,7 +233,9 @@ def test_ctrl_c_ends_the_server_with_exit_code_0_and_the_page_is_written(folder:
 
 def test_a_study_ends_with_its_page_unless_it_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_toy(tmp_path / "with", {"name": "a"}, {"name": "b", "lr": 0.01}, report=True)
-    assert f"report: {tmp_path}/with/report.html" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"report: {tmp_path}/with/report.html" in told
+    assert f"live page  {program()} report {tmp_path}/with --watch\n" in told
     text = (tmp_path / "with" / "report.html").read_text()
     assert "tuner.load_best(" in text
     assert ">Timeline</h3>" in text

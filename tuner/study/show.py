@@ -88,6 +88,12 @@ def show_monitoring(console: Console, study: Study) -> None:
     _print_lines(console, [monitoring_text(study.plan)] if study.requests else [])
 
 
+def show_live_page(console: Console, study: Study, folder: Path) -> None:
+    """Prints the command that serves the study's page while trials run."""
+    command = f"{program()} report {shlex.quote(str(folder))} --watch"
+    _print_lines(console, [labelled("live page", command)] if study.requests and study.settings.report else [])
+
+
 def _names(study: Study, requests: Sequence[Request]) -> list[str]:
     several = len(study.tasks) > 1
     return [title(request.trial.workload, request.trial.name, several=several) for request in requests]

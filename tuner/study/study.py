@@ -24,7 +24,7 @@ from tuner.study.execute import RunContext, execute
 from tuner.study.executors import for_plan, make_executor, several_expected
 from tuner.study.prepare import load, prepare
 from tuner.study.result import StudyResult, learn_from
-from tuner.study.show import show_end, show_monitoring, show_needs, show_plan
+from tuner.study.show import show_end, show_live_page, show_monitoring, show_needs, show_plan
 from tuner.study.study_json import open_folder, to_record
 
 
@@ -79,6 +79,7 @@ def run_study(spec: StudySpec, executor: Executor | None = None) -> StudyResult:
         with closing(folder):
             if record != study.record:
                 folder.describe(record)
+            show_live_page(console, study, folder.path)
             context = RunContext(executor, console, interrupt, trackers)
             decisions.open(folder.path / DECISIONS)
             broken = execute(study, steering, folder, record, context)

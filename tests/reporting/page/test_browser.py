@@ -289,11 +289,42 @@ def test_what_is_selected_is_selected_in_table_curves_slices_and_address(
     browser.get("about:blank")
     browser.get((hundred / "report.html").as_uri() + address)
     assert cells(browser, "config/lr") == rates
+    assert select(browser, "trial 17") and cells(browser, "trial_id") == ["t017"]
+    select(browser, "lr<0.01 and hidden_dim=64")
     select(browser, "lr<")
     assert browser.find_element(By.ID, "fault").text == EXPECTED
     select(browser, "hiden_dim>3")
     assert browser.find_element(By.ID, "fault").text.startswith("no column 'hiden_dim': there are name, val_loss")
     assert cells(browser, "config/lr") == rates, "what was selected stays"
+
+
+DRAWN_LINES = """
+const [done] = arguments;
+const count = (plot) => plot.data.filter((line) => selected?.has(line.customdata[0][0])).length;
+setTimeout(() => done([...document.querySelectorAll(".plot")].filter((plot) => plot.layout.meta?.curves || plot.axes)
+  .map((plot) => { drawSelected(plot); return [count(plot), plot.data.length - plot.own.length]; })), 300);
+"""
+
+
+def test_sixty_of_the_selected_trials_are_drawn_as_curves_and_lines(
+    browser: webdriver.Chrome, thousand: Path
+) -> None:
+    set_screen(browser, 1400, "light")
+    open_page(browser, thousand)
+    browser.execute_script("drawAll()")
+    select(browser, "lr<0.01 and status=completed")
+    for drawn, added in browser.execute_async_script(DRAWN_LINES):
+        assert drawn >= 60 > added > 0
+    assert "selected trials with a line are drawn." in browser.find_element(By.TAG_NAME, "main").text
+    few = select(browser, "hidden_dim=64 and lr<0.0004 and status=completed") and len(cells(browser, "name"))
+    assert 0 < few < 60
+    assert [drawn for drawn, _ in browser.execute_async_script(DRAWN_LINES)] == [few, few]
+    rows = "return document.querySelectorAll('#trials tbody tr').length"
+    browser.execute_script("setConditions('config/lr', ['lr<0.01'])")
+    wait_until(lambda: browser.execute_script(rows) == 100)
+    select(browser, "")
+    assert [added for _, added in browser.execute_async_script(DRAWN_LINES)] == [0, 0]
+    assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
 
 
 def test_an_axis_is_brushed_by_dragging_and_by_keys_and_the_box_has_the_conditions(

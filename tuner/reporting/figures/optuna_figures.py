@@ -254,7 +254,7 @@ def learning_curves(drawn: Drawn) -> Chart:
     text += (
         f"{f', and {running} that run' if running else ''}.{_best_curve(drawn)}{drawn.beyond(values, 'value', span)}"
     )
-    return Chart(title, text, house_style(plot, 380, showlegend=True))
+    return Chart(title, text, house_style(plot, 380, showlegend=True, meta={"curves": drawn.objective.metric}))
 
 
 def _name_points(points: Scatter, trials: Sequence[FrozenTrial], names: Mapping[str, str]) -> None:

@@ -3,6 +3,7 @@
 
 const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, showTips: false };
 const DARK = contentOf("dark");
+const LINES = 60; // of selected trials that a plot draws
 const BINS = 24; // of an area along each axis
 const canPlot = typeof Plotly !== "undefined"; // its file may have been left behind
 const plots = { waiting: new Set(), seen: new Set(), observer: null };
@@ -19,6 +20,9 @@ function drawPlot(element) {
   if (!matchMedia("(pointer: fine)").matches) layout.dragmode = false;
   const explorer = element.closest(".explore");
   Plotly.newPlot(element, data, layout, CONFIG);
+  const rows = data.map((line) => trialRow(line.customdata?.[0][0]) ?? []);
+  element.own = data;
+  element.axes = layout.meta?.columns?.map((column, at) => axisOf(rows.map((row, line) => [data[line].y[at], cellOf(row, column)])));
   element.on("plotly_click", (event) => openTrial(event.points[0].customdata?.[0]));
   const fit = () => {
     if (layout.meta?.columns && element.fittedTo !== element.offsetWidth) {
@@ -80,9 +84,36 @@ function markPlot(element) {
 // The plot that is brushed first; the others in view one by one.
 function markSeen() {
   const [next] = Array.from(plots.seen).filter((element) => element.marked !== selected && !plots.waiting.has(element)).sort((one, other) => Boolean(other.fittedTo) - Boolean(one.fittedTo));
-  if (!next) return;
+  if (!next) return whenIdle(() => plots.seen.forEach(drawSelected));
   markPlot(next);
   setTimeout(markSeen);
+}
+
+// Adds lines of selected trials to a plot of some of many, and says how many it draws; not while a brush is dragged.
+function drawSelected(element) {
+  const { columns, curves } = element.layout?.meta ?? {};
+  if (element.drawnOf === selected || !(columns || curves) || document.querySelector(".brush:active")) return;
+  const wasSelected = Boolean(element.drawnOf);
+  element.drawnOf = selected;
+  const ids = new Set(element.own.map((line) => line.customdata[0][0]));
+  const workload = cellOf(trialRow([...ids].at(-1)) ?? [], "workload");
+  if (curves && details.objectives[workload]?.[0][0] !== curves) return; // the page has no other curves
+  const hasLine = ([id, ...cells]) => (curves ? details.curves[id]?.[0].length : columns.every((column, at) => element.axes[at].place(cells[keys.indexOf(column)]) !== undefined));
+  const lineOf = (row) => {
+    const [x, y] = curves ? details.curves[row[0]] : [element.own[0].x, columns.map((column, at) => element.axes[at].place(cellOf(row, column)))];
+    const about = x.map((_, at) => [row[0], ...(columns ? [escapeHtml(columns[at].replace("config/", "")), escapeHtml(shortLabel(cellOf(row, columns[at])))] : [])]);
+    const text = escapeHtml(label(cellOf(row, "name")));
+    return { x, y, customdata: about, text: x.map(() => text), mode: "lines", showlegend: false, opacity: 0.8, line: { color: colour("accent"), width: 1.4 }, hovertemplate: curves ? "%{text}<br>epoch %{x}: %{y}<extra></extra>" : element.own[0].hovertemplate };
+  };
+  const { rows, keys } = trialsTable();
+  const found = rows.filter((row) => selected?.has(row[0]) && cellOf(row, "workload") === workload && hasLine(row));
+  const step = Math.max(1, found.length / LINES);
+  const added = found.filter((row, at) => Math.floor(at / step) !== Math.floor((at - 1) / step) && !ids.has(row[0])).map(lineOf);
+  if (added.length || wasSelected) Plotly.react(element, [...element.own, ...added], element.layout, CONFIG);
+  const drawn = added.length + found.filter(([id]) => ids.has(id)).length;
+  const caption = element.closest("figure").querySelector("figcaption");
+  const said = caption.querySelector("[role=status]") ?? caption.appendChild(Object.assign(document.createElement("p"), { role: "status" }));
+  said.textContent = selected ? `${drawn} of ${found.length} selected trials with a line are drawn.` : "";
 }
 
 document.addEventListener("selected", () => requestAnimationFrame(markSeen));
@@ -90,20 +121,26 @@ document.addEventListener("selected", () => requestAnimationFrame(markSeen));
 const named = (column) => (findColumn(column.replace("config/", "")) === column ? column.replace("config/", "") : column);
 const quoted = (text) => (text.includes('"') ? `'${text}'` : `"${text}"`);
 
-// The conditions of a brush from low to high, in shares of an axis; points are places and values of the drawn trials.
-function brushConditions(column, points, low, high) {
+// An axis of a plot, from the places and values of the trials that it was drawn of: the place of a value, and, of
+// numbers, the value at a place, by the straight line through the lowest and the highest, logarithmic where that fits.
+function axisOf(points) {
   const known = points.filter(([, cell]) => !isBlank(cell)).sort(([one], [other]) => one - other);
-  if (known.every(([, cell]) => isNumber(cell))) {
-    const bound = (at, sign) => {
-      const [below, above] = [known.findLast(([place]) => place < at), known.find(([place]) => place >= at)];
-      if (!below || !above) return below && sign === ">=" ? [`${named(column)}>${label(below[1])}`] : [];
-      const [from, to, share] = [toNumber(below[1]), toNumber(above[1]), (at - below[0]) / (above[0] - below[0])];
-      const exact = from > 0 ? from * (to / from) ** share : from + (to - from) * share;
-      const short = Number(exact.toPrecision(4));
-      return [`${named(column)}${sign}${label(short > from && short < to ? short : exact)}`];
-    };
-    return [...(low > 0 ? bound(low, ">=") : []), ...(high < 1 ? bound(high, "<=") : [])];
+  if (!known.length || !known.every(([, cell]) => isNumber(cell))) {
+    const places = new Map(known.map(([place, cell]) => [label(cell), place]));
+    return { known, place: (cell) => places.get(label(cell)) };
   }
+  const [[low, first], [high, last], [middle, value]] = [known[0], known.at(-1), known[known.length >> 1]].map(([place, cell]) => [place, toNumber(cell)]);
+  const through = (scale) => (number) => low + ((high - low) * (scale(number) - scale(first))) / (scale(last) - scale(first) || 1);
+  const [linear, log] = [through(Number), through(Math.log)];
+  const isLog = first > 0 && Math.abs(log(value) - middle) < Math.abs(linear(value) - middle);
+  const at = (place) => { const share = (place - low) / (high - low || 1); return isLog ? first * (last / first) ** share : first + (last - first) * share; };
+  return { known, at, place: (cell) => (isNumber(cell) ? (isLog ? log : linear)(toNumber(cell)) : undefined) };
+}
+
+// The conditions of a brush from low to high, in shares of an axis.
+function brushConditions(column, { known, at }, low, high) {
+  const condition = (place, sign) => `${named(column)}${sign}${label(Number(at(place).toPrecision(4)))}`;
+  if (at) return [...(low > 0 ? [condition(low, ">=")] : []), ...(high < 1 ? [condition(high, "<=")] : [])];
   const inside = new Set(known.filter(([place]) => place >= low && place <= high).map(([, cell]) => label(cell)));
   const outside = new Set(trialsTable().rows.map((row) => label(cellOf(row, column))).filter((text) => text && !inside.has(text)));
   if (inside.size === 1) return [`${named(column)}=${quoted([...inside][0])}`];
@@ -116,13 +153,13 @@ function startBrushes(element, columns) {
   element.parentElement.querySelectorAll(".brush").forEach((brush) => brush.remove());
   columns.forEach((column, at) => {
     const brush = element.parentElement.appendChild(document.createElement("div"));
-    const points = element.data.map((line) => [line.y[at], cellOf(trialRow(line.customdata[0][0]) ?? [], column)]);
+    const axis = element.axes[at];
     const top = element.offsetTop + yaxis._offset + yaxis.d2p(1);
     const height = yaxis.d2p(0) - yaxis.d2p(1);
     let [low, high, start, waiting] = [0, 1, null, false];
     const set = (from, to) => {
       [low, high] = [Math.max(0, Math.min(from, to)), Math.min(1, Math.max(from, to))];
-      if (!waiting) requestAnimationFrame(() => { waiting = false; setConditions(column, brushConditions(column, points, low, high)); });
+      if (!waiting) requestAnimationFrame(() => { waiting = false; setConditions(column, brushConditions(column, axis, low, high)); });
       waiting = true;
     };
     const place = (event) => 1 - (event.clientY - brush.getBoundingClientRect().top) / height;
@@ -131,7 +168,7 @@ function startBrushes(element, columns) {
     Object.assign(brush, { tabIndex: 0, role: "slider", ariaLabel: `Select by ${column.replace("config/", "")}`, ariaOrientation: "vertical", innerHTML: "<i></i>" });
     brush.show = () => {
       const own = conditions?.filter((condition) => condition.column === column) ?? [];
-      const inside = points.filter(([, cell]) => own.every((condition) => holds(condition, cell))).map(([share]) => share);
+      const inside = axis.known.filter(([, cell]) => own.every((condition) => holds(condition, cell))).map(([share]) => share);
       const [from, to] = [Math.min(...inside), Math.max(...inside)];
       if (!own.length) [low, high] = [0, 1];
       Object.assign(brush, { ariaValueNow: Math.round(100 * low), ariaValueText: own.map(({ text }) => text).join(" and ") || "all" });
@@ -139,7 +176,7 @@ function startBrushes(element, columns) {
     };
     brush.onpointerdown = (event) => { start = place(event); brush.setPointerCapture(event.pointerId); };
     brush.onpointermove = (event) => { if (start !== null && Math.abs(place(event) - start) > 0.02) set(start, place(event)); };
-    brush.onpointerup = (event) => { if (Math.abs(place(event) - start) <= 0.02) set(0, 1); start = null; };
+    brush.onpointerup = (event) => { if (Math.abs(place(event) - start) <= 0.02) set(0, 1); start = null; setTimeout(markSeen); };
     brush.onkeydown = (event) => {
       const step = { ArrowUp: 0.1, ArrowDown: -0.1 }[event.key];
       if (step) (event.preventDefault(), event.shiftKey ? set(low, high + step) : set(low + step, high));

@@ -2,7 +2,9 @@
 "use strict";
 
 const FIRST = 100; // the rows that a table shows at once; a button shows more
+const SEEN = 16; // the rows that a table's box has room for: a brush draws them at once, and the others when it rests
 const TYPING_MILLISECONDS = 80;
+const REST_MILLISECONDS = 150;
 /** @typedef {{ element: HTMLTableElement, keys: string[], rows: Cell[][], order: [number, number] | null, most: number }} Table */
 /** @type {Map<string, Table>} */
 let tables = new Map();
@@ -10,7 +12,7 @@ let tables = new Map();
 let selected = null;
 /** The conditions in the box; null if it has words, or what is not understood. @type {Condition[] | null} */
 let conditions = [];
-let typing;
+let typing, resting;
 
 const byId = (id) => document.getElementById(id);
 const escapeHtml = (text) => String(text).replace(/[&<>"']/g, (sign) => `&#${sign.charCodeAt(0)};`);
@@ -23,6 +25,7 @@ const cellOf = (row, key) => (trialsTable().keys.includes(key) ? row[trialsTable
 function readTables() {
   const read = (element) => [element.id, { element, ...JSON.parse(element.parentElement.nextElementSibling.textContent), order: null, most: FIRST }];
   tables = new Map(Array.from(document.querySelectorAll("table.sortable"), read));
+  tables.forEach((table) => table.element.id !== "trials" && drawTable(table)); // the selection draws that of trials
 }
 
 function cellHtml(cell, key) {
@@ -47,10 +50,10 @@ function compareCells(one, other, sign) {
   return sign * (label(one) < label(other) ? -1 : Number(label(one) > label(other)));
 }
 
-function drawTable(/** @type {Table} */ table) {
+function drawTable(/** @type {Table} */ table, most = table.most) {
   let rows = table.element.id === "trials" && selected ? table.rows.filter((row) => selected.has(row[0])) : table.rows;
   if (table.order) rows = rows.toSorted((one, other) => compareCells(one[table.order[0]], other[table.order[0]], table.order[1]));
-  table.element.tBodies[0].innerHTML = rows.slice(0, table.most).map((row) => rowHtml(table, row)).join("");
+  table.element.tBodies[0].innerHTML = rows.slice(0, most).map((row) => rowHtml(table, row)).join("");
   const more = table.element.parentElement.parentElement.querySelector(".more");
   if (more) Object.assign(more, { hidden: rows.length <= table.most, textContent: `Show all ${rows.length} rows` });
 }
@@ -105,13 +108,15 @@ function rowsOf(/** @type {string} */ text) {
 function setConditions(column, texts) {
   const kept = (conditions ?? []).filter((condition) => condition.column !== column).map((condition) => condition.text);
   byId("filter").value = [...kept, ...texts].join(" and ");
-  applySelection();
+  applySelection(SEEN);
+  resting = setTimeout(() => drawTable(trialsTable()), REST_MILLISECONDS);
 }
 
 // Selects what the box asks for, everywhere. While it is not understood, what was selected stays.
-function applySelection() {
+function applySelection(most) {
+  clearTimeout(resting);
   const table = trialsTable();
-  if (!table) return tables.forEach(drawTable);
+  if (!table) return;
   const [box, text] = [byId("filter"), byId("filter").value.trim()];
   let fault = "";
   try {
@@ -127,7 +132,7 @@ function applySelection() {
   byId("count").textContent = selected ? `${selected.size} of ${all}` : all;
   byId("clear").hidden = !box.value;
   table.element.classList.toggle("every", byId("every").checked);
-  tables.forEach(drawTable);
+  drawTable(table, most);
   document.dispatchEvent(new Event("selected"));
 }
 
