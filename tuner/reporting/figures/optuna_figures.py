@@ -203,9 +203,11 @@ def _strongest_pair(drawn: Drawn, keys: Sequence[str]) -> tuple[tuple[str, str],
     import numpy as np
 
     def ranks(values: Sequence[object]) -> np.ndarray:
-        comparable = values if all(map(is_finite, values)) else [*map(str, values)]
-        places = np.unique(comparable, return_inverse=True)[1]
-        return (places - places.mean()) / (places.std() or 1.0)
+        comparable = np.array(values if all(map(is_finite, values)) else [*map(str, values)])
+        return normal(np.unique(comparable, return_inverse=True)[1])
+
+    def normal(values: np.ndarray) -> np.ndarray:
+        return np.asarray((values - values.mean()) / (values.std() or 1.0))
 
     important, told = (keys[0], keys[1]), "They are the two most important; no two clearly interact."
     rows = [row for row in drawn.completed if all(unescape(key) in row.config for key in keys)]
@@ -214,8 +216,8 @@ def _strongest_pair(drawn: Drawn, keys: Sequence[str]) -> tuple[tuple[str, str],
     free = count - 2 * len(keys) - 2
     if free < 1:
         return important, told
-    values = np.clip([row.number(drawn.objective.metric) for row in rows], *drawn.value_range())
-    metric = (values - values.mean()) / (values.std() or 1.0)
+    low, high = drawn.value_range()
+    metric = normal(np.clip(np.array([row.number(drawn.objective.metric) for row in rows]), low, high))
     single = [ranks([row.config[unescape(key)] for row in rows]) for key in keys]
     model = np.column_stack([np.ones(len(rows)), *single, *(values**2 for values in single)])
     pairs = list(combinations(range(len(keys)), 2))
