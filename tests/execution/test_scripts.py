@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -305,14 +306,20 @@ def test_a_trial_that_writes_nothing_leaves_no_folder_and_starts_where_the_study
 def test_a_pattern_finds_the_metrics_in_what_a_script_prints(
     tmp_path: Path, pattern: str, line: str, expected: dict[str, float]
 ) -> None:
-    (tmp_path / "train.py").write_text(f"print({line!r}, flush=True)\n")
-    for start in ([], [sys.executable]):
-        folder = tmp_path / str(len(start))
+    for start, file in product(([], [sys.executable]), ("stdout", "stderr")):
+        (tmp_path / "train.py").write_text(f"import sys\nprint({line!r}, flush=True, file=sys.{file})\n")
+        folder = tmp_path / f"{len(start)}{file}"
         folder.mkdir()
         ended, _ = outcome_of_words(
             folder, [*start, str(tmp_path / "train.py")], how=CommandOptions(metric_pattern=pattern)
         )
         assert (ended.status, {"best_epoch": 1, **expected}) == ("completed", ended.metrics)
+
+
+def test_a_progress_bar_on_standard_error_does_not_hide_a_report(tmp_path: Path) -> None:
+    body = "for part in ('\\r 50%', '\\r100%'):\n    print(part, end='', file=sys.stderr, flush=True)\n"
+    ended, reports = outcome_of(tmp_path, body + "    print(json.dumps({'loss': lr}))\n")
+    assert (ended.status, len(reports)) == ("completed", 3)
 
 
 def test_a_pattern_that_takes_too_long_is_told(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_trials_that_never_began_are_counted_and_what_cannot_succeed_is_not_to_b
     printed = capsys.readouterr().out
     assert "27 of 30 trials never started" in printed and "before it started" not in printed
     assert "continue with" not in printed and "no trial has succeeded: mend the error first" in printed
+    assert f"resume='{tmp_path / 'out'}'" in printed.replace("\n", "")
     texts = [path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.suffix in (".csv", ".log", ".jsonl")]
     assert any(b"[31mno data" in text for text in texts) and not any(b"\x1b" in text for text in texts)
 

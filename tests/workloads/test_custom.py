@@ -295,6 +295,19 @@ def test_another_process_has_the_class_by_its_folder_or_by_its_code(here: Path, 
     assert pickle.loads(pickle.dumps(workload)).describe(3).tolist() == [1.5]  # noqa: S301
 
 
+def test_another_process_searches_for_modules_where_the_study_does(here: Path) -> None:
+    for folder, name, text in (
+        ("lib", "helpers", "HALF = 0.5\n"),
+        ("project", "mine", f"import helpers\n{MINIMAL}\n"),
+    ):
+        (here / folder).mkdir()
+        (here / folder / f"{name}.py").write_text(text)
+        sys.path.insert(0, folder)
+    (here / "sent").write_bytes(pickle.dumps(find_workload("mine:Mine")))
+    result = run("-c", "import pickle, sys; print(pickle.load(open('sent', 'rb')).name)")
+    assert result.stdout == "mine\n", result.stderr
+
+
 SCRIPT = """
 import torch
 from tests.support.commands import refused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -213,7 +214,8 @@ def _next_step(result: StudyResult) -> str:
     failed = [row for row in result.trials if row.status == "failed"]
     if not failed or any(row.status not in ("failed", "interrupted") for row in result.trials):
         return how_to_continue(Path(result), result.study.record)
-    return f"no trial has succeeded: mend the error first; {option('resume', str(result))} with {REMEDIES['failed']}"
+    again = option("resume", os.fspath(result))
+    return f"no trial has succeeded: mend the error first; {again} with {REMEDIES['failed']}"
 
 
 def how_to_continue(folder: Path, study: StudyRecord) -> str:

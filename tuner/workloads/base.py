@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -73,8 +74,8 @@ class Trainable(ABC):
     default_data: ClassVar[str] = ""  # the default ``source`` of ``load_data``
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Sends the import folder before the user's code, so that a worker can import it."""
-        return _unpickled, (SearchPath(search_path(self.code)), type(self)), self.__getstate__()
+        """Sends where the study finds modules before the user's code, so that a worker can import it."""
+        return _unpickled, (SearchPath(search_path(self.code), *sys.path), type(self)), self.__getstate__()
 
     @property
     @abstractmethod

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 TAIL_BYTES = 2**16  # of the output, which is looked through for a traceback
 LAST_LINES = 20  # of the output, where it has no traceback
+LONGEST_BAR = 2**14  # characters of a line that is written again and again, as a progress bar is
 SHOWN = 200  # characters of a line in a trial's row
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")  # of a terminal, such as a colour
 RANK = re.compile(r"^\[rank\d+\]: ", re.M)  # what torch.distributed puts before a line
@@ -52,18 +53,22 @@ class Reports:
         self._next_look = 0.0
         self._process = os.getpid()
         self._lock = threading.RLock()
-        self._line = ""
+        self._lines: dict[int, str] = {}  # those that were begun, by the descriptor of their stream
         self._broken = ""
         self._others: dict[str, None] = {}  # numbers that came without the metric
         self._told: set[str] = set(PLACES)  # what reports have had
         self._placed = False  # whether rows say where they belong, so that headings do not count
 
-    def feed(self, text: str, *, last: bool = False) -> None:
-        """Reports what the complete lines say, with a last one that was begun before, and new rows of files."""
+    def feed(self, text: str, *, last: bool = False, stream: int = 1) -> None:
+        """Reports what the complete lines say, with a last one that was begun before, and new rows of files.
+
+        Each stream has its own lines, as a progress bar on one may be open while a line of the other ends.
+        """
         if os.getpid() != self._process:  # a child of the trial's, which may have a copy of a held lock
             return
         with self._lock:
-            *lines, self._line = (self._line + text).split("\n")
+            *lines, begun = (self._lines.get(stream, "") + text).split("\n")
+            self._lines[stream] = begun[-LONGEST_BAR:] if "\r" in begun else begun
             for line in lines:
                 self._read(line.strip())
             self._report(self._made.ended(last=last))
@@ -73,6 +78,7 @@ class Reports:
 
     def rest(self) -> None:
         """Reports what is left, also of a program that has failed."""
+        self.feed("\n", stream=2)
         self.feed("\n", last=True)
 
     def end(self) -> None:
@@ -135,17 +141,18 @@ class Reports:
 
 
 class Output(io.TextIOWrapper):
-    """This process's standard output, in which lines may be reports."""
+    """This process's standard output or standard error, in which lines may be reports."""
 
-    def __init__(self, reports: Reports) -> None:
-        file = io.FileIO(sys.stdout.fileno(), "w", closefd=False)
-        super().__init__(io.BufferedWriter(file), "utf-8", line_buffering=True)
-        self._reports = reports
+    def __init__(self, reports: Reports, stream: int = 1) -> None:
+        now, errors = (sys.stdout, "strict") if stream == 1 else (sys.stderr, "backslashreplace")
+        file = io.FileIO(now.fileno(), "w", closefd=False)
+        super().__init__(io.BufferedWriter(file), "utf-8", errors, line_buffering=True)
+        self._reports, self._stream = reports, stream
 
     def write(self, text: str) -> int:
         """Writes text, and reports what its lines say."""
         super().write(text)
-        self._reports.feed(text)
+        self._reports.feed(text, stream=self._stream)
         return len(text)
 
 

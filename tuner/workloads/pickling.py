@@ -26,16 +26,15 @@ LARGE = 256  # a text or bytes that are longer take their length alone
 
 
 class SearchPath:
-    """A folder that is added to ``sys.path`` when it is unpickled, so that later objects can be imported from it."""
+    """Folders that are added to ``sys.path`` when it is unpickled, so that what follows can be imported from them."""
 
-    def __init__(self, folder: str) -> None:
-        """Adds the folder to ``sys.path`` unless it is empty."""
-        if folder and folder not in sys.path:
-            sys.path.append(folder)
-        self._folder = folder
+    def __init__(self, *folders: str) -> None:
+        """Adds the folders to ``sys.path``, apart from empty ones."""
+        self._folders = tuple(os.path.abspath(folder) for folder in folders if folder)
+        sys.path += [folder for folder in dict.fromkeys(self._folders) if folder not in sys.path]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return SearchPath, (self._folder,)
+        return SearchPath, self._folders
 
 
 def search_path(code: object) -> str:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import pairwise
@@ -66,17 +66,19 @@ class Script(CommandLine):
                 session.tell(Wrote(tuple(sorted(wrote))))
 
     def _run(self, reports: Reports) -> None:
-        with redirect_stdout(Output(reports)) as output:
+        with redirect_stdout(Output(reports)) as output, redirect_stderr(Output(reports, 2)) as errors:
             try:
                 with _looking(reports):
                     runpy.run_path(str(self.path), run_name="__main__")
             except SystemExit as ended:
                 if ended.code not in (None, 0):
                     output.flush()
+                    errors.flush()
                     raise failure(ended.code)  # noqa: B904
             finally:
                 atexit._run_exitfuncs()  # as the interpreter would, but this process ends without
                 output.flush()
+                errors.flush()
                 reports.rest()
             reports.end()
 
