@@ -167,14 +167,14 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # a second-order backward pass, which is therefore not corrected.
         if torch._C._current_graph_task_id() >= 0 and not torch.is_grad_enabled():
             operator = in_place(operator, args, self._fresh_zeros)
-        if (
-            self.adds_in_place and operator is aten.add.Tensor and fits(*args)
-        ):  # in place, but for tensors of a subclass
+        # In place, but for tensors of a subclass.
+        if self.adds_in_place and operator is aten.add.Tensor and fits(*args):
             return aten.alias.default(self._run_fake(aten.add_.Tensor, types, args, kwargs))
         if operator in INDEXED:
             args = args[0], _positions(args[1]), *args[2:]
         twins: dict[int, Tensor] = {}
-        fakes = tuple(self._twin(value, twins) for value in args)
+        writes = operator._schema.is_mutable
+        fakes = tuple(self._twin(value, twins, written=writes and not place) for place, value in enumerate(args))
         if self.device_kind == "cuda" and operator in UNFAKED:
             return UNFAKED[operator](self._empty, *args)
         out = self._fake.dispatch(
@@ -188,12 +188,15 @@ class TraceMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         return FakeTensor(self._fake, torch.empty(shape, dtype=dtype, device="meta"), torch.device("cpu"))
 
-    def _twin(self, value: object, twins: dict[int, Tensor]) -> object:
-        """An argument with every real tensor replaced by a fake one; ``twins`` maps them back."""
+    def _twin(self, value: object, twins: dict[int, Tensor], *, written: bool = False) -> object:
+        """An argument with every real tensor replaced by a fake one; ``twins`` maps them back.
+
+        ``written`` says that the operator writes to it, so that a single number stays a tensor.
+        """
         if isinstance(value, Tensor):
             if isinstance(value, FakeTensor):
                 return value
-            if _is_number(value):
+            if _is_number(value) and not written:
                 return value.item()  # it must not promote the result's type
             twin = self._float_twin(value) if _is_float(value.dtype) else self._integer_twin(value)
             twins[id(twin)] = value
