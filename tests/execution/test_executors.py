@@ -157,7 +157,7 @@ def test_in_process_the_notebooks_own_ram_is_no_trials_peak(
     gpu_16gb: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meters: list[PeakMeter] = []
-    monkeypatch.setattr(peak, "_make_cuda_context", lambda *_: 0)
+    monkeypatch.setattr(peak, "make_cuda_context", lambda *_: 0)
     monkeypatch.setattr(
         "tuner.execution.in_process.run_trial", lambda task, placement, meter, options: meters.append(meter)
     )

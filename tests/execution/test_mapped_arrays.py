@@ -50,7 +50,12 @@ def sent(array: np.memmap[Any, Any]) -> Any:
         return unpack(file.fileno())
 
 
-def test_a_mapped_array_travels_as_its_place_in_a_file(mapped: np.memmap[Any, Any]) -> None:
+def test_a_mapped_array_travels_as_its_place_in_a_file(
+    mapped: np.memmap[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = ModuleType("__main__")
+    main.__file__ = __file__
+    monkeypatch.setitem(sys.modules, "__main__", main)  # pytest has names there, which would travel, too
     with pack(mapped) as file:
         assert file.seek(0, 2) < 10_000
     again = sent(mapped)

@@ -32,6 +32,10 @@ def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
     assert notes == []
     before, now = json.loads((WRITTEN / "study.json").read_bytes()), json.loads(read_study(WRITTEN).to_json())
     del before["plan"]["first_shares_gb"]
+    before["plan"] |= {
+        "max_workers": None,
+        "devices": [{**one, "context_bytes": 0} for one in before["plan"]["devices"]],
+    }
     listed = [{"name": one.pop("name"), "values": one} for one in before["configurations"]]
     assert now == {
         **before,
@@ -50,7 +54,7 @@ def test_every_record_is_read_and_would_be_written_as_it_was() -> None:
 def test_its_best_trial_is_repeated_by_the_command_of_then() -> None:
     study, (row, *_) = read_study(WRITTEN), read_attempts(WRITTEN / "attempts.jsonl")[0]
     assert how_to_repeat(study, row, WRITTEN).partition(" -m tuner ")[2] == (
-        "--config three.yaml --data ml-small --only plain --device cpu --model-memory-gb 1.5 --threads 1 --no-report"
+        "--data ml-small --config three.yaml --only plain --device cpu --model-memory-gb 1.5 --threads 1 --no-report"
     )
 
 

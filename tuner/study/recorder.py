@@ -252,7 +252,8 @@ class Recorder(Listener):
         attempt = self._running.get(request.trial.trial_id)
         metrics, epochs = self._folder.reported(request.trial.trial_id)
         if attempt is None:
-            return Outcome(request.trial, "interrupted", None, metrics, epochs, error=f"{cause} before it started")
+            error = f"{printable(cause)} before it started"
+            return Outcome(request.trial, "interrupted", None, metrics, epochs, error=error)
         stopped = attempt.stopped or Outcome(attempt.placement.trial, "interrupted", attempt.placement)
         return replace(
             stopped,
