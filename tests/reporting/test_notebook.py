@@ -69,7 +69,7 @@ def test_a_notebook_run_is_a_few_lines_and_a_bar(outputs: Outputs) -> None:
     assert bar["text/plain"].startswith("4/4 trials ended · best val_rmse ")
     assert '<progress max="1" value="1.0000"' in bar["text/html"]
     before, _, after = printed(outputs).partition("too-fast")
-    assert before.count("\n") <= 7 and before.splitlines()[1] == "trials     4", "the plan"
+    assert before.count("\n") <= 8 and before.splitlines()[1] == "trials     4", "the plan"
     assert after.count("\n") <= 6 and "best: " in after, "what came of it, without a second table"
 
 
