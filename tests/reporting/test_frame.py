@@ -118,7 +118,8 @@ def test_every_completed_trial_is_a_line_and_a_point(study: StudyFrame) -> None:
     done = completed(study)
     lines, points = study.plot_parallel().data, study.plot_metric().data
     assert {trace.customdata[0][0] for trace in lines} == {*done.trial_id}
-    assert {len(trace.y) for trace in points} == {len(done)}
+    lost = len(study) - len(done)  # crosses at the edge
+    assert {len(trace.y) for trace in points} == {len(done), lost}
 
 
 def test_the_timeline_has_a_bar_for_each_attempt_on_each_device(study: StudyFrame) -> None:
