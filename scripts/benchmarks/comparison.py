@@ -84,10 +84,10 @@ def run_way(way: str, configurations: list[dict[str, Any]], data: str, seed: int
         return run_plain(way, configurations, data, seed, Path(folder))
 
 
-def timed(command: Sequence[object]) -> float:
-    """Wall seconds of a process that ends well; else its last words, and exit 1."""
+def timed(command: Sequence[object], **where: Any) -> float:
+    """Wall seconds of a process that ends well; else its last words, and exit 1. ``where`` goes to ``run``."""
     began = time.perf_counter()
-    done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **where)
     seconds = time.perf_counter() - began
     if done.returncode:
         raise click.ClickException(f"exit {done.returncode} of {' '.join(map(str, command))}:\n{done.stdout[-4000:]}")

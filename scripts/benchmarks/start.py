@@ -8,16 +8,15 @@ time. Exits with 1 if a bar is missed.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
 import click
 
+from scripts.benchmarks.comparison import timed
 from scripts.benchmarks.verdicts import print_verdicts
 
 ROOT = Path(__file__).parents[2]
@@ -63,14 +62,6 @@ ROWS: Mapping[str, tuple[str, ...]] = {
 BARS = ((QUICK, PYG, 2.2), (ENDED, TORCH, 3.0), (REPORTED, ENDED, 1.1), (WAITED, "0.2 s, Optuna", 1.6))
 
 
-def timed(words: tuple[str, ...], folder: str) -> float:
-    """Wall seconds of a Python process that ends well."""
-    began = time.perf_counter()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": f"{folder}/cache"}
-    subprocess.run([sys.executable, *words], cwd=folder, env=environment, check=True, capture_output=True)
-    return time.perf_counter() - began
-
-
 @click.command(help=__doc__)
 @click.option("--repeats", type=click.IntRange(1), default=5, show_default=True, help="Runs of each row, in turn.")
 @click.option("--rows", default=",".join(ROWS), help="Some of them, separated by commas.")
@@ -81,9 +72,10 @@ def main(ctx: click.Context, repeats: int, rows: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, program in {"tuned": TUNER, "optuned": OPTUNA, "ray_tuned": RAY_TUNE}.items():
             Path(folder, f"{name}.py").write_text(program)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": f"{folder}/cache"}
         for number in range(repeats + 1):  # the first one reads the disk, and estimates
             for row in chosen:
-                seconds = timed(ROWS[row], folder)
+                seconds = timed([sys.executable, *ROWS[row]], cwd=folder, env=environment)
                 taken[row] += [seconds] * (number > 0)
     click.echo(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; median seconds of {repeats} runs")
     for row, values in taken.items():

@@ -26,7 +26,7 @@ from tuner.records.journal import Journal, read_attempts
 from tuner.records.study_record import PlanRecord, StudyRecord
 from tuner.spec.settings import Settings
 from tuner.spec.stored_options import resumed, to_stored
-from tuner.study.resume import check_same, description, events_of, fingerprint
+from tuner.study.resume import check_same, description, events_of
 from tuner.trial import (
     GB,
     Configuration,
@@ -40,6 +40,7 @@ from tuner.trial import (
     Request,
     Trial,
 )
+from tuner.workloads.fingerprint import fingerprint
 from tuner.workloads.task import TrainingTask
 
 TRIALS = [Trial("t1", "toy", "a", {"lr": 0.1}, seed=0), Trial("t2", "toy", "b", {"lr": 0.2}, seed=0)]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import cache
 from hashlib import blake2b
 from importlib import metadata
-from io import RawIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import platformdirs
 
@@ -20,9 +18,6 @@ from tuner.machine.safe_files import MOST_BYTES, regular, replacing
 from tuner.trial import MAX_BATCH, Config, MemoryEstimate
 from tuner.values import config_key
 from tuner.workloads.base import Trainable
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 WITHOUT_MEMORY = ("lr", "epochs", MAX_BATCH)  # parameters that no allocation depends on
 FILE = "estimates.json"
@@ -45,9 +40,11 @@ def cached(
     """
     if not type(workload).__module__.startswith(f"{PACKAGE.name}."):
         return trace()
+    from tuner.workloads.fingerprint import fingerprint  # which imports numpy
+
     path = Path(platformdirs.user_cache_dir("tuner")) / FILE
     files = [_stamp(value) for value in config.values() if isinstance(value, str) and os.path.isfile(value)]
-    key = _digest((type(workload).__qualname__, memory_key(config), files, others, _code(), data))
+    key = _digest((type(workload).__qualname__, memory_key(config), files, others, _code(), fingerprint(data)))
     with suppress(KeyError, TypeError):  # it is not there, or damaged
         return MemoryEstimate(**_read(path)[key])  # type: ignore[arg-type]
     estimate = trace()
@@ -67,10 +64,16 @@ def _read(path: Path) -> dict[str, dict[str, object]]:
     return {}
 
 
-def _code() -> list[object]:
+def _code() -> tuple[object, ...]:
     """The versions of what is traced, and tuner's files."""
-    versions = [metadata.version(name) for name in ("torch", "torch_geometric")]
-    return [*versions, sorted(map(_stamp, map(str, PACKAGE.rglob("*.py"))))]
+    versions = (metadata.version(name) for name in ("torch", "torch_geometric"))
+    return *versions, _files()
+
+
+@cache
+def _files() -> tuple[tuple[str, int, int], ...]:
+    """Tuner's files as they were when this process first looked at them."""
+    return tuple(sorted(map(_stamp, map(str, PACKAGE.rglob("*.py")))))
 
 
 def _stamp(path: str) -> tuple[str, int, int]:
@@ -79,18 +82,6 @@ def _stamp(path: str) -> tuple[str, int, int]:
     return path, status.st_size, status.st_mtime_ns
 
 
-class _Hash(RawIOBase):
-    """A file that keeps the digest of what is written."""
-
-    def __init__(self) -> None:
-        self.digest = blake2b(digest_size=16)
-
-    def write(self, content: ReadableBuffer, /) -> int:
-        self.digest.update(content)
-        return len(memoryview(content))
-
-
 def _digest(content: object) -> str:
-    file = _Hash()
-    pickle.Pickler(file, 5, buffer_callback=lambda buffer: file.digest.update(buffer.raw())).dump(content)
-    return file.digest.hexdigest()
+    """A digest of texts, numbers, and tuples and dataclasses of these."""
+    return blake2b(repr(content).encode(), digest_size=16).hexdigest()

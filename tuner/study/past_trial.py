@@ -16,9 +16,9 @@ from tuner.records.study_record import StudyRecord, read_study
 from tuner.spec.data_groups import DEFAULT_DATA, given_of
 from tuner.spec.listed import chosen_before, source_of
 from tuner.spec.stored_options import CALL
-from tuner.study.resume import fingerprint
 from tuner.trial import Configuration
 from tuner.workloads.base import Trainable
+from tuner.workloads.fingerprint import fingerprint
 from tuner.workloads.lookup import WAS_OBJECT, classes_of, find_workload
 from tuner.workloads.task import Selection, on_all_data
 

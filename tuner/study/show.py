@@ -23,8 +23,9 @@ from tuner.reporting.console import in_notebook, line_width, print_text, print_w
 from tuner.reporting.plan_text import estimates_text, monitoring_text, plan_text
 from tuner.reporting.result_tables import best_text, estimate_accuracy, print_averages, print_trials
 from tuner.reporting.texts import count_text, labelled
+from tuner.spec.commands import ReportOptions
 from tuner.spec.settings import Settings
-from tuner.spec.spelling import command, program
+from tuner.spec.spelling import arguments, command, program
 from tuner.spec.stored_options import needs_objects, same_call
 from tuner.study.advice import Figures, advise
 from tuner.study.executors import processes_line
@@ -91,7 +92,7 @@ def show_monitoring(console: Console, study: Study) -> None:
 
 def show_live_page(console: Console, study: Study, folder: Path) -> None:
     """Prints the command that serves the study's page while trials run."""
-    command = f"{program()} report {shlex.quote(str(folder))} --watch"
+    command = f"{program()} report {shlex.join([str(folder), *arguments(ReportOptions(watch=True))])}"
     _print_lines(console, [labelled("live page", command)] if study.requests and study.settings.report else [])
 
 

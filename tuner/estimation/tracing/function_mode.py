@@ -22,7 +22,7 @@ from tuner.estimation.tracing.autocast import CUDA, cuda_autocast
 from tuner.estimation.tracing.corrections.attention import attention
 from tuner.estimation.tracing.corrections.temporaries import TORCH, wide
 from tuner.estimation.tracing.dispatch_mode import TraceMode
-from tuner.estimation.tracing.storage_tracker import StorageTracker
+from tuner.estimation.tracing.storage_tracker import StorageTracker, with_own_storage
 
 _plain_linear = F.linear
 _plain_dropout = F.dropout
@@ -157,7 +157,7 @@ def _mover(mode: TraceMode, plain: Callable[..., Tensor]) -> Callable[..., Tenso
         out = tensor
         if tracker.is_paused:
             if target == "cuda":
-                out = tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
+                out = with_own_storage(tensor)
                 tracker.put(out)
         elif is_host == (target == "cuda"):
             out = _Moved.apply(tensor, tracker, not is_host)  # type: ignore[no-untyped-call]

@@ -170,6 +170,13 @@ class StorageTracker:
         self._live.clear()
 
 
+def with_own_storage(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy if it is a part of a larger one: what of it is moved to a GPU."""
+    if tensor.layout != torch.strided or tensor.untyped_storage().nbytes() <= tensor.nbytes:
+        return tensor
+    return tensor.clone()
+
+
 MOST = 12  # of the innermost calls
 OUTERMOST = ("trace_workload", "trace_step")  # what called these is no part of the step
 _TORCH = Path(torch.__file__).parent

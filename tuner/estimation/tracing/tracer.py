@@ -21,7 +21,7 @@ from tuner.estimation.tracing.corrections.in_place import sole_owners
 from tuner.estimation.tracing.corrections.temporaries import Operator
 from tuner.estimation.tracing.dispatch_mode import TraceMode
 from tuner.estimation.tracing.function_mode import FunctionMode, patched
-from tuner.estimation.tracing.storage_tracker import StorageTracker
+from tuner.estimation.tracing.storage_tracker import StorageTracker, with_own_storage
 from tuner.estimation.tracing.trace import DeviceKind, Trace
 from tuner.machine.first_use import without_compiled_folder
 from tuner.training.graphs import CudaRecorder, GraphedSteps
@@ -249,14 +249,7 @@ def _draw(tracker: StorageTracker, batches: Iterator[Batch]) -> Batch | None:
 
 def _moved(batch: Batch) -> Batch:
     """What of the batch is moved to a GPU: of a part of a larger tensor, such as a slice of all data, only that."""
-    return changed(batch, lambda part: part.clone() if _is_slice(part) else part)
-
-
-def _is_slice(part: object) -> bool:
-    """Whether it is a part of a larger tensor."""
-    if not isinstance(part, Tensor) or part.layout != torch.strided:
-        return False
-    return part.untyped_storage().nbytes() > part.nbytes
+    return changed(batch, lambda part: with_own_storage(part) if isinstance(part, Tensor) else part)
 
 
 def _keep(tracker: StorageTracker, model: nn.Module) -> dict[str, Tensor]:

@@ -41,8 +41,8 @@ def _learned(make: Make, _gradient: Tensor, *args: Any) -> tuple[Tensor, ...]:
 UNFAKED: Mapping[Operator, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     **dict.fromkeys((aten._ctc_loss.default, aten._ctc_loss.Tensor), _ctc),
     **dict.fromkeys((aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor), partial(_like, 1)),
-    **dict.fromkeys((aten.multi_margin_loss_backward.default,), partial(_like, 1)),
-    **dict.fromkeys((aten.multilabel_margin_loss_backward.default,), partial(_like, 1)),
+    aten.multi_margin_loss_backward.default: partial(_like, 1),
+    aten.multilabel_margin_loss_backward.default: partial(_like, 1),
     aten.fake_quantize_per_tensor_affine_cachemask.default: _with_mask,
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: _with_mask,
     aten.fake_quantize_per_channel_affine_cachemask.default: _with_mask,
