@@ -26,6 +26,7 @@ def test_trials_are_side_by_side_on_instances_each_with_its_own_memory(tmp_path:
     assert {first["device"], second["device"]} == {"cuda:0:0", "cuda:0:1"}, told
     assert first["started_at"] < second["ended_at"] and second["started_at"] < first["ended_at"]
     assert [line["status"] for line in (first, second, large)] == ["completed", "completed", "out_of_memory"], told
-    assert sorted(study.contexts().values(), key=min) == [{0}, {1}], "each process has an instance of its own"
+    # One that ran out of memory is replaced, so that an instance may have had two.
+    assert {frozenset(devices) for devices in study.contexts().values()} == {frozenset({0}), frozenset({1})}, told
     assert f" {600 << 20} " not in study.log.read_text(), "it met its cap, and not the end of the instance's memory"
     assert [device["total_bytes"] >> 20 for device in study.plan["devices"]] == [1500, 1600]
