@@ -161,6 +161,50 @@ def test_columns_of_bytes_may_be_filled_up_and_times_have_a_decimal_comma(tmp_pa
     assert (frames.time.tolist(), frames.injected.tolist()) == ([0.25, 0.5], [True, False])
 
 
+@pytest.mark.parametrize(
+    ("rows", "first", "said"),
+    [
+        (("40,12,7", "417,99,0"), [[12, 7], [99, 0]], "decimal numbers; column of IDs read as decimal numbers"),
+        (("40,12.0,7", "41A,99.0,0"), [[12, 7], [99, 0]], "decimal numbers"),
+        (("40,12,70", "41,9a,00"), [[0x12, 0x70], [0x9A, 0]], "hexadecimal numbers"),
+        (("40,12,07", "41,99,0"), [[0x12, 7], [0x99, 0]], "hexadecimal numbers"),
+        (("40,12,70", "41,99,10"), [[0x12, 0x70], [0x99, 0x10]], "hexadecimal numbers"),
+    ],
+)
+def test_bytes_with_a_column_each_are_decimal_if_they_look_so(
+    rows: tuple[str, ...], first: list[list[int]], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "drive.csv").write_text("\n".join(["id,data0,data1", *rows, *rows[1:] * 4]))
+    data = load_can(str(tmp_path / "drive.csv"), window=2)
+    assert data.notes == (f"drive: 6 frames, no flags, so normal; columns of bytes read as {said}",)
+    assert read_frames(tmp_path / "drive.csv").data[:2, :2].tolist() == first
+
+
+def test_what_one_value_says_of_its_column_holds_for_the_file(tmp_path: Path) -> None:
+    (tmp_path / "drive.csv").write_text("\n".join(["id,data0,data1", "40,12,7", "40,255,7", "40,0a,7"]))
+    with pytest.raises(DataError, match=r"line 4: byte '0a' is not a decimal number up to 255, in"):
+        read_frames(tmp_path / "drive.csv", chunk=4)
+
+
+FOREIGN = {
+    "titles above": "***BUSMASTER Ver 3.2***\n***PROTOCOL CAN***\n13:48:40:0 Rx 1 0x3A s 1 FF\n",
+    "a column of each bit": "id," + ",".join(f"data_{k}" for k in range(64)) + "\n1" + ",0" * 64,
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_nobody_is_told_to_remove_lines_of_another_form(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "drive.log").write_text(FOREIGN[kind])
+    with pytest.raises(DataError, match=r"line \d: .*: (convert it to another form|rename or move the col)"):
+        load_can(str(tmp_path / "drive.log"))
+
+
+def test_flags_that_only_attacks_have_are_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "drive.log").write_text("(1.5) can0 044#11\n" + "(1.6) can0 044#11 attack\n" * 2)
+    with pytest.raises(DataError, match=r"flag 'attack' is not of the first row's kind .*: give each line a flag"):
+        load_can(str(tmp_path / "drive.log"))
+
+
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".zip", ".xz"])
 def test_compressed_recordings_are_read_as_pandas_reads_them(suffix: str, tmp_path: Path) -> None:
     import pandas as pd
@@ -170,12 +214,13 @@ def test_compressed_recordings_are_read_as_pandas_reads_them(suffix: str, tmp_pa
     lines.to_csv(path, header=False, index=False, lineterminator="\r\n")
     data = load_can(str(tmp_path))
     assert (data.recordings, data.attacks) == (("dos",), ("none", "dos"))
+    assert load_can(str(path)).name == "dos"
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(DataError, match="cannot be read"):
         load_can(str(path))
 
 
-@pytest.mark.parametrize("suffix", ["asc", "blf", "trc"])
+@pytest.mark.parametrize("suffix", ["asc", "blf", "trc", "csv", "db", "txt"])
 def test_what_python_can_writes_is_read(suffix: str, tmp_path: Path) -> None:
     can = pytest.importorskip("can", reason="python-can is not installed: pip install packtuner[can]")
     with can.Logger(tmp_path / f"drive.{suffix}") as log:

@@ -19,7 +19,7 @@ from tuner.errors import DataError, InputError, option
 FEATURES = (*(f"mean of byte {byte}" for byte in range(8)), "frames", "last position")
 SUFFIXES = (".csv", ".tsv", ".txt", ".log", ".parquet", *LOGGED)  # of the files that are read of a folder
 NO_KINDS = ("attack", "attacks", "dataset")  # words of a file's name that say nothing of its kind of attack
-VERSION = "4"  # of the cache: increase it when the built data change
+VERSION = "5"  # of the cache: increase it when the built data change
 HELD_OUT = 0.2  # the share of a recording's windows for validation, and the same for the test
 FEWEST = 3  # the minimum number of windows of a recording
 LARGEST_WINDOW = 100_000  # the maximum number of frames of a window
@@ -145,7 +145,7 @@ def load_can(source: str, *, window: int = 100, label: str | None = None, normal
     def load() -> CanData:
         told: dict[str, Counter[str]] = {name: Counter() for name in files}
         recordings = ((name, read(file, LabelColumn(label, normal), told[name])) for name, file in files.items())
-        data = build(recordings, window, path.resolve().name if path.is_dir() else path.stem, told)
+        data = build(recordings, window, path.resolve().name if path.is_dir() else _stem(path), told)
         if label not in (None, NO_LABEL) and not any(one[LABELLED] for one in told.values()):
             raise DataError(
                 f"{option('label', label)}: no file in {str(path)!r} has a column of this name: correct it"
@@ -239,15 +239,19 @@ def _files(path: Path) -> tuple[dict[str, Path], list[str]]:
     kept = [file for file in shown if unpacked(file).suffix in SUFFIXES]
     kept = [file for file in kept if not file.name.lower().startswith(NO_TABLES)]
     others = [f"left out, as it is no recording: {file.relative_to(path)}" for file in shown if file not in kept]
-    files = {} if inside or not path.is_file() else {path.stem: path}
-    for file in kept:
-        name = str(file.relative_to(path).with_name(file.name[: len(unpacked(file).stem)]))
+    files: dict[str, Path] = {}
+    for file in [path] if path.is_file() else kept:
+        name = str(file.relative_to(path.parent if file == path else path).with_name(_stem(file)))
         if name in files:  # converted, it would count twice
             raise DataError(f"{path}: {files[name].name} and {file.name} have the same name: remove or rename one")
         files[name] = file
     if not files:
         raise DataError(f"no recording in {str(path)!r}: {wanted}")
     return files, others
+
+
+def _stem(file: Path) -> str:
+    return file.name[: len(unpacked(file).stem)]
 
 
 def kinds_of(names: Sequence[str]) -> list[str]:

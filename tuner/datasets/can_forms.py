@@ -4,7 +4,7 @@ A form says where a row has its fields. ``can_frames.py`` reads the fields of al
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -24,7 +24,7 @@ NORMAL, BINARY, NO_LABEL = 6, range(2, 6), "none"
 # What a column may be called, in lower-case letters and digits. The first name that is found counts.
 NAMES: Mapping[str, Sequence[str]] = {
     "time": ("timestamp", "time", "timestamps", "ts", "abstime", "times", "seconds"),
-    "identifier": ("arbitrationid", "canid", "id", "aid", "identifier", "messageid", "msgid", "idhex"),
+    "identifier": ("arbitrationid", "canid", "id", "aid", "identifier", "messageid", "msgid", "arbid", "idhex"),
     "length": ("dlc", "length", "len", "datalength", "datalen", "size"),
     "data": ("data", "datafield", "payload", "databytes", "bytes", "datahex", "message"),
     "flag": ("flag", "label", "class", "attack", "isattack", "tag", "target", "injected", "anomaly"),
@@ -34,8 +34,11 @@ LARGEST_ID = 2**29 - 1  # of an extended frame
 MOST_BYTES = 8
 NO_BYTE = -1
 NO_FLAG = -2  # even, like the numbers of normal frames
+DECIMAL = r"\d+(?:\.0+)?"
 MARKS = ' "()[]#\r\n'  # may stand around a field
 HCRL_NAMES = ("Timestamp", "ID", "DLC", "Data", "Flag")
+# The header of python-can's CSV, whose bytes are in base64.
+PYTHON_CAN = "timestamp,arbitration_id,extended,remote,error,dlc,data"
 
 
 class LabelColumn(NamedTuple):
@@ -118,7 +121,11 @@ FORMS = (
     ),
     Form(
         "HCRL's text log, whose rows are Timestamp: seconds ID: hex 000 DLC: number bytes in hex",
-        r"^\s*Timestamp:\s+(?P<time>\S+)\s+ID:\s+(?P<identifier>\S+)\s+\S+\s+DLC:\s+(?P<length>\S+)(?P<data>.*)$",
+        # python-can shows its messages alike, with letters for the kind of frame and a text or a channel at the end.
+        r"^\s*Timestamp:\s+(?P<time>\S+)\s+ID:\s+(?P<identifier>\S+)\s+\S.*?\s+DLC?:\s+(?P<length>\d+)"
+        r"(?P<data>.*?)\s*(?:'.*')?\s*(?:Channel: .*)?$",
+        most_bytes=64,
+        left_out={"remote": r" [SX] [RT]x . R ", "error": r" [SX] [RT]x E "},
     ),
 )
 
@@ -166,6 +173,8 @@ def named_columns(names: Sequence[str], label: LabelColumn = NOT_SAID) -> Column
     if "identifier" not in place or not ("data" in place or single):
         missing = "bytes" if "identifier" in place else "ID"
         raise ValueError(f"no column is recognised as its {missing}")
+    if len(single) > MOST_BYTES:
+        raise ValueError(f"it has {len(single)} columns of a byte, more than {MOST_BYTES}")
     for index in (*place.values(), *single):
         if names.count(names[index]) > 1:
             raise ValueError(f"{names.count(names[index])} columns are called {names[index]!r}")
@@ -199,15 +208,16 @@ def _text(value: object) -> str:
     return (value.decode("latin-1") if isinstance(value, bytes) else str(value)).strip(MARKS)
 
 
-def _number(value: object, what: str, largest: int) -> int:
+def _number(value: object, what: str, largest: int, *, decimal: bool = False) -> int:
     if isinstance(value, (int, float)):
         number = int(value) if value % 1 == 0 else -1
     else:
         text = _text(value)
-        match = re.fullmatch("(?:0[xX])?([0-9a-fA-F]{1,8})", text)
-        number = int(match[1], 16) if match else int(float(text)) if re.fullmatch(r"\d+\.0+", text) else -1
+        match = None if decimal else re.fullmatch("(?:0[xX])?([0-9a-fA-F]{1,8})", text)
+        number = int(match[1], 16) if match else int(float(text)) if re.fullmatch(DECIMAL, text) else -1
     if not 0 <= number <= largest:
-        raise ValueError(f"{what} {value!r:.40} is not a hexadecimal number up to {largest:x}")
+        known = f"decimal number up to {largest}" if decimal else f"hexadecimal number up to {largest:x}"
+        raise ValueError(f"{what} {value!r:.40} is not a {known}")
     return number
 
 
@@ -215,9 +225,16 @@ identifier_value = partial(_number, what="ID", largest=LARGEST_ID)
 dlc_value = partial(_number, what="DLC", largest=MOST_BYTES)
 
 
-def byte_value(value: object) -> int:
+def byte_value(value: object, *, decimal: bool = False) -> int:
     """A byte from its own column; ``NO_BYTE`` if the cell is empty."""
-    return NO_BYTE if value is None or value == "" else _number(value, "byte", 255)
+    return NO_BYTE if value is None or value == "" else _number(value, "byte", 255, decimal=decimal)
+
+
+def are_decimal(words: Collection[str]) -> bool:
+    """Whether bytes with a column each are decimal: none has letters, and not all have the two digits of hex."""
+    padded = any(len(word) == 2 and word[0] == "0" for word in words)
+    lengths = {len(word) for word in words}
+    return all(re.fullmatch(DECIMAL, word) for word in words) and (max(lengths) > 2 or (1 in lengths and not padded))
 
 
 def flag_value(value: object, label: LabelColumn | None = None) -> tuple[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,10 @@ from tuner.datasets.can_forms import (
     NO_BYTE,
     NO_FLAG,
     NOT_SAID,
+    PYTHON_CAN,
     Form,
     LabelColumn,
+    are_decimal,
     byte_value,
     bytes_of,
     dlc_value,
@@ -44,8 +47,14 @@ Columns = Mapping[str, pa.Array]  # by the keys of ``can_forms.NAMES``
 
 CHUNK = 2**23
 ROWS = 2**18
-LOGGED = {".asc": "Vector ASC", ".blf": "Vector BLF", ".trc": "PEAK TRC", ".mf4": "ASAM MF4"}  # by python-can
+# What python-can reads.
+LOGGED = {
+    **{".asc": "Vector ASC", ".blf": "Vector BLF", ".trc": "PEAK TRC", ".mf4": "ASAM MF4"},
+    ".db": "python-can's SQLite",
+}
 NO_FLAGS, LABELLED = "no flags, so normal", "by the label"  # what is told of a file, beside what was left out
+DECIMAL_BYTES, HEX_BYTES = (f"columns of bytes read as {base} numbers" for base in ("decimal", "hexadecimal"))
+DECIMAL_IDS = "column of IDs read as decimal numbers"
 KIND = "attacks: "  # precedes the flag of attacks in what is told
 MOST_KINDS = 100
 
@@ -87,7 +96,7 @@ def read(path: Path, label: LabelColumn, told: Counter[str]) -> Frames:
     """The frames of a file of any form; see ``read_frames``. ``told`` counts what there is to say of it."""
     kind = unpacked(path).suffix
     if kind in LOGGED:
-        return read_logged(path, told)
+        return read_logged(path, LOGGED[kind], told)
     return read_parquet(path, label, told) if kind == ".parquet" else read_frames(path, label, told)
 
 
@@ -102,13 +111,13 @@ def _whole(parts: Sequence[Frames], path: Path, form: Form, unread: Sequence[str
     return every
 
 
-def read_logged(path: Path, told: Counter[str]) -> Frames:
+def read_logged(path: Path, form: str, told: Counter[str]) -> Frames:
     """The data frames of a file that python-can reads, an extra; raises ``DataError`` if it cannot."""
-    form, rows = LOGGED[unpacked(path).suffix], []
+    rows = []
     try:
         import can
     except ImportError:
-        remedy = "install packtuner[can], or convert it with `python -m can.logconvert`"
+        remedy = f"install packtuner[can], or convert it with `python -m can.logconvert {path.name} {path.stem}.log`"
         raise DataError(f"{path} is {form}: {remedy}") from None
     try:
         with reading(path), can.LogReader(regular(path)) as messages:
@@ -143,6 +152,8 @@ def read_frames(
     parts, told = [], Counter() if told is None else told
     with opened(path) as file:
         number, first = first_line(path, file)
+        if first.strip() == PYTHON_CAN:
+            return read_logged(path, "python-can's CSV", told)
         form = form_of(first, f"{path}, line {number}", label)
         lines = [first] if first and not form.has_header else []
         number += form.has_header
@@ -167,15 +178,22 @@ def _of_lines(lines: list[str], path: Path, first: int, form: Form, told: Counte
         return _of_rows(rows, numbers, form, told)
     except RowFault as fault:
         remedy, text = "fix or remove the line", str(fault)
-        if fault.row == 0 and first <= 2:  # nothing was read in this form, so it may be another one
+        if first <= 2 and not _is_form(rows, form):
             remedy = "convert it to another form, or remove the file if it is not a recording"
             remedy += " (docs/examples/kd_gat.md has the forms)"
-        if form.has_header and (flag := re.match("flag '([^']+)'", text)):
+        if (form.has_header or form.pattern) and (flag := re.match("flag '([^']+)'", text)):
             field = rf"(?:^|\W){re.escape(flag[1])}(?:\W|$)"
             if compute.sum(compute.match_substring_regex(rows, field)).as_py() > 1:  # no damage: others have it, too
-                remedy = _labels()
+                remedy = _labels() if form.has_header else "give each line a flag of this kind"
         text = f"{text}, in {shown(rows[fault.row].as_py())}; read as {form.name}: {remedy}"
         raise line_fault(path, int(numbers[fault.row]), text) from fault
+
+
+def _is_form(rows: pa.Array, form: Form) -> bool:
+    """Whether the first row can be read in this form; else all rows may be of another one."""
+    with suppress(RowFault):
+        return len(_of_rows(rows[:1], np.zeros(1, dtype=np.int64), form, Counter())) > 0
+    return False
 
 
 def _labels() -> str:
@@ -251,8 +269,6 @@ def read_parquet(
             names = [name for name in file.schema_arrow.names if not name.startswith("__index_level_")]
             place, single, unread = named_columns(names, label)
             form = Form("parquet", has_header=True, label=label if label.in_table(names) else None)
-            if len(single) > MOST_BYTES:
-                raise ValueError(f"it has {len(single)} columns of a byte, more than {MOST_BYTES}")
             for batch in file.iter_batches(rows, columns=[names[index] for index in (*place.values(), *single)]):
                 cells = {name: _plain(batch.column(name), name) for name in batch.schema.names}
                 columns = {key: cells[names[index]] for key, index in place.items()}
@@ -292,7 +308,8 @@ def _of_columns(
     """The frames of rows with these numbers, whose bytes are in a column or in ``cells``."""
     flags = _distinct(columns["flag"], partial(flag_value, label=form.label)) if "flag" in columns else None
     if cells:
-        values = np.stack([_numbers(cell, byte_value) for cell in cells], axis=1)
+        byte = partial(byte_value, decimal=_are_decimal(cells, columns["identifier"], told))
+        values = np.stack([_numbers(cell, byte) for cell in cells], axis=1)
         filled = np.logical_and.accumulate(values != NO_BYTE, axis=1)
         data, length = np.zeros((len(values), MOST_BYTES), dtype=np.uint8), filled.sum(axis=1)
         data[:, : len(cells)] = np.where(filled, values, 0)
@@ -307,9 +324,22 @@ def _of_columns(
             count, expected = length[wrong[0]], dlc[wrong[0]]
             cut_off = " (cut off?)" if count < expected else ""
             raise RowFault(int(wrong[0]), f"{count} bytes, but a DLC of {expected}{cut_off}")
-    identifier = _numbers(columns["identifier"], identifier_value)
+    identifier = _numbers(columns["identifier"], partial(identifier_value, decimal=DECIMAL_IDS in told))
     time = _seconds(columns["time"]) if "time" in columns else number.astype(np.float64)
     return Frames(time, identifier.astype(np.int32), data, _injected(*flags or ([(NO_FLAG, "")], number * 0), told))
+
+
+def _are_decimal(cells: Sequence[pa.Array], identifier: pa.Array, told: Counter[str]) -> bool:
+    """Whether the bytes in ``cells`` are decimal; the first rows of a file decide it, and also for its IDs."""
+    if not told.keys() & {DECIMAL_BYTES, HEX_BYTES}:
+        words, ids = (
+            {word for cell in some if pa.types.is_string(cell.type) for word in cell.unique().to_pylist() if word}
+            for some in (cells, [identifier])
+        )
+        told.update({DECIMAL_BYTES if are_decimal(words) else HEX_BYTES: 1} if words else {})
+        if DECIMAL_BYTES in told and all(re.fullmatch("0|[1-9][0-9]*", word) for word in ids):
+            told[DECIMAL_IDS] = 1
+    return DECIMAL_BYTES in told
 
 
 def _injected(flags: Sequence[tuple[int, str]], index: NDArray[np.int64], told: Counter[str]) -> NDArray[np.int16]:
