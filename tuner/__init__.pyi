@@ -989,7 +989,7 @@ def write_report(
             results/.
         output: The page's file. By default report.html in the study's folder; of several studies compared.html beside the
             first.
-        single_file: Put the plotting library (5 MB) into the page, so that it can be sent as one file. Otherwise all
+        single_file: Put the plotting library (2 MB) into the page, so that it can be sent as one file. Otherwise all
             pages of a results folder share one file with it.
         watch: Serve the page on this machine until Ctrl-C, up to date while the study runs; then write it.
         port: The port where watch serves the page; 0 is any free one.

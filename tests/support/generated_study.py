@@ -19,7 +19,9 @@ BUDGET_GB = 14.0
 LANES = 6
 
 
-def write_study(folder: Path, trials: int, *, name: str = "width", epochs: int = 12, seeds: int = 1) -> list[Row]:
+def write_study(
+    folder: Path, trials: int, *, name: str = "width", epochs: int = 12, seeds: int = 1, more: int = 0
+) -> list[Row]:
     """A study of so many trials on two GPUs, a few of which fail or are tried again; returns the CSV's rows.
 
     Args:
@@ -28,6 +30,7 @@ def write_study(folder: Path, trials: int, *, name: str = "width", epochs: int =
         name: what the configurations' names begin with.
         epochs: of each trial.
         seeds: that each configuration is trained with.
+        more: hyperparameters beside the six, which change nothing.
     """
     folder.mkdir(parents=True)
     draw = random.Random(0)
@@ -38,7 +41,8 @@ def write_study(folder: Path, trials: int, *, name: str = "width", epochs: int =
     for number in range(1, trials + 1):
         seed, place = divmod(number - 1, trials // seeds)
         if seed == 0:
-            configs.append(_config(draw, epochs))
+            others = {f"config/other_{other:02d}": draw.random() for other in range(more)}
+            configs.append({**_config(draw, epochs), **others})
         trial = {
             "trial_id": f"t{number:0{max(3, len(str(trials)))}d}",
             "name": f"{name}-{place + 1}",

@@ -340,7 +340,7 @@ class ReportOptions(Options):
     )
     single_file: bool = field(
         False,
-        "Put the plotting library (5 MB) into the page, so that it can be sent as one file. Otherwise all "
+        "Put the plotting library (2 MB) into the page, so that it can be sent as one file. Otherwise all "
         "pages of a results folder share one file with it.",
     )
     watch: bool = field(

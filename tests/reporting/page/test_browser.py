@@ -259,16 +259,30 @@ def select(browser: webdriver.Chrome, text: str) -> str:
     return str(browser.execute_script("return location.hash"))
 
 
+# How many points there are, how many of them are not selected, and how many have the wrong opacity where they stand,
+# without those that are not selected behind others that are.
 FADED = """
 const ids = new Set(Array.from(document.querySelectorAll(`#trials tr[data-trial]`), (row) => row.dataset.trial));
-const wrong = (point) => {
-  const id = point.closest(".trace").__data__[0].trace.customdata[point.__data__.i][0];
-  return ids.has(id) === Boolean(point.closest(".out"));
-};
+const isDrawn = ([{ trace }]) => trace.mode === "markers" && trace.customdata;
+const placed = (plot) => plot.calcdata.filter(isDrawn).flatMap((points) => {
+  const { trace } = points[0];
+  const { xaxis, yaxis } = plot._fullLayout._plots[trace.xaxis + trace.yaxis];
+  const [x, y] = [(point) => xaxis._offset + xaxis.c2p(point.x), (point) => yaxis._offset + yaxis.c2p(point.y)];
+  return points.map((point) => ({ x: x(point), y: y(point), isOf: ids.has(trace.customdata[point.i][0]) }));
+});
+const found = [0, 0, 0];
 document.querySelectorAll("main .plot").forEach(markPlot);
-const isOfTrial = (point) => point.closest(".trace").__data__[0].trace.customdata;
-const points = Array.from(document.querySelectorAll(".scatterlayer .point")).filter(isOfTrial);
-return [points.length, points.filter((point) => point.closest(".out")).length, points.filter(wrong).length];
+for (const plot of document.querySelectorAll("main .plot:has(canvas)")) {
+  const points = placed(plot);
+  const isBehind = ({ x, y }) => points.some((other) => other.isOf && Math.hypot(other.x - x, other.y - y) < 14);
+  for (const point of points.filter((each) => each.isOf || !isBehind(each))) {
+    const pen = plot.querySelector("canvas").getContext("2d");
+    const [, , , opacity] = pen.getImageData(point.x, point.y, 1, 1).data;
+    const isWrong = point.isOf ? opacity < 100 : opacity === 0 || opacity > 30;
+    [1, Number(!point.isOf), Number(isWrong)].forEach((one, at) => { found[at] += one; });
+  }
+}
+return found;
 """
 
 
@@ -500,6 +514,7 @@ def test_a_live_page_follows_its_study_and_keeps_sort_and_filter(browser: webdri
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         browser.get(f"http://127.0.0.1:{server.server_port}/")
+        wait_until(lambda: browser.execute_script("return typeof replaceMain === 'function'"))
         press(browser, "name")
         browser.find_element(By.ID, "filter").send_keys("width")
         (folder / "attempts.jsonl").write_text("".join(lines))
@@ -548,19 +563,34 @@ def test_what_is_drawn_is_chosen_among_several_objectives(browser: webdriver.Chr
     assert ["test_loss against" in text for text in browser.execute_script(shown)] == [True]
 
 
-def test_a_notebooks_frame_has_the_best_trial_and_the_table_with_its_selection(
+def test_a_notebooks_frame_has_the_best_trial_the_table_and_the_curves_with_their_selection(
     browser: webdriver.Chrome, hundred: Path, tmp_path: Path
 ) -> None:
+    set_screen(browser, 1280, "light")
     study = load_study(hundred)
     (tmp_path / "cell.html").write_text(f"<!doctype html>{inline_html(Page('s', inline_main(study)))}")
     browser.get((tmp_path / "cell.html").as_uri())
     browser.switch_to.frame(0)
+    wait_until(lambda: browser.execute_script("return typeof drawAll === 'function'"))
+    browser.execute_script("drawAll()")
     browser.find_element(By.ID, "filter").send_keys("hidden_dim=64 and status=completed")
     wait_until(lambda: {*cells(browser, "config/hidden_dim")} == {"64"})
+    browser.execute_script("document.querySelector('main .plot').scrollIntoView()")
+    curves = "return document.querySelectorAll('.plot .scatterlayer .trace.out').length"
+    wait_until(lambda: 0 < browser.execute_script(curves) < 60)
     browser.find_element(By.CSS_SELECTOR, "#trials .open").send_keys(Keys.ENTER)
-    assert browser.find_element(By.ID, "trial").is_displayed()
+    wait_until(lambda: browser.find_elements(By.CSS_SELECTOR, "#panel .curve .main-svg"))
     assert not browser.find_element(By.ID, "no-plots").is_displayed()
+    assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
     browser.switch_to.default_content()
+
+
+def test_a_single_file_draws_its_plots(browser: webdriver.Chrome, small: Path, tmp_path: Path) -> None:
+    page = write_report(small, output=tmp_path / "page.html", single_file=True)
+    browser.get_log("performance")  # what earlier pages left
+    browser.get(page.as_uri())
+    wait_until(lambda: browser.find_elements(By.CSS_SELECTOR, ".plot .main-svg"))
+    assert network(browser) == [page.as_uri()]
 
 
 def test_a_panel_of_a_study_without_a_result_has_no_value_and_no_best(

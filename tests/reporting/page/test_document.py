@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import os
 import re
@@ -31,8 +33,8 @@ def test_names_of_users_are_text_wherever_they_stand(tmp_path: Path) -> None:
     found = replace(found, name=nasty, record=replace(found.record, command=nasty, data=nasty))
     page = page_html(Page(nasty, main_html(found)))
     assert "<img" not in page.partition("<body>")[2].partition("<script")[0]
-    assert page.count("</script>") == page.count("<script") == page.count('class="plot"') + 7, (
-        "colours, grammar, rows, details and three scripts"
+    assert page.count("</script>") == page.count("<script") == page.count('class="plot"') + 8, (
+        "colours, grammar, rows, details, the library and three scripts"
     )
 
 
@@ -100,7 +102,8 @@ def test_a_broken_library_is_written_again_and_a_link_is_not_followed(tmp_path: 
 
 def test_a_single_file_has_the_library_and_asks_for_no_other(tmp_path: Path) -> None:
     write_page(Page("s", ""), tmp_path / "report.html")
-    assert javascript() in (tmp_path / "report.html").read_text()
+    (packed,) = re.findall('class="packed">([^<]*)</script>', (tmp_path / "report.html").read_text())
+    assert gzip.decompress(base64.b64decode(packed)).decode() == javascript()
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 

@@ -2,10 +2,12 @@
 
 import base64
 import errno
+import gzip
 import hashlib
 import json
 import os
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -87,7 +89,7 @@ def page_html(page: Page, *, live: str = "", library: str | None = "") -> str:
     Args:
         page: the content.
         live: the study's version for a page that asks its server for updates; empty for a file.
-        library: the address of the plotting library as HTML; empty puts it into the page, None leaves it out.
+        library: the address of the plotting library as HTML; empty packs it into the page, None leaves it out.
     """
     # The table can be used before plotly has been read.
     table, script = ("".join(map(_static, names)) for names in SCRIPTS)
@@ -105,18 +107,33 @@ def page_html(page: Page, *, live: str = "", library: str | None = "") -> str:
         main=page.main,
         nonce=nonce,
         table=table,
-        plotly=f' src="{library}">' if library else ">" if library is None else f">{javascript()}",
-        script=script,
+        plotly=f'<script nonce="{nonce}" src="{library}"></script>' * bool(library),
+        script=_packed(script, nonce) if library == "" else f'<script nonce="{nonce}">{script}</script>',
         live=escape(live),
     )
 
 
 def inline_html(page: Page) -> str:
-    """A page without plots as a frame of a notebook's cell."""
+    """A page as a frame of a notebook's cell; without the plotting library where it has no plot."""
+    content = page_html(page, library="" if 'class="plot"' in page.main else None)
     return (
-        f'<iframe srcdoc="{escape(page_html(page, library=None))}" title="{escape(page.title)}" '
-        'style="width:100%;height:620px;border:0"></iframe>'
+        f'<iframe srcdoc="{escape(content)}" title="{escape(page.title)}" '
+        'style="width:100%;height:760px;border:0"></iframe>'
     )
+
+
+def _packed(script: str, nonce: str) -> str:
+    """The plotting library, compressed to 1.9 MB, and the script that follows it; a loader starts both in turn."""
+    waiting = "".join(
+        f'<script type="text/plain" class="{name}">{text}</script>'
+        for name, text in (("packed", _packed_library()), ("then", script))
+    )
+    return f'{waiting}<script nonce="{nonce}">{_static("unpack.js")}</script>'
+
+
+@cache
+def _packed_library() -> str:
+    return base64.b64encode(gzip.compress(javascript().encode(), mtime=0)).decode()
 
 
 def _write_library(file: Path) -> None:

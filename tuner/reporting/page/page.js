@@ -41,6 +41,7 @@ async function replaceMain() {
   if (canPlot) document.querySelectorAll("main .plot").forEach((element) => Plotly.purge(element));
   document.getElementById("main").outerHTML = text;
   for (const [id, value, checked] of inputs) restoreInput(document.getElementById(id), value, checked);
+  readTables();
   startMain();
   applySelection();
   for (const [id, column, order] of sorted) {
@@ -82,7 +83,6 @@ async function followStudy() {
 // Shows what main has, at first and whenever it was replaced.
 function startMain() {
   readDetails();
-  readTables();
   startExplorers();
   if (canPlot) startPlots();
 }
@@ -91,7 +91,7 @@ byId("no-plots").hidden = canPlot || !document.querySelector("main .plot");
 startTheme();
 startCopying();
 startMain();
-readAddress();
-addEventListener("hashchange", readAddress);
+openTrial(opened);
+addEventListener("hashchange", () => openTrial(readAddress()));
 addEventListener("beforeprint", () => { tables.forEach(showAll); drawAll(); });
 if (document.documentElement.dataset.live) followStudy();

@@ -5,8 +5,9 @@ const CONFIG = { displayModeBar: false, responsive: true, scrollZoom: false, sho
 const DARK = contentOf("dark");
 const LINES = 60; // of selected trials that a plot draws
 const BINS = 24; // of an area along each axis
+const SHADES = 24; // of the points of a trace
 const canPlot = typeof Plotly !== "undefined"; // its file may have been left behind
-const plots = { waiting: new Set(), seen: new Set(), observer: null };
+const plots = { waiting: new Set(), seen: new Set(), observer: null, isBrushed: false };
 
 const isDark = () => (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).match(/#\w+/g)[Number(isDark())];
@@ -19,7 +20,7 @@ function drawPlot(element) {
   const { data, layout } = figureOf(element);
   if (!matchMedia("(pointer: fine)").matches) layout.dragmode = false;
   const explorer = element.closest(".explore");
-  Plotly.newPlot(element, data, layout, CONFIG);
+  Plotly.newPlot(element, data.map(painted), layout, CONFIG);
   const rows = data.map((line) => trialRow(line.customdata?.[0][0]) ?? []);
   element.own = data;
   element.axes = layout.meta?.columns?.map((column, at) => axisOf(rows.map((row, line) => [data[line].y[at], cellOf(row, column)])));
@@ -78,21 +79,77 @@ function markPlot(element) {
     if (isOfOne) group.classList.toggle("out", fades(ids[0][0]));
     else if (ids.length) group.querySelectorAll(".point").forEach((point) => point.classList.toggle("out", fades(ids[point.__data__.i]?.[0])));
   }
+  paintPoints(element, fades);
   element.parentElement.querySelectorAll(".brush").forEach((brush) => brush.show());
 }
 
-// The plot that is brushed first; the others in view one by one.
+// Points are painted on a canvas, as a browser is slow with an element for each: plotly draws one of them, for the
+// legend, and finds all for labels and clicks.
+const painted = (trace) => (trace.mode === "markers" ? { ...trace, marker: { ...trace.marker, maxdisplayed: 1 } } : trace);
+const SHAPES = {
+  circle: (pen, x, y, size) => pen.arc(x, y, size, 0, 7),
+  x: (pen, x, y, size) => [[-1, -0.6], [-0.6, -1], [0, -0.4], [0.6, -1], [1, -0.6], [0.4, 0], [1, 0.6], [0.6, 1], [0, 0.4], [-0.6, 1], [-1, 0.6], [-0.4, 0]].forEach(([right, down]) => pen.lineTo(x + right * size, y + down * size)),
+  "triangle-up": (pen, x, y, size) => [[-1.15, 0.66], [1.15, 0.66], [0, -1.33]].forEach(([right, down]) => pen.lineTo(x + right * size, y + down * size)),
+};
+
+// The colours of a scale from its lowest to its highest value.
+function shadesOf({ colorscale, reversescale }) {
+  const shades = Array.from({ length: SHADES + 1 }, (_, step) => {
+    const at = Math.max(1, colorscale.findIndex(([stop]) => stop >= step / SHADES));
+    const [[low, from], [high, to]] = [colorscale[at - 1], colorscale[at]];
+    return `color-mix(in srgb, ${to} ${(100 * (step / SHADES - low)) / (high - low)}%, ${from})`;
+  });
+  return reversescale ? shades.reverse() : shades;
+}
+
+function fade(pen, width, height) {
+  Object.assign(pen, { globalCompositeOperation: "destination-in", globalAlpha: 1, fillStyle: "rgb(0 0 0 / .1)" });
+  pen.fillRect(0, 0, width, height);
+  pen.globalCompositeOperation = "source-over";
+}
+
+function paintPoints(element, fades) {
+  const traces = element.calcdata.filter(([point]) => point?.trace.marker?.maxdisplayed === 1);
+  const holder = element.querySelector(".gl-container");
+  if (!traces.length) return;
+  const { width, height, _plots } = element._fullLayout;
+  const canvas = holder.querySelector("canvas") ?? holder.appendChild(document.createElement("canvas"));
+  Object.assign(canvas, { width: width * devicePixelRatio, height: height * devicePixelRatio });
+  canvas.style.cssText = `position:absolute;left:0;top:0;pointer-events:none;width:${width}px;height:${height}px`;
+  const pen = canvas.getContext("2d");
+  pen.scale(devicePixelRatio, devicePixelRatio);
+  // What is not selected is painted first, and fades as a whole: a hundred faint points in one place would be a strong one.
+  const phases = selected ? [true, false] : [false];
+  for (const [faded, points] of phases.flatMap((faded) => traces.map((points) => [faded, points]))) {
+    const { marker, opacity, customdata, xaxis, yaxis, cliponaxis } = points[0].trace;
+    const { xaxis: across, yaxis: up } = _plots[xaxis + yaxis];
+    pen.globalAlpha = opacity * marker.opacity;
+    [pen.strokeStyle, pen.lineWidth] = [marker.line.color, marker.line.width];
+    const shades = marker.colorscale && shadesOf(marker);
+    for (const point of points) {
+      const [x, y] = [across.c2p(point.x), up.c2p(point.y)];
+      const isInside = x >= 0 && y >= 0 && x <= across._length && y <= up._length;
+      if (!(isInside || cliponaxis === false) || fades(customdata?.[point.i]?.[0]) !== faded) continue;
+      const own = point.mc ?? marker.color;
+      pen.fillStyle = shades ? shades[Math.round((SHADES * (own - marker.cmin)) / (marker.cmax - marker.cmin || 1))] : own;
+      pen.beginPath();
+      SHAPES[point.mx ?? marker.symbol](pen, across._offset + x, up._offset + y, marker.size / 2);
+      pen.fill();
+      if (marker.line.width && !faded) pen.stroke();
+    }
+    if (faded && points === traces.at(-1)) fade(pen, width, height);
+  }
+}
+
 function markSeen() {
-  const [next] = Array.from(plots.seen).filter((element) => element.marked !== selected && !plots.waiting.has(element)).sort((one, other) => Boolean(other.fittedTo) - Boolean(one.fittedTo));
-  if (!next) return whenIdle(() => plots.seen.forEach(drawSelected));
-  markPlot(next);
-  setTimeout(markSeen);
+  plots.seen.forEach(markPlot);
+  whenIdle(() => plots.seen.forEach(drawSelected));
 }
 
 // Adds lines of selected trials to a plot of some of many, and says how many it draws; not while a brush is dragged.
 function drawSelected(element) {
   const { columns, curves } = element.layout?.meta ?? {};
-  if (element.drawnOf === selected || !(columns || curves) || document.querySelector(".brush:active")) return;
+  if (element.drawnOf === selected || !(columns || curves) || plots.isBrushed) return;
   const wasSelected = Boolean(element.drawnOf);
   element.drawnOf = selected;
   const ids = new Set(element.own.map((line) => line.customdata[0][0]));
@@ -174,9 +231,9 @@ function startBrushes(element, columns) {
       Object.assign(brush, { ariaValueNow: Math.round(100 * low), ariaValueText: own.map(({ text }) => text).join(" and ") || "all" });
       brush.firstChild.style.cssText = own.length && inside.length ? `top:${100 * (1 - to)}%;height:${100 * (to - from)}%` : "display:none";
     };
-    brush.onpointerdown = (event) => { start = place(event); brush.setPointerCapture(event.pointerId); };
+    brush.onpointerdown = (event) => { plots.isBrushed = true; start = place(event); brush.setPointerCapture(event.pointerId); };
     brush.onpointermove = (event) => { if (start !== null && Math.abs(place(event) - start) > 0.02) set(start, place(event)); };
-    brush.onpointerup = (event) => { if (Math.abs(place(event) - start) <= 0.02) set(0, 1); start = null; setTimeout(markSeen); };
+    brush.onpointerup = (event) => { if (Math.abs(place(event) - start) <= 0.02) set(0, 1); start = null; plots.isBrushed = false; setTimeout(markSeen); };
     brush.onkeydown = (event) => {
       const step = { ArrowUp: 0.1, ArrowDown: -0.1 }[event.key];
       if (step) (event.preventDefault(), event.shiftKey ? set(low, high + step) : set(low + step, high));
@@ -223,7 +280,7 @@ function drawExplorer(explorer) {
   const filled = explorer.querySelector("input").checked && x.numbers && y.numbers && z.numbers && full.length > 3;
   const data = filled ? [{ ...area(x, y, z.numbers), ...scale }, { ...points, marker: { ...points.marker, color: colour("ink"), size: 5, showscale: false } }] : [points];
   for (const [name, axis] of [["xaxis", x], ["yaxis", y]]) layout[name] = { ...layout[name], exponentformat: "none", type: axis.type, title: { text: escapeHtml(axis.name) } };
-  Plotly.react(element, data, layout, CONFIG);
+  Plotly.react(element, data.map(painted), layout, CONFIG);
   const lacking = rows.length - full.length;
   explorer.querySelector("p").textContent = `${full.length} trials are points${lacking ? `; ${lacking} have no value of one of these and are not drawn` : ""}.${filled ? ` The area is the mean of ${z.name} in ${BINS} x ${BINS} cells, and between them a line from cell to cell.` : ""}`;
 }

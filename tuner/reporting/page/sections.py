@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from html import escape
+from importlib.util import find_spec
 from typing import cast, get_args
 
 from tuner.objective import Objective
@@ -57,11 +58,13 @@ def main_html(study: RecordedStudy, again: Again = lambda _: "") -> str:
 
 
 def inline_main(study: RecordedStudy, again: Again = lambda _: "") -> str:
-    """What a notebook shows: the best trials, and the table with its selection and panels."""
+    """What a notebook shows: the best trials, the table with its selection and panels, and with plotly the curves."""
     listed = _listed(study)
     bests = "".join(_best(study, workload, again) for workload in study.objectives)
     parts = _controls(listed) + bests + _trials(study, listed) + details_html(study, listed, again)
-    return f'<main id="main">{parts}</main>'
+    trials = [drawn(study, workload) for workload in study.objectives if find_spec("plotly")]
+    curves = "".join(figure(optuna_figures.learning_curves(each)) for each in trials)
+    return f'<main id="main">{parts}{curves}</main>'
 
 
 def _head(study: RecordedStudy) -> str:

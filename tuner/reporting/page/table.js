@@ -144,11 +144,12 @@ function writeAddress() {
   if (given.length || /^#(where|trial)=/.test(location.hash)) history.replaceState(null, "", given.length ? `#${given.join("&")}` : location.pathname + location.search);
 }
 
+/** Selects what the address asks for. @returns {string | null} the trial that it opens */
 function readAddress() {
   const given = new URLSearchParams(location.hash.slice(1).replaceAll("+", "%2B"));
   if (byId("filter") && given.has("where")) byId("filter").value = given.get("where");
   applySelection();
-  if (given.has("trial")) openTrial(given.get("trial"));
+  return given.get("trial");
 }
 
 // The exact value of a cell that shows three digits.
@@ -178,3 +179,6 @@ function showAll(table) {
   table.most = Infinity;
   drawTable(table);
 }
+
+readTables();
+const opened = readAddress();
